@@ -22,11 +22,8 @@ from psched.process.child_protocol import (
     BEAT,
     BYE,
     DONE,
-    GRACEFUL,
-    IMMEDIATE,
     LOST_MASTER,
     READY,
-    REOPEN,
     TROUBLE,
     ChildPipe,
 )
@@ -37,15 +34,8 @@ from psched.process.signals import SignalQueue
 
 log = logging.getLogger(__name__)
 
-_REOPEN = {REOPEN, signal.SIGUSR2}
-_STOPS: dict[int, bool] = {
-    GRACEFUL: False,
-    signal.SIGTERM: False,
-    signal.SIGINT: False,
-    IMMEDIATE: True,
-    signal.SIGQUIT: True,
-}
-"""Orders and signals that end the child, and whether at once."""
+_STOPS: dict[int, bool] = {signal.SIGTERM: False, signal.SIGINT: False, signal.SIGQUIT: True}
+"""Signals, and orders of the master, that end the child, and whether at once."""
 _ORPHAN_GRACE = 0.4
 _ORPHAN_END = 1.7
 """Seconds after the death of the master: until a handler is stopped, and until the process has ended."""
@@ -143,7 +133,7 @@ class HeartbeatThread(threading.Thread):
                 self._stop_as_orphan()
                 return
             for order in [*orders, *self._signals.take()]:
-                if order in _REOPEN:
+                if order == signal.SIGUSR2:
                     self._log_file.reopen()
                 elif order in _STOPS:
                     self._stop(_STOPS[order])

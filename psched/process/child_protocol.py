@@ -33,10 +33,6 @@ START_ERROR = "why"
 TROUBLE = "trouble"
 """The child cannot work at present, for the reason given. Without a reason: the child works again."""
 
-GRACEFUL = ord("g")
-IMMEDIATE = ord("i")
-REOPEN = ord("r")
-
 _HEARTBEAT = struct.Struct("d")
 _CHUNK = 65536
 _LONGEST = 3000  # below PIPE_BUF, so that a message is written whole or not at all
@@ -85,7 +81,7 @@ class ChildPipe:
         _HEARTBEAT.pack_into(self._heartbeat, 0, now)
 
     def receive(self) -> bytes | None:
-        """Return the orders that have come, b"" if there are none, None if the master is gone."""
+        """Return the orders that have come (signal numbers), b"" if there are none, None if the master is gone."""
         try:
             return os.read(self.orders.descriptor, _CHUNK) or None
         except BlockingIOError:
@@ -121,7 +117,10 @@ class MasterPipe:
         return then
 
     def send(self, order: int) -> None:
-        """Send an order without waiting. A child that does not read is dead or frozen, and stops its heartbeats."""
+        """Send an order, the number of the signal that means the same, without waiting.
+
+        A child that does not read is dead or frozen, and stops its heartbeats.
+        """
         with suppress(BlockingIOError, BrokenPipeError):
             os.write(self._orders, bytes([order]))
 
@@ -201,7 +200,6 @@ class RunningTable:
         return tuple(entry for entry in entries if entry is not None)
 
     def close(self) -> None:
-        """Free the memory: in the master, after the last read of a dead child's table."""
         self._memory.close()
 
     def _read(self, start: int) -> str | None:

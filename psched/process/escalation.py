@@ -1,7 +1,7 @@
 """When a child is ordered to stop, and when it is killed: a pure function of time. In the master, one per child.
 
-Nothing here acts. `tick(now)` returns each order once; `deadline` is when to call it again at the latest.
-Times are monotonic seconds.
+Nothing here acts. `tick(now)` returns each order once, and a kill again while the child is there. `deadline` is when to
+call it again at the latest. Times are monotonic seconds.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import IntEnum
+
+from psched.config import Settings
 
 RELEASE = 1.5
 """Seconds a child has beyond `child_kill_interval`: to kill its descendants and give back its leases."""
@@ -32,11 +34,18 @@ class Limits:
     kill_interval: float
     graceful: float | None
 
+    @classmethod
+    def of(cls, settings: Settings) -> Limits:
+        return cls(settings.child_heartbeat_limit, settings.child_kill_interval, settings.child_graceful_kill_limit)
+
 
 class Escalation:
-    def __init__(self, limits: Limits, now: float) -> None:
+    def __init__(self, limits: Limits, now: float, lifetime: float = math.inf) -> None:
+        """`lifetime`: seconds from `now` to the kill."""
         self._limits = limits
+        self._lifetime = lifetime
         self._last_seen = now
+        self._end_at = now + lifetime
         self._leave_at = math.inf
         self._given: Order | None = None
         self._wanted: Order | None = None
@@ -48,8 +57,13 @@ class Escalation:
         return self._wanted is not None
 
     def child_seen(self, now: float) -> None:
-        """Record a sign of life, or the end of a suspension of the host, in which silence means nothing."""
+        """Record a sign of life."""
         self._last_seen = max(self._last_seen, now)
+
+    def host_resumed(self, now: float) -> None:
+        """Measure silence and lifetime from `now`: the child was suspended, too."""
+        self.child_seen(now)
+        self._end_at = now + self._lifetime
 
     def stop(self, immediate: bool, now: float) -> None:
         """A second call can only hasten the stop."""
@@ -92,7 +106,7 @@ class Escalation:
 
     @property
     def _kill_at(self) -> float:
-        return self._leave_at + self._limits.kill_interval + RELEASE
+        return min(self._end_at, self._leave_at + self._limits.kill_interval + RELEASE)
 
     def _due(self, now: float) -> Order | None:
         if self._given is Order.KILL or self.silent(now) or now >= self._kill_at:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import re
@@ -12,9 +13,24 @@ from pathlib import Path
 
 import psutil
 
-from psched.process.child_protocol import BYE, DONE, EMPTY, GAVE_BACK, RAN, READY, START_ERROR, TROUBLE, MasterPipe
+from psched.process.child_protocol import (
+    BYE,
+    DONE,
+    EMPTY,
+    GAVE_BACK,
+    RAN,
+    READY,
+    START_ERROR,
+    TROUBLE,
+    MasterPipe,
+    RunningTable,
+)
+from psched.process.escalation import Escalation, Order
 from psched.process.signals import name_of
 
+log = logging.getLogger(__name__)
+
+_ORDERS = {Order.GRACEFUL: signal.SIGTERM, Order.IMMEDIATE: signal.SIGQUIT}
 _FLAGS = {READY: "ready", RAN: "worked", GAVE_BACK: "gave_back", EMPTY: "empty", BYE: "left"}
 """The messages that set an attribute."""
 _CGROUP_FILES = {"cgroup": "memory.oom_control", "cgroup2": "memory.events"}
@@ -25,13 +41,14 @@ _OOM_AGE = 5.0
 
 @dataclass(eq=False, slots=True)
 class ChildProcess:
-    """`forked_at` and `last_seen` (message or heartbeat) are monotonic seconds."""
+    """`forked_at` is in monotonic seconds. `running_table` is written by a worker, and None for other children."""
 
     name: str
     pid: int
     pipe: MasterPipe
+    escalation: Escalation
     forked_at: float
-    last_seen: float
+    running_table: RunningTable | None = None
     ready: bool = False
     gave_back: bool = False
     """It has given back the leases of the dead children it was forked with."""
@@ -53,10 +70,9 @@ class ChildProcess:
 
     def receive(self, now: float) -> bool:
         """Return whether there was a message."""
-        self.last_seen = max(self.last_seen, min(self.pipe.last_beat(), now))
         messages = self.pipe.receive()
+        self.escalation.child_seen(now if messages else min(self.pipe.last_beat(), now))
         for message in messages:
-            self.last_seen = now
             word, _, rest = message.partition(" ")
             if word in _FLAGS:
                 setattr(self, _FLAGS[word], True)
@@ -89,6 +105,26 @@ class ChildProcess:
     @property
     def gone(self) -> bool:
         return self.code is not None
+
+    @property
+    def while_running(self) -> str:
+        """For the log: the tasks that it runs, or ran when it died (`section:key`)."""
+        return f" while running {', '.join(self.running)}" if self.running else ""
+
+    @property
+    def running(self) -> tuple[str, ...]:
+        return () if self.running_table is None else self.running_table.names()
+
+    def escalate(self, now: float) -> None:
+        """Send the order that is due, or kill the child."""
+        order = self.escalation.tick(now)
+        if order is Order.KILL:
+            silent = self.escalation.silent(now)
+            reason = "was silent for too long and counts as frozen" if silent else "did not leave in time"
+            log.error("%s %s; killing it%s", self, reason, self.while_running)
+            self.kill(reason)
+        elif order is not None:
+            self.pipe.send(_ORDERS[order])
 
     def reap(self, now: float) -> bool:
         """Return whether the child is gone. After a crash its group is killed before the reaping frees the pid."""

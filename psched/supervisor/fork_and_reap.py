@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import logging
 import math
-import mmap
 import os
 import signal
 import sys
@@ -21,7 +20,8 @@ from psched.child.main import child_main
 from psched.clock import Clock, monotonic
 from psched.config import Settings
 from psched.process.child_interface import ChildRole
-from psched.process.child_protocol import ChildPipe, MasterPipe, open_pipes
+from psched.process.child_protocol import ChildPipe, MasterPipe, RunningTable, open_pipes
+from psched.process.escalation import Escalation, Limits
 from psched.process.linux import signal_at_death_of_parent
 from psched.process.logs import Log
 from psched.process.signals import MASTER_SIGNALS, SignalQueue
@@ -106,10 +106,17 @@ class ProcessTable:
 
     @property
     def deadline(self) -> float:
-        return self._orphans.deadline
+        return min(self._orphans.deadline, *(child.escalation.deadline for child in self._children), math.inf)
 
-    def fork(self, name: str, settings: Settings, make: Callable[[ChildPipe], ChildRole]) -> ChildProcess:
-        """Fork a child that runs the role `make(pipe)`. Raises OSError.
+    def fork(
+        self,
+        name: str,
+        settings: Settings,
+        make: Callable[[ChildPipe], ChildRole],
+        running_table: RunningTable | None = None,
+        lifetime: float = math.inf,
+    ) -> ChildProcess:
+        """Fork a child that runs the role `make(pipe)`, and is killed after `lifetime` seconds. Raises OSError.
 
         Signals are blocked meanwhile: a signal that reached the child before it has its own handlers would be written
         to the master's queue.
@@ -119,7 +126,7 @@ class ProcessTable:
         try:
             pid = os.fork()
             if pid == 0:
-                self._run_child(name, settings, make, pipe, child_ends)
+                self._run_child(pipe, lambda: child_main(name, settings, ChildPipe(*child_ends), self.log_file, make))
         except OSError:
             pipe.close()
             raise
@@ -128,13 +135,15 @@ class ProcessTable:
                 os.close(descriptor)
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         now = self.clock()
-        child = ChildProcess(name, pid, pipe, forked_at=now, last_seen=now)
+        escalation = Escalation(Limits.of(settings), now, lifetime)
+        child = ChildProcess(name, pid, pipe, escalation, now, running_table)
         self._children.add(child)
         emit("fork", name=name, pid=pid)
         self.selector.register(pipe.messages, EVENT_READ, child)
         return child
 
-    def reap(self, now: float) -> None:
+    def tick(self, now: float) -> None:
+        """Receive the messages of the children, give the orders that are due, reap the dead and kill their orphans."""
         has_crashed = False
         for child in list(self._children):
             if child.receive(now):
@@ -144,7 +153,9 @@ class ProcessTable:
                 child.out_of_memory = self._oom_kills.take()
             if (gone or child.pipe.ended) and child.pipe.messages in self.selector.get_map():
                 self.selector.unregister(child.pipe.messages)
-            if gone:
+            if not gone:
+                child.escalate(now)
+            else:
                 child.pipe.close()
                 self._children.remove(child)
                 emit("child_exit", name=child.name, pid=child.pid, code=child.code, reason=child.end)
@@ -155,21 +166,18 @@ class ProcessTable:
             self._orphans.kill_new(ours)
         self._orphans.look(ours, now)
 
-    def _run_child(
-        self,
-        name: str,
-        settings: Settings,
-        make: Callable[[ChildPipe], ChildRole],
-        master_pipe: MasterPipe,
-        child_ends: tuple[int, int, mmap.mmap],
-    ) -> None:
+    def reset_deadlines(self, now: float) -> None:
+        for child in self._children:
+            child.escalation.host_resumed(now)
+
+    def _run_child(self, master_pipe: MasterPipe, main: Callable[[], int]) -> None:
         """Run in the child, and never return into the master's code."""
         code = _CRASHED
         try:
             master_pipe.close_pipes()
             self._forget_master()
             _leave_master_group(self._master)
-            code = child_main(name, settings, ChildPipe(*child_ends), self.log_file, make)
+            code = main()
         except BaseException:
             log.critical("internal error of psched; this child ends", exc_info=True)
         finally:

@@ -36,15 +36,14 @@ class LeaseRecovery:
         self._unclaimed: list[DeadChild] = []
         self._claimed: tuple[DeadChild, ...] = ()
         self._child: ChildProcess | None = None
-        self._due = -math.inf
-        """When the recovery child is killed; without a recovery child, when the next may be forked. Monotonic."""
+        self._fork_at = -math.inf
 
-    def child_ended(self, child: ChildProcess, spec: ChildSpec, running: tuple[str, ...]) -> None:
-        """Add leases that the child may have left, or not given back. `running`: its tasks (`section:key`)."""
+    def child_ended(self, child: ChildProcess, spec: ChildSpec) -> None:
+        """Add leases that the child may have left, or not given back."""
         if not child.gave_back:
             self.add(spec.dead)
         if child.ready and not (child.orderly or child.empty):
-            self.add([DeadChild(spec.holder, running, worker_died(child.end))])
+            self.add([DeadChild(spec.holder, child.running, worker_died(child.end))])
 
     def add(self, dead: Iterable[DeadChild]) -> None:
         self._unclaimed.extend(dead)
@@ -62,42 +61,31 @@ class LeaseRecovery:
 
     @property
     def deadline(self) -> float:
-        return math.inf if self.done else self._due
+        return self._fork_at if self._child is None and self._unclaimed else math.inf
 
     def tick(self, now: float, settings: Settings, last: bool) -> None:
-        """Supervise the recovery child, or fork one. Call after the slots' ticks: a new worker comes first.
+        """Fork a recovery child if one is needed. Call after the slots' ticks: a new worker comes first.
 
         `last`: no worker will be forked any more. Then a failed attempt is the last one, also for children that died
         meanwhile: their leases end by themselves.
         """
-        if self._child is not None:
-            self._supervise(self._child, now, last)
-        if self._child is None and self._unclaimed and (last or now >= self._due):
+        child = self._child
+        if child is not None and child.gone:
+            self._child = None
+            if not child.gave_back:
+                self._failed(child.start_error or f"the recovery process {child.end}", now, last)
+        if self._child is None and self._unclaimed and (last or now >= self._fork_at):
             self._fork(now, settings, last)
-
-    def reset_deadlines(self, now: float) -> None:
-        if self._child is not None:
-            self._due = now + _TIMEOUT
 
     def _fork(self, now: float, settings: Settings, last: bool) -> None:
         self._claimed = self.claim()
         try:
             make = partial(RecoveryChild, settings, self._claimed)
-            self._child = self._process_table.fork("lease recovery", settings, make)
+            self._child = self._process_table.fork("lease recovery", settings, make, lifetime=_TIMEOUT)
         except OSError as error:
             self._failed(f"cannot fork: {error.strerror}", now, last)
         else:
-            self._due = now + _TIMEOUT
             log.info("%s gives back the leases of %d dead workers", self._child, len(self._claimed))
-
-    def _supervise(self, child: ChildProcess, now: float, last: bool) -> None:
-        if child.gone:
-            self._child = None
-            if not child.gave_back:
-                self._failed(child.start_error or f"the recovery process {child.end}", now, last)
-        elif now >= self._due:
-            child.kill()
-            self._due = now + _RETRY_PAUSE
 
     def _failed(self, reason: str, now: float, last: bool) -> None:
         if last:
@@ -106,7 +94,7 @@ class LeaseRecovery:
         log.warning("leases of %d dead workers are not given back: %s; %s", len(self._claimed), reason, outlook)
         if not last:
             self.add(self._claimed)
-            self._due = now + _RETRY_PAUSE
+            self._fork_at = now + _RETRY_PAUSE
 
 
 class RecoveryChild(ChildRole):

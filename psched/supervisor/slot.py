@@ -8,14 +8,14 @@ from __future__ import annotations
 import logging
 import math
 import random
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 from psched.child.standby import worker_or_standby
 from psched.process.child_interface import ChildSpec
-from psched.process.child_protocol import GRACEFUL, IMMEDIATE, REOPEN, RunningTable
-from psched.process.escalation import Escalation, Order
+from psched.process.child_protocol import RunningTable
 from psched.process.poll_election import PollElection
 from psched.store import holder_name
 from psched.supervisor.child import ChildProcess
@@ -26,7 +26,6 @@ from psched.supervisor.reload import LoadedConfig
 
 log = logging.getLogger(__name__)
 
-_ORDERS = {Order.GRACEFUL: GRACEFUL, Order.IMMEDIATE: IMMEDIATE}
 _LONGEST_PAUSE = 60.0
 _SHORTEST_PAUSE = 0.5
 """Bounds of the pause between two attempts of a child that cannot start, in seconds."""
@@ -52,7 +51,6 @@ class Slot:
     was_ready: bool = False
     _retired: bool = False
     _child: ChildProcess | None = None
-    _escalation: Escalation | None = None
     _spec: ChildSpec | None = None
     _fork_at: float = -math.inf
     _early_deaths: int = 0
@@ -88,7 +86,7 @@ class Slot:
     @property
     def running(self) -> tuple[str, ...]:
         """The tasks of the child (`section:key`)."""
-        return () if self._spec is None else self._spec.running_table.names()
+        return () if self._child is None else self._child.running
 
     def tick(self, now: float) -> None:
         if self._child is not None:
@@ -106,31 +104,24 @@ class Slot:
         )
         try:
             child = self.process_table.fork(
-                f"worker {self.number}", self.config.settings, partial(worker_or_standby, spec)
+                f"worker {self.number}", spec.settings, partial(worker_or_standby, spec), spec.running_table
             )
         except OSError as error:
             self.lease_recovery.add(spec.dead)
             self._cannot_start(f"cannot fork: {error.strerror}", now)
         else:
             self._child, self._spec = child, spec
-            self._escalation = Escalation(self.config.limits, now)
             log.debug("%s was forked", child)
 
     @property
     def deadline(self) -> float:
-        if self._escalation is not None:
-            return self._escalation.deadline
-        return math.inf if self._retired else self._fork_at
+        return math.inf if self._retired or self._child is not None else self._fork_at
 
     @property
     def idle(self) -> bool:
         """Whether `tick` need not be called before the deadline."""
-        child, escalation = self._child, self._escalation
-        return child is not None and child.ready and escalation is not None and escalation.idle and not self.running
-
-    def reset_deadlines(self, now: float) -> None:
-        if self._escalation is not None:
-            self._escalation.child_seen(now)
+        child = self._child
+        return child is not None and child.ready and child.escalation.idle and not child.running
 
     def replace(self, config: LoadedConfig, election: PollElection | None, immediate: bool, now: float) -> None:
         """A running task keeps the slot until its child has ended: no more tasks run at a time than are configured."""
@@ -138,21 +129,19 @@ class Slot:
         self._retired = False
         self._fork_at = -math.inf
         self._failures = 0
-        if self._escalation is not None:
-            self._escalation.stop(immediate, now)
+        if self._child is not None:
+            self._child.escalation.stop(immediate, now)
 
     def retire(self, immediate: bool, now: float) -> None:
         self._retired = True
-        if self._escalation is not None:
-            self._escalation.stop(immediate, now)
+        if self._child is not None:
+            self._child.escalation.stop(immediate, now)
 
     def reopen_log(self) -> None:
         if self._child is not None:
-            self._child.pipe.send(REOPEN)
+            self._child.pipe.send(signal.SIGUSR2)
 
     def _supervise(self, child: ChildProcess, now: float) -> None:
-        assert self._escalation is not None
-        self._escalation.child_seen(child.last_seen)
         if child.gone:
             self._child_ended(child, now)
             return
@@ -160,40 +149,30 @@ class Slot:
             log.warning("%s is up after %d failed attempts", child, self._failures)
             self._failures, self._reason = 0, None
         self.was_ready = self.was_ready or child.ready
-        order = self._escalation.tick(now)
-        if order is Order.KILL:
-            silent = self._escalation.silent(now)
-            why = "was silent for too long and counts as frozen" if silent else "did not leave in time"
-            log.error("%s %s; killing it%s", child, why, _while_running(self.running))
-            child.kill(why)
-        elif order is not None:
-            child.pipe.send(_ORDERS[order])
 
     def _child_ended(self, child: ChildProcess, now: float) -> None:
-        assert self._spec is not None and self._escalation is not None
-        spec, stopping = self._spec, self._escalation.stopping
-        running = spec.running_table.names()
-        spec.running_table.close()
-        self._child = self._escalation = self._spec = None
+        assert self._spec is not None
+        spec, stopping = self._spec, child.escalation.stopping
+        self._child = self._spec = None
         if spec.election is not None and spec.election is self.election:
             spec.election.remove(self.number)
-        self.lease_recovery.child_ended(child, spec, running)
+        self.lease_recovery.child_ended(child, spec)
         self._last_end = "" if child.orderly else child.end
         if child.orderly:
             log.log(logging.INFO if stopping else logging.DEBUG, "%s has left", child)
             self._fork_at = now
         elif stopping:
-            log.warning("%s %s%s", child, child.end, _while_running(running))
+            log.warning("%s %s%s", child, child.end, child.while_running)
             self._fork_at = now
         elif not child.ready or child.start_error:
             self._failed_when_ready = child.ready
             attempts = 1 if child.start_error else _ATTEMPTS_OF_KILLED if child.was_sigkilled else _ATTEMPTS
             self._cannot_start(child.start_error or f"{child.end} before it was ready", now, attempts)
         else:
-            self._fork_at = self._replacement_time(child, running, now)
-            log.error("%s %s%s; %s", child, child.end, _while_running(running), self._next_fork(now))
+            self._fork_at = self._replacement_time(child, now)
+            log.error("%s %s%s; %s", child, child.end, child.while_running, self._next_fork(now))
 
-    def _replacement_time(self, child: ChildProcess, running: tuple[str, ...], now: float) -> float:
+    def _replacement_time(self, child: ChildProcess, now: float) -> float:
         """Return when to fork the next child after a crash.
 
         After a child that has run a task the slot does not wait: the task that crashed it waits, longer each time.
@@ -201,7 +180,7 @@ class Slot:
         for recovery.
         """
         limit = self.config.settings.child_fork_frequency_limit
-        if running or child.worked:
+        if child.running or child.worked:
             self._early_deaths = 0
             return max(now, child.forked_at + min(limit, _CRASH_PAUSE))
         earliest = child.forked_at + limit
@@ -226,7 +205,3 @@ class Slot:
             return "it is not replaced"
         pause = self._fork_at - now
         return "replacing it" if pause <= 0 else f"next attempt in {pause:.1f} s"
-
-
-def _while_running(names: tuple[str, ...]) -> str:
-    return f" while running {', '.join(names)}" if names else ""

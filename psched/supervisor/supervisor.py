@@ -92,7 +92,7 @@ class Supervisor:
             self._wait(selector)
             for number in signals.take():
                 self.handle_signal(number)
-            self.process_table.reap(self.clock())
+            self.process_table.tick(self.clock())
             self.manage(self.clock())
             self._awake_since = self.clock()
 
@@ -104,7 +104,7 @@ class Supervisor:
 
     @property
     def deadline(self) -> float:
-        parts = (self.process_table, self.reload, self.binary_upgrade, self.notifier, self._lease_recovery)
+        parts = (self.process_table, self.binary_upgrade, self.notifier, self._lease_recovery)
         slots = (slot.deadline for slot in self._slots.values())
         return min(self._stop_now_at, *slots, *(part.deadline for part in parts))
 
@@ -126,10 +126,7 @@ class Supervisor:
     def reset_deadlines(self, now: float) -> None:
         """Ignore the silence of children before `now`: this process or its host was suspended."""
         log.warning("the master stood still for a while (was the host suspended?); children's deadlines start afresh")
-        for slot in self._slots.values():
-            slot.reset_deadlines(now)
-        self.reload.reset_deadlines(now)
-        self._lease_recovery.reset_deadlines(now)
+        self.process_table.reset_deadlines(now)
 
     def handle_signal(self, number: int) -> None:
         """Call the handler named after the signal (`handle_term` for SIGTERM); see docs/operations.md."""
@@ -190,7 +187,7 @@ class Supervisor:
     def manage(self, now: float) -> None:
         if now >= self._stop_now_at:
             self._stop_now()
-        config = self.reload.tick(now)
+        config = self.reload.tick()
         if config is not None:
             self._apply(config, now)
         if self.binary_upgrade.tick(now):
@@ -240,7 +237,7 @@ class Supervisor:
             self.reload.request.end(refusal)
             return
         self.notifier.reloading()
-        self.reload.begin(immediate, self.clock())
+        self.reload.begin(immediate)
 
     def _begin_upgrade(self, immediate: bool) -> None:
         self.binary_upgrade.request.begin()

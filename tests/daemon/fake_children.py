@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +11,8 @@ from selectors import DefaultSelector
 from psched.application import ApplicationSpec
 from psched.config import Settings, from_mapping
 from psched.process.child_interface import ChildRole
-from psched.process.child_protocol import ChildPipe, open_pipes
+from psched.process.child_protocol import ChildPipe, RunningTable, open_pipes
+from psched.process.escalation import Escalation, Limits
 from psched.process.logs import Log
 from psched.process.signals import SignalQueue
 from psched.supervisor.child import ChildProcess
@@ -32,6 +34,7 @@ class FakeChild(ChildProcess):
 
     def kill(self, because: str = "") -> None:
         """End as if killed."""
+        self.killed_because = because
         self.code = _KILLED
 
 
@@ -40,21 +43,34 @@ class FakeProcessTable(ProcessTable):
 
     def __init__(self) -> None:
         super().__init__(DefaultSelector(), SignalQueue(), Log(None), lambda: None, set, lambda: self.now)
-        self.now = 100.0
+        self.now: float = 100.0
         self.forked: list[FakeChild] = []
 
-    def fork(self, name: str, settings: Settings, make: Callable[[ChildPipe], ChildRole]) -> ChildProcess:
+    def fork(
+        self,
+        name: str,
+        settings: Settings,
+        make: Callable[[ChildPipe], ChildRole],
+        running_table: RunningTable | None = None,
+        lifetime: float = math.inf,
+    ) -> ChildProcess:
         """Record a child."""
         pipe, child_ends = open_pipes()
-        child = FakeChild(name, _NO_PID, pipe, forked_at=self.now, last_seen=self.now)
+        escalation = Escalation(Limits.of(settings), self.now, lifetime)
+        child = FakeChild(name, _NO_PID, pipe, escalation, self.now, running_table)
         child.child_pipe = ChildPipe(*child_ends)
         self.forked.append(child)
+        self._children.add(child)
         return child
 
-    def reap(self, now: float) -> None:
-        """Receive every child's messages."""
+    def tick(self, now: float) -> None:
+        """Receive the messages of each child and give its orders."""
         for child in self.forked:
             child.receive(now)
+            if child.gone:
+                self._children.discard(child)
+            else:
+                child.escalate(now)
 
     def close(self) -> None:
         """Close all pipes."""

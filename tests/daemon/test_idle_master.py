@@ -42,7 +42,7 @@ class Master:
     def tick(self, later: float = 0.0) -> None:
         """Let `later` seconds pass, and manage."""
         self.process_table.now += later
-        self.process_table.reap(self.process_table.now)
+        self.process_table.tick(self.process_table.now)
         self.supervisor.manage(self.process_table.now)
 
     def come_up(self) -> None:

@@ -30,7 +30,7 @@ class TickedSlot:
     def tick(self, later: float = 0.0) -> None:
         """Let `later` seconds pass, and tick."""
         self.process_table.now += later
-        self.process_table.reap(self.process_table.now)
+        self.process_table.tick(self.process_table.now)
         self.slot.tick(self.process_table.now)
 
     def fail_to_start(self, ready: bool, reason: str = REASON, after: float = 0.1) -> float:

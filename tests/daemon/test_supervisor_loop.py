@@ -29,7 +29,7 @@ class Master(Supervisor):
         self.clock = clock
         self.signals: list[int] = []
         self.resets = 0
-        self.process_table = cast("ProcessTable", SimpleNamespace(reap=lambda now: None))
+        self.process_table = cast("ProcessTable", SimpleNamespace(tick=lambda now: None))
 
     @property
     def done(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from psched.child.heartbeat_thread import HeartbeatThread
 from psched.config import from_mapping
 from psched.process.child_interface import ChildRole
-from psched.process.child_protocol import GRACEFUL, READY, ChildPipe, MasterPipe, open_pipes
+from psched.process.child_protocol import READY, ChildPipe, MasterPipe, open_pipes
 from psched.process.logs import Log
 from psched.process.signals import SignalQueue
 
@@ -48,7 +49,7 @@ def test_a_role_that_follows_another_gets_the_stop_that_came_before_it(
 ) -> None:
     standby, worker = Role(), Role()
     heartbeat.started(standby)
-    pipes[0].send(GRACEFUL)
+    pipes[0].send(signal.SIGTERM)
     heartbeat._obey()
     heartbeat.started(worker)
     assert standby.stops == [(False, None)]
