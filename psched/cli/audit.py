@@ -10,8 +10,7 @@ from typing import Any
 import click
 
 from psched.cli.formatting import json_lines, printable, with_local_times, write
-from psched.cli.history import When
-from psched.cli.options import Chosen, Moment, Seconds, common_options
+from psched.cli.options import Chosen, Moment, When, common_options, seconds
 from psched.cli.session import opened
 from psched.clock import local_time
 from psched.errors import NotFoundError
@@ -20,11 +19,9 @@ from psched.schedules.audit_result import Verdict, Violation, Why
 
 @click.command()
 @click.argument("keys", nargs=-1, metavar="[KEY]...")
-@click.option("--from", "since", type=Moment(), required=True, metavar="WHEN", help="First time to judge.")
-@click.option("--to", "until", type=Moment(), metavar="WHEN", help="Last time to judge (default: now).")
-@click.option(
-    "--late", type=Seconds(), metavar="SEC", help="Report a run that starts more than SEC seconds after its time, too."
-)
+@click.option("--from", "since", type=Moment(), required=True, help="First time to judge.")
+@click.option("--to", "until", type=Moment(), help="Last time to judge (default: now).")
+@click.option("--late", type=seconds(), help="Report a run that starts more than SEC seconds after its time, too.")
 @common_options()
 def audit(chosen: Chosen, keys: tuple[str, ...], since: When, until: When | None, late: float | None) -> int:
     """Prove from the ledger that every occurrence ran.

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import click
 
 from psched import cron
 from psched.application import load
-from psched.cli.errors import DatabaseError, database_errors
+from psched.cli.errors import DatabaseError
 from psched.cli.formatting import json_lines, printable, span, write
 from psched.cli.options import Chosen, common_options
-from psched.cli.unrunnable_rows import LeftToRuby, left_to_ruby, live_workers, routing_findings
+from psched.cli.session import opened_section
+from psched.cli.unrunnable_rows import LeftToRuby, live_workers, routing_findings
 from psched.clock import local_time
-from psched.config import Section, Settings
+from psched.config import Section, SectionName, Settings
 from psched.error_text import error_summary
 from psched.errors import ConfigError, PoolerError
 from psched.model import ScheduleRow
-from psched.queue.queue import Queue, open_queue
-from psched.schedules.collection import ScheduleCollection, open_schedules
+from psched.queue.queue import Queue
+from psched.schedules.collection import ScheduleCollection
 from psched.schedules.schedule import LEASED, RUNNING, WAITING, ScheduleState, failed_attempts
-from psched.store import Finding, LeaseStore, holder_name
+from psched.store import Finding, LeaseStore
 from psched.store.node_registry import Node
 from psched.store.type_filter import mismatch
 from psched.supervisor.reload import configured_application
@@ -61,9 +62,9 @@ def findings_of(chosen: Chosen) -> Iterator[Finding]:
     yield application_finding(settings)
     yield Finding("tz database", True, f"{cron.tz_database()} (tzdata); the same on every node, or times differ")
     if settings.schedules is not None:
-        yield from _section_findings(settings.schedules, open_schedules, left_to_ruby(chosen, "schedules"))
+        yield from _section_findings(chosen, "schedules", settings.schedules)
     if settings.queue is not None:
-        for finding in _section_findings(settings.queue, open_queue, left_to_ruby(chosen, "queue")):
+        for finding in _section_findings(chosen, "queue", settings.queue):
             yield finding._replace(subject=f"queue {finding.subject}")
 
 
@@ -82,21 +83,16 @@ def application_finding(settings: Settings) -> Finding:
     return Finding("application", runs_something, names if wrong is None else f"{names}; {wrong}")
 
 
-def _section_findings(
-    section: Section, open_section: Callable[[Section, str], ScheduleCollection | Queue], left: LeftToRuby | None
-) -> Iterator[Finding]:
+def _section_findings(chosen: Chosen, name: SectionName, section: Section) -> Iterator[Finding]:
     try:
-        with (
-            open_section(section, holder_name("psched-doctor")) as collection,
-            database_errors(section, collection.store),
-        ):
-            yield from _store_findings(section, collection, left)
+        with opened_section(chosen, name, check=False) as collection:
+            yield from _collection_findings(collection, section, LeftToRuby(chosen, name))
     except (ConfigError, DatabaseError) as error:
         yield Finding("database", False, str(error))
 
 
-def _store_findings(
-    section: Section, collection: ScheduleCollection | Queue, left: LeftToRuby | None
+def _collection_findings(
+    collection: ScheduleCollection | Queue, section: Section, left: LeftToRuby
 ) -> Iterator[Finding]:
     store = collection.store
     try:
@@ -109,8 +105,7 @@ def _store_findings(
     yield from store.diagnose()
     yield clocks
     yield from routing_findings(store)
-    if left is not None:
-        yield left.finding(collection)
+    yield from left.findings(collection)
     if isinstance(collection, ScheduleCollection):
         yield from overdue_findings(collection)
         yield from failing_findings(collection)

@@ -20,6 +20,9 @@ _SAMPLE = 200
 _MIN_WIDTH = 5
 _MULTILINE = ("last_error",)
 
+Row = dict[str, Any]
+"""The fields of a row by name, as in JSON."""
+
 Shown = Callable[[float], str]
 """Formats unix seconds for a table."""
 
@@ -29,20 +32,29 @@ def write(lines: Iterable[str]) -> None:
         sys.stdout.write(f"{line}\n")
 
 
-def write_table(
-    columns: Mapping[str, int], rows: Iterable[Mapping[str, Any]], times: Collection[str], uncut: Collection[str] = ()
+def write_rows(
+    rows: Iterable[Row],
+    times: Collection[str],
+    columns: Mapping[str, int],
+    *,
+    as_json: bool,
+    listed: Callable[[Row], Row],
+    uncut: Collection[str] = (),
 ) -> None:
-    """Print a header, the rows as they are read, and their number: fitted to a terminal, else in fixed columns.
+    """Print the rows as they are read: as one JSON array, or as a table with a header and the number of rows.
 
-    `columns`: names and widths; the last column has no width. `times`: the columns of unix seconds; these and `uncut`
-    are not cut by a terminal.
+    `times`: the fields in unix seconds. `columns`: names and widths; the last column has no width. `listed` returns
+    the fields of a row as the table has them. A table is fitted to a terminal, which cuts neither times nor `uncut`.
     """
+    if as_json:
+        write(json_lines(with_local_times(row, times) for row in rows))
+        return
     count = 0
 
     def lines(shown: Shown) -> Iterator[Sequence[str]]:
         nonlocal count
         yield tuple(columns)
-        for count, row in enumerate(rows, 1):  # noqa: B007 - read by the enclosing function
+        for count, row in enumerate(map(listed, rows), 1):  # noqa: B007 - read by the enclosing function
             yield tuple(_text(row[name], shown if name in times else number) for name in columns)
 
     if sys.stdout.isatty():
@@ -53,7 +65,12 @@ def write_table(
     write([f"{count} entries."])
 
 
-def write_fields(row: Mapping[str, Any], times: Collection[str]) -> None:
+def write_object(row: Row, times: Iterable[str]) -> None:
+    """Print one row as JSON."""
+    write([json_line(with_local_times(row, times))])
+
+
+def write_fields(row: Row, times: Collection[str]) -> None:
     """Print a line for each value that is neither None nor false. `times`: the names of unix seconds."""
     for name, value in row.items():
         if value is None or value is False:
@@ -88,7 +105,7 @@ def fields_of(value: Any) -> dict[str, Any]:
     return {field.name: getattr(value, field.name) for field in fields(value)}
 
 
-def with_local_times(row: dict[str, Any], times: Iterable[str]) -> dict[str, Any]:
+def with_local_times(row: Row, times: Iterable[str]) -> Row:
     """Return the fields with `NAME_local` in ISO 8601 for each of the `times`."""
     return row | {f"{name}_local": local_iso(row[name]) for name in times}
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import chain
 from typing import Any
 
 import click
 
-from psched.cli.formatting import fields_of, json_lines, with_local_times, write, write_table
-from psched.cli.options import Chosen, Moment, common_options
+from psched.cli.formatting import fields_of, write_rows
+from psched.cli.options import Chosen, Moment, When, common_options
 from psched.cli.session import opened
 from psched.clock import local_time
 from psched.error_text import error_summary
@@ -30,16 +29,14 @@ _COLUMNS = {
 }
 _TIMES = ("scheduled_time", "started", "ended")
 
-When = Callable[[float], float]
-
 
 @click.command()
 @click.argument("key", required=False)
 @click.option(
     "--failed", is_flag=True, help="Only occurrences with a failed or lost attempt, or skipped for being too late."
 )
-@click.option("--since", type=Moment(), metavar="WHEN", help="First time: unix seconds, a date, or 2d (ago).")
-@click.option("--until", type=Moment(), metavar="WHEN", help="Last time (default: now).")
+@click.option("--since", type=Moment(), help="First time: unix seconds, a date, or 2d (ago).")
+@click.option("--until", type=Moment(), help="Last time (default: now).")
 @common_options()
 def history(chosen: Chosen, key: str | None, failed: bool, since: When | None, until: When | None) -> None:
     """Show how occurrences were settled.
@@ -71,10 +68,8 @@ def history(chosen: Chosen, key: str | None, failed: bool, since: When | None, u
             if _is_within(now if key is None else row.next_time, first, last)
         )
         entries = chain(map(_settled, settled), map(_unsettled, failing))
-        if chosen.json:
-            write(json_lines(with_local_times(entry, _TIMES) for entry in entries))
-        else:
-            write_table(_COLUMNS, map(_listed, entries), _TIMES, ("outcome", "attempts"))
+        uncut = ("outcome", "attempts")
+        write_rows(entries, _TIMES, _COLUMNS, as_json=chosen.json, listed=_listed, uncut=uncut)
 
 
 def _is_within(time: float, first: float | None, last: float | None) -> bool:

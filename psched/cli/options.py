@@ -15,12 +15,12 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 import click
 
 from psched.application.loader import load_modules
-from psched.config import Reader, Settings, load
+from psched.config import SectionName, Settings, load
 from psched.config.urls import is_in_memory
 from psched.config.validators import MAX_SECONDS, folders, required
 from psched.error_text import shown
 from psched.errors import ConfigError
-from psched.schedules.validation import LAST_TIME, LONGEST_DELAY
+from psched.schedules.validation import LAST_TIME
 
 DEFAULT_CONFIG = Path("etc/psched.yml")
 
@@ -43,7 +43,7 @@ class Chosen:
     def file(self) -> Path:
         return DEFAULT_CONFIG if self.config is None else self.config
 
-    def settings(self, reader: Reader = "schedules", app: tuple[str, ...] = ()) -> Settings:
+    def settings(self, reader: SectionName = "schedules", app: tuple[str, ...] = ()) -> Settings:
         """Return the configuration with the options of an application.
 
         `reader`: the section of a file without sections. Raises ConfigError, also for a database in memory.
@@ -127,7 +127,6 @@ _SPAN = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>[smhdw])")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _EARLIEST = 100_000_000
 """Unix seconds in 1973: an earlier start is a mistake, such as seconds from now."""
-_MAX_COUNT = 2**31 - 1
 
 
 class UnixTime(click.ParamType[float]):
@@ -160,15 +159,18 @@ class UnixTime(click.ParamType[float]):
         return math.ceil(seconds) if self._whole else int(seconds) if seconds.is_integer() else seconds
 
 
+When = Callable[[float], float]
+
+
 class Moment(UnixTime):
     """Unix seconds, a date like 2026-03-29 or 2026-03-29T12:00+02:00 (without offset: local), or 2d: two days ago.
 
     The value is a function from the database's time to the moment, both in unix seconds.
     """
 
-    name = "moment"
+    name = "when"
 
-    def parse(self, text: str) -> Callable[[float], float]:
+    def parse(self, text: str) -> When:
         span = _SPAN.fullmatch(text)
         if span is not None:
             seconds = float(span["number"]) * _UNITS[span["unit"]]
@@ -217,42 +219,30 @@ NO_BOUND = -1.0
 """The value of the word `none`; None is an option that was not given."""
 
 
-class _BoundedNumber(click.ParamType[float]):
+@dataclass(frozen=True)
+class _Number(click.ParamType[float]):
     """A number from `lowest` to `highest`; with `none` also the word none, for no limit."""
 
-    pattern: re.Pattern[str]
+    name: str
     kind: str
-
-    def __init__(self, lowest: float, highest: float, none: bool) -> None:
-        self._lowest, self._highest, self._none = lowest, highest, none
+    pattern: re.Pattern[str]
+    lowest: float
+    highest: float
+    none: bool
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> float:
-        if self._none and value == "none":
+        if self.none and value == "none":
             return NO_BOUND
         number = float(value) if self.pattern.fullmatch(str(value)) else math.nan
-        if not self._lowest <= number <= self._highest:
-            expected = f"expected {self.kind} from {self._lowest:.0f} to {self._highest:.0f}"
-            self.fail(f"{expected}{', or none' if self._none else ''}, got {shown(value)}", parameter, context)
+        if not self.lowest <= number <= self.highest:
+            expected = f"expected {self.kind} from {self.lowest:.0f} to {self.highest:.0f}"
+            self.fail(f"{expected}{', or none' if self.none else ''}, got {shown(value)}", parameter, context)
         return int(number) if number.is_integer() else number
 
 
-class Count(_BoundedNumber):
-    name = "count"
-    pattern = re.compile(r"[+-]?\d{1,18}")
-    kind = "a whole number"
-
-    def __init__(self, lowest: int = 1, highest: int = _MAX_COUNT, none: bool = False) -> None:
-        super().__init__(lowest, highest, none)
+def count(lowest: int = 1, highest: int = 2**31 - 1, none: bool = False) -> _Number:
+    return _Number("n", "a whole number", re.compile(r"[+-]?\d{1,18}"), lowest, highest, none)
 
 
-class Seconds(_BoundedNumber):
-    name = "seconds"
-    pattern = _NUMBER
-    kind = "a number of seconds"
-
-    def __init__(self, lowest: float = 0, highest: float = MAX_SECONDS, none: bool = False) -> None:
-        super().__init__(lowest, highest, none)
-
-
-DELAY = Seconds(-LONGEST_DELAY, LONGEST_DELAY)
-"""A negative delay runs before the occurrence."""
+def seconds(lowest: float = 0, highest: float = MAX_SECONDS, none: bool = False) -> _Number:
+    return _Number("sec", "a number of seconds", _NUMBER, lowest, highest, none)

@@ -8,20 +8,13 @@ from typing import Any
 import click
 from attrs import evolve
 
-from psched.cli.formatting import (
-    json_line,
-    json_lines,
-    with_local_times,
-    write,
-    write_fields,
-    write_table,
-)
-from psched.cli.options import Chosen, Count, UnixTime, common_options
-from psched.cli.session import opened_queue, parse_data, required_section
-from psched.cli.unrunnable_rows import left_to_ruby, note_unrunnable_rows, warn_unless_routed
+from psched.cli.formatting import Row, write_fields, write_object, write_rows
+from psched.cli.options import Chosen, UnixTime, common_options, count
+from psched.cli.session import key_command, opened_queue, opened_section, parse_data, required_section
+from psched.cli.unrunnable_rows import LeftToRuby, warn_unless_routed
 from psched.config import Settings
 from psched.model import TaskRow
-from psched.queue.queue import PRIORITIES, STATUSES
+from psched.queue.queue import PRIORITIES, STATUSES, QueuedTask
 from psched.supervisor.run import run_master
 
 _COLUMNS = {"key": 30, "type": 15, "user": 18, "status": 18, "created_at": 28, "timeout": 28, "data": 0}
@@ -44,7 +37,7 @@ def init(chosen: Chosen) -> None:
 
     Does nothing if they exist. Only this command and `psched init` create a SQLite file.
     """
-    with opened_queue(chosen, check=False) as tasks:
+    with opened_section(chosen, "queue", check=False) as tasks:
         tasks.store.create_tables()
 
 
@@ -63,30 +56,22 @@ def list_(chosen: Chosen, status: str | None, type: str | None, user: str | None
     such a row cannot be run).
     """
     with opened_queue(chosen) as tasks:
-        left = left_to_ruby(chosen, "queue")
-        found = tasks.list(status, type, user)
-        rows = found if left is None else left.counted(found)
-        if chosen.json:
-            write(json_lines(map(_object, rows)))
-        else:
-            write_table(_COLUMNS, map(_listed, rows), _TIMES)
-        note_unrunnable_rows(tasks.store, left)
+        left = LeftToRuby(chosen, "queue")
+        rows = map(_fields, left.counted(tasks.list(status, type, user)))
+        write_rows(rows, _TIMES, _COLUMNS, as_json=chosen.json, listed=_listed)
+        left.note(tasks.store)
 
 
-def _fields(row: TaskRow) -> dict[str, Any]:
+def _fields(row: TaskRow) -> Row:
     """Return the fields of `--json`. Later versions keep their names and meanings."""
     fields = row._asdict()
     fields["timeout"] = fields.pop("due")
     return fields
 
 
-def _object(row: TaskRow) -> dict[str, Any]:
-    return with_local_times(_fields(row), _TIMES)
-
-
-def _listed(row: TaskRow) -> dict[str, Any]:
-    is_pending = row.cancel_requested and row.due is not None
-    return _fields(row) | {"status": "cancel_requested" if is_pending else row.status}
+def _listed(row: Row) -> Row:
+    is_pending = row["cancel_requested"] and row["timeout"] is not None
+    return row | {"status": "cancel_requested"} if is_pending else row
 
 
 @queue.command()
@@ -94,19 +79,17 @@ def _listed(row: TaskRow) -> dict[str, Any]:
 @click.argument("type")
 @click.argument("data")
 @click.option("-u", "--user", metavar="USER", help="Owner of the task; users take turns.")
-@click.option("-t", "--time", "run_at", type=UnixTime(), metavar="TIME", help="When to run it (default: now).")
-@click.option("--max-running", type=Count(), metavar="N", help="Run at most N tasks of this user at a time.")
+@click.option("-t", "--time", "run_at", type=UnixTime(), help="When to run it (default: now).")
+@click.option("--max-running", type=count(), help="Run at most N tasks of this user at a time.")
 @click.option(
     "--priority",
-    type=Count(PRIORITIES[0], PRIORITIES[-1]),
+    type=count(PRIORITIES[0], PRIORITIES[-1]),
     default=0,
-    metavar="N",
     help="From -100 to 100; highest first (default: 0).",
 )
 @click.option(
     "--max-attempts",
-    type=Count(),
-    metavar="N",
+    type=count(),
     help="Give up after N attempts (default: that of the type, or the config).",
 )
 @click.option("--compression", type=click.Choice(["gzip"]), help="Store the data compressed.")
@@ -124,7 +107,7 @@ def submit(chosen: Chosen, /, key: str, type: str, data: str, **options: Any) ->
         task = tasks.submit(key, type, content, **options)
         warn_unless_routed(chosen, "queue", tasks.store, type)
         if chosen.json:
-            write([json_line(_object(task.metadata()))])
+            write_object(_fields(task.metadata()), _TIMES)
 
 
 @queue.command()
@@ -138,49 +121,41 @@ def show(chosen: Chosen, key: str) -> None:
     with opened_queue(chosen) as tasks:
         row = tasks[key].metadata()
     if chosen.json:
-        write([json_line(_object(row))])
+        write_object(_fields(row), _TIMES)
     else:
         limit = "" if row.max_attempts is None else f" of {row.max_attempts}"
         write_fields(_fields(row) | {"attempts": f"{row.attempts}{limit}"}, _TIMES)
 
 
-@queue.command()
-@click.argument("key")
-@common_options()
-def cancel_request(chosen: Chosen, key: str) -> None:
+@key_command("queue")
+def cancel_request(task: QueuedTask) -> None:
     """Request that a task is cancelled.
 
     A waiting task is cancelled at once. A running task is cancelled by its handler, which may finish it instead.
     """
-    with opened_queue(chosen) as tasks:
-        tasks[key].cancel_request()
+    task.cancel_request()
 
 
-@queue.command()
-@click.argument("key")
-@common_options()
-def force_finish(chosen: Chosen, key: str) -> None:
+@key_command("queue")
+def force_finish(task: QueuedTask) -> None:
     """Retire a task as finished. A run in progress is preempted."""
-    with opened_queue(chosen) as tasks:
-        tasks[key].force_finish()
+    task.force_finish()
 
 
-@queue.command()
-@click.argument("key")
-@common_options()
-def retry(chosen: Chosen, key: str) -> None:
+@key_command("queue")
+def retry(task: QueuedTask) -> None:
     """Make a failed or cancelled task due now, and count its attempts from 0."""
-    with opened_queue(chosen) as tasks:
-        tasks[key].retry()
+    task.retry()
 
 
-@queue.command()
-@click.argument("key")
-@common_options()
-def delete(chosen: Chosen, key: str) -> None:
+@key_command("queue")
+def delete(task: QueuedTask) -> None:
     """Delete a task, finished or not. A run in progress is preempted."""
-    with opened_queue(chosen) as tasks:
-        tasks[key].delete()
+    task.delete()
+
+
+for command in (cancel_request, force_finish, retry, delete):
+    queue.add_command(command)
 
 
 @queue.command()

@@ -4,49 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields
-from itertools import starmap
 from typing import Any
 
 import click
 
-from psched.cli.formatting import (
-    fields_of,
-    json_line,
-    json_lines,
-    printable,
-    span,
-    with_local_times,
-    write,
-    write_fields,
-    write_table,
-)
-from psched.cli.options import DELAY, NO_BOUND, Chosen, Count, Seconds, UnixTime, common_options
-from psched.cli.session import opened, opened_queue, parse_data
-from psched.cli.unrunnable_rows import left_to_ruby, note_unrunnable_rows, warn_unless_routed
+from psched.cli.formatting import Row, fields_of, printable, span, write, write_fields, write_object, write_rows
+from psched.cli.options import NO_BOUND, Chosen, UnixTime, common_options, count, seconds
+from psched.cli.session import key_command, opened, opened_section, parse_data
+from psched.cli.unrunnable_rows import LeftToRuby, warn_unless_routed
 from psched.error_text import error_summary
 from psched.model import CATCH_UP, Policy, ScheduleRow
 from psched.schedules.collection import ScheduleCollection
-from psched.schedules.schedule import RUNNING, ScheduleState
+from psched.schedules.schedule import RUNNING, Schedule, ScheduleState
+from psched.schedules.validation import LONGEST_DELAY
 
 
 def rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         click.option(
             "--max-attempts",
-            type=Count(none=True),
-            metavar="N",
+            type=count(none=True),
             help="Give up an occurrence after N failed attempts; none removes the limit.",
         ),
         click.option(
             "--alert-after",
-            type=Seconds(none=True),
-            metavar="SEC",
+            type=seconds(none=True),
             help="Alert when an occurrence is not finished SEC seconds after its time; none removes the limit.",
         ),
         click.option(
             "--max-lateness",
-            type=Seconds(none=True),
-            metavar="SEC",
+            type=seconds(none=True),
             help="Skip an occurrence that would start more than SEC seconds late; none removes the limit.",
         ),
         click.option(
@@ -59,7 +46,6 @@ def rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--at",
             "next_run_time",
             type=UnixTime(),
-            metavar="TIME",
             help="Time of the next run, whatever its occurrence.",
         ),
         click.option(
@@ -67,15 +53,13 @@ def rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--start",
             "next_time",
             type=UnixTime(whole=True),
-            metavar="TIME",
             help="Next occurrence: the first match at or after TIME.",
         ),
         click.option("-t", "--timezone", metavar="ZONE", help="Read the cron expression in this zone."),
         click.option(
             "-d",
             "--delay",
-            type=DELAY,
-            metavar="SEC",
+            type=seconds(-LONGEST_DELAY, LONGEST_DELAY),
             help="Run SEC seconds after each occurrence, before it if negative: at most 366 days.",
         ),
     ):
@@ -84,9 +68,8 @@ def rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _COLUMNS = {"key": 30, "type": 15, "cron": 18, "delay": 7, "timezone": 11, "next_time": 28, "next_run_time": 28}
-_TIMES = ("next_time", "next_run_time", "regular_time")
-_PERFECTSCHED_COLUMNS = _COLUMNS | {"data": 0}
-_PSCHED_COLUMNS = _COLUMNS | {"state": 30, "data": 0}
+_LAYOUTS = {"psched": _COLUMNS | {"state": 30, "data": 0}, "perfectsched": _COLUMNS | {"data": 0}}
+_TIMES = ("next_time", "next_run_time")
 
 
 @click.command()
@@ -96,20 +79,16 @@ def init(chosen: Chosen) -> None:
 
     Does nothing if they exist. Only this command and `psched queue init` create a SQLite file.
     """
-    settings = chosen.settings()
-    if settings.schedules is not None:
-        with opened(chosen, check=False) as schedules:
-            schedules.store.create_tables()
-    if settings.queue is not None:
-        with opened_queue(chosen, check=False) as queue:
-            queue.store.create_tables()
+    for name, _ in chosen.settings().named_sections:
+        with opened_section(chosen, name, check=False) as collection:
+            collection.store.create_tables()
 
 
 @click.command("list")
 @click.option(
     "--format",
     "layout",
-    type=click.Choice(["psched", "perfectsched"]),
+    type=click.Choice(list(_LAYOUTS)),
     default="psched",
     help="The columns of psched, or only those of perfectsched.",
 )
@@ -131,40 +110,50 @@ def list_(chosen: Chosen, layout: str) -> None:
     regular occurrence that comes after it).
     """
     with opened(chosen) as schedules:
-        left = left_to_ruby(chosen, "schedules")
-        rows = schedules.list() if left is None else left.counted(schedules.list())
+        left = LeftToRuby(chosen, "schedules")
         now = schedules.store.now()
-        found = ((row, schedules.state(row, now)) for row in rows)
-        if chosen.json:
-            write(json_lines(starmap(_object, found)))
-        else:
-            columns = _PERFECTSCHED_COLUMNS if layout == "perfectsched" else _PSCHED_COLUMNS
-            write_table(columns, starmap(_listed, found), _TIMES, ("delay",))
-        note_unrunnable_rows(schedules.store, left)
+        rows = (_fields(row, schedules.state(row, now)) for row in left.counted(schedules.list()))
+        write_rows(rows, _TIMES, _LAYOUTS[layout], as_json=chosen.json, listed=_listed, uncut=("delay",))
+        left.note(schedules.store)
 
 
-def _listed(row: ScheduleRow, state: ScheduleState) -> dict[str, Any]:
-    return _shown(row, state) | {"state": _state_text(row, state)}
+def _fields(row: ScheduleRow, state: ScheduleState) -> Row:
+    """Return the fields of `--json`. Later versions keep their names and meanings."""
+    fields = {"key": row.key, "type": row.type, **fields_of(row.rule)}
+    fields |= {name: getattr(row, name) for name in ("next_time", "next_run_time", "data", "status")}
+    fields |= {"state": state.word, "lateness": round(state.lateness, 3), "overdue": state.is_overdue}
+    fields |= {name: getattr(row, name) for name in ("attempts", "last_error", "node", "problem")}
+    return fields | fields_of(row.policy) | {"paused": row.paused, "regular_time": row.regular_time}
 
 
-def _state_text(row: ScheduleRow, state: ScheduleState) -> str:
+def _listed(row: Row) -> Row:
+    return _shown(row) | {"state": _state_text(row)}
+
+
+def _shown(row: Row) -> Row:
+    """Return the fields for people: the next run of a paused schedule has no time."""
+    return row | {"next_run_time": "paused"} if row["paused"] else row
+
+
+def _state_text(row: Row) -> str:
     """Return the state as `failing (next: attempt 3, 2 h late): ValueError: it broke`."""
-    facts = _attempt_text(row, state)
-    if state.is_overdue:
-        facts.append(f"{span(state.lateness)} late")
-    text = f"{state.word} ({', '.join(facts)})" if facts else state.word
-    if row.problem is not None:
-        return f"{text}: {row.problem}"
-    return text if row.last_error is None else f"{text}: {error_summary(row.last_error)}"
+    facts = _attempt_text(row)
+    if row["overdue"]:
+        facts.append(f"{span(row['lateness'])} late")
+    text = f"{row['state']} ({', '.join(facts)})" if facts else str(row["state"])
+    if row["problem"] is not None:
+        return f"{text}: {row['problem']}"
+    return text if row["last_error"] is None else f"{text}: {error_summary(row['last_error'])}"
 
 
-def _attempt_text(row: ScheduleRow, state: ScheduleState) -> list[str]:
+def _attempt_text(row: Row) -> list[str]:
     """Return the running or next attempt, by its number in the log; nothing for the first attempt."""
-    if state.word == RUNNING:
-        return [f"attempt {row.attempts}"] if row.attempts > 1 else []
-    if row.status == RUNNING:
-        return [f"attempt {row.attempts} lost its lease"]
-    return [f"next: attempt {row.attempts + 1}"] if row.attempts else []
+    attempts = row["attempts"]
+    if row["state"] == RUNNING:
+        return [f"attempt {attempts}"] if attempts > 1 else []
+    if row["status"] == RUNNING:
+        return [f"attempt {attempts} lost its lease"]
+    return [f"next: attempt {attempts + 1}"] if attempts else []
 
 
 @click.command()
@@ -183,10 +172,25 @@ def add(chosen: Chosen, /, key: str, type: str, cron: str, data: str, **options:
     """
     content = parse_data(data)
     with opened(chosen) as schedules:
-        schedule = schedules.add(key, type, cron=cron, data=content, **given(options))
+        schedules.add(key, type, cron=cron, data=content, **_given(options))
         warn_unless_routed(chosen, "schedules", schedules.store, type)
         if chosen.json:
-            _write_json(schedules, schedule.metadata())
+            write_object(_current(schedules, key), _TIMES)
+
+
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options that were given as arguments of `ScheduleCollection.add`; a bound of `none` is None."""
+    bounds = {field.name for field in fields(Policy)}
+    return {
+        name: None if name in bounds and value == NO_BOUND else value
+        for name, value in options.items()
+        if value is not None
+    }
+
+
+def _current(schedules: ScheduleCollection, key: str) -> Row:
+    row = schedules[key].metadata()
+    return _fields(row, schedules.state(row, schedules.store.now()))
 
 
 @click.command()
@@ -203,7 +207,7 @@ def modify(chosen: Chosen, /, key: str, **options: Any) -> None:
     is finished by the new rule. TIME is unix seconds, or a date with a time zone such as 2026-12-01T08:00+01:00.
     --json prints the schedule as `list` does.
     """
-    changes = given(options)
+    changes = _given(options)
     if not changes:
         raise click.UsageError("nothing to change; give at least one option")
     if "data" in changes:
@@ -211,7 +215,7 @@ def modify(chosen: Chosen, /, key: str, **options: Any) -> None:
     with opened(chosen) as schedules:
         schedules[key].modify(**changes)
         if chosen.json:
-            _write_json(schedules, schedules[key].metadata())
+            write_object(_current(schedules, key), _TIMES)
 
 
 @click.command()
@@ -223,92 +227,46 @@ def show(chosen: Chosen, key: str) -> None:
     --json prints one object as in `list`.
     """
     with opened(chosen) as schedules:
-        row = schedules[key].metadata()
-        state = schedules.state(row, schedules.store.now())
+        row = _current(schedules, key)
     if chosen.json:
-        write([json_line(_object(row, state))])
+        write_object(row, _TIMES)
     else:
-        lateness = span(state.lateness) if state.lateness >= 1 else None
-        attempts = f"{row.attempts} so far" if row.attempts else "0"
-        write_fields(_shown(row, state) | {"lateness": lateness, "attempts": attempts}, _TIMES)
+        lateness = span(row["lateness"]) if row["lateness"] >= 1 else None
+        attempts = f"{row['attempts']} so far" if row["attempts"] else "0"
+        write_fields(_shown(row) | {"lateness": lateness, "attempts": attempts}, (*_TIMES, "regular_time"))
 
 
-def _fields(row: ScheduleRow, state: ScheduleState) -> dict[str, Any]:
-    """Return the fields of `--json`. Later versions keep their names and meanings."""
-    fields = {"key": row.key, "type": row.type, **fields_of(row.rule)}
-    fields |= {name: getattr(row, name) for name in ("next_time", "next_run_time", "data", "status")}
-    fields |= {"state": state.word, "lateness": round(state.lateness, 3), "overdue": state.is_overdue}
-    fields |= {name: getattr(row, name) for name in ("attempts", "last_error", "node", "problem")}
-    return fields | fields_of(row.policy) | {"paused": row.paused, "regular_time": row.regular_time}
-
-
-def _object(row: ScheduleRow, state: ScheduleState) -> dict[str, Any]:
-    return with_local_times(_fields(row, state), ("next_time", "next_run_time"))
-
-
-def _shown(row: ScheduleRow, state: ScheduleState) -> dict[str, Any]:
-    """Return the fields as people read them: the next run of a paused schedule has no time."""
-    fields = _fields(row, state)
-    return fields | {"next_run_time": "paused"} if row.paused else fields
-
-
-def _write_json(schedules: ScheduleCollection, row: ScheduleRow) -> None:
-    write([json_line(_object(row, schedules.state(row, schedules.store.now())))])
-
-
-@click.command()
-@click.argument("key")
-@common_options()
-def delete(chosen: Chosen, key: str) -> None:
+@key_command("schedules")
+def delete(schedule: Schedule) -> None:
     """Delete a schedule. A run in progress is preempted."""
-    with opened(chosen) as schedules:
-        schedules[key].delete()
+    schedule.delete()
 
 
-@click.command()
-@click.argument("key")
-@common_options()
-def pause(chosen: Chosen, key: str) -> None:
+@key_command("schedules")
+def pause(schedule: Schedule) -> None:
     """Stop running a schedule until `psched resume`.
 
     A run in progress continues. If the schedule is paused already, a message says so.
     """
-    with opened(chosen) as schedules:
-        if not schedules[key].pause():
-            write([f"{printable(key)} was paused already"])
+    if not schedule.pause():
+        write([f"{printable(schedule.key)} was paused already"])
 
 
-@click.command()
-@click.argument("key")
-@common_options()
-def resume(chosen: Chosen, key: str) -> None:
+@key_command("schedules")
+def resume(schedule: Schedule) -> None:
     """Run a paused schedule again.
 
     Occurrences within the pause are skipped, and recorded as skipped; those that were due before it still run. If the
     schedule is not paused, a message says so.
     """
-    with opened(chosen) as schedules:
-        if not schedules[key].resume():
-            write([f"{printable(key)} was not paused"])
+    if not schedule.resume():
+        write([f"{printable(schedule.key)} was not paused"])
 
 
-@click.command("run-now")
-@click.argument("key")
-@common_options()
-def run_now(chosen: Chosen, key: str) -> None:
+@key_command("schedules")
+def run_now(schedule: Schedule) -> None:
     """Run a schedule as soon as a worker is free, paused or not.
 
     A due occurrence runs now. Without one this is an extra run, and the regular occurrences keep their times.
     """
-    with opened(chosen) as schedules:
-        schedules[key].run_now()
-
-
-def given(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options that were given as arguments of `ScheduleCollection.add`; a bound of `none` is None."""
-    bounds = {field.name for field in fields(Policy)}
-    return {
-        name: None if name in bounds and value == NO_BOUND else value
-        for name, value in options.items()
-        if value is not None
-    }
+    schedule.run_now()

@@ -1,4 +1,4 @@
-"""Opens the schedules or the queue of the configuration for a command, and parses the DATA argument."""
+"""Opens the schedules or the queue of the configuration for a command, and parses the arguments KEY and DATA."""
 
 from __future__ import annotations
 
@@ -7,21 +7,27 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any
+
+import click
 
 from psched.cli.errors import database_errors
-from psched.cli.options import Chosen
-from psched.config import Reader, Section, Settings
+from psched.cli.options import Chosen, common_options
+from psched.config import Section, SectionName, Settings
 from psched.errors import ConfigError
 from psched.payload import long_number
 from psched.queue.queue import Queue, open_queue
 from psched.schedules.collection import ScheduleCollection, open_schedules
 from psched.store import holder_name
 
-Opened = TypeVar("Opened", ScheduleCollection, Queue)
+_OPEN: dict[SectionName, Callable[[Section, str], ScheduleCollection | Queue]] = {
+    "schedules": open_schedules,
+    "queue": open_queue,
+}
 
 
-def required_section(settings: Settings, name: str) -> Section:
+def required_section(settings: Settings, name: SectionName) -> Section:
     section = dict(settings.named_sections).get(name)
     if section is None:
         raise ConfigError(f"{settings.path}:{settings.environment}: there is no section `{name}:`; add one")
@@ -29,24 +35,39 @@ def required_section(settings: Settings, name: str) -> Section:
 
 
 @contextmanager
-def _opened(
-    chosen: Chosen, name: Reader, open_section: Callable[[Section, str], Opened], check: bool
-) -> Iterator[Opened]:
+def opened_section(chosen: Chosen, name: SectionName, check: bool = True) -> Iterator[Any]:
+    """Raises ConfigError, and within the context DatabaseError. `check`: the tables must exist."""
     section = required_section(chosen.settings(name), name)
     holder = holder_name(f"psched-{os.getpid()}")
-    with open_section(section, holder) as collection, database_errors(section, collection.store):
+    with _OPEN[name](section, holder) as collection, database_errors(section, collection.store):
         if check:
             collection.store.check_tables()
         yield collection
 
 
-def opened(chosen: Chosen, check: bool = True) -> AbstractContextManager[ScheduleCollection]:
-    """Raises ConfigError, and within the context DatabaseError. `check`: the tables must exist."""
-    return _opened(chosen, "schedules", open_schedules, check)
+def opened(chosen: Chosen) -> AbstractContextManager[ScheduleCollection]:
+    return opened_section(chosen, "schedules")
 
 
-def opened_queue(chosen: Chosen, check: bool = True) -> AbstractContextManager[Queue]:
-    return _opened(chosen, "queue", open_queue, check)
+def opened_queue(chosen: Chosen) -> AbstractContextManager[Queue]:
+    return opened_section(chosen, "queue")
+
+
+def key_command(name: SectionName) -> Callable[[Callable[[Any], None]], click.Command]:
+    """Make a command with the argument KEY of a function, which gets a reference to that row of the section."""
+
+    def decorate(function: Callable[[Any], None]) -> click.Command:
+        @click.command()
+        @click.argument("key")
+        @common_options()
+        @wraps(function)
+        def command(chosen: Chosen, key: str) -> None:
+            with opened_section(chosen, name) as collection:
+                function(collection[key])
+
+        return command
+
+    return decorate
 
 
 def parse_data(text: str) -> dict[str, Any]:

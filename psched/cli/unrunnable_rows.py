@@ -11,7 +11,8 @@ import click
 
 from psched.application import load
 from psched.cli.options import Chosen
-from psched.config import Reader
+from psched.cli.session import required_section
+from psched.config import SectionName
 from psched.errors import ConfigError
 from psched.model import ScheduleRow, TaskRow
 from psched.queue.queue import Queue
@@ -59,10 +60,11 @@ def routing_findings(store: LeaseStore) -> list[Finding]:
 class LeftToRuby:
     """Counts, among the rows read from an `rdb_compat` table, those that psched leaves to Ruby workers."""
 
-    def __init__(self, cron_dialect: str, types: TypeFilter | None) -> None:
-        """`types`: the types that the application routes; None if unknown."""
-        self._dialect = cron_dialect
-        self._types = types
+    def __init__(self, chosen: Chosen, name: SectionName) -> None:
+        section = required_section(chosen.settings(name), name)
+        self._is_shared = section.type == "rdb_compat"
+        self._dialect = section.cron_dialect
+        self._types = _routed_types(chosen, name) if self._is_shared else None
         self._read = 0
         self._problems: dict[str, str] = {}
         self._unrunnable = 0
@@ -70,11 +72,11 @@ class LeftToRuby:
 
     def counted(self, rows: Iterable[R]) -> Iterator[R]:
         for row in rows:
-            if not isinstance(row, TaskRow) or row.due is not None:
+            if self._is_shared and (not isinstance(row, TaskRow) or row.due is not None):
                 self._count(row)
             yield row
 
-    def summary(self) -> str | None:
+    def _summary(self) -> str | None:
         unrouted = self._unrouted.total()
         left = self._unrunnable + unrouted
         if not left:
@@ -88,11 +90,23 @@ class LeftToRuby:
         why = "; ".join(reasons)
         return f"psched leaves {left} of {self._read} rows to Ruby workers, since it cannot run them ({why})"
 
-    def finding(self, collection: ScheduleCollection | Queue) -> Finding:
+    def findings(self, collection: ScheduleCollection | Queue) -> Iterator[Finding]:
+        if not self._is_shared:
+            return
         rows: Iterable[ScheduleRow | TaskRow] = collection.list()
         for _ in self.counted(islice(rows, _MAX_ROWS_READ)):
             pass
-        return Finding("Ruby's rows", True, self.summary() or "psched leaves none to Ruby workers: it can run all")
+        yield Finding("Ruby's rows", True, self._summary() or "psched leaves none to Ruby workers: it can run all")
+
+    def note(self, store: LeaseStore) -> None:
+        """Print which of the rows no worker runs."""
+        workers = live_workers(store)
+        unrouted = _unrouted_types(store, workers) if workers else ""
+        if unrouted:
+            click.echo(f"no live worker routes: {unrouted}", err=True)
+        summary = self._summary()
+        if summary is not None:
+            click.echo(summary, err=True)
 
     def _count(self, row: ScheduleRow | TaskRow) -> None:
         self._read += 1
@@ -107,23 +121,7 @@ class LeftToRuby:
             self._unrouted[row.type] += 1
 
 
-def left_to_ruby(chosen: Chosen, name: Reader) -> LeftToRuby | None:
-    """Return a counter for the rows of the section; None unless its type is `rdb_compat`."""
-    section = dict(chosen.settings(name).named_sections)[name]
-    return LeftToRuby(section.cron_dialect, _routed_types(chosen, name)) if section.type == "rdb_compat" else None
-
-
-def note_unrunnable_rows(store: LeaseStore, left: LeftToRuby | None) -> None:
-    workers = live_workers(store)
-    unrouted = _unrouted_types(store, workers) if workers else ""
-    if unrouted:
-        click.echo(f"no live worker routes: {unrouted}", err=True)
-    summary = None if left is None else left.summary()
-    if summary is not None:
-        click.echo(summary, err=True)
-
-
-def warn_unless_routed(chosen: Chosen, name: Reader, store: LeaseStore, type_: str) -> None:
+def warn_unless_routed(chosen: Chosen, name: SectionName, store: LeaseStore, type_: str) -> None:
     """Prints nothing when the application cannot be loaded."""
     types = _routed_types(chosen, name)
     if types is None or types.accepts(type_) or _routes(live_workers(store), type_):
@@ -131,7 +129,7 @@ def warn_unless_routed(chosen: Chosen, name: Reader, store: LeaseStore, type_: s
     click.echo(f"warning: the configured application does not route the type {type_!r}: no worker runs it", err=True)
 
 
-def _routed_types(chosen: Chosen, name: Reader) -> TypeFilter | None:
+def _routed_types(chosen: Chosen, name: SectionName) -> TypeFilter | None:
     """None without an application, or if it cannot be loaded (`doctor` reports why)."""
     settings = chosen.settings(name)
     application = configured_application(settings)
@@ -139,4 +137,4 @@ def _routed_types(chosen: Chosen, name: Reader) -> TypeFilter | None:
         loaded = load(application) if application.names else None
     except ConfigError:
         return None
-    return None if loaded is None else loaded.of(name).types().serving(dict(settings.named_sections)[name].types)
+    return None if loaded is None else loaded.of(name).types().serving(required_section(settings, name).types)

@@ -7,12 +7,12 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from attrs import asdict, evolve, fields_dict
 from cattrs import ClassValidationError
 
-from psched.config.settings import Section, Settings
+from psched.config.settings import Section, SectionName, Settings
 from psched.config.structuring import faults, structure
 from psched.config.urls import EXPECTED_URL, masked_url, url_faults
 from psched.config.validators import MAX_SECONDS
@@ -20,7 +20,6 @@ from psched.config.yaml_file import UnsetVariableError, expand, read_environment
 from psched.error_text import did_you_mean, shown
 from psched.errors import ConfigError
 
-Reader = Literal["schedules", "queue"]
 Made = TypeVar("Made", Section, Settings)
 
 _TABLES = {"schedules": ("perfect_sched", "psched_schedules"), "queue": ("perfect_queue", "psched_queue")}
@@ -35,7 +34,7 @@ def default_environment() -> str:
     return os.environ.get("PSCHED_ENV") or "development"
 
 
-def load(path: str | os.PathLike[str], environment: str | None = None, reader: Reader = "schedules") -> Settings:
+def load(path: str | os.PathLike[str], environment: str | None = None, reader: SectionName = "schedules") -> Settings:
     """Return the settings of `environment` (default: $PSCHED_ENV, or `development`). Raises ConfigError."""
     environment = default_environment() if environment is None else environment
     file = Path(path).expanduser().absolute()
@@ -46,7 +45,7 @@ def from_mapping(
     mapping: Mapping[str, Any],
     base: Path | None = None,
     environment: str | None = None,
-    reader: Reader = "schedules",
+    reader: SectionName = "schedules",
 ) -> Settings:
     """`base`: the folder of relative paths (default: the working directory). Raises ConfigError.
 
@@ -59,7 +58,7 @@ def from_mapping(
 def coerce(
     config: Settings | Mapping[str, Any] | str | os.PathLike[str],
     environment: str | None = None,
-    reader: Reader = "schedules",
+    reader: SectionName = "schedules",
 ) -> Settings:
     if isinstance(config, Settings):
         return _checked(config)
@@ -90,7 +89,7 @@ def _validated(made: Made, section: str) -> Made:
 class _Loader:
     raw: Mapping[str, Any]
     environment: str
-    reader: Reader
+    reader: SectionName
     base: Path
     file: Path | None = None
     found: dict[str, None] = field(default_factory=dict)

@@ -25,6 +25,7 @@ Required = Annotated[tuple[str, ...], Check(checks.required, located=True)]
 TextOrNone = Annotated[str | None, Check(checks.text)]
 Positive = Annotated[float, Check(checks.seconds(0, above=True))]
 NotNegative = Annotated[float, Check(checks.seconds(0))]
+SectionName = Literal["schedules", "queue"]
 CountOrNone = Annotated[int | None, Check(checks.count(1, "none"))]
 
 
@@ -127,8 +128,8 @@ class Settings(_Loading):
         return tuple(section for _, section in self.named_sections)
 
     @property
-    def named_sections(self) -> tuple[tuple[str, Section], ...]:
-        named = {"schedules": self.schedules, "queue": self.queue}
+    def named_sections(self) -> tuple[tuple[SectionName, Section], ...]:
+        named: dict[SectionName, Section | None] = {"schedules": self.schedules, "queue": self.queue}
         return tuple((name, section) for name, section in named.items() if section is not None)
 
     def with_application(
