@@ -1,4 +1,4 @@
-"""Binary upgrade: a new master takes over once its children are up. In the old and in the new master.
+"""Binary upgrade: a new master takes over once its children are up. In both masters.
 
 The new master is exec'ed as the old one was. It inherits a pipe, on which it reports that it is ready, and the
 descriptor of the locked pid file. Until it is ready, and when it fails, the old master goes on unchanged.
@@ -12,7 +12,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,53 +61,6 @@ def hold_pid_file(path: Path) -> PidFile:
     return PidFile.adopt(path, handoff.lock)
 
 
-class NewMaster:
-    """In the old master: the new master, from its start until it is ready or has failed."""
-
-    def __init__(
-        self, command: ExecCommand, lock: int | None, environ: Mapping[str, str], limit: float, now: float
-    ) -> None:
-        """Start it. `lock`: the pid file's descriptor. `limit`: seconds it has to become ready. Raises OSError."""
-        self.deadline = now + limit
-        self._limit = limit
-        self.pipe, writer = os.pipe()
-        """Readable when the new master is ready or gone."""
-        os.set_blocking(self.pipe, False)
-        try:
-            self._process = subprocess.Popen(
-                [sys.executable, *command.arguments],
-                cwd=command.folder,
-                env={**environ, HANDOFF_VARIABLE: f"{writer}:{'' if lock is None else lock}:{os.getpid()}"},
-                pass_fds=[writer] if lock is None else [writer, lock],
-            )
-        except OSError:
-            os.close(self.pipe)
-            raise
-        finally:
-            os.close(writer)
-        self.pid = self._process.pid
-
-    def is_ready(self) -> bool:
-        try:
-            return os.read(self.pipe, len(_READY)) == _READY
-        except BlockingIOError:
-            return False
-
-    def failure(self, now: float) -> str | None:
-        code = self._process.poll()
-        if code is not None:
-            return f"it ended with exit code {code}" if code >= 0 else f"it was killed by signal {-code}"
-        if now >= self.deadline:
-            self.abort()
-            return f"it was not ready within {self._limit:g} s"
-        return None
-
-    def abort(self) -> None:
-        if self._process.poll() is None:
-            kill_tree(self.pid)
-            self._process.wait()
-
-
 @dataclass(slots=True)
 class BinaryUpgrade:
     """Starts a new master, or takes over from an old one; owns the pid file."""
@@ -121,22 +73,22 @@ class BinaryUpgrade:
     limit: float
     request: RequestStatus = field(default_factory=RequestStatus)
     immediate: bool = False
-    """Whether running tasks are stopped and given back when the new master takes over."""
-    _new_master: NewMaster | None = None
-    _takeover: NewMaster | None = None
+    """Whether running tasks are stopped and released when the new master takes over."""
+    deadline: float = math.inf
+    """When a new master that is not ready is killed, monotonic."""
+    _new_master: subprocess.Popen[bytes] | None = None
+    """A new master that starts, or has taken over."""
+    _pipe: int | None = None
+    """Readable when the new master is ready or gone; None unless a new master is starting."""
     _old_pid: int = 0
     _status: str = ""
 
     @property
     def active(self) -> bool:
-        return self._new_master is not None
-
-    @property
-    def deadline(self) -> float:
-        return math.inf if self._new_master is None else self._new_master.deadline
+        return self._pipe is not None
 
     def processes(self) -> set[int]:
-        return {new.pid for new in (self._new_master, self._takeover) if new is not None}
+        return set() if self._new_master is None else {self._new_master.pid}
 
     @property
     def old_is_alive(self) -> bool:
@@ -144,14 +96,14 @@ class BinaryUpgrade:
         return self._old_pid != 0 and os.getppid() == self._old_pid
 
     def stop_old(self, immediate: bool) -> None:
-        """Pass a stop on to the old master: a service manager stops the new one alone."""
+        """Stop the old master, too: a service manager signals only the new one."""
         if self.old_is_alive:
             log.info("stopping the old master (pid %d), which still runs tasks", self._old_pid)
             with suppress(ProcessLookupError):
                 os.kill(self._old_pid, signal.SIGQUIT if immediate else signal.SIGTERM)
 
     def begin(self) -> None:
-        """Write the pid file, unless there is an old master that it still names."""
+        """Write the pid file. In an upgrade it names the old master until `came_up`."""
         if self.handoff is None:
             self._write_pid_file()
 
@@ -166,61 +118,73 @@ class BinaryUpgrade:
             self.handoff = None
 
     def start(self, immediate: bool, now: float) -> None:
-        """While a new master is starting, a second call can only make the upgrade immediate."""
-        if self._new_master is not None:
-            self.immediate = self.immediate or immediate
+        """Start a new master. While it starts, a second call can only make the upgrade immediate."""
+        self.immediate = immediate or (self.active and self.immediate)
+        if self.active:
             return
-        self.immediate = immediate
+        reader, writer = os.pipe()
+        os.set_blocking(reader, False)
         lock = None if self.pid_file is None else self.pid_file.descriptor
-        environ = {**os.environ, **self.notifier.environment()}
+        handoff = f"{writer}:{'' if lock is None else lock}:{os.getpid()}"
         try:
-            self._new_master = NewMaster(self.command, lock, environ, self.limit, now)
+            self._new_master = subprocess.Popen(
+                [sys.executable, *self.command.arguments],
+                cwd=self.command.folder,
+                env={**os.environ, **self.notifier.environment(), HANDOFF_VARIABLE: handoff},
+                pass_fds=[writer] if lock is None else [writer, lock],
+            )
         except OSError as error:
-            folder = self.command.folder
-            self._refuse(f"cannot execute {sys.executable} in {folder}: {error.strerror}")
+            os.close(reader)
+            self._refuse(f"cannot execute {sys.executable} in {self.command.folder}: {error.strerror}")
         else:
-            self.selector.register(self._new_master.pipe, EVENT_READ)
+            self._pipe, self.deadline = reader, now + self.limit
+            self.selector.register(reader, EVENT_READ)
             log.info("a new master is starting (pid %d)", self._new_master.pid)
+        finally:
+            os.close(writer)
 
     def tick(self, now: float) -> bool:
         """Supervise the new master; True once, when it has taken over."""
         new = self._new_master
-        if new is None:
+        if new is None or self._pipe is None:
             return False
-        if new.is_ready():
+        if self._is_ready():
             self._hand_over(new)
             return True
-        failure = new.failure(now)
-        if failure is not None:
-            self._refuse(f"{failure}; the messages of the new master are in the log")
-            self._forget(new)
-            self._write_pid_file()
+        code = new.poll()
+        if code is None and now < self.deadline:
+            return False
+        self._kill(new)
+        if code is None:
+            failure = f"it was not ready within {self.limit:g} s"
+        else:
+            failure = f"it ended with exit code {code}" if code >= 0 else f"it was killed by signal {-code}"
+        self._refuse(f"{failure}; the messages of the new master are in the log")
+        self._write_pid_file()
         return False
 
     def abort(self, why: str) -> None:
-        """End the new master, unless it has taken over: then it may have passed on the stop that leads here."""
-        new = self._new_master
-        if new is None:
+        """Kill the new master, unless it is ready: then it has taken over, and may have sent the stop."""
+        if self._new_master is None or self._pipe is None:
             return
-        if new.is_ready():
-            self._hand_over(new)
-            return
-        new.abort()
-        self._forget(new)
-        self.request.end(why)
+        if self._is_ready():
+            self._hand_over(self._new_master)
+        else:
+            self._kill(self._new_master)
+            self.request.end(why)
 
     def publish(self, status: str) -> None:
-        """Write `status` beside the pid, if it is new. While a new master is starting, the file is not written."""
+        """Write a changed `status` into the pid file. While a new master is starting, the file is not written."""
         if status != self._status:
             self._status = status
-            if self._new_master is None and self.handoff is None:
+            if not self.active and self.handoff is None:
                 try:
                     self._write_pid_file()
                 except OSError as error:
-                    log.warning("cannot write the pid file: %s; commands get no outcome", error.strerror)
+                    log.warning("cannot write the pid file: %s; pschedd cannot show the status", error.strerror)
 
     def end(self) -> None:
-        """Empty the pid file, unless it names another master. Its lock stands until this process is gone."""
+        """Empty the pid file, unless it names another master. This process holds its lock until it is gone."""
         if self.handoff is not None:
             os.close(self.handoff.pipe)
         elif self.pid_file is not None:
@@ -232,16 +196,21 @@ class BinaryUpgrade:
             self.pid_file.close()
         if self.handoff is not None:
             os.close(self.handoff.pipe)
-        if self._new_master is not None:
-            os.close(self._new_master.pipe)
+        if self._pipe is not None:
+            os.close(self._pipe)
 
-    def _hand_over(self, new: NewMaster) -> None:
+    def _is_ready(self) -> bool:
+        try:
+            return self._pipe is not None and os.read(self._pipe, len(_READY)) == _READY
+        except BlockingIOError:
+            return False
+
+    def _hand_over(self, new: subprocess.Popen[bytes]) -> None:
         log.info("the new master is up (pid %d); this one stops", new.pid)
-        self.notifier.mainpid(new.pid)
+        self.notifier.notify(MAINPID=new.pid)  # systemd accepts it from the present main process only
         self.notifier.address = None  # from now on the new master reports
         self.request.end(None)
-        self._forget(new)
-        self._takeover = new
+        self._close_pipe()
         if self.pid_file is not None:
             self.pid_file.close()
             self.pid_file = None
@@ -250,10 +219,18 @@ class BinaryUpgrade:
         self.request.end(reason)
         log.error("upgrade refused: %s; this master goes on", reason)
 
-    def _forget(self, new: NewMaster) -> None:
-        self.selector.unregister(new.pipe)
-        os.close(new.pipe)
+    def _kill(self, new: subprocess.Popen[bytes]) -> None:
+        if new.poll() is None:
+            kill_tree(new.pid)
+            new.wait()
         self._new_master = None
+        self._close_pipe()
+
+    def _close_pipe(self) -> None:
+        if self._pipe is not None:
+            self.selector.unregister(self._pipe)
+            os.close(self._pipe)
+        self._pipe, self.deadline = None, math.inf
 
     def _write_pid_file(self) -> None:
         if self.pid_file is not None:

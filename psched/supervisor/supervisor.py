@@ -1,6 +1,6 @@
 """The master's loop and its signal handlers. The master opens no database and runs no task.
 
-    running ──TERM, INT, QUIT──▶ stopping ──every slot empty, no lease to give back──▶ done
+    running ──TERM, INT, QUIT──▶ stopping ──every slot empty, no lease to release──▶ done
        │ └──USR1, HUP──▶ dry run ──loaded──▶ running, by the new configuration
        └──WINCH, EMT──▶ upgrading ──the new master is up──▶ stopping
 
@@ -38,7 +38,7 @@ _LONGEST_IDLE_WAIT = 60.0
 _SUSPENSION = 1.0
 """Seconds by which a wait exceeds its timeout when this process or its host was suspended."""
 _RECOVERY = 5.0
-"""Seconds of a stop reserved for giving back the leases of killed children (`lease_recovery`)."""
+"""Seconds of a stop reserved for releasing the leases of killed children (`lease_recovery`)."""
 _LONGEST_STATUS = 500
 _IS_STOPPING = "this master is stopping"
 _IS_UPGRADING = "a new master is starting"
@@ -174,7 +174,7 @@ class Supervisor:
         else:
             request = self.binary_upgrade.request
             request.begin()
-            request.end("on a terminal the signal means that this was resized; upgrade --immediate works")
+            request.end("on a terminal SIGWINCH means a resize; use upgrade --immediate")
 
     def handle_upgrade_now(self) -> None:
         self._begin_upgrade(immediate=True)
@@ -211,7 +211,7 @@ class Supervisor:
         return self._had_terminal and _has_terminal()
 
     def _stop_now(self) -> None:
-        """Stop the tasks that still run, while there is time to give them back."""
+        """Stop the tasks that still run, while there is time to release them."""
         self._stop_now_at = math.inf
         if self._slots or self.binary_upgrade.old_is_alive:
             log.warning("the %g s for a stop (PSCHED_STOP_TIMEOUT) are nearly over", self.stop_timeout)
@@ -223,7 +223,7 @@ class Supervisor:
         self.reload.abort(_IS_STOPPING)
         self.binary_upgrade.abort(_IS_STOPPING)
         self.binary_upgrade.stop_old(immediate)
-        self.notifier.stopping()
+        self.notifier.notify(STOPPING=1)
         now = self.clock()
         for slot in self._slots.values():
             slot.retire(immediate, now)
@@ -279,7 +279,7 @@ class Supervisor:
         self._election = open_election(self.config.slots, sections)
 
     def _give_up_start(self, reason: str) -> bool:
-        """Stop if no child was ever ready, and return whether the master stops; later on a slot just tries again."""
+        """Stop if no child was ever ready. Return whether the master stops; otherwise the slot tries again."""
         if self._is_up or self._stopping or any(slot.was_ready for slot in self._slots.values()):
             return False
         self.failure = reason
@@ -295,7 +295,7 @@ class Supervisor:
         self._is_up = True
         log.info("up: %s, master pid %d", self._summary(), os.getpid())
         self.binary_upgrade.came_up()
-        self.notifier.ready(self._summary())
+        self.notifier.notify(READY=1, STATUS=self._summary())
         self.on_ready()
 
     def _publish(self) -> None:

@@ -12,7 +12,7 @@ import os
 import socket
 import time
 from collections.abc import MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 _SEND_TIMEOUT = 0.2  # seconds; a service manager that does not read must not stop the master's loop
 _STATUS_INTERVAL = 1.0
@@ -28,10 +28,10 @@ class Notifier:
     watchdog_usec: int | None = None
     _failed: bool = False
     _reloading: bool = False
-    _next_watchdog: float = field(default=-math.inf, compare=False)
-    _next_status: float = field(default=-math.inf, compare=False)
-    _sent_status: str = field(default="", compare=False)
-    _is_behind: bool = field(default=False, compare=False)
+    _next_watchdog: float = -math.inf
+    _next_status: float = -math.inf
+    _sent_status: str = ""
+    _is_behind: bool = False
 
     @classmethod
     def from_environment(cls, environ: MutableMapping[str, str]) -> Notifier:
@@ -44,7 +44,7 @@ class Notifier:
 
     @property
     def watchdog_interval(self) -> float | None:
-        """Seconds between two calls of `watchdog`: a third of the time that systemd waits."""
+        """Seconds between two messages to the watchdog: a third of the time that systemd waits."""
         return None if self.watchdog_usec is None or self.address is None else self.watchdog_usec / 3e6
 
     def environment(self) -> dict[str, str]:
@@ -59,58 +59,40 @@ class Notifier:
         watchdog = math.inf if self.watchdog_interval is None else self._next_watchdog
         return min(watchdog, self._next_status if self._is_behind else math.inf)
 
-    def ready(self, status: str | None = None) -> None:
-        self._send("READY=1", *_status_line(status))
-
     def reloading(self) -> None:
         self._reloading = True
-        self._send("RELOADING=1", f"MONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")
+        self.notify(RELOADING=1, MONOTONIC_USEC=time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000)
 
     def reloaded(self) -> None:
         if self._reloading:
             self._reloading = False
-            self.ready()
-
-    def stopping(self) -> None:
-        self._send("STOPPING=1")
-
-    def status(self, text: str) -> None:
-        self._send(*_status_line(text))
-
-    def watchdog(self) -> None:
-        self._send("WATCHDOG=1")
+            self.notify(READY=1)
 
     def tick(self, now: float, status: str) -> None:
         """Notify the watchdog when that is due, and send a changed `status`, at most once a second."""
         interval = self.watchdog_interval
         if interval is not None and now >= self._next_watchdog:
             self._next_watchdog = now + interval
-            self.watchdog()
+            self.notify(WATCHDOG=1)
             self._sent_status = ""  # sent anew: systemd ignores a new master until it is known as the main process
         if status != self._sent_status and now >= self._next_status:
             self._sent_status, self._next_status = status, now + _STATUS_INTERVAL
-            self.status(status)
+            self.notify(STATUS=status)
         self._is_behind = status != self._sent_status
 
-    def mainpid(self, pid: int) -> None:
-        """Make `pid` the main process. systemd accepts it from the present main process only (NotifyAccess=main)."""
-        self._send(f"MAINPID={pid}")
-
-    def _send(self, *assignments: str) -> None:
+    def notify(self, **variables: object) -> None:
+        """Send variables of sd_notify(3) in one message, each value on one line."""
         if self.address is None:
             return
+        message = "\n".join(f"{name}={' '.join(str(value).split())}" for name, value in variables.items())
         target = "\0" + self.address[1:] if self.address.startswith("@") else self.address
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
                 channel.settimeout(_SEND_TIMEOUT)
-                channel.sendto("\n".join(assignments).encode(), target)
+                channel.sendto(message.encode(), target)
         except OSError as error:
             if not self._failed:
                 log.warning("systemd cannot be notified at %s: %s; the daemon goes on", self.address, error)
             self._failed = True
         else:
             self._failed = False
-
-
-def _status_line(text: str | None) -> tuple[str, ...]:
-    return () if text is None else ("STATUS=" + " ".join(text.split()),)

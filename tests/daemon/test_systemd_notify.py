@@ -34,13 +34,13 @@ def _heard(manager: socket.socket) -> list[str]:
 
 def test_each_state_is_one_datagram(manager: socket.socket) -> None:
     notifier = Notifier(_address(manager))
-    notifier.ready("3 workers")
+    notifier.notify(READY=1, STATUS="3 workers")
     assert _heard(manager) == ["READY=1", "STATUS=3 workers"]
-    notifier.stopping()
+    notifier.notify(STOPPING=1)
     assert _heard(manager) == ["STOPPING=1"]
-    notifier.watchdog()
+    notifier.notify(WATCHDOG=1)
     assert _heard(manager) == ["WATCHDOG=1"]
-    notifier.mainpid(4711)
+    notifier.notify(MAINPID=4711)
     assert _heard(manager) == ["MAINPID=4711"]
 
 
@@ -53,7 +53,7 @@ def test_reloading_carries_the_time_it_began(manager: socket.socket) -> None:
 
 
 def test_a_status_of_several_lines_cannot_add_assignments(manager: socket.socket) -> None:
-    Notifier(_address(manager)).status("running s1\nMAINPID=1")
+    Notifier(_address(manager)).notify(STATUS="running s1\nMAINPID=1")
     assert _heard(manager) == ["STATUS=running s1 MAINPID=1"]
 
 
@@ -93,7 +93,7 @@ def test_the_watchdog_is_fed_three_times_as_often_as_asked(variables: dict[str, 
 @pytest.mark.parametrize("address", ["", "vsock:2:1234", "relative"])
 def test_without_a_socket_nothing_happens(address: str) -> None:
     notifier = Notifier.from_environment({"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "3000000"})
-    notifier.ready()
+    notifier.notify(READY=1)
     assert notifier == Notifier(None, 3_000_000)
     assert notifier.watchdog_interval is None
     assert notifier.environment() == {"WATCHDOG_USEC": "3000000"}
@@ -103,8 +103,8 @@ def test_a_manager_that_is_gone_is_logged_once_and_harms_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     notifier = Notifier(str(tmp_path / "nobody"))
-    notifier.ready()
-    notifier.watchdog()
+    notifier.notify(READY=1)
+    notifier.notify(WATCHDOG=1)
     assert [record.getMessage() for record in caplog.records] == [
         f"systemd cannot be notified at {tmp_path / 'nobody'}: [Errno 2] No such file or directory; the daemon goes on"
     ]
