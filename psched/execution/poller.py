@@ -142,9 +142,8 @@ class SectionPoller:
         """Ignore wake-ups while tasks run in this thread, so that siblings get them."""
         if self._listener.stop():
             self._timer.ignore_wakeups()
-        if self.member.has_siblings:
-            self.member.leave(self._surplus)
-            self._surplus = 0
+        self.member.leave(self._surplus)
+        self._surplus = 0
 
     def close(self) -> None:
         """Stop listening for good. The source stays open."""
@@ -197,9 +196,8 @@ class SectionPoller:
             self._timer.worked()
             self._is_standby = False
             self._may_be_due = True
-            if self.member.has_siblings:
-                self.member.found_rows()
-                self._surplus = len(tasks) if self.batch_was_full else 0
+            self.member.found_rows()
+            self._surplus = len(tasks) if self.batch_was_full else 0
         return tasks
 
     def _leaves_polling(self) -> bool:

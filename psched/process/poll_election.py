@@ -46,8 +46,6 @@ the leader shall poll again."""
 class SoleMember:
     """The membership of a poller without siblings, which always polls itself; base class of `ElectionMember`."""
 
-    has_siblings = False
-
     @property
     def taken(self) -> bool:
         """Whether this child leads, or is on standby and can be woken."""
@@ -94,8 +92,6 @@ class SoleMember:
 
 class ElectionMember(SoleMember):
     """The membership of one child for one section."""
-
-    has_siblings = True
 
     def __init__(
         self, election: PollElection, slot: int, section: str, interval: float, clock: Clock = monotonic
