@@ -217,7 +217,7 @@ class ChildWorker(ChildRole):
                 self._stopping.wait(pause)
                 pause = min(pause * 2, 5.0)
         if self._spec.dead and not self._stopping.is_set():
-            self._send(pipes.GAVE_BACK)
+            self._send(pipes.RECOVERED)
             self.expect()
 
     def _released(self, dead: DeadChild) -> bool:

@@ -225,7 +225,7 @@ class Runner:
         if task.settled:
             emit("settle", section=run.poller.name, tasks=(task,), error=None)
         elif task.stop_reason is None:
-            self._emit_unsettled(run, "was left unsettled by its handler; it comes back when its lease ends")
+            self._emit_unsettled(run, "was left unsettled by its handler; it runs again when its lease ends")
         elif isinstance(task.stop_reason, PreemptedError):
             self._emit_unsettled(run, f"was stopped: {task.stop_reason}")
 

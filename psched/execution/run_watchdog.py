@@ -67,7 +67,7 @@ class RunWatchdog(PeriodicThread):
         if self._winding_up and (active or self._runs.closing or self._end_at is None):
             self._end_at = now + _WINDING_UP
         if self._end_at is not None and now >= self._end_at:
-            self._leave(f"the database has kept it from ending for {_WINDING_UP:g} s; its tasks come back")
+            self._leave(f"the database did not answer for {_WINDING_UP:g} s; its tasks run again when their leases end")
         return bool(active) or self._stop_at is not None or self._winding_up
 
     def _reason(self, run: ActiveRun, now: float) -> Exception | None:

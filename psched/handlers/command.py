@@ -109,7 +109,7 @@ class CommandHandler(Base):
         self._stop = threading.Event()
 
     def perform(self) -> None:
-        """A run that is to stop is neither finished nor retried: the daemon gives it back."""
+        """A run that is to stop is neither finished nor retried: the worker releases it."""
         try:
             options = command_options(self.task.data)
             if self._stop.is_set():

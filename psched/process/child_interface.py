@@ -24,7 +24,7 @@ class DeadChild:
 class ChildSpec:
     """One child of a slot.
 
-    `holder` names it on its leases and is never used twice. `dead` are the children whose leases it gives back first.
+    `holder` names it on its leases and is never used twice. `dead` are the children whose leases it releases first.
     `running_table` is its own; the master reads it also after the child's death. `election` picks one idle child of the
     same configuration to poll for all; None: each child polls for itself.
     """
@@ -65,4 +65,4 @@ class ChildRole:
         """Return why the child cannot work at present, such as a database that does not answer. Any thread."""
 
     def report_suspects(self) -> None:
-        """Write the started and unsettled tasks into the running table: they are suspects when the process dies."""
+        """Write the started and unsettled tasks into the running table, as suspects for the death of the process."""

@@ -13,7 +13,7 @@ from enum import IntEnum
 from psched.config import Settings
 
 RELEASE = 1.5
-"""Seconds a child has beyond `child_kill_interval`: to kill its descendants and give back its leases."""
+"""Seconds a child has beyond `child_kill_interval`: to kill its descendants and release its leases."""
 _KILL_AGAIN = 5.0
 """Seconds after SIGKILL until a child that is still there (its disk hangs, its tree grows) is killed again."""
 

@@ -103,7 +103,7 @@ class LogHandler(logging.Handler):
         self._log = log
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """Take no lock: a write is atomic, and a parked thread would keep the lock for ever."""
+        """Take no lock: a write is atomic, and a thread that never goes on would hold the lock for ever."""
         wanted = bool(self.filter(record))
         if wanted:
             self.emit(record)
@@ -194,7 +194,7 @@ def _log_unsettled(task: Task, error: Exception | str) -> None:
     elif isinstance(error, ScheduleError):
         _runs_log.info("key=%s the result of this run was not stored: %s", task.key, error)
     else:
-        words = "key=%s type=%s could not be settled: %s; it comes back"
+        words = "key=%s type=%s could not be settled: %s; it runs again when its lease ends"
         _runs_log.error(words, task.key, task.type, one_line(error), exc_info=None if is_driver_error(error) else error)
 
 

@@ -17,9 +17,9 @@ from psched.process.child_protocol import (
     BYE,
     DONE,
     EMPTY,
-    GAVE_BACK,
     RAN,
     READY,
+    RECOVERED,
     START_ERROR,
     TROUBLE,
     MasterPipe,
@@ -31,7 +31,7 @@ from psched.process.signals import name_of
 log = logging.getLogger(__name__)
 
 _ORDERS = {Order.GRACEFUL: signal.SIGTERM, Order.IMMEDIATE: signal.SIGQUIT}
-_FLAGS = {READY: "ready", RAN: "worked", GAVE_BACK: "gave_back", EMPTY: "empty", BYE: "left"}
+_FLAGS = {READY: "ready", RAN: "worked", RECOVERED: "recovered", EMPTY: "empty", BYE: "left"}
 """The messages that set an attribute."""
 _CGROUP_FILES = {"cgroup": "memory.oom_control", "cgroup2": "memory.events"}
 _OOM_COUNT = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
@@ -50,12 +50,12 @@ class ChildProcess:
     forked_at: float
     running_table: RunningTable | None = None
     ready: bool = False
-    gave_back: bool = False
-    """It has given back the leases of the dead children it was forked with."""
+    recovered: bool = False
+    """It has released the leases of the dead children it was forked with."""
     empty: bool = False
-    """It ends by force, and has given back all its own leases."""
+    """It ends by force, and has released all its own leases."""
     left: bool = False
-    """It has reported an orderly end, and holds no lease."""
+    """It has reported an orderly end, and has no lease."""
     start_error: str | None = None
     trouble: str | None = None
     worked: bool = False

@@ -39,9 +39,9 @@ class OrphanReaper:
     """Kills the processes that the handlers of a crashed child have left running.
 
     Linux makes the master the parent of a dead child's descendants, in any session or group. An orphan that appears
-    when a child has just crashed belonged to that child. It is killed before the child's leases are given back, so it
-    does not go on working on a task that another worker starts again. Any other orphan was set free on purpose (a
-    daemon that a command started) and is left alone, unless it has stayed in its worker's process group.
+    when a child has just crashed belonged to that child. It is killed before the child's leases are released, so it
+    does not go on working on a task that another worker starts again. An orphan that appears at any other time was set
+    free on purpose (a daemon that a command started) and is left alone.
 
     The master looks every second while anything runs, and within a second after a run has ended. A program set free
     between the last look and a crash is killed, too. Children that existed before this object are ignored.
@@ -55,17 +55,18 @@ class OrphanReaper:
         """When `look` is due at the latest, monotonic."""
 
     def expect(self, now: float) -> None:
-        """Look soon, and once more within a second: a child reports only one of many short runs."""
+        """Let `deadline` be in a second: a run has ended, and more may end that its child does not report."""
         self.deadline = now + _INTERVAL
 
     def look(self, ours: Collection[int], now: float) -> None:
-        """Note the living orphans and reap the dead ones; at most once a second."""
+        """Reap dead orphans, and remember the living ones as known. Does nothing within a second of the last look."""
         if now >= self._next_look:
             self._next_look = now + _INTERVAL
             self.deadline = math.inf if now >= self.deadline else max(self.deadline, self._next_look)
             self._known = set(self._reap(_children() - self._before - set(ours)))
 
     def kill_new(self, ours: Collection[int]) -> None:
+        """Kill each orphan that is not known yet, with its descendants."""
         for pid in self._reap(_children() - self._before - self._known - set(ours)):
             with suppress(psutil.Error):
                 orphan = psutil.Process(pid)
@@ -197,7 +198,7 @@ class ProcessTable:
 
 
 def _leave_master_group(master: int) -> None:
-    """Lead a process group of our own, read nothing from the terminal, and get SIGQUIT when the master dies.
+    """Lead a new process group, read nothing from the terminal, and get SIGQUIT when the master dies.
 
     The kernel's death signal (Linux) is a second guard beside the end of the orders pipe. It comes when the *thread*
     that forked us ends; the master has only one. It is blocked until the child has its signal queue.

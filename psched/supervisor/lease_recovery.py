@@ -1,7 +1,7 @@
-"""Lease recovery: giving back the leases of dead children. In the master and its recovery child.
+"""Lease recovery: the leases of dead children are released. In the master and its recovery child.
 
-The next worker that is forked gives them back before it polls. When no worker is forked, a recovery child gives them
-back and ends.
+The next worker that is forked releases them before it polls. When no worker is forked, a recovery child releases them
+and ends.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from psched.error_text import one_line
 from psched.execution.section_sources import open_sections
 from psched.model import worker_died
 from psched.process.child_interface import ChildRole, ChildSpec, DeadChild
-from psched.process.child_protocol import GAVE_BACK, ChildPipe
+from psched.process.child_protocol import RECOVERED, ChildPipe
 from psched.store import holder_name
 from psched.supervisor.child import ChildProcess
 from psched.supervisor.fork_and_reap import ProcessTable
@@ -29,7 +29,7 @@ _RETRY_PAUSE = 5.0
 
 
 class LeaseRecovery:
-    """The dead children whose leases are not given back, and at most one recovery child."""
+    """The dead children whose leases are not released yet, and at most one recovery child."""
 
     def __init__(self, process_table: ProcessTable) -> None:
         self._process_table = process_table
@@ -39,8 +39,8 @@ class LeaseRecovery:
         self._fork_at = -math.inf
 
     def child_ended(self, child: ChildProcess, spec: ChildSpec) -> None:
-        """Add leases that the child may have left, or not given back."""
-        if not child.gave_back:
+        """Add the child if it may have left leases, and its dead predecessors if it has not released theirs."""
+        if not child.recovered:
             self.add(spec.dead)
         if child.ready and not (child.orderly or child.empty):
             self.add([DeadChild(spec.holder, child.running, worker_died(child.end))])
@@ -49,14 +49,14 @@ class LeaseRecovery:
         self._unclaimed.extend(dead)
 
     def claim(self) -> tuple[DeadChild, ...]:
-        """Return the dead children whose leases the next worker gives back."""
+        """Return the dead children, for the next worker to release their leases."""
         claimed = tuple(self._unclaimed)
         self._unclaimed.clear()
         return claimed
 
     @property
     def done(self) -> bool:
-        """Whether no leases are left to be given back, or no attempt is left."""
+        """Whether no leases are left to release, or no attempt is left."""
         return self._child is None and not self._unclaimed
 
     @property
@@ -66,13 +66,13 @@ class LeaseRecovery:
     def tick(self, now: float, settings: Settings, last: bool) -> None:
         """Fork a recovery child if one is needed. Call after the slots' ticks: a new worker comes first.
 
-        `last`: no worker will be forked any more. Then a failed attempt is the last one, also for children that died
-        meanwhile: their leases end by themselves.
+        `last`: no worker will be forked any more. Then there is one attempt; if it fails, the leases end after
+        `alive_time`, also those of children that died meanwhile.
         """
         child = self._child
         if child is not None and child.gone:
             self._child = None
-            if not child.gave_back:
+            if not child.recovered:
                 self._failed(child.start_error or f"the recovery process {child.end}", now, last)
         if self._child is None and self._unclaimed and (last or now >= self._fork_at):
             self._fork(now, settings, last)
@@ -85,13 +85,13 @@ class LeaseRecovery:
         except OSError as error:
             self._failed(f"cannot fork: {error.strerror}", now, last)
         else:
-            log.info("%s gives back the leases of %d dead workers", self._child, len(self._claimed))
+            log.info("%s releases the leases of %d dead workers", self._child, len(self._claimed))
 
     def _failed(self, reason: str, now: float, last: bool) -> None:
         if last:
             self._claimed += self.claim()
-        outlook = "they end by themselves" if last else "retrying"
-        log.warning("leases of %d dead workers are not given back: %s; %s", len(self._claimed), reason, outlook)
+        outlook = "they end after alive_time" if last else "retrying"
+        log.warning("cannot release the leases of %d dead workers: %s; %s", len(self._claimed), reason, outlook)
         if not last:
             self.add(self._claimed)
             self._fork_at = now + _RETRY_PAUSE
@@ -110,9 +110,9 @@ class RecoveryChild(ChildRole):
                 for section in self._sections:
                     section.give_back(dead)
         except Exception as error:  # noqa: BLE001 – whatever a driver raises, the master learns that it failed
-            log.warning("the leases of %s are not given back: %s", dead.holder, one_line(error))
+            log.warning("cannot release the leases of %s: %s", dead.holder, one_line(error))
         else:
-            self._pipe.send(GAVE_BACK)
+            self._pipe.send(RECOVERED)
         finally:
             for section in self._sections:
                 section.source.store.close()

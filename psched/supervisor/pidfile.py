@@ -86,13 +86,13 @@ class PidFile:
         return cls(path, descriptor)
 
     def give_to(self, uid: int, gid: int) -> None:
-        """Let the user that the process is going to become own the file. Does nothing unless run by root."""
+        """Make the user that this process becomes next the owner of the file. Does nothing unless run by root."""
         found = os.fstat(self.descriptor)
         if os.geteuid() == 0 and (found.st_uid, found.st_gid) != (uid, gid):
             os.fchown(self.descriptor, uid, gid)
 
     def write(self, pid: int, report: str = "") -> None:
-        """Make `pid` the process that `read_running` returns. `report`: a second line, for `read_report`."""
+        """Write `pid`, which `read_running` returns, and `report`, which `read_report` returns."""
         text = f"{pid}\n{report}\n".encode() if report else f"{pid}\n".encode()
         os.pwrite(self.descriptor, text, 0)
         os.ftruncate(self.descriptor, len(text))
@@ -125,9 +125,9 @@ def read_report(path: Path) -> tuple[int | None, str]:
         if descriptor is None:
             return None, ""
         for _ in attempts(_PATIENCE, _PAUSE):
-            with _holder(path, descriptor) as (pid, _):
+            with _checked_daemon(path, descriptor) as (pid, _):
                 first, second = _lines(descriptor), _lines(descriptor)
-            if first == second and _named(first[0]) == pid:  # else it is being written
+            if first == second and _parse_pid(first[0]) == pid:  # else it is being written
                 return pid, first[1]
         changing = f"pid file {path} changes faster than it can be read, or its first line is damaged"
         raise PidFileError(f"{changing}; try again, or: {_how_to_free(path)}")
@@ -138,7 +138,7 @@ def signal_running(path: Path, number: int) -> int | None:
     """Signal the daemon and return its process id, or None when none runs. Raises PidFileError and PermissionError."""
     with suppress(_EndedError, ProcessLookupError), _locked_by_other(path) as descriptor:
         if descriptor is not None:
-            with _holder(path, descriptor) as (pid, handle):
+            with _checked_daemon(path, descriptor) as (pid, handle):
                 _send(pid, handle, number)
                 return pid
     return None
@@ -219,7 +219,7 @@ def _lines(descriptor: int) -> tuple[str, str]:
     return pid.strip(), rest.partition("\n")[0]
 
 
-def _named(line: str) -> int | None:
+def _parse_pid(line: str) -> int | None:
     return int(line) if len(line) <= _LONGEST and line.isdecimal() and int(line) > 1 else None
 
 
@@ -228,7 +228,7 @@ def _await_pid(path: Path, descriptor: int) -> int:
     text = ""
     for waited in attempts(_ENDING, _PAUSE):
         text = os.pread(descriptor, _LONGEST, 0).decode("ascii", "replace").partition("\n")[0].strip()
-        if (pid := _named(text)) is not None:
+        if (pid := _parse_pid(text)) is not None:
             return pid
         _check_lock(descriptor)
         if text and waited >= _PATIENCE:
@@ -248,11 +248,11 @@ def _how_to_free(path: Path) -> str:
 
 
 @contextmanager
-def _holder(path: Path, descriptor: int) -> Iterator[tuple[int, int | None]]:
-    """Yield the pid of the process that the file names, and its pidfd, once that is the daemon.
+def _checked_daemon(path: Path, descriptor: int) -> Iterator[tuple[int, int | None]]:
+    """Yield the pid in the file, and its pidfd (None on systems without), once that process is sure to be the daemon.
 
-    The lock's holder may not have written its own pid yet, or be about to become the user it runs as. Raises
-    PidFileError when it stays another process, _EndedError when the lock becomes free.
+    A daemon that starts may not have written its pid yet, or still run as root. Raises PidFileError when the pid stays
+    that of another process, _EndedError when the lock becomes free.
     """
     wrong = ""
     for _ in attempts(_PATIENCE, _PAUSE):
@@ -262,20 +262,20 @@ def _holder(path: Path, descriptor: int) -> Iterator[tuple[int, int | None]]:
                 handle = _open_process(pid)  # first: the checks below are then of this process, if it still lives
                 if handle is not None:
                     stack.callback(os.close, handle)
-                doubt = _doubt(pid, os.fstat(descriptor))
+                mismatch = _mismatch(pid, os.fstat(descriptor))
                 with suppress(PermissionError):  # it lives, and runs as another user
                     _send(pid, handle, 0)
             except (ProcessLookupError, OverflowError):
-                doubt = "which does not run"
-            if not doubt:
+                mismatch = "which does not run"
+            if not mismatch:
                 yield pid, handle
                 return
         _check_lock(descriptor)
-        wrong = f"pid file {path} names process {pid}, {doubt}; nothing was signalled"
+        wrong = f"pid file {path} names process {pid}, {mismatch}; nothing was signalled"
     raise PidFileError(f"{wrong}; {_how_to_free(path)}")
 
 
-def _doubt(pid: int, file: os.stat_result) -> str:
+def _mismatch(pid: int, file: os.stat_result) -> str:
     """Return why a process is not the daemon of this pid file; empty: it is.
 
     In a sandbox /proc may not show the process. Then only the file's owner, unless it is root, goes on: no other user

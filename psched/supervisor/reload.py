@@ -70,7 +70,7 @@ class Reload:
     limit: float
     request: RequestStatus = field(default_factory=RequestStatus)
     immediate: bool = False
-    """Whether running tasks are stopped and given back when the reload succeeds."""
+    """Whether running tasks are stopped and released when the reload succeeds."""
     _dry_run: tuple[LoadedConfig, ChildProcess] | None = None
 
     @property

@@ -56,8 +56,8 @@ def run_master(
     the process goes to the log. `command` starts the program again for a binary upgrade (None: as this process was
     started). `reload_limit`: seconds to load the application. `upgrade_limit`: seconds until a new master is ready.
 
-    $PSCHED_STOP_TIMEOUT: seconds after TERM at which its sender kills the process. Running tasks are stopped and given
-    back some seconds before.
+    $PSCHED_STOP_TIMEOUT: seconds after TERM at which its sender kills the process. Running tasks are stopped and
+    released some seconds before.
     """
     command = ExecCommand(tuple(sys.orig_argv[1:]), Path.cwd()) if command is None else command
     notifier = Notifier.from_environment(os.environ)

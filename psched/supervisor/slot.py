@@ -32,7 +32,7 @@ _SHORTEST_PAUSE = 0.5
 _CRASH_PAUSE = 0.2
 """Least seconds between two forks of a slot whose children are killed by their tasks."""
 _ATTEMPTS = 2
-"""Deaths in a row, without a start error, after which a start ends."""
+"""Children in a row that die before they are ready, without a start error, until the start of the master fails."""
 _ATTEMPTS_OF_KILLED = 5
 """The same for children that SIGKILL ended."""
 
@@ -124,7 +124,7 @@ class Slot:
         return child is not None and child.ready and child.escalation.idle and not child.running
 
     def replace(self, config: LoadedConfig, election: PollElection | None, immediate: bool, now: float) -> None:
-        """A running task keeps the slot until its child has ended: no more tasks run at a time than are configured."""
+        """Stop the child. The next is forked when it has ended, so that no more tasks run than are configured."""
         self.config, self.election = config, election
         self._retired = False
         self._fork_at = -math.inf
@@ -175,9 +175,9 @@ class Slot:
     def _replacement_time(self, child: ChildProcess, now: float) -> float:
         """Return when to fork the next child after a crash.
 
-        After a child that has run a task the slot does not wait: the task that crashed it waits, longer each time.
-        Otherwise the slot waits from the second early death in a row on. The first is replaced at once, as leases wait
-        for recovery.
+        A child that has run a task is replaced almost at once: the task that crashed it waits, longer each time. Of
+        the others, the first is replaced at once, as leases wait for recovery. From the second early death in a row on
+        the slot keeps to `child_fork_frequency_limit`.
         """
         limit = self.config.settings.child_fork_frequency_limit
         if child.running or child.worked:
@@ -188,7 +188,7 @@ class Slot:
         return max(now, earliest) if self._early_deaths > 1 else now
 
     def _cannot_start(self, reason: str, now: float, attempts: int = 1) -> None:
-        """Wait longer after each failure in a row; a start ends after `attempts` failures."""
+        """Wait longer after each failure in a row. The start of the master fails after `attempts` of them."""
         self._failures += 1
         shortest = max(self.config.settings.child_fork_frequency_limit, _SHORTEST_PAUSE)
         pause = min(shortest * 2 ** min(self._failures - 1, 10), _LONGEST_PAUSE) * random.uniform(1.0, 1.25)

@@ -10,7 +10,7 @@ from selectors import DefaultSelector
 import pytest
 
 from psched.process.child_interface import DeadChild
-from psched.process.child_protocol import BOOT_FAILED, BYE, DONE, GAVE_BACK, READY
+from psched.process.child_protocol import BOOT_FAILED, BYE, DONE, READY, RECOVERED
 from psched.process.logs import Log
 from psched.process.signals import UPGRADE_NOW
 from psched.supervisor.binary_upgrade import BinaryUpgrade, ExecCommand
@@ -124,7 +124,7 @@ def test_it_is_not_until_the_leases_of_the_dead_are_given_back(master: Master) -
     master.tick()
     assert master.newest.name == "lease recovery"
     assert not master.idle
-    master.newest.child_pipe.send(GAVE_BACK)
+    master.newest.child_pipe.send(RECOVERED)
     master.newest.leave(DONE)
     master.tick()
     master.tick()

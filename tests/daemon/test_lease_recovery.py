@@ -27,4 +27,4 @@ def test_a_stop_waits_for_one_recovery_child_however_many_workers_have_died(
     assert recovery.done
     assert len(process_table.forked) == 1
     reason = "the recovery process was killed by SIGKILL (it did not leave in time)"
-    assert f"leases of 2 dead workers are not given back: {reason}; they end by themselves" in caplog.text
+    assert f"cannot release the leases of 2 dead workers: {reason}; they end after alive_time" in caplog.text

@@ -29,7 +29,7 @@ KEYS = [f"s{number}" for number in range(12)]
 COMPLAINTS_OF_A_CHILD = 5
 """Lines that a child may write of one outage: polling fails, and works again; the same of renewing; one to spare."""
 NEXT = re.compile(
-    "trying again|retrying|answers again|are stopped before|renewed again|comes back|released [0-9]+ lease"
+    "trying again|retrying|answers again|are stopped before|renewed again|comes back|runs? again|released [0-9]+ lease"
 )
 """What happens next, or that all is well: each line of an outage has to say it."""
 

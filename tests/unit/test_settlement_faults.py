@@ -88,7 +88,7 @@ def test_a_database_that_stays_away_is_waited_for_until_the_leases_end(
     child.serve("quick.1", "quick.2")
     assert len(tries) == 1
     assert [record.getMessage() for record in caplog.records] == [
-        f"key=quick.{n} type=quick could not be settled: away; it comes back" for n in (1, 2)
+        f"key=quick.{n} type=quick could not be settled: away; it runs again when its lease ends" for n in (1, 2)
     ]
     assert child.source.held == []
 
@@ -119,7 +119,7 @@ def test_what_cannot_be_finished_keeps_no_other_from_it(child: Child, caplog: py
     child.serve("quick.1", "quick.2", "quick.3")
     assert finished(child) == ["quick.1", "quick.3"]
     assert [record.getMessage() for record in caplog.records] == [
-        "key=quick.2 type=quick could not be settled: refused; it comes back"
+        "key=quick.2 type=quick could not be settled: refused; it runs again when its lease ends"
     ]
     assert child.source.held == []
 

@@ -45,7 +45,7 @@ def test_what_runs_is_waited_for_and_then_the_database_20_s() -> None:
     assert winding.pass_(1000)
     winding.runs.end(0)
     assert winding.pass_(19)
-    with pytest.raises(Left, match="the database has kept it from ending for 20 s"):
+    with pytest.raises(Left, match="the database did not answer for 20 s"):
         winding.pass_(2)
 
 
