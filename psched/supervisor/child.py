@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 
+from psched.process.child_interface import ChildSpec
 from psched.process.child_protocol import (
     BYE,
     DONE,
@@ -23,7 +24,6 @@ from psched.process.child_protocol import (
     START_ERROR,
     TROUBLE,
     MasterPipe,
-    RunningTable,
 )
 from psched.process.escalation import Escalation, Order
 from psched.process.signals import name_of
@@ -41,14 +41,14 @@ _OOM_AGE = 5.0
 
 @dataclass(eq=False, slots=True)
 class ChildProcess:
-    """`forked_at` is in monotonic seconds. `running_table` is written by a worker, and None for other children."""
+    """`forked_at` is in monotonic seconds. `spec` is that of a worker, None for other children."""
 
     name: str
     pid: int
     pipe: MasterPipe
     escalation: Escalation
     forked_at: float
-    running_table: RunningTable | None = None
+    spec: ChildSpec | None = None
     ready: bool = False
     recovered: bool = False
     """It has released the leases of the dead children it was forked with."""
@@ -113,7 +113,7 @@ class ChildProcess:
 
     @property
     def running(self) -> tuple[str, ...]:
-        return () if self.running_table is None else self.running_table.names()
+        return () if self.spec is None else self.spec.running_table.names()
 
     def escalate(self, now: float) -> None:
         """Send the order that is due, or kill the child."""

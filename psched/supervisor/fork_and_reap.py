@@ -19,8 +19,8 @@ import psutil
 from psched.child.main import child_main
 from psched.clock import Clock, monotonic
 from psched.config import Settings
-from psched.process.child_interface import ChildRole
-from psched.process.child_protocol import ChildPipe, MasterPipe, RunningTable, open_pipes
+from psched.process.child_interface import ChildRole, ChildSpec
+from psched.process.child_protocol import ChildPipe, MasterPipe, open_pipes
 from psched.process.escalation import Escalation, Limits
 from psched.process.linux import signal_at_death_of_parent
 from psched.process.logs import Log
@@ -114,7 +114,7 @@ class ProcessTable:
         name: str,
         settings: Settings,
         make: Callable[[ChildPipe], ChildRole],
-        running_table: RunningTable | None = None,
+        spec: ChildSpec | None = None,
         lifetime: float = math.inf,
     ) -> ChildProcess:
         """Fork a child that runs the role `make(pipe)`, and is killed after `lifetime` seconds. Raises OSError.
@@ -137,7 +137,7 @@ class ProcessTable:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         now = self.clock()
         escalation = Escalation(Limits.of(settings), now, lifetime)
-        child = ChildProcess(name, pid, pipe, escalation, now, running_table)
+        child = ChildProcess(name, pid, pipe, escalation, now, spec)
         self._children.add(child)
         emit("fork", name=name, pid=pid)
         self.selector.register(pipe.messages, EVENT_READ, child)

@@ -51,7 +51,6 @@ class Slot:
     was_ready: bool = False
     _retired: bool = False
     _child: ChildProcess | None = None
-    _spec: ChildSpec | None = None
     _fork_at: float = -math.inf
     _early_deaths: int = 0
     _failures: int = 0
@@ -103,15 +102,14 @@ class Slot:
             self.election,
         )
         try:
-            child = self.process_table.fork(
-                f"worker {self.number}", spec.settings, partial(worker_or_standby, spec), spec.running_table
+            self._child = self.process_table.fork(
+                f"worker {self.number}", spec.settings, partial(worker_or_standby, spec), spec
             )
         except OSError as error:
             self.lease_recovery.add(spec.dead)
             self._cannot_start(f"cannot fork: {error.strerror}", now)
         else:
-            self._child, self._spec = child, spec
-            log.debug("%s was forked", child)
+            log.debug("%s was forked", self._child)
 
     @property
     def deadline(self) -> float:
@@ -151,12 +149,12 @@ class Slot:
         self.was_ready = self.was_ready or child.ready
 
     def _child_ended(self, child: ChildProcess, now: float) -> None:
-        assert self._spec is not None
-        spec, stopping = self._spec, child.escalation.stopping
-        self._child = self._spec = None
-        if spec.election is not None and spec.election is self.election:
-            spec.election.remove(self.number)
-        self.lease_recovery.child_ended(child, spec)
+        assert child.spec is not None
+        stopping = child.escalation.stopping
+        self._child = None
+        if self.election is not None and self.election is child.spec.election:
+            self.election.remove(self.number)
+        self.lease_recovery.child_ended(child, child.spec)
         self._last_end = "" if child.orderly else child.end
         if child.orderly:
             log.log(logging.INFO if stopping else logging.DEBUG, "%s has left", child)

@@ -10,8 +10,8 @@ from selectors import DefaultSelector
 
 from psched.application import ApplicationSpec
 from psched.config import Settings, from_mapping
-from psched.process.child_interface import ChildRole
-from psched.process.child_protocol import ChildPipe, RunningTable, open_pipes
+from psched.process.child_interface import ChildRole, ChildSpec
+from psched.process.child_protocol import ChildPipe, open_pipes
 from psched.process.escalation import Escalation, Limits
 from psched.process.logs import Log
 from psched.process.signals import SignalQueue
@@ -51,13 +51,13 @@ class FakeProcessTable(ProcessTable):
         name: str,
         settings: Settings,
         make: Callable[[ChildPipe], ChildRole],
-        running_table: RunningTable | None = None,
+        spec: ChildSpec | None = None,
         lifetime: float = math.inf,
     ) -> ChildProcess:
         """Record a child."""
         pipe, child_ends = open_pipes()
         escalation = Escalation(Limits.of(settings), self.now, lifetime)
-        child = FakeChild(name, _NO_PID, pipe, escalation, self.now, running_table)
+        child = FakeChild(name, _NO_PID, pipe, escalation, self.now, spec)
         child.child_pipe = ChildPipe(*child_ends)
         self.forked.append(child)
         self._children.add(child)

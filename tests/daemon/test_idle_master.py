@@ -91,7 +91,7 @@ def test_it_is_idle_when_all_workers_are_up_and_idle(master: Master) -> None:
 
 
 def test_it_is_not_while_a_worker_runs_a_task(master: Master) -> None:
-    running_table = master.supervisor._slots[2]._spec.running_table  # type: ignore[union-attr]
+    running_table = master.newest.spec.running_table  # type: ignore[union-attr]
     running_table.running(0, "schedules:s1")
     assert not master.idle
     running_table.idle(0)

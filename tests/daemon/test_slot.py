@@ -63,8 +63,8 @@ class TickedSlot:
             child.child_pipe.send(message)
         self.tick()
         if running:
-            assert self.slot._spec is not None
-            self.slot._spec.running_table.running(0, running)
+            assert child.spec is not None
+            child.spec.running_table.running(0, running)
         child.leave(-signal.SIGSEGV)
         self.tick()
         return 0.0 if self.slot._child is not None else self.slot.deadline - self.process_table.now
