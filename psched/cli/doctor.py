@@ -26,7 +26,7 @@ from psched.schedules.schedule import LEASED, RUNNING, WAITING, ScheduleState, f
 from psched.store import Finding, LeaseStore
 from psched.store.node_registry import Node
 from psched.store.type_filter import mismatch
-from psched.supervisor.reload import configured_application
+from psched.supervisor.loaded_config import configured_application
 
 _MAX_CLOCK_SKEW = 2.0  # seconds
 _MAX_OVERDUE = 20  # occurrences that are listed

@@ -21,7 +21,7 @@ from psched.schedules.completion import rule_problem
 from psched.store import Finding, LeaseStore
 from psched.store.node_registry import Node
 from psched.store.type_filter import TypeFilter
-from psched.supervisor.reload import configured_application
+from psched.supervisor.loaded_config import configured_application
 
 R = TypeVar("R", bound=ScheduleRow | TaskRow)
 

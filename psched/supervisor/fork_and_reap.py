@@ -171,6 +171,11 @@ class ProcessTable:
         for child in self._children:
             child.escalation.host_resumed(now)
 
+    def reopen_logs(self) -> None:
+        self.log_file.reopen()
+        for child in self._children:
+            child.pipe.send(signal.SIGUSR2)
+
     def _run_child(self, master_pipe: MasterPipe, main: Callable[[], int]) -> None:
         """Run in the child, and never return into the master's code."""
         code = _CRASHED

@@ -8,53 +8,15 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from psched.application import ApplicationSpec, load
-from psched.config import Settings
 from psched.errors import ConfigError
 from psched.process.child_interface import ChildRole
 from psched.process.child_protocol import ChildPipe
-from psched.process.logs import Log
 from psched.supervisor.child import ChildProcess
 from psched.supervisor.fork_and_reap import ProcessTable
+from psched.supervisor.loaded_config import LoadedConfig
 from psched.supervisor.master_status import RequestStatus
-from psched.supervisor.preload_libraries import preload
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedConfig:
-    settings: Settings
-    application: ApplicationSpec
-
-    @classmethod
-    def load(cls, load_settings: Callable[[], Settings], application: ApplicationSpec | None) -> LoadedConfig:
-        """Load the settings, and preload the modules of the children. `application` None: as configured."""
-        settings = load_settings()
-        preload(settings)
-        return cls(settings, configured_application(settings) if application is None else application)
-
-    @property
-    def slots(self) -> int:
-        """With `processor_type: thread` one child has all the processors as threads."""
-        return 1 if self.settings.processor_type == "thread" else self.settings.processors
-
-    @property
-    def cells(self) -> int:
-        return self.settings.processors if self.settings.processor_type == "thread" else 1
-
-
-def configured_application(settings: Settings) -> ApplicationSpec:
-    """Return one application for all sections, or one for each where they differ."""
-
-    def of(key: str) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(name for section in settings.sections for name in getattr(section, key)))
-
-    own = tuple(
-        (name, ApplicationSpec(section.app, section.include, section.require))
-        for name, section in settings.named_sections
-    )
-    same = len({spec for _, spec in own}) <= 1
-    return ApplicationSpec(of("app"), of("include"), of("require"), () if same else own)
 
 
 def _load_application(application: ApplicationSpec, pipe: ChildPipe) -> ChildRole:
@@ -66,7 +28,6 @@ def _load_application(application: ApplicationSpec, pipe: ChildPipe) -> ChildRol
 class Reload:
     load_config: Callable[[], LoadedConfig]
     process_table: ProcessTable
-    log_file: Log
     limit: float
     request: RequestStatus = field(default_factory=RequestStatus)
     immediate: bool = False
@@ -100,8 +61,8 @@ class Reload:
         (config, child), self._dry_run = self._dry_run, None
         try:
             self._check(child)
-            if config.settings.log != self.log_file.path:
-                self.log_file.move(config.settings.log)
+            if config.settings.log != self.process_table.log_file.path:
+                self.process_table.log_file.move(config.settings.log)
         except ConfigError as error:
             self._refuse(str(error))
             return None

@@ -25,8 +25,9 @@ from psched.process.logs import Log, begin_logging
 from psched.process.signals import MASTER_SIGNALS, SignalQueue
 from psched.supervisor.binary_upgrade import HANDOFF_VARIABLE, BinaryUpgrade, ExecCommand, UpgradeHandoff
 from psched.supervisor.fork_and_reap import ProcessTable
+from psched.supervisor.loaded_config import LoadedConfig
 from psched.supervisor.pidfile import PidFile
-from psched.supervisor.reload import LoadedConfig, Reload
+from psched.supervisor.reload import Reload
 from psched.supervisor.supervisor import Supervisor
 from psched.supervisor.systemd import Notifier
 
@@ -74,8 +75,8 @@ def run_master(
         upgrade = BinaryUpgrade(selector, command, pid_file, handoff, notifier, upgrade_limit)
         signals = SignalQueue()
         process_table = ProcessTable(selector, signals, log_file, upgrade.close_in_child, upgrade.processes)
-        reload = Reload(load_config, process_table, log_file, reload_limit)
-        supervisor = Supervisor(config, process_table, log_file, reload, upgrade, notifier, ready)
+        reload = Reload(load_config, process_table, reload_limit)
+        supervisor = Supervisor(config, process_table, reload, upgrade, notifier, ready)
         supervisor.stop_timeout = stop_timeout
         signals.install(MASTER_SIGNALS | {signal.SIGCHLD})
         adopt_orphans(True)

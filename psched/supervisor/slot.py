@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import math
 import random
-import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -21,8 +20,8 @@ from psched.store import holder_name
 from psched.supervisor.child import ChildProcess
 from psched.supervisor.fork_and_reap import ProcessTable
 from psched.supervisor.lease_recovery import LeaseRecovery
+from psched.supervisor.loaded_config import LoadedConfig
 from psched.supervisor.master_status import PendingWorker
-from psched.supervisor.reload import LoadedConfig
 
 log = logging.getLogger(__name__)
 
@@ -134,10 +133,6 @@ class Slot:
         self._retired = True
         if self._child is not None:
             self._child.escalation.stop(immediate, now)
-
-    def reopen_log(self) -> None:
-        if self._child is not None:
-            self._child.pipe.send(signal.SIGUSR2)
 
     def _supervise(self, child: ChildProcess, now: float) -> None:
         if child.gone:

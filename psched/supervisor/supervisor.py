@@ -19,14 +19,14 @@ from selectors import EVENT_READ, BaseSelector
 
 from psched.clock import Clock, monotonic
 from psched.process.escalation import RELEASE
-from psched.process.logs import Log
 from psched.process.poll_election import PollElection, open_election
 from psched.process.signals import UPGRADE_NOW, SignalQueue, name_of
 from psched.supervisor.binary_upgrade import BinaryUpgrade
 from psched.supervisor.fork_and_reap import ProcessTable
 from psched.supervisor.lease_recovery import LeaseRecovery
+from psched.supervisor.loaded_config import LoadedConfig
 from psched.supervisor.master_status import MasterStatus
-from psched.supervisor.reload import LoadedConfig, Reload
+from psched.supervisor.reload import Reload
 from psched.supervisor.slot import Slot
 from psched.supervisor.systemd import Notifier
 
@@ -48,7 +48,6 @@ _IS_UPGRADING = "a new master is starting"
 class Supervisor:
     config: LoadedConfig
     process_table: ProcessTable
-    log_file: Log
     reload: Reload
     binary_upgrade: BinaryUpgrade
     notifier: Notifier
@@ -180,9 +179,7 @@ class Supervisor:
         self._begin_upgrade(immediate=True)
 
     def handle_usr2(self) -> None:
-        self.log_file.reopen()
-        for slot in self._slots.values():
-            slot.reopen_log()
+        self.process_table.reopen_logs()
 
     def manage(self, now: float) -> None:
         if now >= self._stop_now_at:

@@ -11,7 +11,6 @@ import pytest
 
 from psched.process.child_interface import DeadChild
 from psched.process.child_protocol import BOOT_FAILED, BYE, DONE, READY, RECOVERED
-from psched.process.logs import Log
 from psched.process.signals import UPGRADE_NOW
 from psched.supervisor.binary_upgrade import BinaryUpgrade, ExecCommand
 from psched.supervisor.reload import Reload
@@ -27,13 +26,12 @@ class Master:
     """A master of two workers."""
 
     def __init__(self, folder: Path, process_table: FakeProcessTable, selector: DefaultSelector) -> None:
-        config, log_file = sqlite_config(folder, processors=2, child_heartbeat_limit=SILENCE), Log(None)
+        config = sqlite_config(folder, processors=2, child_heartbeat_limit=SILENCE)
         self.process_table = process_table
         self.supervisor = Supervisor(
             config,
             process_table,
-            log_file,
-            Reload(lambda: config, process_table, log_file, 60),
+            Reload(lambda: config, process_table, 60),
             BinaryUpgrade(selector, NEVER_READY, None, None, Notifier(), 60),
             Notifier(),
             clock=lambda: process_table.now,

@@ -1,0 +1,73 @@
+"""The configuration of the children, and the libraries they share: loaded before they are forked. In the master."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from psched.application import ApplicationSpec
+from psched.config import Settings
+from psched.cron import validate
+from psched.execution.section_sources import open_sections
+
+_EVERY_MINUTE = "* * * * *"
+"""An expression that is parsed once here, so that children need not import the parser nor open the time zone."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedConfig:
+    settings: Settings
+    application: ApplicationSpec
+
+    @classmethod
+    def load(cls, load_settings: Callable[[], Settings], application: ApplicationSpec | None) -> LoadedConfig:
+        """Load the settings, and preload the modules of the children. `application` None: as configured."""
+        settings = load_settings()
+        preload(settings)
+        return cls(settings, configured_application(settings) if application is None else application)
+
+    @property
+    def slots(self) -> int:
+        """With `processor_type: thread` one child has all the processors as threads."""
+        return 1 if self.settings.processor_type == "thread" else self.settings.processors
+
+    @property
+    def cells(self) -> int:
+        return self.settings.processors if self.settings.processor_type == "thread" else 1
+
+
+def configured_application(settings: Settings) -> ApplicationSpec:
+    """Return one application for all sections, or one for each where they differ."""
+
+    def of(key: str) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name for section in settings.sections for name in getattr(section, key)))
+
+    own = tuple(
+        (name, ApplicationSpec(section.app, section.include, section.require))
+        for name, section in settings.named_sections
+    )
+    same = len({spec for _, spec in own}) <= 1
+    return ApplicationSpec(of("app"), of("include"), of("require"), () if same else own)
+
+
+def preload(settings: Settings) -> None:
+    """Import the stores and drivers that `settings` name. Opens stores and closes them unused: nothing is connected.
+
+    All objects are then hidden from the garbage collector: it writes to each object it visits, and a page that is
+    written to is no longer shared. The cache of module folders is emptied, so that each child sees new files. Raises
+    ConfigError for a store or driver that is not there.
+    """
+    _load_stores(settings)
+    for _, section in settings.named_sections:
+        validate(_EVERY_MINUTE, section.timezone, section.cron_dialect)
+    sys.path_importer_cache.clear()
+    gc.collect()
+    gc.freeze()
+
+
+def _load_stores(settings: Settings) -> None:
+    """Open the stores and close them, in a frame of its own so that no variable keeps one alive."""
+    for open_section in open_sections(settings, "preload"):
+        open_section.source.store.close()
