@@ -10,7 +10,7 @@ import logging
 import secrets
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from psched.error_text import one_line
 from psched.errors import NotFoundError
@@ -26,16 +26,17 @@ LEASE = 8.0
 INTERVAL = 2.0
 """Seconds between two heartbeats."""
 _CLEANUP_INTERVAL = 300
-"""Heartbeats between two cleanups, which delete the rows of instances that were dead at the previous cleanup too."""
+"""Heartbeats in a row, without a failure, after which the rows of instances that died before the first are deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """An instance by its heartbeat row. `names`: the bound names; `since`: its start (unix seconds)."""
+    """An instance by its heartbeat row. `names`: the bound names; `since`: its start, `expires_at`: its lease's end."""
 
     key: str
     names: frozenset[str]
     since: float
+    expires_at: float
     is_alive: bool
 
 
@@ -59,7 +60,6 @@ class InstanceRegistry:
         self._lease: Lease | None = None
         self._renewals = 0
         """Heartbeats in a row without a failure."""
-        self._dead_at_last_cleanup: set[str] = set()
         self._is_failing = False
 
     def register(self) -> float:
@@ -67,9 +67,7 @@ class InstanceRegistry:
         self._queue.submit([NewTask(self.key, INSTANCE, self._data)])
         claim = self._queue.preempt(self.key, self._lease_time)
         self._lease = claim.lease
-        row = claim.row
-        assert isinstance(row, TaskRow)
-        return _since(row)
+        return _instance(cast("TaskRow", claim.row), 0.0).since
 
     def heartbeat(self) -> bool:
         """Log the first of several errors in a row."""
@@ -122,20 +120,12 @@ class InstanceRegistry:
         self._lease = lease
         self._renewals += 1
         if self._renewals % _CLEANUP_INTERVAL == 0:
-            self._delete_dead()
-
-    def _delete_dead(self) -> None:
-        """Delete instances that were dead at the last cleanup too, if this instance had the database all the time."""
-        dead = {instance.key for instance in self.others() if not instance.is_alive}
-        self.delete(dead & self._dead_at_last_cleanup if self._renewals > _CLEANUP_INTERVAL else ())
-        self._dead_at_last_cleanup = dead
+            died_before = self._queue.now() - _CLEANUP_INTERVAL * INTERVAL
+            self.delete([other.key for other in self.others() if other.expires_at < died_before])
 
 
 def _instance(row: TaskRow, now: float) -> Instance:
     names: Any = row.data.get("names")
-    is_alive = row.due is not None and row.status == "running" and row.due > now
-    return Instance(row.key, frozenset(map(str, names) if isinstance(names, list) else ()), _since(row), is_alive)
-
-
-def _since(row: TaskRow) -> float:
-    return 0.0 if row.created_at is None else row.created_at
+    bound = frozenset(map(str, names) if isinstance(names, list) else ())
+    since, expires_at = (0.0 if time is None else time for time in (row.created_at, row.due))
+    return Instance(row.key, bound, since, expires_at, row.status == "running" and expires_at > now)

@@ -18,7 +18,7 @@ class LocalWakeup:
     def __init__(self, store: LeaseStore) -> None:
         self._store = store
         self._lock = threading.Lock()
-        self._waiting: list[ThreadWakeup] = []
+        self._waiting: dict[ThreadWakeup, None] = {}
 
     def open_wakeup(self, accepts: Accepts | None = None) -> Wakeup | None:
         """Return the store's own wake-up, which reaches all processes; if it has none, a wake-up of this process."""
@@ -28,18 +28,18 @@ class LocalWakeup:
     def wake_one(self) -> None:
         """Wake one waiting thread, if any. Busy threads poll again when their task is done."""
         with self._lock:
-            if self._waiting:
-                self._waiting.pop(0).signal()
+            for wakeup in self._waiting:
+                del self._waiting[wakeup]
+                wakeup.signal()
+                return
 
     def add(self, wakeup: ThreadWakeup) -> None:
         with self._lock:
-            if wakeup not in self._waiting:
-                self._waiting.append(wakeup)
+            self._waiting[wakeup] = None
 
     def remove(self, wakeup: ThreadWakeup) -> None:
         with self._lock:
-            if wakeup in self._waiting:
-                self._waiting.remove(wakeup)
+            self._waiting.pop(wakeup, None)
 
 
 class ThreadWakeup:

@@ -14,7 +14,7 @@ from psched import Scheduler
 from psched.clock import local_time
 from psched.execution.stop_event import StopEvent
 from psched.model import NewTask, ScheduleRow
-from psched.scheduler.instance_heartbeat import InstanceRegistry
+from psched.scheduler.instance_heartbeat import Instance, InstanceRegistry
 from psched.scheduler.jobs import INSTANCE
 from psched.scheduler.missed import MissedOccurrences
 from psched.scheduler.stores import OpenStores
@@ -169,6 +169,25 @@ def test_a_heartbeat_row_that_was_deleted_is_created_again(site: Site, new_insta
         assert new_instance.others() == []
         old.heartbeat()
         assert sees_live_instance(new_instance)
+
+
+def test_the_row_of_an_instance_that_died_long_ago_is_deleted(
+    site: Site, new_instance: InstanceRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("psched.scheduler.instance_heartbeat.INTERVAL", 0.1)
+    monkeypatch.setattr("psched.scheduler.instance_heartbeat._CLEANUP_INTERVAL", 5)
+    with instance(site, lease=0.01), instance(site) as alive:
+        new_instance.register()
+        for _ in range(4):
+            new_instance.heartbeat()
+        site.wait_for(lambda: site.opened().queue.now() > max(each.expires_at for each in dead(new_instance)) + 1)
+        assert dead(new_instance)
+        new_instance.heartbeat()
+        assert [each.key for each in new_instance.others()] == [alive.key]
+
+
+def dead(new_instance: InstanceRegistry) -> list[Instance]:
+    return [each for each in new_instance.others() if not each.is_alive]
 
 
 def test_a_row_without_names_is_an_instance_that_has_bound_none(site: Site, new_instance: InstanceRegistry) -> None:
