@@ -1,4 +1,4 @@
-"""The result of an audit of one schedule: how many occurrences ran, and which violations there are."""
+"""The result of an audit of one schedule: how many occurrences ran, and which violate its definition."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """The explanation of a violation, in words without times.
+    """The explanation of a violation: words, and the times that belong to them (unix seconds).
 
-    `behind`: the occurrence, or the time of the extra run, that the violating occurrences wait for; None if they wait
-    for no other run. `next_attempt`: when that run is retried, or without one the occurrence itself.
+    `behind`: the `scheduled_time` of the run that the occurrences wait for, None if they wait for no other run.
+    `next_attempt`: when that run is retried, or else the occurrence itself; None without a retry.
     """
 
     what: str
@@ -54,11 +54,13 @@ class Violation:
 
 @dataclass(slots=True)
 class Verdict:
-    """The result of an audit of one schedule. Without violations the ledger proves that all ran as it should.
+    """The result of an audit of one schedule. Without violations the ledger proves that every occurrence ran.
 
-    `ran`: occurrences that were finished or enqueued, among them `extra_runs` by run-now. `skipped`: those skipped for
-    a permitted reason. `running`: those that a worker holds now. `pending`: those that no worker could have begun yet.
-    `counts`: occurrences by the kind of their violation. `unlisted`: the number of violations not in `violations`.
+    `known`: whether the schedule exists or has existed. `ran`: occurrences that were finished or enqueued, `extra_runs`
+    by run-now among them. `skipped`: those skipped for a permitted reason. `running`: those that a worker holds now.
+    `pending`: those that no worker could have begun yet. `reasons`: of the skips. `first`, `last`: of the occurrences
+    that ran or were skipped. `counts`: occurrences by the kind of their violation. `unlisted`: the number of violations
+    that are not in `violations`. `notes`: remarks that are no violations, each with a time.
     """
 
     key: str
@@ -75,7 +77,6 @@ class Verdict:
     counts: Counter[Kind] = field(default_factory=Counter)
     unlisted: int = 0
     notes: list[tuple[str, float]] = field(default_factory=list)
-    """Remarks that are no violations, each with a time."""
     _continues: bool = False
     """Whether the next violation may extend the last one: no occurrence was settled since."""
 
@@ -89,7 +90,7 @@ class Verdict:
 
     @property
     def expected(self) -> int:
-        """All occurrences, accounted for or missing, extra runs included."""
+        """All occurrences that should have run, extra runs included."""
         named = sum(self.counts[kind] for kind in (Kind.MISSING, Kind.FAILED, Kind.UNPERMITTED, Kind.UNKNOWN))
         return self.ran + self.skipped + self.running + self.pending + named
 

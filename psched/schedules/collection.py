@@ -19,9 +19,9 @@ from psched.model import NewSchedule, ScheduleRow
 from psched.payload import check_key
 from psched.schedules.audit import GRACE, History, Question, audit, versions_at
 from psched.schedules.audit_result import Verdict
-from psched.schedules.completion import LONG, Advance, Keeping, rule_problem
+from psched.schedules.completion import Advance, rule_problem
 from psched.schedules.schedule import Schedule, ScheduleState, failed_attempts, overdue_after, state_of
-from psched.schedules.validation import Terms, check_distinct, check_time, new_rows
+from psched.schedules.validation import Terms, check_distinct, check_time, check_times, new_rows
 from psched.store import ScheduleStore, TaskStore
 from psched.store.ledger import Change, Ledger, LedgerFilter, LedgerRow
 from psched.task import LeaseTimes
@@ -35,15 +35,12 @@ _AUDITS = 5
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """The configured defaults of schedules.
-
-    The time zone of those that name none, the cron dialect, how much of the ledger is kept, how often workers poll,
-    and after how many attempts an occurrence has failed (None: never).
-    """
+    """The configured values that schedules share: keys of `Section`, where `dialect` is `cron_dialect`."""
 
     timezone: str = "UTC"
     dialect: str = "vixie"
-    keeping: Keeping = LONG
+    ledger_retention: float = 400 * 86400.0
+    ledger_count: int = 100_000
     poll_interval: float = 1.0
     max_attempts: int | None = None
 
@@ -54,7 +51,8 @@ class ScheduleCollection(PolledTable):
     store: ScheduleStore
 
     def __init__(self, store: ScheduleStore, times: LeaseTimes, defaults: Defaults) -> None:
-        self._advance = Advance(store, defaults.dialect, defaults.keeping, max_attempts=defaults.max_attempts)
+        kept = (defaults.ledger_retention, defaults.ledger_count)
+        self._advance = Advance(store, defaults.dialect, *kept, defaults.max_attempts)
         super().__init__(store, self._advance, times)
         self._retry_wait = times.retry_wait
         self._defaults = defaults
@@ -81,10 +79,10 @@ class ScheduleCollection(PolledTable):
         Its first occurrence is the first match at or after `next_time` (default: the database's now), run `delay`
         seconds later, or at `next_run_time` when that is given. `timezone` defaults to the configured one.
 
-        `catch_up` decides about occurrences that are due together: `all` run (the default), only the `latest`, or
-        `none` that is more than a minute late. An occurrence that would begin more than `max_lateness` seconds late is
-        skipped. An occurrence that is not finished `alert_after` seconds after its time raises the alarm. An occurrence
-        has failed after `max_attempts` attempts, and the next one comes (docs/ledger.md).
+        `catch_up` decides which of the occurrences that are due together run: `all` (the default), the `latest`, or the
+        latest unless it is more than a minute late (`none`). An occurrence that would begin more than `max_lateness`
+        seconds late is skipped. An occurrence that is not finished `alert_after` seconds after its time is reported as
+        overdue. An occurrence has failed after `max_attempts` attempts, and the next one follows (docs/ledger.md).
 
         Raises:
             AlreadyExistsError: a schedule has this key.
@@ -94,17 +92,17 @@ class ScheduleCollection(PolledTable):
         """
         content = {} if data is None else data
         new = NewSchedule(key, type, cron, delay, timezone, next_time, next_run_time, content, **terms)
-        [row] = self._rows([new])
+        [row] = new_rows([new], self.store, self._defaults.timezone, self._defaults.dialect)
         self.store.add(row.key, row.type, row.rule, row.next_time, row.next_run_time, row.data, row.policy)
         return self[key]
 
     def add_many(self, schedules: Iterable[NewSchedule]) -> builtins.list[str]:
         """Create many schedules, and return the keys that existed before. Their schedules are not changed.
 
-        All are written in one transaction, on Redis 500 at a time; repeat a call that failed midway. Each expression is
-        parsed once. Raises ConfigError, ValueError and NotSupportedError like `add`, before anything is written.
+        All are written in one transaction, on Redis 500 at a time; repeat a call that failed midway. Raises
+        ConfigError, ValueError and NotSupportedError like `add`, before anything is written.
         """
-        rows = self._rows(schedules)
+        rows = new_rows(schedules, self.store, self._defaults.timezone, self._defaults.dialect)
         check_distinct([row.key for row in rows], "schedule")
         return self.store.add_many(rows) if rows else []
 
@@ -125,17 +123,15 @@ class ScheduleCollection(PolledTable):
     def history(
         self, key: str | None = None, *, failed: bool = False, since: float | None = None, until: float | None = None
     ) -> Iterator[LedgerRow]:
-        """Yield the entries of the ledger: of one schedule by occurrence, of all schedules by the times of the ends.
+        """Yield the ledger's entries of one schedule in the order of occurrences, or of all as they were settled.
 
         `failed`: only those where an attempt failed or was lost, or that were skipped as too late. `since` and `until`
-        (unix seconds) bound what the order is by. Raises NotSupportedError where the store keeps no ledger, ValueError
-        for an unusable time or key.
+        (unix seconds) bound the occurrences of one schedule, or the times at which those of all were settled. Raises
+        NotSupportedError where the store keeps no ledger, ValueError for an unusable time or key.
         """
         if key is not None:
             check_key(key)
-        for name, time in (("since", since), ("until", until)):
-            if time is not None:
-                check_time(name, time)
+        check_times(since=since, until=until)
         return self.ledger.rows(LedgerFilter(key, failed, since, until))
 
     def audit(
@@ -143,11 +139,11 @@ class ScheduleCollection(PolledTable):
     ) -> Iterator[Verdict]:
         """Yield for each schedule (or each of `keys`) whether the ledger proves that every due occurrence ran.
 
-        The occurrences from `since` to `until` are judged (unix seconds, both included). Each occurrence that the
-        definition of its time asks for must be finished, running now, or skipped as its policy or a pause permits. No
-        other occurrence may have run. `late`: the most seconds by which a run may begin late; by default an occurrence
-        may wait for a worker for 10 s, or twice `poll_interval`. Deleted schedules are judged up to their deletion.
-        Raises NotSupportedError where the store keeps no ledger, ValueError.
+        Covers the occurrences from `since` to `until` (unix seconds, both included), of a deleted schedule up to its
+        deletion. Each must be finished, running now, or skipped as its policy or a pause permits. No other occurrence
+        may have run. `late`: the most seconds by which a run may begin late. By default, an occurrence may wait for a
+        worker for 10 s, or twice `poll_interval` if that is longer. Raises NotSupportedError where the store keeps no
+        ledger, ValueError.
         """
         check_time("since", since)
         check_time("until", until)
@@ -173,7 +169,7 @@ class ScheduleCollection(PolledTable):
                 yield row.key
 
     def _audit(self, key: str, question: Question) -> Verdict:
-        """Audit one schedule. Repeat if it was changed meanwhile, since its entries are read page by page."""
+        """Audit one schedule. Audit it again if it was changed meanwhile, as its entries are read page by page."""
         changes = self.ledger.changes(key)
         for _ in range(_AUDITS):
             verdict = audit(self._history_of(key, question, changes), question)
@@ -181,9 +177,6 @@ class ScheduleCollection(PolledTable):
             if changes[-1:] == before[-1:]:
                 break
         return verdict
-
-    def _rows(self, schedules: Iterable[NewSchedule]) -> builtins.list[ScheduleRow]:
-        return new_rows(schedules, self.store, self._defaults.timezone, self._defaults.dialect)
 
     def _history_of(self, key: str, question: Question, changes: Sequence[Change]) -> History:
         """Return the records of a schedule. Entries are read after the row, as they may settle its occurrence."""
@@ -199,7 +192,7 @@ class ScheduleCollection(PolledTable):
             oldest=oldest,
             present=present,
             now=now,
-            kept_since=now - self._defaults.keeping.retention,
+            kept_since=now - self._defaults.ledger_retention,
             reckoning=cron.reckoning(self._defaults.dialect),
         )
 
@@ -213,7 +206,7 @@ class ScheduleCollection(PolledTable):
         return overdue_after(self._retry_wait)
 
     def overdue(self, limit: int) -> builtins.list[ScheduleRow]:
-        """Return up to `limit` overdue schedules, the latest first: they fail, or no worker acquires them.
+        """Return up to `limit` overdue schedules, the most overdue first: they fail, or no worker acquires them.
 
         Their `data` is {}, and `problem` does not cover it. On `rdb_compat`, whose table does not distinguish a run
         from the wait for a retry, only those that no worker acquires.
@@ -223,9 +216,9 @@ class ScheduleCollection(PolledTable):
         return sorted(found.values(), key=lambda row: row.next_time + row.rule.delay)[:limit]
 
     def failing(self, key: str | None = None) -> Iterator[ScheduleRow]:
-        """Yield the schedules (`key`: that one) whose next occurrence has failed at least once and is retried.
+        """Yield the schedules (or the one with `key`) whose next occurrence has failed at least once and is retried.
 
-        Their `data` is {}. None on `rdb_compat`, whose table does not count attempts.
+        Their `data` is {}. Yields nothing on `rdb_compat`, whose table does not count attempts.
         """
         if key is None:
             yield from self.store.failing(0, _FAILING)
@@ -253,9 +246,12 @@ def open_schedules(
     if store is None:
         raise ConfigError(f"the store type {section.type!r} keeps no schedules")
     times = LeaseTimes(section.alive_time, section.retry_wait, prefetch_time)
-    keeping = Keeping(section.ledger_retention, section.ledger_count)
-    return ScheduleCollection(
-        store,
-        times,
-        Defaults(section.timezone, section.cron_dialect, keeping, section.poll_interval, section.max_attempts),
+    defaults = Defaults(
+        section.timezone,
+        section.cron_dialect,
+        section.ledger_retention,
+        section.ledger_count,
+        section.poll_interval,
+        section.max_attempts,
     )
+    return ScheduleCollection(store, times, defaults)

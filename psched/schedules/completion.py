@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import cast
 
@@ -29,18 +29,6 @@ _TRIM_INTERVAL = 60.0
 """Seconds between two deletions of old ledger entries."""
 
 
-@dataclass(frozen=True, slots=True)
-class Keeping:
-    """How long ledger entries are kept, in seconds, and how many of each schedule."""
-
-    retention: float
-    count: int
-
-
-LONG = Keeping(retention=400 * 86400.0, count=100_000)
-"""The default: a little more than a year."""
-
-
 class Advance(Completion):
     """Advances a schedule to the first match strictly after the occurrence that was run."""
 
@@ -50,13 +38,16 @@ class Advance(Completion):
         self,
         store: ScheduleStore,
         dialect: str,
-        keeping: Keeping = LONG,
-        clock: Clock = boottime,
+        retention: float = 400 * 86400.0,
+        count: int = 100_000,
         max_attempts: int | None = None,
+        clock: Clock = boottime,
     ) -> None:
+        """`retention`, `count`: the seconds for which ledger entries are kept, and how many of each schedule."""
         super().__init__(store, max_attempts)
         self._dialect = dialect
-        self._keeping = keeping
+        self._retention = retention
+        self._count = count
         self._clock = clock
         self._trim_at = clock() + _TRIM_INTERVAL * random.random()
         self._last_settled: str | None = None
@@ -154,7 +145,7 @@ class Advance(Completion):
         ledger = self.store.ledger
         if ledger is None or self._clock() < self._trim_at:
             return False
-        more = ledger.trim(self._keeping.retention, self._keeping.count, _BATCH, self._last_settled)
+        more = ledger.trim(self._retention, self._count, _BATCH, self._last_settled)
         self._trim_at = self._clock() + (0 if more else _TRIM_INTERVAL)
         return more
 

@@ -8,10 +8,10 @@ from typing import Any, Unpack
 
 from psched.backoff import Backoff
 from psched.errors import NotFoundError, NotSupportedError, ScheduleError
-from psched.model import Rule, ScheduleRow
+from psched.model import ScheduleRow
 from psched.payload import check_key, object_of, pack
 from psched.schedules.transitions import first_match, moved, paused, regular_of, resumed, run_now, with_regular
-from psched.schedules.validation import Terms, check_enqueued_key, check_time, checked_policy, checked_rule
+from psched.schedules.validation import Terms, check_enqueued_key, check_times, checked_policy, checked_rule
 from psched.store import ScheduleStore
 from psched.store.ledger import MODIFY, PAUSE, RESUME, RUN_NOW, Entry
 
@@ -75,11 +75,8 @@ class Schedule:
         """
 
         def change(seen: ScheduleRow) -> ScheduleRow:
-            rule = Rule(
-                seen.rule.cron if cron is None else cron,
-                seen.rule.timezone if timezone is None else timezone,
-                seen.rule.delay if delay is None else delay,
-            )
+            changes: dict[str, Any] = {"cron": cron, "timezone": timezone, "delay": delay}
+            rule = replace(seen.rule, **{name: value for name, value in changes.items() if value is not None})
             wanted = replace(
                 seen,
                 type=seen.type if type is None else type,
@@ -90,9 +87,7 @@ class Schedule:
             timed = self._timed(regular_of(seen), regular_of(wanted), next_time, next_run_time)
             return with_regular(wanted, timed) if seen.is_extra else timed
 
-        for name, time in (("next_time", next_time), ("next_run_time", next_run_time)):
-            if time is not None:
-                check_time(name, time)
+        check_times(next_time=next_time, next_run_time=next_run_time)
         if type is not None:
             check_enqueued_key(self.key, check_key(type, "type"))
         if data is not None:
@@ -105,15 +100,15 @@ class Schedule:
         """Make no occurrence due until `resume`. A run in progress goes on, and is not retried meanwhile.
 
         A run that `run_now` asked for waits, too. Return False, and change nothing, if the schedule was paused already.
-        Raises NotFoundError, NotSupportedError, and ScheduleError after a hundred pauses since the next occurrence
-        came.
+        Raises NotFoundError, NotSupportedError, and ScheduleError if the next occurrence has waited through a hundred
+        pauses.
         """
         self._refuse_without_policies("pauses")
         seen = self._compare_and_set(PAUSE, lambda seen: (paused(seen, self._store.now(), self._dialect), None))
         return not seen.paused
 
     def resume(self) -> bool:
-        """End the pause. Occurrences that came meanwhile are skipped; those due before the pause are caught up.
+        """End the pause. Occurrences whose time was in the pause are skipped; those due before the pause run now.
 
         Return False, and change nothing, if the schedule was not paused. Raises NotFoundError, NotSupportedError.
         """
@@ -179,18 +174,15 @@ OVERDUE = "overdue"
 DUE = "due"
 WAITING = "waiting"
 
-_SOON = 60.0
-"""The least seconds by which an overdue occurrence is late."""
-
 
 @dataclass(frozen=True, slots=True)
 class ScheduleState:
-    """`lateness`: seconds since the time of the unfinished occurrence. `word` is one of those above.
+    """The state of a schedule as a `word`, one of the constants above.
 
     `broken`: the row cannot be run. `failing`: an attempt has failed and is retried. `retrying`: the same, but no error
     is known. `leased`: running or waiting for a retry (`rdb_compat`, whose table does not distinguish these). `due`: no
-    worker has begun the occurrence. `overdue`: the same, for longer than `overdue_after`. `is_overdue`: the occurrence
-    is later than that, and has failed or is held by no worker.
+    worker has begun the occurrence. `overdue`: the same, for longer than `overdue_after`. `lateness`: seconds since the
+    time of the unfinished occurrence. `is_overdue`: it is later than `overdue_after`, and has failed or is not leased.
     """
 
     word: str
@@ -199,17 +191,17 @@ class ScheduleState:
 
 
 def overdue_after(retry_wait: float | Backoff) -> float:
-    """Return the seconds after which a late occurrence is overdue: two attempts, at least a minute."""
-    return max(_SOON, 2 * Backoff.of(retry_wait).limit)
+    """Return the seconds after which a late occurrence is overdue: twice the longest wait, at least a minute."""
+    return max(60.0, 2 * Backoff.of(retry_wait).limit)
 
 
 def failed_attempts(row: ScheduleRow) -> int:
-    """Return the number of attempts that have failed, or were lost with their worker."""
+    """Return the number of attempts that failed or whose worker died."""
     return row.attempts - (row.status == RUNNING)
 
 
 def state_of(row: ScheduleRow, now: float, bound: float) -> ScheduleState:
-    """Return the state of a row at `now`. `bound`: the seconds after which it is overdue."""
+    """Return the state of a row at `now` (unix seconds). `bound`: the result of `overdue_after`."""
     is_held = row.status in (RUNNING, LEASED) and row.next_run_time > now
     failed = failed_attempts(row)
     if row.paused and not is_held:

@@ -49,7 +49,7 @@ ADD = ("add", "key", "type", "0 * * * *", "{}")
         (("history", "\udcff"), "key holds a character that cannot be stored, U+DCFF"),
         (
             ("add", "k", "t", "* * * * * *", "{}", "-d", "-3600"),
-            "delay -3600 would run 3600 occurrences of cron '* * * * * *' at once, ahead of their times; at most 1000",
+            "makes 3600 occurrences of cron '* * * * * *' due at once, before their times; expected at most 1000",
         ),
         (("-r", "nosuch", "list"), "module 'nosuch' not found"),
         (("-r", "nosuch", "add", "k", "t", "@daily", "{}"), "module 'nosuch' not found"),
