@@ -1,7 +1,4 @@
-"""Cron: the occurrences of an expression in a time zone, by a dialect. Times are unix seconds.
-
-`expression` parses and matches wall times; `occurrences` converts them to instants with the time zone.
-"""
+"""The occurrences of a cron expression in a time zone, by a dialect. Times are unix seconds."""
 
 from psched.cron.expression import DIALECTS, MAX_LENGTH, check_dialect
 from psched.cron.occurrences import (

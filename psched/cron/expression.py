@@ -1,6 +1,6 @@
-"""Cron expressions: parsed with a one-line error for what is wrong, and matched against wall times.
+"""Parses cron expressions, with one-line errors, and matches them against wall times.
 
-croniter only expands single terms of a list (`1-5/2`, `fri`), each checked here first. It misreads some whole
+croniter only expands single terms of a list (`1-5/2`, `fri`) that are checked here first. It misreads some whole
 expressions: `8-8` as "every", `22-2` as a range over midnight, `6,1#3` without the 6.
 
 A wall time is an int: seconds since 1970-01-01 00:00 in local time, without a time zone.
@@ -24,7 +24,7 @@ from psched.error_text import did_you_mean
 from psched.errors import ConfigError
 
 DIALECTS = ("vixie", "perfectsched")
-"""The rules for days, steps and clock changes: those of Debian's cron, or of the Ruby PerfectSched."""
+"""Rules for days, steps and clock changes: those of Debian's cron, and of PerfectSched in Ruby."""
 MAX_LENGTH = 128
 """Characters in an expression, as in the tables of PerfectSched."""
 
@@ -32,7 +32,7 @@ DAY = 86400
 
 _EPOCH = date(1970, 1, 1).toordinal()
 _LAST = -1
-"""Stands for n in "the nth weekday of a month" when the last one is meant."""
+"""The n of "the nth weekday of a month" for the last one."""
 _MONTHS_OF_28_YEARS = 28 * 12
 """In 28 years each month occurs with each weekday as its first day, in common years and in leap years."""
 
@@ -42,11 +42,7 @@ MonthDays = Mapping[tuple[int, int], tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Expression:
-    """A parsed cron expression. `once`: each wall time runs once despite clock changes; otherwise real time counts.
-
-    `whole_hours`: if a clock change skips the beginning of an hour, the rest of it matches only when the hour before is
-    among `hours`, as in PerfectSched.
-    """
+    """A parsed cron expression. `once` and `whole_hours` (perfectsched): see `psched.cron.occurrences`."""
 
     seconds: tuple[int, ...]
     minutes: tuple[int, ...]
@@ -70,7 +66,7 @@ class Expression:
         return None if found is None else found * DAY + self._time(passed if found == day else 0)
 
     def count_walls(self, low: int, high: int) -> int:
-        """Return how many wall times from `low` to `high`, both included, match; counts by months, without listing."""
+        """Return how many wall times from `low` to `high` match, both included. Takes time per month, not per match."""
         if low > high:
             return 0
         (first, begin), (last, end) = divmod(low, DAY), divmod(high, DAY)
@@ -82,7 +78,7 @@ class Expression:
         return count
 
     def _count_times(self, second_of_day: int) -> int:
-        """Return how many matching times a matching day has up to the given second of the day."""
+        """Return how many times of a matching day match, up to and including `second_of_day`."""
         minute, second = divmod(second_of_day, 60)
         hour, minute = divmod(minute, 60)
         hours, minutes, seconds = bisect_left(self.hours, hour), 0, 0
@@ -93,7 +89,7 @@ class Expression:
         return (hours * len(self.minutes) + minutes) * len(self.seconds) + seconds
 
     def _time(self, passed: int) -> int:
-        """Return the matching second of a day that follows `passed` other matches."""
+        """Return the second of a matching day at which it matches after `passed` matches."""
         minutes, second = divmod(passed, len(self.seconds))
         hour, minute = divmod(minutes, len(self.minutes))
         return (self.hours[hour] * 60 + self.minutes[minute]) * 60 + self.seconds[second]
@@ -191,7 +187,7 @@ def _split(cron: str) -> list[str]:
     fields = re.split(r"[ \t\r\n]+", text) if text else []
     if len(fields) not in (5, 6):
         raise _MistakeError(
-            f" has {len(fields)} fields; expected minute hour day month weekday, or seconds before these"
+            f" has {len(fields)} fields; expected minute hour day month weekday, or six fields that begin with seconds"
         )
     return fields if len(fields) == 6 else ["0", *fields]
 
@@ -283,13 +279,13 @@ def _term(field: _Field, term: str, vixie: bool) -> frozenset[int]:
 
 
 def _step(field: _Field, text: str, vixie: bool) -> int:
-    """Return a step. Ruby reads each digit 7 of the weekday as 0, so that `71` is `1`."""
+    """Return a step. Ruby reads each digit 7 in the field weekday as 0: `71` is a step of 1."""
     in_ruby = 0 if vixie or field is not _WEEKDAY else int(text.replace("7", "0"))
     return int(text) if in_ruby == 0 else in_ruby
 
 
 def _number(field: _Field, value: str) -> int:
-    """Return a single value as a number; Sunday stays 7 when written so."""
+    """Return a single value as a number. Sunday is 7 if it was written as 7."""
     if not value.isdecimal() and value not in field.names:
         raise _MistakeError(
             f": {field.name} {value!r} is unknown; {field.expected()}" + did_you_mean(value, field.names)

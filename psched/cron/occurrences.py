@@ -1,11 +1,10 @@
 """Occurrences of a cron expression in a time zone: next, last, count and preview, with clock changes.
 
-An expression stands for a fixed set of instants; the next occurrence is the first one after a given instant. Recent
-answers are cached. A *once* expression (the dialect decides) maps each matching wall time to one instant: its first
-pass, or the end of the gap that skips it unless the gap is 3 h or longer, as in Debian's cron(8). Any other expression
-matches every instant with a matching wall time: none in a gap, two when the wall time comes twice. If an hour begins
-within a gap (Lord Howe Island, each spring), the dialect perfectsched matches the rest of the hour only when the hour
-before matches too.
+A *gap* is the wall times that do not exist because the clock is put forward. A *once* expression (`Expression.once`)
+runs once for each matching wall time: at its first pass if it comes twice, and at the end of the gap if it is in one,
+unless the gap is 3 h or longer, as in Debian's cron(8). Any other expression matches each instant whose wall time
+matches: none in a gap, two if the wall time comes twice. If an hour begins within a gap (Lord Howe Island, each
+spring), the dialect perfectsched matches the rest of the hour only if the hour before matches too.
 
 This relies on two facts about the tz database, which a test checks: no zone sets its clock back by more than a day,
 and two changes of one zone are more than two days apart.
@@ -30,19 +29,19 @@ LATEST = int(datetime(9999, 12, 28, tzinfo=UTC).timestamp())
 """The last instant: three days before the end of datetime's range, so that no offset or look-ahead leaves it."""
 
 _SKIPPED_DAY = 3 * 3600
-_SETTLED = int(datetime(2100, 1, 1, tzinfo=UTC).timestamp())
-"""No zone's rules change after this, so dates and clock changes repeat every 400 years."""
+"""Seconds. A gap this long skips its times altogether; the times of a shorter gap run at its end."""
+_LAST_CHANGE = int(datetime(2100, 1, 1, tzinfo=UTC).timestamp())
+"""No zone's rules change after this, so dates and clock changes repeat every `_CYCLE`: 400 years."""
 _CYCLE = 400 * 365 * DAY + 97 * DAY
 
 _CACHED = 4096
-"""Answers of each kind. Schedules that are due together often have the same expression."""
+"""Results of each function that are cached. Schedules that are due together often have the same expression."""
 
 
 def next_time(cron: str, after: int, timezone: str, dialect: str = "vixie") -> int:
     """Return the first match strictly after `after`, both in unix seconds.
 
-    Raises ConfigError: the expression, zone or dialect cannot be used, or the answer lies past the year 9999. An
-    `after` before the year 1 counts as the beginning of the year 1.
+    Raises ConfigError: the expression, zone or dialect cannot be used, or there is no match up to the year 9999.
     """
     found = _next(cron, after, timezone, dialect)
     if found is None:
@@ -79,12 +78,12 @@ def count(cron: str, after: int, until: int, timezone: str, dialect: str = "vixi
 
 @lru_cache(_CACHED)
 def validate(cron: str, timezone: str, dialect: str = "vixie") -> None:
-    """Check that the expression never runs out of matches.
+    """Raise ConfigError unless the expression has a match after any time.
 
-    Raises ConfigError, one line with the remedy: the expression, the zone or the dialect is wrong, the date never
-    exists, or clock changes skip all its times.
+    The error is one line with the remedy: the expression, the zone or the dialect is wrong, the date never exists, or
+    clock changes skip all its times.
     """
-    if not _has_matches(cron, timezone, dialect):
+    if _next(cron, _LAST_CHANGE, timezone, dialect, _LAST_CHANGE + _CYCLE) is None:
         raise ConfigError(
             f"cron {cron!r} never runs in {timezone}: its only times are those skipped when the clock is put forward; "
             "choose another hour"
@@ -92,17 +91,12 @@ def validate(cron: str, timezone: str, dialect: str = "vixie") -> None:
 
 
 @lru_cache(_CACHED)
-def _next(cron: str, after: int, timezone: str, dialect: str) -> int | None:
-    return following(parse(cron, dialect), load_zone(timezone), after, LATEST)
-
-
-@lru_cache(_CACHED)
-def _has_matches(cron: str, timezone: str, dialect: str) -> bool:
-    return following(parse(cron, dialect), load_zone(timezone), _SETTLED, _SETTLED + _CYCLE) is not None
+def _next(cron: str, after: int, timezone: str, dialect: str, limit: int = LATEST) -> int | None:
+    return following(parse(cron, dialect), load_zone(timezone), after, limit)
 
 
 def following(expression: Expression, zone: ZoneInfo, after: int, limit: int) -> int | None:
-    """Return the first instant after `after` of the expression's set, or None when that is past `limit`."""
+    """Return the first match after `after`, or None if that is past `limit`."""
     after = max(after, EARLIEST - 1)
     if after >= limit:
         return None
@@ -112,7 +106,7 @@ def following(expression: Expression, zone: ZoneInfo, after: int, limit: int) ->
 
 
 def gap_at(zone: ZoneInfo, wall: int) -> tuple[int, int] | None:
-    """Return (instant of the change, seconds skipped) when the wall time does not exist, otherwise None."""
+    """Return the instant of the clock change and the seconds skipped if the wall time is in a gap, else None."""
     before = offset_of_wall(zone, wall)
     instant = wall - before
     skipped = offset_at(zone, instant) - before
@@ -130,7 +124,7 @@ def _next_once(expression: Expression, zone: ZoneInfo, after: int, limit: int) -
             if skipped < _SKIPPED_DAY:
                 return change
             wall = change + offset_at(zone, change)
-        elif instant <= after:  # `after` lies in a second pass: these ran in the first
+        elif instant <= after:  # `after` is in the second pass of wall times that ran in the first
             change = change_between(zone, instant, after)
             wall = change + offset_at(zone, change - 1)
         else:
@@ -166,8 +160,8 @@ def _end_of_cut_hour(expression: Expression, zone: ZoneInfo, instant: int) -> in
 def _next_in_real_time(expression: Expression, zone: ZoneInfo, after: int, limit: int) -> int | None:
     """Search from clock change to clock change.
 
-    No clock is set back by more than a day. So only a change within a day of `start` can repeat wall times that have
-    matched; a later change before the match only shifts the match.
+    Only a change within a day of `start` can repeat wall times that have matched, as no clock is set back by more than
+    a day. A later change before the match only shifts the match.
     """
     start = after + 1
     while start <= limit:
@@ -201,7 +195,7 @@ class _Stretch(NamedTuple):
 
 
 def _stretches(zone: ZoneInfo, first: int, last: int) -> Iterator[_Stretch]:
-    """Yield the stretches that cover `first` to `last`, from a day earlier on: a change there may matter at `first`."""
+    """Yield the stretches from a day before `first` up to `last`: a change on that day may affect `first`."""
     if first > last:
         return
     begin = seen = first - DAY
@@ -218,10 +212,7 @@ def _stretches(zone: ZoneInfo, first: int, last: int) -> Iterator[_Stretch]:
 
 
 def _count_in(stretch: _Stretch, expression: Expression, first: int) -> int:
-    """Return how many matches of a stretch are not before `first`.
-
-    A *once* expression counts each wall time at its first pass, and all wall times in a gap once, at the gap's end.
-    """
+    """Return how many matches of a stretch are not before `first`."""
     begin = max(stretch.begin, first)
     here, end = begin + stretch.offset, stretch.end + stretch.offset
     if not expression.once:
@@ -236,7 +227,7 @@ def _count_in(stretch: _Stretch, expression: Expression, first: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Occurrence:
-    """A match in unix seconds, and a note on a clock change that affects it or skipped times before it, often empty."""
+    """A match in unix seconds. `note`: how a clock change affects this match or skips times before it, or empty."""
 
     time: int
     note: str
@@ -256,7 +247,7 @@ def occurrences(cron: str, at: int, timezone: str, n: int, dialect: str = "vixie
 
 
 def _missing(expression: Expression, zone: ZoneInfo, before: int, time: int) -> str:
-    """Describe matching wall times that do not exist: this run replaces them, or they were skipped before it."""
+    """Describe matching wall times in a gap: the match at `time` replaces them, or they are skipped before it."""
     here = time + offset_at(zone, time)
     before = max(before, EARLIEST - 1)
     wall = expression.next_wall(before + offset_at(zone, before) + 1)

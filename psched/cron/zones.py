@@ -31,7 +31,7 @@ def reckoning(dialect: str) -> str:
 
 
 def check_timezone(name: str) -> None:
-    """Raise ConfigError unless `name` is a zone of the database. `localtime`, `posixrules` and paths are none."""
+    """Raise ConfigError unless `name` is a zone of the tz database; `localtime`, `posixrules` and paths are not."""
     names = _names()
     if name in names:
         return
@@ -55,10 +55,9 @@ def offset_at(zone: ZoneInfo, instant: int) -> int:
 
 
 def offset_of_wall(zone: ZoneInfo, wall: int, fold: int = 0) -> int:
-    """Return the offset of a wall time (seconds since 1970-01-01 00:00 by the same clock).
+    """Return the UTC offset in seconds of a wall time (PEP 495).
 
-    A wall time that comes twice has its first pass's offset, with `fold=1` its second's; one in a gap has the offset
-    from before the gap (PEP 495).
+    For a wall time that comes twice: of its first pass, or of its second with `fold=1`. In a gap: of before the gap.
     """
     return _seconds((_EPOCH + timedelta(seconds=wall)).replace(tzinfo=zone, fold=fold).utcoffset())
 

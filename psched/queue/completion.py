@@ -1,4 +1,4 @@
-"""Settles runs of queue tasks: the task is retired, and its key kept for a while."""
+"""Settles runs of queue tasks: the task is retired, and its key is kept for a while."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ FAILED = "failed"
 CANCELLED = "cancelled"
 
 _BATCH = 500
-"""Rows purged by one statement, which then takes a moment only."""
-
+"""Rows that one statement purges."""
 _PURGE_INTERVALS = (1.0, 60.0)
 """The shortest and the longest time between two purges of an idle queue, in seconds."""
 
@@ -24,9 +23,8 @@ _PURGE_INTERVALS = (1.0, 60.0)
 class Retire(Completion):
     """Deletes finished and cancelled tasks after `retention` seconds, failed tasks after `failed_retention` seconds.
 
-    `failed_retention` None: failed tasks stay until they are deleted or retried by hand. No task is deleted while its
-    submit may be sent again: a submit whose answer was lost recognises its row, and without the row would create the
-    task a second time.
+    `failed_retention` None: failed tasks stay until they are deleted or retried by hand. Both are at least the seconds
+    for which a submit whose answer was lost is repeated, as the repetition must find the row.
     """
 
     store: TaskStore
@@ -38,9 +36,8 @@ class Retire(Completion):
         super().__init__(store, max_attempts)
         self.retention = max(retention, store.sent_within)
         self._failed_retention = None if failed_retention is None else max(failed_retention, store.sent_within)
-        shortest = self.retention if self._failed_retention is None else min(self.retention, self._failed_retention)
         least, most = _PURGE_INTERVALS
-        self.maintenance_interval = max(least, min(shortest / 10, most))
+        self.maintenance_interval = max(least, min(self.retention / 10, most))
 
     def finish(self, claim: Claim, until: float) -> None:
         self.store.retire(claim, FINISHED, None, self.retention, until)

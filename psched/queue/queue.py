@@ -15,14 +15,13 @@ from psched.errors import AlreadyExistsError, ConfigError, NotFoundError
 from psched.model import NewTask, TaskFilter, TaskRow
 from psched.payload import check_key, encode, object_of
 from psched.queue.completion import CANCELLED, FAILED, FINISHED, Retire
-from psched.schedules.validation import check_distinct, check_time
+from psched.schedules.validation import check_distinct, check_times
 from psched.store import TaskStore
 from psched.task import LeaseTimes, Task
 from psched.task_source import PolledTable, Source
 
 PRIORITIES = range(-100, 101)
-"""The range of priorities. Each priority in use costs every poll a look-up of its own."""
-
+"""The priorities that a task can have. Each priority in use costs every poll one more look-up."""
 STATUSES = ("waiting", "running", FINISHED, FAILED, CANCELLED)
 
 
@@ -72,22 +71,22 @@ class Queue(PolledTable):
         transaction. The caller commits or rolls back. The transaction stays usable, also after AlreadyExistsError.
 
         Raises:
-            AlreadyExistsError: a task has this key, perhaps retired and still retained.
+            AlreadyExistsError: a task has this key. It may be finished: its key is kept for a while.
             ValueError: the key, the data or a number cannot be stored; nothing was written.
-            NotSupportedError: this store cannot keep what was asked for.
+            NotSupportedError: this store does not have one of the options.
         """
         content = {} if data is None else data
         task = NewTask(key, type, content, run_at, user, max_running, priority, max_attempts, compression)
         if self.submit_many([task], connection):
-            raise AlreadyExistsError(f"a task has the key {key!r} already (a finished one keeps it for a while)")
+            raise AlreadyExistsError(f"a task has the key {key!r} already (a finished task keeps its key for a while)")
         return self[key]
 
     def submit_many(self, tasks: Iterable[NewTask], connection: Any = None) -> list[str]:
         """Create many tasks, and return the keys that existed before. Their tasks are not changed.
 
         All are written in one transaction: the caller's, if `connection` is given as for `submit`. On Redis a
-        transaction writes 5,000 tasks, or 4 MB of data, so a call that fails midway has written the first tasks. Repeat
-        the same call then. Raises ValueError and NotSupportedError before anything is written.
+        transaction writes at most 5,000 tasks or 4 MB of data; repeat a call that failed midway. Raises ValueError and
+        NotSupportedError before anything is written.
         """
         checked = [storable_task(task) for task in tasks]
         check_distinct([task.key for task in checked], "task")
@@ -121,7 +120,7 @@ class QueuedTask:
         return f"<QueuedTask key={self.key!r}>"
 
     def exists(self) -> bool:
-        """Whether there is such a task now, retired or not."""
+        """Return whether the task exists now, retired or not."""
         return self._store.get(self.key) is not None
 
     def metadata(self) -> TaskRow:
@@ -132,9 +131,9 @@ class QueuedTask:
         return row
 
     def cancel_request(self) -> None:
-        """Cancel a waiting task at once. A running handler is asked to stop within a heartbeat.
+        """Cancel a waiting task at once. A running handler is asked to stop at its next heartbeat.
 
-        If the handler finishes all the same, the task is finished. Raises NotFoundError, AlreadyFinishedError.
+        If the handler finishes nevertheless, the task is finished. Raises NotFoundError, AlreadyFinishedError.
         """
         self._store.cancel_request(self.key, self._retention)
 
@@ -153,8 +152,8 @@ class QueuedTask:
     def retry(self) -> None:
         """Make a failed or cancelled task due now, with its attempts at 0.
 
-        Raises NotFoundError, AlreadyFinishedError for a finished one, ScheduleError for one that is not retired, and
-        NotSupportedError on `rdb_compat`, where no task fails for good.
+        Raises NotFoundError, AlreadyFinishedError if the task is finished, ScheduleError if it is waiting or running,
+        and NotSupportedError on `rdb_compat`, where no task fails for good.
         """
         self._store.retry_failed(self.key)
 
@@ -175,15 +174,13 @@ def storable_task(task: NewTask) -> NewTask:
         raise ValueError(f"tasks must be of psched.NewTask, got {shown(task)}")
     check_key(task.key)
     check_key(task.type, "type")
-    if not isinstance(task.data, Mapping):
-        object_of(task.data)
-    if task.run_at is not None:
-        check_time("run_at", task.run_at)
+    object_of(task.data)
+    check_times(run_at=task.run_at)
     if task.user is not None:
         check_key(task.user, "user")
     elif task.max_running is not None:
         raise ValueError(
-            f"max_running {shown(task.max_running)} needs a user whose tasks are counted; name the user (user=, or -u)"
+            f"max_running {shown(task.max_running)} needs a user, whose running tasks it limits; give user= or -u"
         )
     if task.max_running is not None:
         check_attempts("max_running", task.max_running)

@@ -150,7 +150,7 @@ def test_the_originals_spellings_with_underscores_are_understood(queue: Commands
         (("submit", "", "t", "{}"), "key must be non-empty text"),
         (("submit", "k", "", "{}"), "type must be non-empty text"),
         (("submit", "k", "t", "{}", "-u", ""), "user must be non-empty text"),
-        (("submit", "k", "t", "{}", "--max-running", "2"), "needs a user whose tasks are counted; name the user"),
+        (("submit", "k", "t", "{}", "--max-running", "2"), "needs a user, whose running tasks it limits; give"),
         (("show", "absent"), "no task has the key 'absent'"),
         (("cancel-request", "absent"), "'absent'"),
         (("force-finish", "absent"), "'absent'"),
