@@ -37,7 +37,7 @@ from psched.backends.common.rows import (
 from psched.backends.rdb.acquire_batching import BatchedAcquire
 from psched.backends.rdb.alerts import RdbFailures
 from psched.backends.rdb.fair_acquire import FairAcquire
-from psched.backends.rdb.inserts import TaskInserts
+from psched.backends.rdb.inserts import RowInserts, task_columns, task_insert
 from psched.backends.rdb.lease_statements import LEASE_TYPES, LeaseStatements, after, begun_attempts, next_fence
 from psched.backends.rdb.lease_store import RdbLeaseStore, lease_of, lease_values, new_number
 from psched.backends.rdb.schema import USER_BAND, failures_table, queue_table, users_table
@@ -72,7 +72,7 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
             *(self._table, users, failures),
         )
         self._batched_acquire = BatchedAcquire(self._acquire)
-        self._inserts = TaskInserts(database, self._table, settings.max_data_size)
+        self._inserts = RowInserts(database, self._table, cached(task_insert, type(database.dialect), self._table))
         self._statements = cached(QueueStatements, self.lease_statements, self._table, users)
 
     def _compile(self, connection: Connection, types: Collection[str] | None) -> None:
@@ -85,7 +85,7 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
         return super()._acquire(limit, options, callers)
 
     def submit(self, tasks: Sequence[NewTask], connection: Any = None) -> builtins.list[str]:
-        return self._inserts.submit(tasks, connection)
+        return self._inserts.insert([task_columns(task, self.max_data_size) for task in tasks], connection)
 
     def get(self, key: str) -> TaskRow | None:
         row = self._database.run(lambda connection, _: self._row(connection, key))

@@ -38,7 +38,7 @@ from psched.backends.common.rows import (
     settled_time,
 )
 from psched.backends.rdb.alerts import RdbFailures, RdbOverdueAlerts
-from psched.backends.rdb.inserts import ScheduleInserts
+from psched.backends.rdb.inserts import RowInserts, schedule_columns, schedule_insert
 from psched.backends.rdb.lease_statements import LEASE_TYPES, LeaseStatements, constant
 from psched.backends.rdb.lease_store import RdbLeaseStore, lease_values, new_number
 from psched.backends.rdb.schema import failures_table, schedules_table
@@ -73,11 +73,14 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
             partial(claimed_schedule, settings.holder, settings.max_data_size),
             *(self._table, *others, failures),
         )
-        self._inserts = ScheduleInserts(database, self._table, self._records, settings.holder, settings.max_data_size)
+        insert = cached(schedule_insert, type(database.dialect), self._table, self._records)
+        change = self._records.parameters_of_add(settings.holder)
+        record = None if database.dialect.nested_writes else partial(self._records.insert_added, change)
+        self._inserts = RowInserts(database, self._table, insert, {} if record else change, record)
         self._write_statements(self._table, self.lease_statements, self._records)
 
     def add_many(self, schedules: Sequence[ScheduleRow]) -> builtins.list[str]:
-        return self._inserts.add(schedules)
+        return self._inserts.insert([schedule_columns(row, self.max_data_size) for row in schedules])
 
     def get(self, key: str) -> ScheduleRow | None:
         row = self._database.run(lambda connection, _: self._row(connection, key))

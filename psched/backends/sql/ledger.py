@@ -383,11 +383,11 @@ class LedgerWriter:
         made = connection.execute(self._made_by, {"of_key": key, "of_version": version}).scalar()
         return bool(made == number)
 
-    def insert_added(self, connection: Connection, keys: Sequence[str], nonce: int, node: str) -> None:
-        """Record the definitions of schedules that were just added under `nonce`."""
+    def insert_added(self, change: Mapping[str, Any], connection: Connection, keys: Sequence[str], nonce: int) -> None:
+        """Record the definitions of schedules that were just added under `nonce`; `change`: `parameters_of_add`."""
         for start in range(0, len(keys), _DEFINITIONS_AT_ONCE):
             rows = as_parameter([{"key": key} for key in keys[start : start + _DEFINITIONS_AT_ONCE]], ["key"])
-            connection.execute(self._insert_added, {"new_rows": rows, "nonce": nonce, **self.parameters_of_add(node)})
+            connection.execute(self._insert_added, {"new_rows": rows, "nonce": nonce, **change})
 
     def insert_and_record(self, new: Insert) -> Insert:
         """Return a statement that executes `new` and records the definitions. Its row count is that of `new`."""
