@@ -4,20 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    Connection,
-    Select,
-    Table,
-    Update,
-    bindparam,
-    delete,
-    func,
-    insert,
-    or_,
-    select,
-    update,
-)
+from sqlalchemy import BigInteger, Connection, Table, bindparam, delete, func, insert, or_, select, update
 
 from psched.backends.common.rows import milliseconds, read_failure, read_overdue, storable
 from psched.backends.sql.database import Database
@@ -52,28 +39,20 @@ class RdbOverdueAlerts:
         self._mark_reported = update(table).where(*this).values(alerted=occurrence, alert_claimed_until=None)
 
     def overdue(self, limit: int) -> list[Overdue]:
-        return self._read(self._overdue, limit)
+        return list(map(read_overdue, self._database.rows(self._overdue, {"limit": limit})))
 
     def unreported(self, limit: int) -> list[Overdue]:
-        return self._read(self._unreported, limit)
+        return list(map(read_overdue, self._database.rows(self._unreported, {"limit": limit})))
 
     def claim(self, overdue: Overdue, seconds: float) -> bool:
-        return self._write(self._claim, overdue, span=round(seconds * 1000))
+        return self._database.change(self._claim, {**_this(overdue), "span": milliseconds(seconds)}) == 1
 
     def mark_reported(self, overdue: Overdue) -> None:
-        self._write(self._mark_reported, overdue)
+        self._database.change(self._mark_reported, _this(overdue))
 
-    def _read(self, statement: Select[Any], limit: int) -> list[Overdue]:
-        rows = self._database.run(
-            lambda connection, _: connection.execute(statement, {"limit": limit}).mappings().all()
-        )
-        return [read_overdue(row) for row in rows]
 
-    def _write(self, statement: Update, overdue: Overdue, **values: int) -> bool:
-        occurrence = {"of_key": overdue.key, "of_time": milliseconds(overdue.scheduled_time)}
-        return self._database.run(
-            lambda connection, _: connection.execute(statement, {**occurrence, **values}).rowcount == 1
-        )
+def _this(occurrence: Overdue | UnreportedFailure) -> dict[str, Any]:
+    return {"of_key": occurrence.key, "of_time": milliseconds(occurrence.scheduled_time)}
 
 
 _FREE = 20
@@ -120,21 +99,11 @@ class RdbFailures:
         return work
 
     def claim(self, seconds: float) -> UnreportedFailure | None:
-        found = self._database.run(lambda connection, _: connection.execute(self._free).mappings().all())
-        span = round(seconds * 1000)
-        return next(
-            (failure for failure in map(read_failure, found) if self._write(self._claim, failure, span=span)), None
-        )
+        span = milliseconds(seconds)
+        for failure in map(read_failure, self._database.rows(self._free)):
+            if self._database.change(self._claim, {**_this(failure), "of_fence": failure.fence, "span": span}) == 1:
+                return failure
+        return None
 
     def mark_reported(self, failure: UnreportedFailure) -> None:
-        self._write(self._delete, failure)
-
-    def _write(self, statement: Any, failure: UnreportedFailure, **values: int) -> bool:
-        which = {
-            "of_key": failure.key,
-            "of_time": milliseconds(failure.scheduled_time),
-            "of_fence": failure.fence,
-        }
-        return self._database.run(
-            lambda connection, _: bool(connection.execute(statement, {**which, **values}).rowcount == 1)
-        )
+        self._database.change(self._delete, {**_this(failure), "of_fence": failure.fence})

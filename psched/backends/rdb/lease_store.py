@@ -196,10 +196,7 @@ class RdbLeaseStore(SqlStore):
     def give_back(self, holder: str, suspects: Collection[str], longest_wait: float, error: str = WORKER_DIED) -> int:
         longest = math.ceil(longest_wait * 1000)
         values = {"dead": holder, "suspects": list(suspects), "longest": longest, "error": error}
-        count: int = self._database.run(
-            lambda connection, _: connection.execute(self.lease_statements.give_back, values).rowcount
-        )
-        return count
+        return self._database.change(self.lease_statements.give_back, values)
 
     def _settle_many(
         self,
@@ -286,8 +283,7 @@ class RdbLeaseStore(SqlStore):
 
     def _undo(self, numbers: list[int]) -> None:
         if numbers:
-            values = self._undo_values(numbers)
-            self._database.run(lambda connection, _: connection.execute(self.lease_statements.undo, values).rowcount)
+            self._database.change(self.lease_statements.undo, self._undo_values(numbers))
 
     def _undo_values(self, numbers: list[int]) -> dict[str, Any]:
         return {"claimer": self._holder, "claims": numbers}

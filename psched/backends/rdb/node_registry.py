@@ -67,12 +67,11 @@ class RdbNodes:
         self._database.run(work)
 
     def withdraw(self, name: str) -> None:
-        self._database.run(lambda connection, _: connection.execute(self._withdraw, self._own(name)).rowcount)
+        self._database.change(self._withdraw, self._own(name))
 
     def alive(self) -> list[Node]:
-        values = {"of_table": self._table_name}
-        rows = self._database.run(lambda connection, _: connection.execute(self._alive, values).all())
-        found = (read_node(row.node, row.section, row.types, row.age / 1000) for row in rows)
+        rows = self._database.rows(self._alive, {"of_table": self._table_name})
+        found = (read_node(row["node"], row["section"], row["types"], row["age"] / 1000) for row in rows)
         return [node for node in found if node is not None]
 
     def _own(self, name: str) -> dict[str, str]:

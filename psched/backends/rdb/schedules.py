@@ -221,8 +221,7 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
 
     def _aged(self, statement: Select[Any], age: float, limit: int) -> builtins.list[ScheduleRow]:
         values = {"age": milliseconds(age), "limit": limit}
-        rows = self._database.run(lambda connection, _: connection.execute(statement, values).mappings().all())
-        return [read_schedule({**row, "data": "{}"}) for row in rows]
+        return [read_schedule({**row, "data": "{}"}) for row in self._database.rows(statement, values)]
 
     def _unchanged(self, seen: ScheduleRow) -> Update:
         """Return an UPDATE on the condition that the row is as `seen`, except the end of a lease (`due`)."""

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, NullPool, create_engine, event
+from sqlalchemy import Connection, Delete, Engine, NullPool, RowMapping, Select, Update, create_engine, event
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.sql.elements import TextClause
@@ -214,6 +215,18 @@ class Database:
     def is_refused(self, error: Exception) -> bool:
         """Return whether the server refuses our user."""
         return self.dialect.is_refused(getattr(error, "orig", None) or error)
+
+    def rows(self, statement: Select[Any], values: Mapping[str, Any] = MappingProxyType({})) -> Sequence[RowMapping]:
+        return self.run(lambda connection, _: connection.execute(statement, values).mappings().all())
+
+    def change(self, statement: Update | Delete, values: Mapping[str, Any]) -> int:
+        """Execute a statement that may be repeated, and return the number of changed rows."""
+
+        def work(connection: Connection, uncertain: bool) -> int:
+            changed: int = connection.execute(statement, values).rowcount
+            return changed
+
+        return self.run(work)
 
     def execute(self, statement: TextClause, values: Mapping[str, Any]) -> Any:
         """Return the first value of a statement, or None."""

@@ -182,15 +182,15 @@ class SqlLedger:
         return map(read_row, heapq.merge(*kinds, key=_settled_order))
 
     def row_before(self, key: str, time: int, version: int) -> LedgerRow | None:
-        found = self._read(self._before, {"of_key": key, "before": milliseconds(time), "by_version": version})
+        found = self._database.rows(self._before, {"of_key": key, "before": milliseconds(time), "by_version": version})
         return read_row(found[0]) if found else None
 
     def changes(self, key: str) -> list[Change]:
-        return [read_change(row) for row in self._read(self._of_key, {"of_key": key})]
+        return [read_change(row) for row in self._database.rows(self._of_key, {"of_key": key})]
 
     def keys(self) -> Iterator[str]:
         after = ""
-        while found := self._read(self._next_key, {"after_key": after}):
+        while found := self._database.rows(self._next_key, {"after_key": after}):
             after = found[0]["key"]
             yield after
 
@@ -203,15 +203,12 @@ class SqlLedger:
         """Yield rows in `order`, a page at a time; an index begins with the columns of `conditions`, then `order`."""
         statement = select(*self._ledger.c).where(*conditions).order_by(*order).limit(_PAGE)
         following = statement.where(order[0] >= bindparam("after_0"), _after(order))
-        page = self._read(statement, {})
+        page = self._database.rows(statement, {})
         while page:
             yield from page
             last = page[-1]
             values = {f"after_{place}": last[column.name] for place, column in enumerate(order)}
-            page = self._read(following, values) if len(page) == _PAGE else []
-
-    def _read(self, statement: Select[Any], values: Mapping[str, Any]) -> Sequence[RowMapping]:
-        return self._database.run(lambda connection, _: connection.execute(statement, values).mappings().all())
+            page = self._database.rows(following, values) if len(page) == _PAGE else []
 
     def trim(self, retention: float, count: int, limit: int, key: str | None) -> bool:
         age = round(retention * 1000)

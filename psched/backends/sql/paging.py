@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -155,9 +154,5 @@ def read_pages(
     first = select(*(column.label(name) for name, column in columns.items())).where(*conditions)
     keys = OrderedKeys(first.order_by(*columns.values()), key, due)
     whole = RowsByKeys(rows.where(*conditions), key)
-    for page in keys.pages(partial(_page, database)):
+    for page in keys.pages(database.rows):
         yield from whole.read(database, [row["key"] for row in page])
-
-
-def _page(database: Database, statement: Select[Any], values: Mapping[str, Any]) -> Sequence[RowMapping]:
-    return database.run(lambda connection, _: connection.execute(statement, values).mappings().all())
