@@ -177,8 +177,8 @@ class ReturningAcquire(OrderedAcquire):
         return _earliest_first(statement.rows(connection, {**parameters, **types.parameters}))
 
     def _of_shape(self, types: TypesShape | None, any_size: bool) -> Update:
-        choose = self._statements.due if any_size else self._statements.due_within
-        due = choose(types, locked=True).subquery()
+        chosen = self._statements.due(types, locked=True) if any_size else self._statements.due_within(types)
+        due = chosen.subquery()
         keys = self._dialect.among(self._table.c.key, select(due.c.key))
         now = now_ms() if any_size else now_once()
         return self._statements.claim(keys, now=now).returning(*self._statements.claimed)
@@ -240,7 +240,7 @@ class SelectingAcquire(OrderedAcquire):
         return [row[0] for row in chosen]
 
     def _of_shape(self, types: TypesShape | None, any_size: bool) -> Select[Any]:
-        return self._statements.due(types, locked=False) if any_size else self._statements.due_sized(types)
+        return self._statements.due(types, sized=not any_size)
 
 
 def ordered_acquire(dialect: type[Dialect], table: Table, statements: LeaseStatements) -> OrderedAcquire:

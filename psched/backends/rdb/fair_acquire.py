@@ -26,7 +26,7 @@ from psched.backends.rdb.acquire import (
 from psched.backends.rdb.fair_acquire_statements import NO_USER, UserStatements
 from psched.backends.rdb.lease_statements import LeaseStatements
 from psched.backends.rdb.next_due import DueTimes
-from psched.backends.rdb.schema import USER_BAND, has_users
+from psched.backends.rdb.schema import ABOVE_ALL_BANDS, has_users
 from psched.backends.rdb.waiting_users import WaitingUser, WaitingUsersQuery, least_of, turns
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import Dialect
@@ -35,7 +35,6 @@ from psched.clock import monotonic
 
 _FRESH = 1.0
 """Seconds until bands are read again although the known bands have enough rows; one band is never read again."""
-_ABOVE_ALL = 2 * USER_BAND
 _SIZE = CLAIMED_OF_TASK.index("size")
 _MOST_USERS = 20
 """Users in one transaction, divided by the bands and by types that are read apart: each combination costs a read."""
@@ -93,7 +92,7 @@ class FairAcquire:
         for band in bands:
             left = _after(parameters, rows)
             if not has_users(band) and takes_more(left):
-                known_above = _ABOVE_ALL if _is_plain(bands) else band
+                known_above = ABOVE_ALL_BANDS if _is_plain(bands) else band
                 rows += self._in_band.acquire(connection, {**left, "of_band": band, "known_above": known_above}, types)
         return rows
 

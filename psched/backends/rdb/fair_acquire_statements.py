@@ -143,4 +143,4 @@ class UserStatements:
         type_ = self._table.c.type
         if types.apart:
             return type_ == bindparam(f"type_{number}", type_=type_.type)
-        return among_types(self._dialect, type_, types)
+        return among_types(self._dialect, self._table, types)

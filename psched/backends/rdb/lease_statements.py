@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +9,6 @@ from sqlalchemy import (
     BigInteger,
     BindParameter,
     ColumnElement,
-    FromClause,
     Integer,
     Select,
     String,
@@ -20,7 +18,6 @@ from sqlalchemy import (
     bindparam,
     case,
     cast,
-    column,
     func,
     literal,
     literal_column,
@@ -34,9 +31,9 @@ from sqlalchemy import (
 
 from psched.backends.common.lease_history import MOST_CHARACTERS, RELEASED, RETRIED
 from psched.backends.common.rows import AHEAD, AHEAD_AGAIN, EXPIRED, RUNNING, WAITING
-from psched.backends.rdb.schema import by_type, has_wanted_type
+from psched.backends.rdb.schema import by_type, has_wanted_type, wanted_types
 from psched.backends.sql.dialect import Dialect, ExactText, LongText, larger_of, now_ms
-from psched.backends.sql.statement import BulkUpdate, GivenColumns, rows_in
+from psched.backends.sql.statement import BulkUpdate, GivenColumns
 from psched.payload import MAX_BATCH_SIZE
 
 _LONGEST_BACKOFF = 30
@@ -75,22 +72,12 @@ _NOW = now_ms()
 """The clock of a statement on one row; statements on many rows use `now_once`."""
 
 
-def after(name: str, now: ColumnElement[int] = _NOW) -> ColumnElement[int]:
-    """Return the time `name` (a parameter, in milliseconds) from now."""
-    return now + bindparam(name, type_=BigInteger)
-
-
 def next_fence(table: Table, now: ColumnElement[int] = _NOW) -> ColumnElement[int]:
     """Return the fence of the next lease: larger than the last fence, and at least the clock in milliseconds.
 
     The clock keeps fences unique after a failover to a server that lost the last acquires.
     """
     return larger_of(one_more(table.c.fence, 2**63 - 1), now)
-
-
-def begun_attempts(table: Table) -> ColumnElement[int]:
-    """Return the new `attempts` of an acquired row: one more, unless its last lease ended before a run began."""
-    return case((_has_no_run(table), table.c.attempts), else_=one_more(table.c.attempts))
 
 
 def expired(table: Table) -> dict[str, Any]:
@@ -134,33 +121,24 @@ class TypesShape:
     apart: bool
 
 
-def in_no_index(text: ColumnElement[str]) -> ColumnElement[str]:
-    """Return a text column, using no index on it, since rows are read in another order."""
-    return text.concat(literal_column("''"))
-
-
 Outcome = str | ColumnElement[str]
 """How a lease ends: a word, or a column or parameter that holds the word."""
 
 
-def type_parameters(type_: ColumnElement[str], types: TypesShape) -> list[BindParameter[str]]:
-    """Return :type_0, :type_1, and so on, for the wanted types."""
-    return [bindparam(f"type_{number}", type_=type_.type) for number in range(types.count)]
-
-
-def among_types(dialect: type[Dialect], type_: ColumnElement[str], types: TypesShape) -> ColumnElement[bool]:
-    """Return the condition that the column `type_` is one of the wanted types, using no index.
+def among_types(dialect: type[Dialect], table: Table, types: TypesShape) -> ColumnElement[bool]:
+    """Return the condition that a row has one of the wanted types, using no index on the type.
 
     The types are one parameter; on MariaDB and MySQL, whose planners would join it, one parameter per type.
     """
+    in_no_index = table.c.type.concat(literal_column("''"))
     if dialect.groups_by_index:
-        return in_no_index(type_).in_(type_parameters(type_, types))
-    return dialect.among(in_no_index(type_), select(_types_in_parameter(type_).c.wanted_type))
+        return in_no_index.in_(_type_parameters(table, types))
+    return dialect.among(in_no_index, select(wanted_types(table).c.wanted_type))
 
 
-def _types_in_parameter(type_: ColumnElement[str]) -> FromClause:
-    """Return the rows of :types, a parameter made by `as_parameter`."""
-    return rows_in("types", [column("wanted_type", type_.type)])
+def _type_parameters(table: Table, types: TypesShape) -> list[BindParameter[str]]:
+    """Return :type_0, :type_1, and so on, for the wanted types."""
+    return [bindparam(f"type_{number}", type_=table.c.type.type) for number in range(types.count)]
 
 
 class LeaseStatements:
@@ -211,80 +189,77 @@ class LeaseStatements:
         lease = cast(c.fence, String) + between + cast(c.claim, String) + between + named + end
         return func.substr(lease + c.endings, constant(1), constant(MOST_CHARACTERS))
 
-    def due(self, types: TypesShape | None, locked: bool) -> Select[Any]:
-        """Return the keys that are due, earliest first, at most :limit; only of :type_0, :type_1, … with `types`.
+    def due(self, types: TypesShape | None, locked: bool = False, sized: bool = False) -> Select[Any]:
+        """Return the keys and due times of up to :limit due rows, earliest first; only of :type_0, :type_1, … if given.
 
         `types.apart`: each type is read by its own index range, so that due rows of other types are not read.
         Otherwise due rows of all types are read, and other types are skipped: cheap while there are few of these.
+        `sized`: with the size of the data.
         """
-        return self._due_of_types(types, locked)
-
-    def _due_of_types(self, types: TypesShape | None, locked: bool, *more: ColumnElement[Any]) -> Select[Any]:
-        if types is None:
-            return self._due(locked, more)
         c = self._table.c
+        sizes = [size_column(self._table)] if sized else []
+
+        def rows(*of_type: ColumnElement[bool]) -> Select[Any]:
+            due = select(c.key, c.due, *sizes).where(*self._scope, *of_type, c.due <= now_ms()).order_by(c.due, c.key)
+            limited = due.limit(bindparam("limit"))
+            return limited.with_for_update(skip_locked=True) if locked else limited
+
+        if types is None:
+            return rows()
         if not types.apart:
-            return self._due(locked, more, among_types(self._dialect, c.type, types))
-        each = type_parameters(c.type, types)
-        parts = [by_type(self._due(locked, more, c.type == type_), self._table) for type_ in each]
+            return rows(among_types(self._dialect, self._table, types))
+        parts = [by_type(rows(c.type == type_), self._table) for type_ in _type_parameters(self._table, types)]
         if types.count == 1:
             return parts[0]
         together = union_all(*(select(part.subquery()) for part in parts)).subquery()
         return select(*together.c).order_by(together.c.due, together.c.key).limit(bindparam("limit"))
 
-    def due_within(self, types: TypesShape | None, locked: bool) -> Select[Any]:
-        """Return the first rows of `due` whose data has at most :budget bytes in total, and :least rows in any case.
+    def due_within(self, types: TypesShape | None) -> Select[Any]:
+        """Lock the rows of `due`; return the first, up to :budget bytes of data in total, but :least rows in any case.
 
         The running total relies on the order in which rows are read; a window ordered by due would cost a sort.
         """
-        rows = self._due_of_types(types, locked, size_column(self._table)).subquery()
+        rows = self.due(types, locked=True, sized=True).subquery()
         total = func.sum(rows.c.size).over(rows=(None, 0)).label("total")
         place = func.count().over(rows=(None, 0)).label("place")
         summed = select(rows.c.key, rows.c.due, rows.c.size, total, place).subquery()
         fits = or_(summed.c.total <= bindparam("budget", type_=BigInteger), summed.c.place <= bindparam("least"))
         return select(summed.c.key, summed.c.due).where(fits)
 
-    def due_sized(self, types: TypesShape | None) -> Select[Any]:
-        """Return the rows of `due`, not locked, with the size of their data."""
-        return self._due_of_types(types, False, size_column(self._table))
-
     def due_types(self) -> Select[Any]:
         """Return the types among :types that have a due row, with their earliest due times, earliest first."""
         c = self._table.c
-        wanted = _types_in_parameter(c.type)
+        wanted = wanted_types(self._table)
         of_type = (*self._scope, has_wanted_type(self._table, wanted), c.due <= now_ms())
         first = by_type(select(c.due), self._table).where(*of_type).order_by(c.due, c.key).limit(1)
         types = select(wanted.c.wanted_type, first.correlate(wanted).scalar_subquery().label("first_due")).subquery()
         return select(*types.c).where(types.c.first_due.is_not(None)).order_by(types.c.first_due)
 
     def claim(self, *conditions: ColumnElement[bool], now: ColumnElement[int] = _NOW) -> Update:
-        """Return the UPDATE that leases due rows that meet `conditions` to :claimer for :alive milliseconds.
+        """Return the UPDATE that leases due rows that meet `conditions`. :ahead is 1 for a prefetch."""
+        c = self._table.c
+        return self.leasing(update(self._table).where(*conditions, c.due <= now), c.due, _ahead(self._table), now)
 
-        :claim_number is the number of the acquire. :ahead is 1 for a prefetch.
+    def leasing(
+        self, rows: Update, ready: ColumnElement[Any], ahead: ColumnElement[int], now: ColumnElement[int] = _NOW
+    ) -> Update:
+        """Return the UPDATE of `rows` that leases them to :claimer for :alive milliseconds.
+
+        :claim_number is the number of the acquire. `ready` and `ahead`: the columns `ready` and `taken_ahead`.
         """
         c = self._table.c
-        return (
-            update(self._table)
-            .where(*conditions, c.due <= now)
-            .ordered_values(
-                (c.ready, c.due),
-                (c.due, after("alive", now)),
-                (c.attempts, begun_attempts(self._table)),
-                (c.taken_ahead, _ahead(self._table)),
-                (c.status, constant(RUNNING)),
-                (c.fence, next_fence(self._table, now)),
-                (c.claim, bindparam("claim_number")),
-                (c.holder, bindparam("claimer")),
-                (c.node, bindparam("claimer")),
-                (c.updated, now),
-            )
+        return rows.ordered_values(
+            (c.ready, ready),
+            (c.due, now + bindparam("alive", type_=BigInteger)),
+            (c.attempts, case((_has_no_run(self._table), c.attempts), else_=one_more(c.attempts))),
+            (c.taken_ahead, ahead),
+            (c.status, constant(RUNNING)),
+            (c.fence, next_fence(self._table, now)),
+            (c.claim, bindparam("claim_number")),
+            (c.holder, bindparam("claimer")),
+            (c.node, bindparam("claimer")),
+            (c.updated, now),
         )
-
-    def _due(self, locked: bool, more: Sequence[ColumnElement[Any]], *conditions: ColumnElement[bool]) -> Select[Any]:
-        c = self._table.c
-        due = select(c.key, c.due, *more).where(*self._scope, *conditions, c.due <= now_ms()).order_by(c.due, c.key)
-        limited = due.limit(bindparam("limit"))
-        return limited.with_for_update(skip_locked=True) if locked else limited
 
     def _releasing(self, row: GivenColumns, now: ColumnElement[int]) -> Update:
         return self.settling(row, now, RELEASED, due=now, attempts=self._table.c.attempts - 1)
@@ -306,7 +281,11 @@ class LeaseStatements:
             held_by(self._table, self._holder),
             tuple_(c.key, c.fence, c.claim).in_(bindparam("leases", expanding=True)),
         )
-        extend = update(self._table).where(*ours).values(due=after("alive"), updated=now_ms(), **values)
+        extend = (
+            update(self._table)
+            .where(*ours)
+            .values(due=now_ms() + bindparam("alive", type_=BigInteger), updated=now_ms(), **values)
+        )
         return extend.returning(*self._lease) if self._dialect.returning else extend
 
     def _holding(self) -> Select[Any]:

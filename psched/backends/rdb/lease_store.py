@@ -64,8 +64,6 @@ class RdbLeaseStore(SqlStore):
         self._due_times = DueTimes(database, self._rows)
         self.nodes = RdbNodes(database, self._rows.name)
         self._read_claim = read_claim
-        self._due_types: frozenset[Any] | None = None
-        """Types of rows that the last query for due times found due, at least those of the first rows; None before."""
         self.begin_anew()
         fork_safety.register_for_fork(self)
 
@@ -107,7 +105,7 @@ class RdbLeaseStore(SqlStore):
         """
         types = options.types
         asked = boottime()
-        self._undo(self._still_leased(asked))
+        self._undo_unanswered(asked)
         number = new_number()
         values = {
             "claim_number": number,
@@ -118,7 +116,7 @@ class RdbLeaseStore(SqlStore):
             "budget": MAX_BATCH_SIZE * callers,
             "least": callers,
         }
-        wanted = WantedTypes() if types is None else WantedTypes(types, self._others_may_be_due(types))
+        wanted = WantedTypes() if types is None else WantedTypes(types, self._due_times.others_may_be_due(types))
         begun = False
 
         def work(connection: Connection, uncertain: bool) -> Sequence[Sequence[Any]]:
@@ -136,25 +134,11 @@ class RdbLeaseStore(SqlStore):
             raise
         return list(map(self._read_claim, rows))
 
-    def _others_may_be_due(self, types: Collection[str]) -> bool:
-        """Return whether rows of other types were due at the last query for due times, or no query was made yet.
-
-        A worker queries when idle, and every few seconds while busy. Due rows of other types are the first rows then,
-        since the worker has taken the rows before them.
-        """
-        due = self._due_types
-        return due is None or not due <= frozenset(types)
-
     def next_due(self, types: Collection[str] | None = None, accepts: Accepts | None = None) -> float | None:
-        found = self._due_times.next_due(types)
-        if types:
-            self._due_types = found.first_types
-        return found.wait
+        return self._due_times.next_due(types)
 
     def due_by_type(self) -> Mapping[str, float]:
-        waits = self._due_times.waits()
-        self._due_types = frozenset(type_ for type_, wait in waits.items() if wait == 0)
-        return waits
+        return self._due_times.by_type()
 
     def extend(self, leases: Sequence[Lease], alive_time: float, begun: bool = True) -> list[Lease | None]:
         renewed: dict[tuple[str, int, int], Lease] = {}
@@ -275,13 +259,11 @@ class RdbLeaseStore(SqlStore):
         read = self.lease_statements.read
         return connection.execute(read.with_for_update() if locked else read, {"lease_key": key}).mappings().first()
 
-    def _still_leased(self, now: float) -> list[int]:
-        """Return the numbers of acquires without an answer that may hold rows: a statement may arrive late."""
+    def _undo_unanswered(self, now: float) -> None:
+        """Restore the rows of acquires without an answer whose leases may last: a statement may arrive late."""
         with self._lock:
             self._unanswered = {number: end for number, end in self._unanswered.items() if end > now}
-            return list(self._unanswered)
-
-    def _undo(self, numbers: list[int]) -> None:
+            numbers = list(self._unanswered)
         if numbers:
             self._database.change(self.lease_statements.undo, self._undo_values(numbers))
 

@@ -1,15 +1,15 @@
 """Queries for due times; an idle poller sleeps until the next one.
 
-An index has a queue's rows in order within each band only. Not all databases skip from band to band in an index, so a
-query names the bands that had rows last time, reads the first row of each, and looks for new bands between them.
+An index has a queue's rows in the order of their due times within each band only, and not every database skips from
+band to band in an index. So a query names the bands that had rows last time, reads the first row of each, and looks for
+new bands between them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import reduce
-from typing import Any
+from functools import cache, reduce
+from typing import Any, cast
 
 from sqlalchemy import (
     ColumnElement,
@@ -30,25 +30,12 @@ from sqlalchemy import (
 
 from psched.backends.common.rows import LAST_SECOND
 from psched.backends.rdb.acquire import types_parameter
-from psched.backends.rdb.schema import USER_BAND, by_type, has_wanted_type
+from psched.backends.rdb.schema import ABOVE_ALL_BANDS, USER_BAND, by_type, has_wanted_type, wanted_types
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import Dialect, now_ms
 from psched.backends.sql.statement import Statement, as_parameter, cached_on_class, rows_in
 
 _LAST_MS = LAST_SECOND * 1000
-_ABOVE_ALL = 2 * USER_BAND
-
-
-@dataclass(frozen=True, slots=True)
-class NextDue:
-    """The answer to a query for the next due time.
-
-    `wait`: seconds until a row is due, 0.0 when one is due; None without rows. `first_types`: with `types`, the types
-    of the first due rows, wanted or not; else empty.
-    """
-
-    wait: float | None
-    first_types: frozenset[Any] = frozenset()
 
 
 class DueTimes:
@@ -58,29 +45,41 @@ class DueTimes:
         self._database = database
         self._bands: tuple[int, ...] = ()
         """The bands that had rows last time, the highest first; empty for schedules."""
+        self._due_types: frozenset[Any] | None = None
+        """The types of the rows that the last query by type found due; None before the first query."""
         self._write_statements(type(database.dialect), table)
 
     @cached_on_class
     def _write_statements(self, dialect: type[Dialect], table: Table) -> None:
         self._table = table
-        self._by_shape: dict[tuple[int, bool], Statement] = {}
+        self._of_bands = cache(self._build)
         self._by_type = Statement(_first_of_each_type(dialect, table))
 
-    def next_due(self, types: Collection[str] | None) -> NextDue:
-        """Return when the next row is due, of `types` only, or of any type."""
+    def next_due(self, types: Collection[str] | None) -> float | None:
+        """Return the seconds until a row is due, of `types` only or of any type; None without rows."""
         if types is not None and not types:
-            return NextDue(None)
+            return None
         rows = self._database.run(lambda connection, _: self._in_each_band(connection, types))
-        first_types = frozenset(row[2] for row in rows) - {None} if types else frozenset()
-        return NextDue(_wait([row[-1] for row in rows], rows[0][0]), first_types)
+        if types:
+            self._due_types = frozenset(row[2] for row in rows) - {None}
+        return _wait([row[-1] for row in rows], rows[0][0])
 
-    def waits(self) -> Mapping[str, float]:
-        """Return the seconds until a row of each type is due, 0.0 when one is due."""
+    def others_may_be_due(self, types: Collection[str]) -> bool:
+        """Return whether the last query by type found due rows of other types, or no such query was made yet.
+
+        A worker queries when idle, and every few seconds while busy. Due rows of other types are the first rows then,
+        since the worker has taken the rows before them.
+        """
+        return self._due_types is None or not self._due_types <= frozenset(types)
+
+    def by_type(self) -> Mapping[str, float]:
+        """Return the seconds until a row of each type is due."""
         rows = self._database.run(lambda connection, _: self._by_type.rows(connection, {}))
         waits: dict[str, float] = {}
         for type_, due, now in rows:
             if isinstance(type_, str) and (wait := _wait([due], now)) is not None:  # SQLite columns may hold any value
                 waits[type_] = min(wait, waits.get(type_, wait))
+        self._due_types = frozenset(type_ for type_, wait in waits.items() if wait == 0)
         return waits
 
     def bands(self, connection: Connection) -> tuple[int, ...]:
@@ -108,31 +107,28 @@ class DueTimes:
         return self._database.run(work)
 
     def _in_each_band(self, connection: Connection, types: Collection[str] | None) -> Sequence[Sequence[Any]]:
-        """Return the rows of `_statement`; only a new band costs a second statement."""
+        """Return the rows of the statement that `_build` returns; only a new band costs a second statement."""
         while True:
             bands = self._bands
             count = 1 << len(bands).bit_length()  # at least one more than bands
-            padded = (*bands, *[_ABOVE_ALL] * (count - len(bands)))
+            padded = (*bands, *[ABOVE_ALL_BANDS] * (count - len(bands)))
             values: dict[str, Any] = {f"band_{place}": band for place, band in enumerate(padded)}
             if types is not None:
                 values["types"] = types_parameter(tuple(types))
                 values["bands"] = as_parameter([{"wanted_band": band} for band in bands], ["wanted_band"])
-            shape = (len(padded), types is not None)
-            if shape not in self._by_shape:
-                self._by_shape[shape] = Statement(self._statement(*shape))
-            rows = self._by_shape[shape].rows(connection, values)
+            rows = self._of_bands(count, types is not None).rows(connection, values)
             found = {row[1] for row in rows} - {None}
             is_complete = found <= set(bands)
             self._bands = tuple(sorted(found if is_complete else found.union(bands), reverse=True))
             if is_complete:
                 return rows
 
-    def _statement(self, count: int, typed: bool) -> Any:
-        """Return the SELECT of a row for each of :band_0, :band_1, and so on.
+    def _build(self, count: int, by_type: bool) -> Statement:
+        """Return a statement that returns a row for each of the bands :band_0, :band_1, and so on.
 
-        The row has the clock, the highest band below with rows, and the due time of the band's first row. If `typed` it
-        has instead the type of the band's first row, if due; and the first row has the earliest due time of :types in
-        :bands.
+        Its first columns are the clock, and the highest band below this band that has rows. The third column is the due
+        time of the first row in this band. With `by_type` the third column is the type of that row, if the row is due,
+        and a fourth column, NULL in all rows but the first, is the earliest due time of the types :types in :bands.
         """
         c = self._table.c
         rows = []
@@ -143,16 +139,16 @@ class DueTimes:
                 band = bindparam(f"band_{place}", type_=Integer)
                 below = select(func.max(c.band)).where(c.band < band).scalar_subquery()
                 in_band = [c.band == band]
-            if typed:
+            if by_type:
                 first_type = self._first(c.type, *in_band, c.due <= now_ms()).scalar_subquery()
                 rows.append(select(now_ms(), below, first_type, null() if place else self._earliest_of_types()))
             else:
                 rows.append(select(now_ms(), below, self._first(c.due, *in_band).scalar_subquery()))
-        return union_all(*rows)
+        return Statement(cast("Select[Any]", union_all(*rows)))
 
     def _earliest_of_types(self) -> ColumnElement[Any]:
         c = self._table.c
-        types = rows_in("types", [column("wanted_type", c.type.type)])
+        types = wanted_types(self._table)
         wanted, of_type = [types], [has_wanted_type(self._table, types)]
         if "band" in c:
             bands = rows_in("bands", [column("wanted_band", c.band.type)]).alias("wanted_bands")
@@ -184,7 +180,7 @@ def _first_of_each_type(dialect: type[Dialect], table: Table) -> Select[Any]:
         wanted = select(rows.c.key, *groups, rows.c.due).where(*in_index, *conditions)
         return wanted.order_by(*groups, rows.c.due, rows.c.key).limit(1)
 
-    found = select(first(table).subquery("earliest")).cte("heads", recursive=True)
+    found = select(first(table).subquery("earliest")).cte("first_rows", recursive=True)
     next_keys = []
     # For (type, band) > (…, …) SQLite would read all rows of a type to find the next band.
     for place in reversed(range(len(names))):

@@ -19,6 +19,7 @@ from sqlalchemy import (
     case,
     delete,
     func,
+    literal_column,
     null,
     select,
     update,
@@ -38,7 +39,7 @@ from psched.backends.rdb.acquire_batching import BatchedAcquire
 from psched.backends.rdb.alerts import RdbFailures
 from psched.backends.rdb.fair_acquire import FairAcquire
 from psched.backends.rdb.inserts import RowInserts, task_columns, task_insert
-from psched.backends.rdb.lease_statements import LEASE_TYPES, LeaseStatements, after, begun_attempts, next_fence
+from psched.backends.rdb.lease_statements import LEASE_TYPES, LeaseStatements, next_fence
 from psched.backends.rdb.lease_store import RdbLeaseStore, lease_of, lease_values, new_number
 from psched.backends.rdb.schema import USER_BAND, failures_table, queue_table, users_table
 from psched.backends.sql.database import Database
@@ -211,10 +212,6 @@ def _refusal(key: str, row: RowMapping | None) -> ScheduleError:
     return AlreadyFinishedError(f"{key!r} is {row['status']} already")
 
 
-_NOW = now_ms()
-"""The clock of a statement on one row; statements on many rows use `now_once`."""
-
-
 class QueueStatements:
     """The statements on one queue.
 
@@ -238,13 +235,13 @@ class QueueStatements:
         self.retire = BulkUpdate({**LEASE_TYPES, "attempts": c.attempts.type}, retire)
         self.update_data = BulkUpdate(LEASE_TYPES, update_data)
         self.cancel = self._of_one(WAITING).values(
-            status=TASK_CANCELLED, cancel_requested=1, updated=_NOW, **self._retired()
+            status=TASK_CANCELLED, cancel_requested=1, updated=now_ms(), **self._retired(now_ms())
         )
         self.flag = self._of_one(RUNNING).values(cancel_requested=1, updated=now_ms())
         self.force_finish = self._of_one(WAITING, RUNNING).values(
-            status=TASK_FINISHED, holder=None, fence=next_fence(table), updated=_NOW, **self._retired()
+            status=TASK_FINISHED, holder=None, fence=next_fence(table), updated=now_ms(), **self._retired(now_ms())
         )
-        self.preempt = self._preempting()
+        self.preempt = leases.leasing(self._of_one(WAITING, RUNNING), now_ms(), literal_column("0"))
         self.revive = self._reviving()
         self.delete = delete(table).where(*self._this())
         kept_too_long = (c.holder.is_(None), c.purge_at <= now_ms())
@@ -259,7 +256,7 @@ class QueueStatements:
         """Return the condition of the row :task_key that the call :task_nonce created."""
         return self._c.key == bindparam("task_key"), self._c.nonce == bindparam("task_nonce")
 
-    def _retired(self, now: ColumnElement[int] = _NOW) -> dict[str, Any]:
+    def _retired(self, now: ColumnElement[int]) -> dict[str, Any]:
         """Return the columns of a row that is retired now and kept for :retention milliseconds (NULL: for ever)."""
         return {
             "due": null(),
@@ -267,22 +264,6 @@ class QueueStatements:
             "finished_at": now,
             "purge_at": now + bindparam("retention", type_=BigInteger),
         }
-
-    def _preempting(self) -> Update:
-        """Lease the row to :claimer. MariaDB reads values that were assigned before, so `ready` comes first."""
-        c = self._c
-        return self._of_one(WAITING, RUNNING).ordered_values(
-            (c.ready, now_ms()),
-            (c.due, after("alive")),
-            (c.attempts, begun_attempts(self._table)),
-            (c.taken_ahead, 0),
-            (c.status, RUNNING),
-            (c.fence, next_fence(self._table)),
-            (c.claim, bindparam("claim_number")),
-            (c.holder, bindparam("claimer")),
-            (c.node, bindparam("claimer")),
-            (c.updated, now_ms()),
-        )
 
     def _reviving(self) -> Update:
         c = self._c

@@ -18,6 +18,7 @@ from sqlalchemy import (
     Select,
     String,
     Table,
+    column,
     literal_column,
     select,
     text,
@@ -28,6 +29,7 @@ from psched.backends.common.rows import CLAIMED_OF_SCHEDULE, CLAIMED_OF_TASK, WA
 from psched.backends.common.table_names import checked_name
 from psched.backends.sql.dialect import ExactText, LongText
 from psched.backends.sql.ledger import limit_columns
+from psched.backends.sql.statement import rows_in
 
 MYSQL_OPTIONS: Any = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4"}
 
@@ -71,8 +73,13 @@ def by_type(rows: Select[Any], table: Table) -> Select[Any]:
     return rows.with_hint(table, force, "mysql").with_hint(table, force, "mariadb")
 
 
+def wanted_types(table: Table) -> FromClause:
+    """Return the rows of :types, a parameter made by `types_parameter`, with the column `wanted_type`."""
+    return rows_in("types", [column("wanted_type", table.c.type.type)])
+
+
 def has_wanted_type(table: Table, types: FromClause) -> ColumnElement[bool]:
-    """Return the condition that a row has the column `wanted_type` of `types`, a parameter with JSON.
+    """Return the condition that a row has the type of a row of `types`, which are `wanted_types`.
 
     The type is a subquery: for an expression on JSON PostgreSQL may prefer the index of all types.
     """
@@ -97,9 +104,9 @@ def _add_partial_indexes(queue: Table) -> None:
 
 def _add_full_indexes(queue: Table) -> None:
     """Add the columns `UserColumns`, the indexes on them, and one index of rows that are held or retained."""
-    for column in (queue.c.band, queue.c.due, queue.c.holder):
-        made = Computed(f"CASE WHEN user_name > '' THEN {column.name} END", persisted=True)
-        queue.append_column(Column(f"user_{column.name}", column.type, made))
+    for source in (queue.c.band, queue.c.due, queue.c.holder):
+        made = Computed(f"CASE WHEN user_name > '' THEN {source.name} END", persisted=True)
+        queue.append_column(Column(f"user_{source.name}", source.type, made))
     c, users = queue.c, of_users(queue)
     _index(queue, "of_user_due", [users.band, c.user_name, users.due, c.key])
     _index(queue, "of_type_user_due", [c.type, users.band, c.user_name, users.due, c.key])
@@ -109,6 +116,7 @@ def _add_full_indexes(queue: Table) -> None:
 
 USER_BAND = 1000
 """Added to the priority, for the band of tasks with a user; more than twice any priority."""
+ABOVE_ALL_BANDS = 2 * USER_BAND
 
 
 def schedules_table(metadata: MetaData, name: str) -> Table:
