@@ -5,6 +5,7 @@ from __future__ import annotations
 from psched.backends.rdb.queue import RdbTaskStore
 from psched.backends.rdb.schedules import RdbScheduleStore
 from psched.backends.sql import open_database
+from psched.backends.sql.database import Database
 from psched.store import Stores, StoreSettings
 
 SCHEDULES_TABLE = "psched_schedules"
@@ -13,11 +14,11 @@ SCHEDULES_TABLE = "psched_schedules"
 
 def open_stores(settings: StoreSettings) -> Stores:
     """Return a store for each table that is named. Raises ConfigError."""
-    stores = Stores()
-    if settings.schedules is not None:
-        database = open_database(settings.url, settings.tls, settings.connections, settings.pooler)
-        stores = stores._replace(schedules=RdbScheduleStore(database, settings.schedules, settings))
-    if settings.queue is not None:
-        database = open_database(settings.url, settings.tls, settings.connections, settings.pooler)
-        stores = stores._replace(queue=RdbTaskStore(database, settings.queue, settings))
-    return stores
+
+    def database() -> Database:
+        return open_database(settings.url, settings.tls, settings.connections, settings.pooler)
+
+    return Stores(
+        None if settings.schedules is None else RdbScheduleStore(database(), settings.schedules, settings),
+        None if settings.queue is None else RdbTaskStore(database(), settings.queue, settings),
+    )

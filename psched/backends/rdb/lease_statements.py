@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -161,12 +162,14 @@ class LeaseStatements:
         self.claimed = [table.c[name] for name in table.info["claimed"]]
         self.read = select(*table.c).where(table.c.key == bindparam("lease_key"))
         without_data = [column for column in table.c if column is not table.c.data]
-        self.read_many = select(*without_data).where(table.c.key.in_(bindparam("keys", expanding=True)))
+        of_keys = table.c.key.in_(bindparam("keys", expanding=True))
+        self.read_many = select(*without_data).where(of_keys)
         self.release = BulkUpdate(LEASE_TYPES, self._releasing)
         self.retry = BulkUpdate(_RETRY_TYPES, self._retrying)
-        self.extend = self._extending()
-        self.extend_begun = self._extending(taken_ahead=0)
-        self.held = self._holding()
+        held = (of_keys, held_by(table, self._holder), self._is_running)
+        self.held = select(*self._lease).where(*held)
+        self.extend = self._extending(held)
+        self.extend_begun = self._extending(held, taken_ahead=0)
         self.undo = self._undoing()
         self.give_back = self._giving_back()
 
@@ -272,35 +275,18 @@ class LeaseStatements:
         kept, counted = func.coalesce(row["error"], c.last_error), c.attempts - row["uncounted"]
         return self.settling(row, now, RETRIED, due=due, last_error=kept, attempts=counted, crashes=constant(0))
 
-    def _extending(self, **values: Any) -> Update:
+    def _extending(self, held: Sequence[ColumnElement[bool]], **values: Any) -> Update:
         """Extend the :leases of :lease_holder by :alive and write `values`; :keys are the keys of the leases."""
         c = self._table.c
-        ours = (
-            c.key.in_(bindparam("keys", expanding=True)),
-            self._is_running,
-            held_by(self._table, self._holder),
-            tuple_(c.key, c.fence, c.claim).in_(bindparam("leases", expanding=True)),
-        )
-        extend = (
-            update(self._table)
-            .where(*ours)
-            .values(due=now_ms() + bindparam("alive", type_=BigInteger), updated=now_ms(), **values)
-        )
+        ours = tuple_(c.key, c.fence, c.claim).in_(bindparam("leases", expanding=True))
+        end = now_ms() + bindparam("alive", type_=BigInteger)
+        extend = update(self._table).where(*held, ours).values(due=end, updated=now_ms(), **values)
         return extend.returning(*self._lease) if self._dialect.returning else extend
-
-    def _holding(self) -> Select[Any]:
-        c = self._table.c
-        of_keys = c.key.in_(bindparam("keys", expanding=True))
-        return select(*self._lease).where(of_keys, held_by(self._table, self._holder), self._is_running)
 
     def _undoing(self) -> Update:
         """Restore the rows of the acquires numbered :claims of :claimer, whose answers were lost."""
         c = self._table.c
-        lost = (
-            c.holder == bindparam("claimer"),
-            c.claim.in_(bindparam("claims", expanding=True)),
-            self._is_running,
-        )
+        lost = c.holder == bindparam("claimer"), c.claim.in_(bindparam("claims", expanding=True)), self._is_running
         undone = {**self._ended, "due": c.ready, "attempts": c.attempts - 1, "updated": now_ms()}
         return update(self._table).where(*lost).values(undone)
 

@@ -19,19 +19,21 @@ from psched import fork_safety
 from psched.backends.common.lease_history import RELEASED, RETRIED, LostRow, refusal
 from psched.backends.common.rows import AHEAD, BATCH, RUNNING, storable
 from psched.backends.rdb.acquire import AcquireStrategy, WantedTypes, ordered_acquire
+from psched.backends.rdb.alerts import RdbFailures
 from psched.backends.rdb.lease_statements import LeaseStatements
 from psched.backends.rdb.next_due import DueTimes
 from psched.backends.rdb.node_registry import RdbNodes, nodes_table
+from psched.backends.rdb.schema import failures_table
 from psched.backends.sql.database import Database
 from psched.backends.sql.listen_notify import ListenWakeup, create_triggers, has_triggers
 from psched.backends.sql.schema import NAMED, HashedSchema, meta_table, unusable
-from psched.backends.sql.statement import BulkUpdate, cached
+from psched.backends.sql.statement import BulkUpdate, cached, table_named
 from psched.backends.sql.store import SqlStore
 from psched.clock import boottime
 from psched.errors import IdempotentAlreadyFinishedError, PreemptedError, ScheduleError
 from psched.model import WORKER_DIED, Claim, Lease, Retry
 from psched.payload import MAX_BATCH_SIZE
-from psched.store import Accepts, AcquireOptions, Finding, Wakeup
+from psched.store import Accepts, AcquireOptions, Finding, StoreSettings, Wakeup
 from psched.store.ledger import OnCommit
 
 
@@ -45,25 +47,31 @@ class RdbLeaseStore(SqlStore):
     def __init__(
         self,
         database: Database,
-        holder: str,
-        strategy: AcquireStrategy | None,
-        read_claim: Callable[[Sequence[Any]], Claim],
-        *tables: Table,
+        settings: StoreSettings,
+        read_claim: Callable[[str, int, Sequence[Any]], Claim],
+        table: Table,
+        *others: Table,
+        strategy: AcquireStrategy | None = None,
     ) -> None:
-        """`strategy`: how due rows are chosen and leased; None: the earliest first.
+        """`read_claim` makes a claim of the holder, the most bytes of data, and the columns `LeaseStatements.claimed`.
 
-        `read_claim`: makes a claim of the columns `LeaseStatements.claimed`. `tables`: the table of the rows, then the
-        tables that belong to it.
+        `others`: the tables that belong to `table`, besides that of failures. `strategy`: how due rows are chosen and
+        leased; None: the earliest first.
         """
+        failures = table_named(failures_table, table.name)
+        tables = (table, *others, failures)
         super().__init__(database, HashedSchema(database, cached(_meta), *tables, common=(nodes_table(),)))
         dialect = type(database.dialect)
-        self._rows = tables[0]
-        self._holder = holder
-        self.lease_statements = cached(LeaseStatements, dialect, self._rows)
-        self._strategy = strategy or ordered_acquire(dialect, self._rows, self.lease_statements)
-        self._due_times = DueTimes(database, self._rows)
-        self.nodes = RdbNodes(database, self._rows.name)
-        self._read_claim = read_claim
+        self._table = table
+        self._holder = settings.holder
+        self.max_data_size = settings.max_data_size
+        self.lease_statements = cached(LeaseStatements, dialect, table)
+        self._strategy = strategy or ordered_acquire(dialect, table, self.lease_statements)
+        self._due_times = DueTimes(database, table)
+        self.nodes = RdbNodes(database, table.name)
+        self.failures: RdbFailures = RdbFailures(database, failures, settings.holder)
+        self._keeps_failures = settings.keeps_failures
+        self._read_claim = partial(read_claim, settings.holder, settings.max_data_size)
         self.begin_anew()
         fork_safety.register_for_fork(self)
 
@@ -82,20 +90,20 @@ class RdbLeaseStore(SqlStore):
     def create_tables(self) -> None:
         super().create_tables()
         if self._database.dialect.notifies:
-            create_triggers(self._database, self._rows)
+            create_triggers(self._database, self._table)
 
     def diagnose(self) -> Iterator[Finding]:
         yield from super().diagnose()
         if self._layout.problem() is None:
             yield unusable(self._due_times.never_due(NAMED + 1))
-            name = self._rows.name
+            name = self._table.name
             if self._database.dialect.notifies and not has_triggers(self._database, name):
                 yield Finding(
                     "calls", False, f"the triggers of {name} that call idle workers are missing: run psched init"
                 )
 
     def open_wakeup(self, accepts: Accepts | None = None) -> Wakeup | None:
-        return ListenWakeup(self._database, self._rows.name, accepts) if self._database.dialect.can_listen else None
+        return ListenWakeup(self._database, self._table.name, accepts) if self._database.dialect.can_listen else None
 
     def _acquire(self, limit: int, options: AcquireOptions, callers: int = 1) -> list[Claim]:
         """Acquire for `callers` threads: at least one row for each, and more up to `MAX_BATCH_SIZE` each.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, cast
 
 from sqlalchemy import (
@@ -36,12 +35,11 @@ from psched.backends.common.rows import (
     storable,
 )
 from psched.backends.rdb.acquire_batching import BatchedAcquire
-from psched.backends.rdb.alerts import RdbFailures
 from psched.backends.rdb.fair_acquire import FairAcquire
 from psched.backends.rdb.inserts import RowInserts, task_columns, task_insert
 from psched.backends.rdb.lease_statements import LEASE_TYPES, LeaseStatements, next_fence
 from psched.backends.rdb.lease_store import RdbLeaseStore, lease_of, lease_values, new_number
-from psched.backends.rdb.schema import USER_BAND, failures_table, queue_table, users_table
+from psched.backends.rdb.schema import USER_BAND, queue_table, users_table
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import now_ms
 from psched.backends.sql.paging import read_pages
@@ -57,21 +55,10 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
 
     def __init__(self, database: Database, table: str, settings: StoreSettings) -> None:
         """Connects to nothing yet. Raises ConfigError for a name that cannot be a table's."""
-        holder = settings.holder
-        self.max_data_size = settings.max_data_size
-        self._table = table_named(queue_table, table, database.dialect.partial_indexes)
+        tasks = table_named(queue_table, table, database.dialect.partial_indexes)
         users = table_named(users_table, table)
-        failures = table_named(failures_table, table)
-        self._failures = RdbFailures(database, failures, holder)
-        self.failures = self._failures
-        self._keeps_failures = settings.keeps_failures
-        super().__init__(
-            database,
-            holder,
-            FairAcquire(database, self._table, users),
-            partial(claimed_task, holder, settings.max_data_size),
-            *(self._table, users, failures),
-        )
+        strategy = FairAcquire(database, tasks, users)
+        super().__init__(database, settings, claimed_task, tasks, users, strategy=strategy)
         self._batched_acquire = BatchedAcquire(self._acquire)
         self._inserts = RowInserts(database, self._table, cached(task_insert, type(database.dialect), self._table))
         self._statements = cached(QueueStatements, self.lease_statements, self._table, users)
@@ -109,7 +96,7 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
             return self._settle_many(retire, status, leases, until, rows, values)
         answers: builtins.list[ScheduleError | None] = []
         for claim, row in zip(claims, rows, strict=True):
-            insert_failure = self._failures.insert(claim, error)
+            insert_failure = self.failures.insert(claim, error)
             answers += self._settle_many(retire, status, [claim.lease], until, [row], values, insert_failure)
         return answers
 

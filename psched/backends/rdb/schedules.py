@@ -37,11 +37,11 @@ from psched.backends.common.rows import (
     regular_time,
     settled_time,
 )
-from psched.backends.rdb.alerts import RdbFailures, RdbOverdueAlerts
+from psched.backends.rdb.alerts import RdbOverdueAlerts
 from psched.backends.rdb.inserts import RowInserts, schedule_columns, schedule_insert
 from psched.backends.rdb.lease_statements import LEASE_TYPES, LeaseStatements, constant
 from psched.backends.rdb.lease_store import RdbLeaseStore, lease_values, new_number
-from psched.backends.rdb.schema import failures_table, schedules_table
+from psched.backends.rdb.schema import schedules_table
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import now_ms
 from psched.backends.sql.ledger import LedgerWriter, SqlLedger, changes_table, ledger_table
@@ -56,23 +56,11 @@ from psched.store.ledger import FAILED, MODIFY, Entry, OnCommit, Step
 class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
     def __init__(self, database: Database, table: str, settings: StoreSettings) -> None:
         """Connects to nothing yet. Raises ConfigError for a name that cannot be a table's."""
-        self._table = table_named(schedules_table, table)
-        self.max_data_size = settings.max_data_size
         others = table_named(ledger_table, table), table_named(changes_table, table)
+        super().__init__(database, settings, claimed_schedule, table_named(schedules_table, table), *others)
         self._records = cached(LedgerWriter, type(database.dialect), self._table, *others, settings.reckoning)
         self.ledger = SqlLedger(database, *others)
         self.alerts = RdbOverdueAlerts(database, self._table)
-        failures = table_named(failures_table, table)
-        self._failures = RdbFailures(database, failures, settings.holder)
-        self.failures = self._failures
-        self._keeps_failures = settings.keeps_failures
-        super().__init__(
-            database,
-            settings.holder,
-            None,
-            partial(claimed_schedule, settings.holder, settings.max_data_size),
-            *(self._table, *others, failures),
-        )
         insert = cached(schedule_insert, type(database.dialect), self._table, self._records)
         change = self._records.parameters_of_add(settings.holder)
         record = None if database.dialect.nested_writes else partial(self._records.insert_added, change)
@@ -206,7 +194,7 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
 
     def _on_commit(self, step: Step) -> OnCommit | None:
         if step.entry.outcome == FAILED and self._keeps_failures:
-            return self._failures.insert(step.claim, step.claim.row.last_error, step.on_commit)
+            return self.failures.insert(step.claim, step.claim.row.last_error, step.on_commit)
         return step.on_commit
 
     def _compile(self, connection: Connection, types: Collection[str] | None) -> None:
