@@ -12,12 +12,13 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from operator import itemgetter
 from typing import Any, Protocol
 
-from sqlalchemy import Connection, Select, Table, Update, bindparam, select
+from sqlalchemy import Connection, Table, bindparam, select
 
-from psched.backends.common.rows import RUNNING
+from psched.backends.common.rows import CLAIMED_OF_TASK, RUNNING
 from psched.backends.rdb.lease_statements import LeaseStatements, TypesShape, constant
 from psched.backends.sql.dialect import Dialect, now_ms, now_once
 from psched.backends.sql.statement import Statement, as_parameter, cached_on_class
@@ -92,11 +93,16 @@ class AcquireStrategy(Protocol):
         ...
 
 
-def after_rows(parameters: Parameters, sizes: Sequence[object]) -> Parameters:
-    """Return what is left of :limit, :budget and :least after rows with these sizes were taken."""
+_SIZE = CLAIMED_OF_TASK.index("size") - len(CLAIMED_OF_TASK)
+"""The place of `size` in the columns of a leased row, counted from the end: the same for tasks and schedules."""
+
+
+def after_rows(parameters: Parameters, rows: Sequence[ClaimedRow]) -> Parameters:
+    """Return what is left of :limit, :budget and :least after these rows were taken."""
+    sizes = [row[_SIZE] for row in rows]
     taken = sum(size if isinstance(size, int) and 0 <= size <= MAX_BATCH_SIZE else MAX_BATCH_SIZE for size in sizes)
-    budget, least = parameters["budget"] - taken, max(parameters["least"] - len(sizes), 0)
-    return {**parameters, "limit": parameters["limit"] - len(sizes), "budget": budget, "least": least}
+    budget, least = parameters["budget"] - taken, max(parameters["least"] - len(rows), 0)
+    return {**parameters, "limit": parameters["limit"] - len(rows), "budget": budget, "least": least}
 
 
 def takes_more(parameters: Parameters) -> bool:
@@ -127,8 +133,7 @@ class OrderedAcquire(ABC):
         self._dialect = dialect
         self._table = table
         self._statements = statements
-        self._size = [column.name for column in statements.claimed].index("size")
-        self._by_shape: dict[tuple[TypesShape | None, bool], Statement] = {}
+        self._statement = cache(self._build)
         self._due_types = Statement(statements.due_types())
 
     def acquire(self, connection: Connection, parameters: Parameters, types: WantedTypes) -> Sequence[ClaimedRow]:
@@ -141,7 +146,7 @@ class OrderedAcquire(ABC):
         rows: list[ClaimedRow] = []
         due = self.due_types(connection, parameters, types.too_many)
         for start in range(0, len(due), TYPES_AT_ONCE):
-            left = after_rows(parameters, [row[self._size] for row in rows])
+            left = after_rows(parameters, rows)
             if not takes_more(left):
                 break
             rows += self._acquire(connection, left, WantedTypes(due[start : start + TYPES_AT_ONCE], apart=True))
@@ -154,16 +159,11 @@ class OrderedAcquire(ABC):
 
     def prepare(self, connection: Connection, types: WantedTypes) -> None:
         for any_size in (True, False):
-            self._statement(types, any_size).prepare(connection)
-
-    def _statement(self, types: WantedTypes, any_size: bool) -> Statement:
-        shape = (types.shape, any_size)
-        if shape not in self._by_shape:
-            self._by_shape[shape] = Statement(self._of_shape(*shape))
-        return self._by_shape[shape]
+            self._statement(types.shape, any_size).prepare(connection)
 
     @abstractmethod
-    def _of_shape(self, types: TypesShape | None, any_size: bool) -> Update | Select[Any]: ...
+    def _build(self, types: TypesShape | None, any_size: bool) -> Statement:
+        """Return the first statement of an acquire; `any_size`: each row is within the budget, whatever its size."""
 
     @abstractmethod
     def _acquire(self, connection: Connection, parameters: Parameters, types: WantedTypes) -> Sequence[ClaimedRow]: ...
@@ -173,15 +173,15 @@ class ReturningAcquire(OrderedAcquire):
     """UPDATE … RETURNING; a subquery selects the keys, and locks the rows where the database has row locks."""
 
     def _acquire(self, connection: Connection, parameters: Parameters, types: WantedTypes) -> Sequence[ClaimedRow]:
-        statement = self._statement(types, parameters["limit"] <= parameters["least"])
+        statement = self._statement(types.shape, parameters["limit"] <= parameters["least"])
         return _earliest_first(statement.rows(connection, {**parameters, **types.parameters}))
 
-    def _of_shape(self, types: TypesShape | None, any_size: bool) -> Update:
+    def _build(self, types: TypesShape | None, any_size: bool) -> Statement:
         chosen = self._statements.due(types, locked=True) if any_size else self._statements.due_within(types)
         due = chosen.subquery()
         keys = self._dialect.among(self._table.c.key, select(due.c.key))
         now = now_ms() if any_size else now_once()
-        return self._statements.claim(keys, now=now).returning(*self._statements.claimed)
+        return Statement(self._statements.claim(keys, now=now).returning(*self._statements.claimed))
 
 
 class SelectingAcquire(OrderedAcquire):
@@ -232,15 +232,15 @@ class SelectingAcquire(OrderedAcquire):
     def _candidates(self, connection: Connection, parameters: Parameters, types: WantedTypes) -> list[str]:
         limit, least = parameters["limit"], parameters["least"]
         values = {**parameters, **types.parameters, "limit": limit * self._windows}
-        rows = self._statement(types, limit <= least).rows(connection, values)
+        rows = self._statement(types.shape, limit <= least).rows(connection, values)
         start = random.randrange(0, max(len(rows), 1), limit)
         chosen = rows[start : start + limit]
         if limit > least:
             chosen = chosen[: count_within([size for _, _, size in chosen], parameters["budget"], least)]
         return [row[0] for row in chosen]
 
-    def _of_shape(self, types: TypesShape | None, any_size: bool) -> Select[Any]:
-        return self._statements.due(types, sized=not any_size)
+    def _build(self, types: TypesShape | None, any_size: bool) -> Statement:
+        return Statement(self._statements.due(types, sized=not any_size))
 
 
 def ordered_acquire(dialect: type[Dialect], table: Table, statements: LeaseStatements) -> OrderedAcquire:

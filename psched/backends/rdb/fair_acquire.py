@@ -10,10 +10,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, Table, bindparam, func, select
 
-from psched.backends.common.rows import CLAIMED_OF_TASK
 from psched.backends.rdb.acquire import (
     TYPES_AT_ONCE,
     ClaimedRow,
@@ -35,7 +35,6 @@ from psched.clock import monotonic
 
 _FRESH = 1.0
 """Seconds until bands are read again although the known bands have enough rows; one band is never read again."""
-_SIZE = CLAIMED_OF_TASK.index("size")
 _MOST_USERS = 20
 """Users in one transaction, divided by the bands and by types that are read apart: each combination costs a read."""
 _MOST_CUT_OFF = 100
@@ -64,7 +63,7 @@ class FairAcquire:
         is_fresh = _is_plain(self._bands) or monotonic() < self._read_bands_at
         known = self._bands if is_fresh else self._read_bands(connection)
         rows = self._acquire(connection, known, parameters, types)
-        left = _after(parameters, rows)
+        left = after_rows(parameters, rows)
         if takes_more(left) and is_fresh and not set(found := self._read_bands(connection)) <= set(known):
             rows += self._acquire(connection, found, left, types)
         return rows
@@ -87,10 +86,11 @@ class FairAcquire:
             seen = [user for name, user in self.cut_off.items() if name != NO_USER and some == types]
             waiting = self._waiting_users.find(connection, bands, some, parameters["limit"], seen)
             if any(user.name != NO_USER for user in waiting):
-                return _AcquireInTurn(self, connection, bands, parameters, some, waiting).acquire()
+                by_name = {user.name: user for user in waiting}
+                return _AcquireInTurn(self, connection, bands, parameters, some, by_name).acquire()
         rows: list[ClaimedRow] = []
         for band in bands:
-            left = _after(parameters, rows)
+            left = after_rows(parameters, rows)
             if not has_users(band) and takes_more(left):
                 known_above = ABOVE_ALL_BANDS if _is_plain(bands) else band
                 rows += self._in_band.acquire(connection, {**left, "of_band": band, "known_above": known_above}, types)
@@ -114,31 +114,21 @@ class FairAcquire:
         return WantedTypes(tuple(sorted(some)), apart=True)
 
 
+@dataclass
 class _AcquireInTurn:
     """One acquire of rows of the users `waiting`; the rows without user count as one more user, `NO_USER`."""
 
-    def __init__(
-        self,
-        strategy: FairAcquire,
-        connection: Connection,
-        bands: Sequence[int],
-        parameters: Parameters,
-        types: WantedTypes,
-        waiting: Sequence[WaitingUser],
-    ) -> None:
-        self._strategy = strategy
-        self._database = strategy.database
-        self._statements = strategy.statements
-        self._connection = connection
-        self._bands = bands
-        self._left = parameters
-        self._types = types
-        self._waiting = {user.name: user for user in waiting}
-        self._had_turn: dict[str, WaitingUser] = {}
-        self._served: set[str] = set()
-        self._busy: list[WaitingUser] = []
-        self._rows: list[ClaimedRow] = []
-        self._is_cut = False
+    strategy: FairAcquire
+    connection: Connection
+    bands: Sequence[int]
+    left: Parameters
+    types: WantedTypes
+    waiting: dict[str, WaitingUser]
+    had_turn: dict[str, WaitingUser] = field(default_factory=dict)
+    served: set[str] = field(default_factory=set)
+    busy: list[WaitingUser] = field(default_factory=list)
+    rows: list[ClaimedRow] = field(default_factory=list)
+    is_cut: bool = False
 
     def acquire(self) -> list[ClaimedRow]:
         """Lease rows round by round; the share that one user does not need goes to the other users.
@@ -146,21 +136,21 @@ class _AcquireInTurn:
         A user whose rows another worker is acquiring is waited for only when there are no other rows. A user who gets
         no row, since the data of others has all bytes of this acquire, is first in the next acquire.
         """
-        cut_off = self._strategy.cut_off
+        cut_off = self.strategy.cut_off
         for _ in range(_ROUNDS):
-            first = [user for user in cut_off if user not in self._served]
-            order = turns(self._waiting.values(), self._left["limit"], first)
-            if not order or not takes_more(self._left):
+            first = [user for user in cut_off if user not in self.served]
+            order = turns(self.waiting.values(), self.left["limit"], first)
+            if not order or not takes_more(self.left):
                 break
             self._take_turns(order)
-        if not self._rows and self._busy:
-            only = self._busy[0]
-            self._waiting = {only.name: only}
-            self._take_turns(turns([only], self._left["limit"]), patient=True)
-        is_cut = self._is_cut or self._left["budget"] <= 0
-        found = {**cut_off, **(self._had_turn if is_cut else {})}
-        self._strategy.cut_off = {user: found[user] for user in list(found)[:_MOST_CUT_OFF] if user not in self._served}
-        return self._rows
+        if not self.rows and self.busy:
+            only = self.busy[0]
+            self.waiting = {only.name: only}
+            self._take_turns(turns([only], self.left["limit"]), patient=True)
+        is_cut = self.is_cut or self.left["budget"] <= 0
+        found = {**cut_off, **(self.had_turn if is_cut else {})}
+        self.strategy.cut_off = {user: found[user] for user in list(found)[:_MOST_CUT_OFF] if user not in self.served}
+        return self.rows
 
     def _take_turns(self, order: Sequence[str], patient: bool = False) -> None:
         """Lease a row for each turn in `order`, of as many users as one transaction may have.
@@ -168,19 +158,19 @@ class _AcquireInTurn:
         A user with fewer rows than his share has no more due rows, or his next row is too large.
         """
         shares = Counter(order)
-        self._had_turn |= {user: self._waiting[user] for user in shares if user not in self._served}
-        most = max(1, _MOST_USERS // max(1, len(self._bands) * len(self._types.each())))
+        self.had_turn |= {user: self.waiting[user] for user in shares if user not in self.served}
+        most = max(1, _MOST_USERS // max(1, len(self.bands) * len(self.types.each())))
         shares = Counter({user: shares[user] for user in list(shares)[:most]})
         got, busy, cut = self._lease([user for user in order if user in shares], shares, patient)
         for user, share in shares.items():
-            waiting = self._waiting.pop(user)
+            waiting = self.waiting.pop(user)
             if user in busy:
-                self._busy.append(waiting)
+                self.busy.append(waiting)
             elif got[user] >= share:
-                self._waiting[user] = waiting.took(share)
+                self.waiting[user] = waiting.took(share)
             if got[user] or user not in cut:
-                self._served.add(user)
-        self._is_cut = self._is_cut or bool(cut)
+                self.served.add(user)
+        self.is_cut = self.is_cut or bool(cut)
 
     def _lease(
         self, order: Sequence[str], shares: Mapping[str, int], patient: bool
@@ -192,24 +182,24 @@ class _AcquireInTurn:
         two workers could wait for each other.
         """
         users = [user for user in shares if user != NO_USER]
-        statements = self._statements
-        with self._database.transaction(self._connection):
+        statements = self.strategy.statements
+        with self.strategy.database.transaction(self.connection):
             lock = statements.lock if patient else statements.lock_free
-            free = set(self._connection.execute(lock, {"users": users}).scalars()) if users else set()
+            free = set(self.connection.execute(lock, {"users": users}).scalars()) if users else set()
             mine = {user: share for user, share in shares.items() if user in free or user == NO_USER}
             chosen, cut = self._choose([user for user in order if user in mine], mine)
-            values = {**self._left, "keys": list(chosen)}
+            values = {**self.left, "keys": list(chosen)}
             rows: Sequence[ClaimedRow] = []
             if chosen:
-                leased = self._connection.execute(statements.claim, values)
-                rows = leased.all() if self._database.dialect.returning else []
-                self._connection.execute(statements.change, {"users": list(free)})
-        if chosen and not self._database.dialect.returning:
-            rows = self._connection.execute(statements.claimed, values).all()
+                leased = self.connection.execute(statements.claim, values)
+                rows = leased.all() if self.strategy.database.dialect.returning else []
+                self.connection.execute(statements.change, {"users": list(free)})
+        if chosen and not self.strategy.database.dialect.returning:
+            rows = self.connection.execute(statements.claimed, values).all()
         by_key = {row[0]: row for row in rows}
         in_order = [by_key[key] for key in chosen if key in by_key]
-        self._rows += in_order
-        self._left = _after(self._left, in_order)
+        self.rows += in_order
+        self.left = after_rows(self.left, in_order)
         return Counter(chosen[row[0]] for row in in_order), shares.keys() - mine.keys(), cut
 
     def _choose(self, order: Sequence[str], shares: Mapping[str, int]) -> tuple[dict[str, str], Collection[str]]:
@@ -221,7 +211,7 @@ class _AcquireInTurn:
         due = self._due(shares) if shares else {}
         chosen: dict[str, str] = {}
         cut: set[str] = set()
-        budget, least = self._left["budget"], self._left["least"]
+        budget, least = self.left["budget"], self.left["least"]
         for user in order:
             row = next(due[user], None) if user in due else None
             if row is None:
@@ -243,10 +233,10 @@ class _AcquireInTurn:
         """Return the number of running tasks of each user and their least `max_running`; ends expired leases first."""
         if not users:
             return {}
-        rows = self._connection.execute(self._statements.leased, {"users": users}).all()
+        rows = self.connection.execute(self.strategy.statements.leased, {"users": users}).all()
         if any(row.leased > row.live for row in rows):
-            self._connection.execute(self._statements.end_expired, {"users": users})
-            rows = self._connection.execute(self._statements.leased, {"users": users}).all()
+            self.connection.execute(self.strategy.statements.end_expired, {"users": users})
+            rows = self.connection.execute(self.strategy.statements.leased, {"users": users}).all()
         return {row.user_name: (row.live, row.most) for row in rows}
 
     def _due(self, shares: Mapping[str, int]) -> dict[str, Iterator[RowMapping]]:
@@ -254,23 +244,19 @@ class _AcquireInTurn:
         parts = [
             (user, band, types)
             for user in shares
-            for band in self._bands
+            for band in self.bands
             if has_users(band) == (user != NO_USER)
-            for types in self._types.each()
+            for types in self.types.each()
         ]
-        values: Parameters = {} if self._types.apart else dict(self._types.parameters)
+        values: Parameters = {} if self.types.apart else dict(self.types.parameters)
         for number, (user, band, types) in enumerate(parts):
             values |= {f"user_{number}": user, f"band_{number}": band, f"limit_{number}": shares[user]}
             values |= {f"type_{number}": type_ for type_ in types.types or () if types.apart}
-        found = self._connection.execute(self._statements.due(parts), values).mappings().all()
+        found = self.connection.execute(self.strategy.statements.due(parts), values).mappings().all()
         rows: defaultdict[str, list[RowMapping]] = defaultdict(list)
         for row in sorted(found, key=lambda row: (-parts[row["part"]][1], row["due"], row["key"])):
             rows[parts[row["part"]][0]].append(row)
         return {user: iter(due) for user, due in rows.items()}
-
-
-def _after(parameters: Parameters, rows: Sequence[ClaimedRow]) -> Parameters:
-    return after_rows(parameters, [row[_SIZE] for row in rows])
 
 
 def _is_plain(bands: Collection[int]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from sqlalchemy import (
@@ -21,13 +22,13 @@ from sqlalchemy import (
     update,
 )
 
-from psched.backends.common.rows import RUNNING, WAITING
+from psched.backends.common.rows import EXPIRED, RUNNING, WAITING
 from psched.backends.rdb.acquire import WantedTypes
 from psched.backends.rdb.lease_statements import (
     LeaseStatements,
     TypesShape,
     among_types,
-    expired,
+    has_no_run,
     next_fence,
     size_column,
 )
@@ -56,7 +57,7 @@ class UserStatements:
         c = table.c
         self._dialect = dialect
         self._table = table
-        self._windows: dict[TypesShape | None, Select[Any]] = {}
+        self.window = cache(self._window)
         self._due: dict[tuple[Any, ...], Select[Any]] = {}
         of_some = users.c.user_name.in_(bindparam("users", expanding=True))
         self.lock = select(users.c.user_name).where(of_some).with_for_update()
@@ -76,9 +77,18 @@ class UserStatements:
             c.user_name == NO_USER, c.holder > "", c.status == RUNNING, is_live
         )
         # MariaDB assigns from left to right, and reads assigned values: `status` is read before it is written.
-        ending = {**expired(table), "status": WAITING, "holder": None, "fence": next_fence(table), "updated": now_ms()}
-        ordered = [(c[name], value) for name, value in ending.items()]
-        self.end_expired = update(table).where(*leased, c.due <= now_ms()).ordered_values(*ordered)
+        self.end_expired = (
+            update(table)
+            .where(*leased, c.due <= now_ms())
+            .ordered_values(
+                (c.attempts, case((has_no_run(table), c.attempts - 1), else_=c.attempts)),
+                (c.taken_ahead, EXPIRED),
+                (c.status, WAITING),
+                (c.holder, None),
+                (c.fence, next_fence(table)),
+                (c.updated, now_ms()),
+            )
+        )
 
         statements = cached(LeaseStatements, dialect, table)
         of_keys = c.key.in_(bindparam("keys", expanding=True))
@@ -97,14 +107,12 @@ class UserStatements:
         """Return the SELECT of the first row of the user after :user by name, in :of_band; of :type_0 if `of_type`."""
         return self._next_user[of_type]
 
-    def window(self, types: TypesShape | None) -> Select[Any]:
+    def _window(self, types: TypesShape | None) -> Select[Any]:
         """Return the SELECT of the :limit rows in :of_band that have been due longest, of the wanted types."""
-        if types not in self._windows:
-            c = self._table.c
-            due = select(c.user_name, c.due, c.max_running).where(c.band == bindparam("of_band"), c.due <= now_ms())
-            window = due.order_by(c.due, c.key).limit(bindparam("limit"))
-            self._windows[types] = window if types is None else window.where(self._of_types(types))
-        return self._windows[types]
+        c = self._table.c
+        due = select(c.user_name, c.due, c.max_running).where(c.band == bindparam("of_band"), c.due <= now_ms())
+        window = due.order_by(c.due, c.key).limit(bindparam("limit"))
+        return window if types is None else window.where(self._of_types(types))
 
     def due(self, parts: Sequence[Part]) -> Select[Any]:
         """Return the SELECT of the due rows of each of `parts`, with the number of the part.

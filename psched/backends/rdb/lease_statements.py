@@ -59,14 +59,14 @@ def constant(value: str | int) -> ColumnElement[Any]:
 
 def one_more(column: ColumnElement[int], most: int = 2**31 - 1) -> ColumnElement[int]:
     """Return `column` + 1, but at most `most`: an overflow in one row would fail the statement for all rows."""
-    return case((column < literal_column(str(most)), column + literal_column("1")), else_=column)
+    return case((column < constant(most), column + constant(1)), else_=column)
 
 
 def size_column(table: Table) -> ColumnElement[int]:
     """Return the bytes of a row's data as `size`. An invalid size counts as a whole batch."""
     size = table.c.size
-    is_usual = size.between(literal_column("0"), literal_column(str(MAX_BATCH_SIZE)))
-    return case((is_usual, size), else_=literal_column(str(MAX_BATCH_SIZE))).label("size")
+    is_usual = size.between(constant(0), constant(MAX_BATCH_SIZE))
+    return case((is_usual, size), else_=constant(MAX_BATCH_SIZE)).label("size")
 
 
 _NOW = now_ms()
@@ -81,37 +81,16 @@ def next_fence(table: Table, now: ColumnElement[int] = _NOW) -> ColumnElement[in
     return larger_of(one_more(table.c.fence, 2**63 - 1), now)
 
 
-def expired(table: Table) -> dict[str, Any]:
-    """Return the columns that make a running row with an expired lease wait again."""
-    c = table.c
-    attempts = case((_has_no_run(table), c.attempts - literal_column("1")), else_=c.attempts)
-    return {"attempts": attempts, "taken_ahead": EXPIRED}
-
-
-def _has_no_run(table: Table) -> ColumnElement[bool]:
+def has_no_run(table: Table) -> ColumnElement[bool]:
     """Return the condition that no run is recorded as begun under a row's lease, which may have expired."""
-    c = table.c
-    return and_(
-        c.status == constant(RUNNING), c.taken_ahead.in_([literal_column(str(AHEAD)), literal_column(str(AHEAD_AGAIN))])
-    )
+    return and_(table.c.status == constant(RUNNING), table.c.taken_ahead.in_([constant(AHEAD), constant(AHEAD_AGAIN)]))
 
 
 def _ahead(table: Table) -> ColumnElement[int]:
-    """Return the SQL for the new value of the column `taken_ahead`.
-
-    Parameter :ahead: 1 for a prefetch, 0 if the run begins now.
-    """
+    """Return the new value of the column `taken_ahead`; :ahead is 1 for a prefetch, 0 if the run begins now."""
     ahead = bindparam("ahead", type_=Integer)
-    has_expired = or_(table.c.status == constant(RUNNING), table.c.taken_ahead == literal_column(str(EXPIRED)))
-    return case((has_expired, ahead * literal_column(str(AHEAD_AGAIN))), else_=ahead)
-
-
-def held_by(table: Table, holder: ColumnElement[str]) -> ColumnElement[bool]:
-    """Return the condition that `holder` holds the row, using no index.
-
-    The key finds the row. With statistics of an idle table a planner would prefer to read all rows of `holder`.
-    """
-    return func.coalesce(table.c.holder, literal_column("''")) == holder
+    has_expired = or_(table.c.status == constant(RUNNING), table.c.taken_ahead == constant(EXPIRED))
+    return case((has_expired, ahead * constant(AHEAD_AGAIN)), else_=ahead)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +110,7 @@ def among_types(dialect: type[Dialect], table: Table, types: TypesShape) -> Colu
 
     The types are one parameter; on MariaDB and MySQL, whose planners would join it, one parameter per type.
     """
-    in_no_index = table.c.type.concat(literal_column("''"))
+    in_no_index = table.c.type.concat(constant(""))
     if dialect.groups_by_index:
         return in_no_index.in_(_type_parameters(table, types))
     return dialect.among(in_no_index, select(wanted_types(table).c.wanted_type))
@@ -158,7 +137,9 @@ class LeaseStatements:
         self._lease = [table.c[name] for name in ("key", "fence", "due", "claim", "nonce", *flags)]
         self._ended = {"status": constant(WAITING), "holder": null()}
         self._is_running = table.c.status == constant(RUNNING)
-        self._holder = bindparam("lease_holder", type_=table.c.holder.type)
+        # The key finds the row. With statistics of an idle table a planner would read all rows of the holder.
+        in_no_index = func.coalesce(table.c.holder, constant(""))
+        self._is_holder = in_no_index == bindparam("lease_holder", type_=table.c.holder.type)
         self.claimed = [table.c[name] for name in table.info["claimed"]]
         self.read = select(*table.c).where(table.c.key == bindparam("lease_key"))
         without_data = [column for column in table.c if column is not table.c.data]
@@ -166,7 +147,7 @@ class LeaseStatements:
         self.read_many = select(*without_data).where(of_keys)
         self.release = BulkUpdate(LEASE_TYPES, self._releasing)
         self.retry = BulkUpdate(_RETRY_TYPES, self._retrying)
-        held = (of_keys, held_by(table, self._holder), self._is_running)
+        held = (of_keys, self._is_holder, self._is_running)
         self.held = select(*self._lease).where(*held)
         self.extend = self._extending(held)
         self.extend_begun = self._extending(held, taken_ahead=0)
@@ -177,8 +158,7 @@ class LeaseStatements:
         """Return the UPDATE that writes `values` to each row under the lease in `row`; the holder is :lease_holder."""
         c = self._table.c
         lease = (c.key == row["key"], c.fence == row["fence"], c.claim == row["claim"])
-        ours = (*lease, held_by(self._table, self._holder), self._is_running)
-        return update(self._table).where(*ours).values(updated=now, **values)
+        return update(self._table).where(*lease, self._is_holder, self._is_running).values(updated=now, **values)
 
     def settling(self, row: GivenColumns, now: ColumnElement[int], outcome: Outcome, **values: Any) -> Update:
         """Return the UPDATE that ends the leases with `outcome` and writes `values`."""
@@ -254,7 +234,7 @@ class LeaseStatements:
         return rows.ordered_values(
             (c.ready, ready),
             (c.due, now + bindparam("alive", type_=BigInteger)),
-            (c.attempts, case((_has_no_run(self._table), c.attempts), else_=one_more(c.attempts))),
+            (c.attempts, case((has_no_run(self._table), c.attempts), else_=one_more(c.attempts))),
             (c.taken_ahead, ahead),
             (c.status, constant(RUNNING)),
             (c.fence, next_fence(self._table, now)),

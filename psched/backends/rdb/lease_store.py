@@ -49,12 +49,14 @@ class RdbLeaseStore(SqlStore):
         database: Database,
         settings: StoreSettings,
         read_claim: Callable[[str, int, Sequence[Any]], Claim],
+        read: Callable[[Mapping[Any, Any], int], Any],
         table: Table,
         *others: Table,
         strategy: AcquireStrategy | None = None,
     ) -> None:
         """`read_claim` makes a claim of the holder, the most bytes of data, and the columns `LeaseStatements.claimed`.
 
+        `read` makes a schedule or task of a row and the most bytes of data.
         `others`: the tables that belong to `table`, besides that of failures. `strategy`: how due rows are chosen and
         leased; None: the earliest first.
         """
@@ -71,6 +73,7 @@ class RdbLeaseStore(SqlStore):
         self.nodes = RdbNodes(database, table.name)
         self.failures: RdbFailures = RdbFailures(database, failures, settings.holder)
         self._keeps_failures = settings.keeps_failures
+        self._read: Callable[[Mapping[Any, Any]], Any] = lambda row: read(row, settings.max_data_size)
         self._read_claim = partial(read_claim, settings.holder, settings.max_data_size)
         self.begin_anew()
         fork_safety.register_for_fork(self)
@@ -167,6 +170,10 @@ class RdbLeaseStore(SqlStore):
             return changed.mappings().all()
 
         return self._database.run(work)
+
+    def get(self, key: str) -> Any:
+        row = self._database.run(lambda connection, _: self._row(connection, key))
+        return None if row is None else self._read(row)
 
     def release_many(self, leases: Sequence[Lease], until: float) -> list[ScheduleError | None]:
         return self._settle_many(self.lease_statements.release, RELEASED, leases, until)

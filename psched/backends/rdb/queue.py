@@ -58,7 +58,7 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
         tasks = table_named(queue_table, table, database.dialect.partial_indexes)
         users = table_named(users_table, table)
         strategy = FairAcquire(database, tasks, users)
-        super().__init__(database, settings, claimed_task, tasks, users, strategy=strategy)
+        super().__init__(database, settings, claimed_task, read_task, tasks, users, strategy=strategy)
         self._batched_acquire = BatchedAcquire(self._acquire)
         self._inserts = RowInserts(database, self._table, cached(task_insert, type(database.dialect), self._table))
         self._statements = cached(QueueStatements, self.lease_statements, self._table, users)
@@ -74,10 +74,6 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
 
     def submit(self, tasks: Sequence[NewTask], connection: Any = None) -> builtins.list[str]:
         return self._inserts.insert([task_columns(task, self.max_data_size) for task in tasks], connection)
-
-    def get(self, key: str) -> TaskRow | None:
-        row = self._database.run(lambda connection, _: self._row(connection, key))
-        return None if row is None else self._read(row)
 
     def list(self, wanted: TaskFilter) -> Iterator[TaskRow]:
         c = self._table.c
@@ -182,9 +178,6 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
         done, row = self._database.run(work)
         if not done:
             raise _refusal(key, row)
-
-    def _read(self, row: Mapping[Any, Any]) -> TaskRow:
-        return read_task(row, self.max_data_size)
 
 
 def _milliseconds(retention: float | None) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -56,8 +56,9 @@ from psched.store.ledger import FAILED, MODIFY, Entry, OnCommit, Step
 class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
     def __init__(self, database: Database, table: str, settings: StoreSettings) -> None:
         """Connects to nothing yet. Raises ConfigError for a name that cannot be a table's."""
+        rows = table_named(schedules_table, table)
         others = table_named(ledger_table, table), table_named(changes_table, table)
-        super().__init__(database, settings, claimed_schedule, table_named(schedules_table, table), *others)
+        super().__init__(database, settings, claimed_schedule, read_schedule, rows, *others)
         self._records = cached(LedgerWriter, type(database.dialect), self._table, *others, settings.reckoning)
         self.ledger = SqlLedger(database, *others)
         self.alerts = RdbOverdueAlerts(database, self._table)
@@ -70,16 +71,9 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
     def add_many(self, schedules: Sequence[ScheduleRow]) -> builtins.list[str]:
         return self._inserts.insert([schedule_columns(row, self.max_data_size) for row in schedules])
 
-    def get(self, key: str) -> ScheduleRow | None:
-        row = self._database.run(lambda connection, _: self._row(connection, key))
-        return None if row is None else self._read_row(row)
-
-    def _read_row(self, row: Mapping[Any, Any]) -> ScheduleRow:
-        return read_schedule(row, self.max_data_size)
-
     def list(self) -> Iterator[ScheduleRow]:
         c = self._table.c
-        return map(self._read_row, read_pages(self._database, select(*c), c.key, c.due))
+        return map(self._read, read_pages(self._database, select(*c), c.key, c.due))
 
     def long_due(self, age: float, limit: int) -> builtins.list[ScheduleRow]:
         return self._aged(self._long_due, age, limit)
@@ -177,7 +171,8 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
         if not answers:
             return None
         (answer,) = answers
-        if isinstance(answer, NotFoundError | OutcomeUnknownError) and self._is_on_record(row, lease, until):
+        is_unknown = isinstance(answer, NotFoundError | OutcomeUnknownError)
+        if is_unknown and self._database.run(lambda own, _: self._records.has(own, row, lease), until):
             return None if uncertain else finished_before(lease)
         return read_schedule({**answer, "data": "{}"}) if isinstance(answer, RowMapping) else answer
 
@@ -202,10 +197,6 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
         self._advance_and_record.prepare(connection)
         self._advance.prepare(connection, one_row=False)
         self._records.entries.prepare(connection, one_row=False)
-
-    def _is_on_record(self, row: ScheduleRow, lease: Lease, until: float) -> bool:
-        """Return whether the ledger says that this lease has already settled the occurrence in `row`."""
-        return self._database.run(lambda connection, _: self._records.has(connection, row, lease), until)
 
     def _aged(self, statement: Select[Any], age: float, limit: int) -> builtins.list[ScheduleRow]:
         values = {"age": milliseconds(age), "limit": limit}
