@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from typing import Any
 
 from psched.backends.common.rows import LAST_ERROR_LENGTH, milliseconds, read_failure, read_overdue
 from psched.backends.redis.ledger import Run
@@ -16,6 +15,8 @@ from psched.store.alerts import Overdue, UnreportedFailure
 
 
 class RedisOverdueAlerts:
+    """Implements `OverdueAlerts` on the schedules of a table."""
+
     def __init__(self, run: Run) -> None:
         self._run = run
 
@@ -33,17 +34,17 @@ class RedisOverdueAlerts:
         self._run("record_alert", overdue.key, milliseconds(overdue.scheduled_time))
 
     def _found(self, limit: int, unreported: int) -> list[Overdue]:
-        found = self._run("overdue", limit, unreported)
-        return [read_overdue(_regular(stored(key, row)) | {"now": int(now)}) for key, row, now in found]
-
-
-def _regular(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row whose `next_time` is the next regular occurrence, also when an extra run comes first."""
-    return row if row["regular_time"] is None else row | {"next_time": row["regular_time"]}
+        overdue = []
+        for key, fields, now in self._run("overdue", limit, unreported):
+            row = stored(key, fields)
+            if row["regular_time"] is not None:  # an extra run comes before the regular occurrence
+                row["next_time"] = row["regular_time"]
+            overdue.append(read_overdue(row | {"now": int(now)}))
+        return overdue
 
 
 class RedisFailures:
-    """`UnreportedFailures` in two keys of a table."""
+    """Implements `UnreportedFailures` on a table of either kind."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -59,7 +60,7 @@ class RedisFailures:
 
 
 def failure_words(claim: Claim, error: str | None, holder: str) -> list[str]:
-    """Return a failure as scripts take it: its name, and the members of a JSON object."""
+    """Return the arguments of `keep_failure` in alerts.lua: the failure's name, and the members of a JSON object."""
     row = claim.row
     known = {
         "key": row.key,
@@ -74,7 +75,7 @@ def failure_words(claim: Claim, error: str | None, holder: str) -> list[str]:
 
 
 NO_FAILURE = ["", ""]
-"""`failure_words` of a run that has not failed for good."""
+"""The same arguments for a run that has not failed for good."""
 
 
 def _name(key: str, time: int, fence: int) -> str:

@@ -105,7 +105,7 @@ class RedisLeaseStore(LeaseStore):
             return rows
 
         found = self._server.run(work)
-        self._log_unreadable([row for row in found if not row[1]])
+        self._drop_unreadable([row for row in found if not row[1]])
         return [self._claimed(key, row) for key, row, *_ in found if row]
 
     def next_due(self, types: Collection[str] | None = None, accepts: Accepts | None = None) -> float | None:
@@ -174,7 +174,7 @@ class RedisLeaseStore(LeaseStore):
         """Run the script of `verb`, which must be safe to run twice."""
         return self._server.run(lambda _: self._call(verb, *arguments))
 
-    def _get(self, key: str) -> Mapping[str, Any] | None:
+    def _get(self, key: str) -> dict[str, Any] | None:
         found = self._run("get", key)
         return stored(key, found) if found else None
 
@@ -223,8 +223,8 @@ class RedisLeaseStore(LeaseStore):
     def _lease_words(self, lease: Lease) -> tuple[Argument, Argument]:
         return lease.key, f"{lease.fence}:{lease.claim}:{self._holder}"
 
-    def _log_unreadable(self, unreadable: Sequence[Answer]) -> None:
-        """Log keys without a valid row, which the script has removed from its sets."""
+    def _drop_unreadable(self, unreadable: Sequence[Answer]) -> None:
+        """Log the keys that have no valid row. The script has removed them from its sets."""
         for key in (found[0].decode(errors="replace") for found in unreadable):
             row = f"{self._table.prefix}row:{key}"
             log.error("key=%s cannot be run: %s is no hash, or gone; delete what is left of it", key, row)

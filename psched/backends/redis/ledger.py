@@ -78,11 +78,7 @@ def _entry(key: str, entry: bytes) -> Mapping[str, Any]:
 
 def _object(text: bytes) -> dict[str, Any]:
     """Return a JSON object whose missing members are None; empty for invalid JSON."""
-    found: dict[str, Any] = defaultdict(_nothing)
+    found: dict[str, Any] = defaultdict(lambda: None)
     with contextlib.suppress(ValueError, TypeError):
         found.update(json.loads(text.decode(errors="replace")))
     return found
-
-
-def _nothing() -> None:
-    return None

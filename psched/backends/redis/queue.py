@@ -112,9 +112,9 @@ class RedisTaskStore(RedisLeaseStore, TaskStore):
     def purge(self, limit: int) -> int:
         return int(self._run("purge", limit))
 
-    def _log_unreadable(self, unreadable: Sequence[Sequence[Any]]) -> None:
-        """Log keys without a valid row; search all users for the room that lost runs still take."""
-        super()._log_unreadable(unreadable)
+    def _drop_unreadable(self, unreadable: Sequence[Sequence[Any]]) -> None:
+        """Log the keys, and remove lost runs from the running tasks of all users, as their users are not known."""
+        super()._drop_unreadable(unreadable)
         keys = [found[0] for found in unreadable if len(found) > 2]
         if keys:
             runs = f"{self._table.prefix}run:"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections import ChainMap, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any
 
 from psched.backends.common import rows
 from psched.backends.common.rows import CLAIMED_OF_SCHEDULE, CLAIMED_OF_TASK, entry_columns, read_schedule
@@ -25,16 +25,12 @@ _TEXTS = frozenset(
 
 def stored(key: str | bytes, found: Sequence[bytes]) -> dict[str, Any]:
     """Return a row from its key and the fields and values of its hash; a missing field is None."""
-    row: dict[str, Any] = defaultdict(_nothing)
+    row: dict[str, Any] = defaultdict(lambda: None)
     for place in range(0, len(found), 2):
         name, read = _field(found[place])
         row[name] = read(found[place + 1])
     row["key"] = _text(key) if isinstance(key, bytes) else key
     return row
-
-
-def _nothing() -> None:
-    return None
 
 
 @lru_cache(maxsize=256)  # each row has the same few
@@ -59,13 +55,14 @@ def _text(value: bytes) -> str | bytes:
         return value
 
 
-def read_row(row: Mapping[str, Any], max_data_size: int = MAX_DATA_SIZE) -> ScheduleRow:
-    """Return a stored schedule; an invalid field becomes its `problem`. Rows of other programs may have no version."""
-    missing: dict[str, Any] = {} if row["catch_up"] is not None else {"catch_up": "all"}
-    if not isinstance(row["version"], int):
-        missing |= {"version": 0}
-    whole = ChainMap(missing, cast("dict[str, Any]", row)) if missing else row
-    return read_schedule(whole, max_data_size)
+def read_row(row: dict[str, Any], max_data_size: int = MAX_DATA_SIZE) -> ScheduleRow:
+    """Return a stored schedule. An invalid field becomes its `problem`.
+
+    A row that another program has created may have neither `catch_up` nor `version`.
+    """
+    catch_up = "all" if row["catch_up"] is None else row["catch_up"]
+    version = row["version"] if isinstance(row["version"], int) else 0
+    return read_schedule(row | {"catch_up": catch_up, "version": version}, max_data_size)
 
 
 _OF_SCHEDULE = [_field(name.encode())[1] for name in CLAIMED_OF_SCHEDULE[1:]]

@@ -71,7 +71,7 @@ class RedisScheduleStore(RedisLeaseStore, ScheduleStore):
         row = self._get(key)
         return None if row is None else self._read_row(row)
 
-    def _read_row(self, row: Mapping[str, Any]) -> ScheduleRow:
+    def _read_row(self, row: dict[str, Any]) -> ScheduleRow:
         return read_row(row, self.max_data_size)
 
     def list(self) -> Iterator[ScheduleRow]:

@@ -39,35 +39,36 @@ class Table:
         return f"{self.prefix}meta"
 
     def create(self) -> None:
-        problem = self._server.run(lambda _: self._create())
-        if problem is not None:
-            raise ConfigError(problem)
+        self._require(creates=True)
 
     def check(self) -> None:
-        problem = self._server.run(lambda _: self._unfit() or self._problem())
-        if problem is not None:
-            raise ConfigError(problem)
+        self._require(creates=False)
         warning = self._server.run(lambda _: self._eviction())
         if warning is not None:
             log.warning("table=%s %s", self.name, warning)
 
     def diagnose(self) -> Iterator[Finding]:
-        problem = self._server.run(lambda _: self._unfit() or self._problem())
+        problem = self._server.run(lambda _: self._problem())
         yield Finding("table", problem is None, f"{self.name} is there" if problem is None else problem)
         if problem is None:
             yield from self._server.run(lambda _: list(self._findings()))
 
-    def _create(self) -> str | None:
-        unfit = self._unfit()
-        if unfit is not None:
-            return unfit
-        client = self._server.client()
-        client.hsetnx(self.meta, "layout", self._layout)
-        client.hsetnx(self.meta, "kind", self.kind)
-        return self._problem()
+    def _require(self, creates: bool) -> None:
+        problem = self._server.run(lambda _: self._problem(creates))
+        if problem is not None:
+            raise ConfigError(problem)
 
-    def _problem(self) -> str | None:
-        kind, layout = self._server.client().hmget(self.meta, "kind", "layout")
+    def _problem(self, creates: bool = False) -> str | None:
+        """Return why the table cannot be used, or None. With `creates`, create it before if it does not exist."""
+        version = str(self._info("server").get("redis_version", ""))
+        numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+        if numbers and numbers < _OLDEST:
+            return f"Redis {version} is too old: 6.0 or later is needed"
+        client = self._server.client()
+        if creates:
+            client.hsetnx(self.meta, "layout", self._layout)
+            client.hsetnx(self.meta, "kind", self.kind)
+        kind, layout = client.hmget(self.meta, "kind", "layout")
         if kind is None or layout is None:
             return f"the table {self.name} does not exist; create it with: psched init (a queue's: psched queue init)"
         if kind != self.kind.encode():
@@ -79,14 +80,6 @@ class Table:
                 f"Recreate it: stop all workers, delete all keys {self.prefix}*, whose rows are lost (docs/redis.md "
                 "says how), and run: psched init (a queue's: psched queue init)"
             )
-        return None
-
-    def _unfit(self) -> str | None:
-        """Return the error of a server that cannot be used, or None."""
-        version = str(self._info("server").get("redis_version", ""))
-        numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
-        if numbers and numbers < _OLDEST:
-            return f"Redis {version} is too old: 6.0 or later is needed"
         return None
 
     def _findings(self) -> Iterator[Finding]:

@@ -38,7 +38,7 @@ class WakeList:
         self._server = server
         self._table = table
         self._list = f"{table.prefix}wake"
-        self._keys: list[str] = [self._list]
+        self._keys = [self._list]
         self._popped: tuple[bytes, bytes] = (self._list.encode(), b"1")
         self._new = f"{self._list}:new".encode()
         self._last_new = 0
@@ -53,17 +53,18 @@ class WakeList:
         """Start or prolong a wait of `seconds`. Raises redis-py's errors."""
         now = self._clock()
         self._until = now + seconds
-        if self._waits and now < self._look_up_at and not self._is_overdue():
+        is_waiting = self._waits and not self._is_overdue()
+        if is_waiting and now < self._look_up_at:
             return  # `is_notified` continues the wait when the server ends this one
         keys = self._keys if self._accepts is None else self._keys_of(self._accepts)
         self._look_up_at = now + _LOOK_UP
-        if self._waits and not self._is_overdue() and keys == self._keys:
+        if is_waiting and keys == self._keys:
             return
-        if self._connection is not None and not self._waits:
-            self._read_answers(self._connection)
-        if self._connection is not None and (self._waits or not self._is_open(self._connection)):
+        if self._waits:
+            self.close()  # nothing else ends a wait
+        self._read_answers()
+        if self._connection is None or not self._is_open(self._connection):
             self.close()
-        if self._connection is None:
             self._connection = self._server.new_connection(self._list)
         self._keys = keys
         self._wait(self._connection)
@@ -74,10 +75,10 @@ class WakeList:
         return int(self._connection._sock.fileno())
 
     def is_notified(self) -> bool:
-        """Return whether an element was popped; that ends the wait until the next `listen`.
+        """Return whether an element has woken this worker. It pops no further element until the next `listen`.
 
-        A worker with work must not wait: it would take elements from other workers, and only closing the connection
-        ends a wait. Raises redis-py's errors, after closing the connection.
+        So a busy worker takes no element from an idle one. A wait that the server ends without an element is sent again
+        until the time of `listen` is over. Closes the connection on redis-py's errors, and raises them.
         """
         connection = self._connection
         if connection is None:
@@ -86,7 +87,7 @@ class WakeList:
             if not connection.can_read(0):
                 return False
             if not self._waits:
-                self._read_answers(connection)
+                self._read_answers()
                 return False
             pushed = self._answer(connection) and self._wakes_us(connection)
             if not pushed and self._clock() < self._until:
@@ -126,7 +127,7 @@ class WakeList:
         return self._clock() > self._answer_at + _OVERDUE and self._is_open(self._connection)
 
     def _wait(self, connection: Connection) -> None:
-        # A health check would wait for its answer.
+        """Send BLPOP, without redis-py's health check, which would wait for an answer."""
         longest = math.inf if self.proven else _TRIAL
         seconds = min(max(self._until - self._clock(), _SHORTEST), longest)
         connection.send_command("BLPOP", *self._keys, seconds, check_health=False)
@@ -156,11 +157,11 @@ class WakeList:
         self._unread += 1
         return True
 
-    def _read_answers(self, connection: Connection) -> None:
+    def _read_answers(self) -> None:
         """Read the answers to the elements that were pushed back; close a connection that is lost."""
         try:
-            while self._unread:
-                connection.read_response()
+            while self._connection is not None and self._unread:
+                self._connection.read_response()
                 self._unread -= 1
         except DriverError:
             self.close()

@@ -19,23 +19,27 @@ local function check_changes_writable(key)
   call('ZCARD', T .. 'recorded')
 end
 
+-- The fields of a schedule's definition in a change.
+local DEFINITION = {
+  {format = json_string, names = {'type', 'cron', 'timezone', 'catch_up'}},
+  {format = json_number,
+    names = {'delay_ms', 'max_lateness_ms', 'alert_after_ms', 'max_attempts', 'paused_from', 'paused_until'}},
+}
+
 -- Writes the present definition of a row to its changes. `pending`: the occurrence that was next before ('' when
 -- unknown). `made_by`: the number of the call that changes the definition, if any.
 local function write_change(key, version, action, node, pending, reckoning, made_by)
-  local fields = call('HMGET', row_of(key), 'type', 'cron', 'timezone', 'catch_up', 'delay_ms', 'max_lateness_ms',
-    'alert_after_ms', 'next_time', 'due', 'regular_time', 'regular_due', 'max_attempts', 'paused_from',
-    'paused_until')
-  local change = '{"version":' .. integer(version) .. ',"changed":' .. integer(now) .. ',"action":'
-    .. json_string(action) .. ',"node":' .. json_string(node) .. ',"type":' .. json_string(fields[1])
-    .. ',"cron":' .. json_string(fields[2])
-    .. ',"timezone":' .. json_string(fields[3]) .. ',"catch_up":' .. json_string(fields[4])
-    .. ',"delay_ms":' .. json_number(fields[5])
-    .. ',"max_lateness_ms":' .. json_number(fields[6]) .. ',"alert_after_ms":' .. json_number(fields[7])
-    .. ',"max_attempts":' .. json_number(fields[12])
-    .. ',"pending":' .. json_number(pending) .. ',"first_time":' .. json_number(fields[10] or fields[8])
-    .. ',"due":' .. json_number(fields[11] or fields[9])
-    .. ',"reckoning":' .. json_string(reckoning) .. ',"number":' .. (made_by or 'null')
-    .. ',"paused_from":' .. json_number(fields[13]) .. ',"paused_until":' .. json_number(fields[14]) .. '}'
+  local fields = call('HMGET', row_of(key), 'next_time', 'due', 'regular_time', 'regular_due')
+  local members = {'{"version":' .. integer(version), '"changed":' .. integer(now), '"action":' .. json_string(action),
+    '"node":' .. json_string(node), '"pending":' .. json_number(pending),
+    '"first_time":' .. json_number(fields[3] or fields[1]), '"due":' .. json_number(fields[4] or fields[2]),
+    '"reckoning":' .. json_string(reckoning), '"number":' .. (made_by or 'null')}
+  for _, kind in ipairs(DEFINITION) do
+    for place, value in ipairs(call('HMGET', row_of(key), unpack(kind.names))) do
+      members[#members + 1] = '"' .. kind.names[place] .. '":' .. kind.format(value)
+    end
+  end
+  local change = table.concat(members, ',') .. '}'
   call('ZADD', T .. 'changes:' .. key, integer(version), change)
   call('ZADD', T .. 'recorded', 0, key)
 end
