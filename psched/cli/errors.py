@@ -59,16 +59,11 @@ def database_errors(section: Section, store: LeaseStore) -> Iterator[None]:
     except Exception as error:
         if not is_driver_error(error):
             raise
-        raise DatabaseError(explain(error, section, store)) from error
-
-
-def explain(error: Exception, section: Section, store: LeaseStore) -> str:
-    if store.is_unavailable(error):
-        return (
-            f"the database {section.masked_url} is not available: {one_line(error)} "
-            "(does it run, and is `url:` right? `psched doctor` looks closer)"
-        )
-    return f"the database {section.masked_url} refuses: {one_line(error)}"
+        problem = f"refuses: {one_line(error)}"
+        if store.is_unavailable(error):
+            hint = "does it run, and is `url:` right? `psched doctor` looks closer"
+            problem = f"is not available: {one_line(error)} ({hint})"
+        raise DatabaseError(f"the database {section.masked_url} {problem}") from error
 
 
 def _message(error: Exception) -> str:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any
 
 import click
 
@@ -34,26 +33,15 @@ def next_(chosen: Chosen, cron: str, timezone: str | None, number: int, start: i
     section = chosen.settings().schedules if chosen.config or chosen.file.exists() else None
     zone, dialect = ("UTC", "vixie") if section is None else (section.timezone, section.cron_dialect)
     zone = zone if timezone is None else timezone
-    found = crons.occurrences(cron, int(time.time()) if start is None else start, zone, number, dialect)
+    begin = int(time.time()) if start is None else start
+    found = [
+        (datetime.fromtimestamp(each.time, load_zone(zone)), datetime.fromtimestamp(each.time, UTC), each)
+        for each in crons.occurrences(cron, begin, zone, number, dialect)
+    ]
     if chosen.json:
-        write(json_lines(_object(occurrence, zone) for occurrence in found))
+        objects = (asdict(each) | {"local": local.isoformat(), "utc": utc.isoformat()} for local, utc, each in found)
+        write(json_lines(objects))
         return
+    rows = [(f"{local:%a %Y-%m-%d %H:%M:%S %z}", f"{utc:%Y-%m-%d %H:%M:%S}", each.note) for local, utc, each in found]
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 1000
-    write(fitted(_rows(found, zone), width, rigid=(0, 1)))
-
-
-def _rows(found: list[crons.Occurrence], zone: str) -> Iterator[tuple[str, str, str]]:
-    yield zone, "UTC", "note"
-    for occurrence in found:
-        local, utc = _local_and_utc(occurrence, zone)
-        yield f"{local:%a %Y-%m-%d %H:%M:%S %z}", f"{utc:%Y-%m-%d %H:%M:%S}", occurrence.note
-
-
-def _object(occurrence: crons.Occurrence, zone: str) -> dict[str, Any]:
-    local, utc = _local_and_utc(occurrence, zone)
-    return {"time": occurrence.time, "local": local.isoformat(), "utc": utc.isoformat(), "note": occurrence.note}
-
-
-def _local_and_utc(occurrence: crons.Occurrence, zone: str) -> tuple[datetime, datetime]:
-    utc = datetime.fromtimestamp(occurrence.time, UTC)
-    return utc.astimezone(load_zone(zone)), utc
+    write(fitted([(zone, "UTC", "note"), *rows], width, rigid=(0, 1)))

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal
 
 import click
 import psutil
@@ -56,8 +56,6 @@ _PAUSE = 0.1
 _TAIL_BYTES = 16384
 _TAIL_LINES = 10
 
-T = TypeVar("T")
-
 
 class NotRunningError(Exception):
     """There is no master to signal."""
@@ -75,12 +73,17 @@ class Invocation(Chosen):
     def configured(self) -> Settings:
         return self.settings(app=self.app)
 
-    def pid_path(self) -> Path | None:
-        """With --pid-file the configuration need not be readable."""
-        return self.configured().pid_file if self.pid_file is None else self.pid_file
+    def configured_path(self, key: Literal["pid_file", "log"]) -> Path:
+        """Raises ConfigError if the configuration does not have the key."""
+        path: Path | None = getattr(self.configured(), key)
+        if path is None:
+            example = {"pid_file": "psched.pid", "log": "psched.log"}[key]
+            raise ConfigError(f'{self.config}: {key}: missing; a daemon needs one, such as "{key}: {example}"')
+        return path
 
-    def needed_pid_path(self) -> Path:
-        return needed(self.pid_path(), "pid_file", self)
+    def pid_path(self) -> Path:
+        """With --pid-file the configuration need not be readable."""
+        return self.configured_path("pid_file") if self.pid_file is None else self.pid_file
 
     @property
     def request_timeout(self) -> float:
@@ -103,21 +106,10 @@ class Invocation(Chosen):
         return ExecCommand((*program, *options, "run", *self.app), Path("/"))
 
 
-def needed(value: T | None, key: str, invocation: Invocation) -> T:
-    if value is None:
-        example = {"pid_file": "psched.pid", "log": "psched.log"}[key]
-        raise ConfigError(f'{invocation.config}: {key}: missing; a daemon needs one, such as "{key}: {example}"')
-    return value
-
-
-def log_path(invocation: Invocation) -> Path:
-    return needed(invocation.configured().log, "log", invocation)
-
-
 def start(invocation: Invocation) -> int:
-    log = LogTail(log_path(invocation))
+    log = LogTail(invocation.configured_path("log"))
     try:
-        pid_file = PidFile.acquire(invocation.needed_pid_path())
+        pid_file = PidFile.acquire(invocation.pid_path())
     except AlreadyRunningError as error:
         click.echo(f"pschedd is {error}")
         return DONE
@@ -153,7 +145,7 @@ def _print_troubles(status: MasterStatus) -> None:
 
 def run(invocation: Invocation) -> int:
     """Also called by a binary upgrade."""
-    path = invocation.pid_path()
+    path = invocation.configured().pid_file if invocation.pid_file is None else invocation.pid_file
     return serve(invocation, None if path is None else hold_pid_file(path), lambda: None)
 
 
@@ -175,7 +167,7 @@ def serve(invocation: Invocation, pid_file: PidFile | None, ready: Callable[[], 
 
 
 def stop(invocation: Invocation) -> int:
-    path = invocation.needed_pid_path()
+    path = invocation.pid_path()
     pid = signal_running(path, signal.SIGQUIT if invocation.immediate else signal.SIGTERM)
     if pid is None:
         remove_unused(path)
@@ -199,7 +191,7 @@ def stop(invocation: Invocation) -> int:
 
 def restart(invocation: Invocation) -> int:
     """A configuration that cannot be read leaves the running daemon alone."""
-    log_path(invocation)
+    invocation.configured_path("log")
     return stop(invocation) or start(invocation)
 
 
@@ -222,20 +214,20 @@ def reload(invocation: Invocation) -> int:
 
 
 def reopen_logs(invocation: Invocation) -> int:
-    pid = signal_running(invocation.needed_pid_path(), signal.SIGUSR2)
-    if pid is None:
-        raise NotRunningError
+    pid = _signal_master(invocation.pid_path(), signal.SIGUSR2)
     click.echo(f"pschedd is reopening its logs (pid {pid})")
     return DONE
 
 
 def upgrade(invocation: Invocation) -> int:
-    log = LogTail(_known_log(invocation))
+    log = LogTail(None)
+    with suppress(ConfigError):  # with --pid-file the configuration of the daemon may be elsewhere
+        log = LogTail(invocation.configured().log)
     number = UPGRADE_NOW if invocation.immediate else signal.SIGWINCH
     pid, now, outcome = _request(invocation, number, lambda status: status.upgrade)
     if now not in (None, pid):
         click.echo(f"pschedd was replaced (pid {pid} → {now})")
-        _print_troubles(read_status(invocation.needed_pid_path())[1])
+        _print_troubles(read_status(invocation.pid_path())[1])
         return DONE
     if outcome is not None:
         click.echo(f"pschedd was not replaced (pid {pid} goes on): {outcome.refusal}", err=True)
@@ -252,11 +244,9 @@ def _request(
     invocation: Invocation, number: int, requests: Callable[[MasterStatus], RequestStatus]
 ) -> tuple[int, int | None, RequestStatus | None]:
     """Signal the master; return its pid, the pid of the master that runs then, and the outcome if there is one."""
-    path = invocation.needed_pid_path()
+    path = invocation.pid_path()
     before, status = read_status(path)
-    pid = signal_running(path, number)
-    if pid is None:
-        raise NotRunningError
+    pid = _signal_master(path, number)
     begun = requests(status).begun if pid == before else 0
     for _ in attempts(invocation.request_timeout, _PAUSE):
         now, status = read_status(path)
@@ -267,15 +257,16 @@ def _request(
     return pid, pid, None
 
 
-def _known_log(invocation: Invocation) -> Path | None:
-    try:
-        return invocation.configured().log
-    except ConfigError:  # with --pid-file the configuration of the daemon may be elsewhere
-        return None
+def _signal_master(pid_file: Path, number: int) -> int:
+    """Return the pid of the master."""
+    pid = signal_running(pid_file, number)
+    if pid is None:
+        raise NotRunningError
+    return pid
 
 
 def status(invocation: Invocation) -> int:
-    path = invocation.needed_pid_path()
+    path = invocation.pid_path()
     pid, found = read_status(path)
     if pid is not None:
         click.echo(f"pschedd is running (pid {pid})")
@@ -310,20 +301,16 @@ def workers(pid: int, pending: Sequence[PendingWorker] = ()) -> list[str]:
     """
     awaited = {worker.number: worker for worker in pending}
     lines = {number: worker.text(monotonic()) for number, worker in awaited.items()}
-    for child in _children(pid):
-        with suppress(psutil.Error):  # it has just left
+    children: list[psutil.Process] = []
+    with suppress(psutil.Error):  # the master has ended
+        children = psutil.Process(pid).children()
+    for child in children:
+        with suppress(psutil.Error):  # the worker has ended
             title = " ".join(child.cmdline()).removeprefix("psched: ").strip()
             if title.startswith("worker "):
                 number = int(title.split()[1])
                 lines[number] = f"{title} (pid {child.pid}){awaited[number].history if number in awaited else ''}"
     return [line for _, line in sorted(lines.items())]
-
-
-def _children(pid: int) -> list[psutil.Process]:
-    try:
-        return psutil.Process(pid).children()
-    except psutil.Error:
-        return []
 
 
 def running(pid: int) -> list[str]:
@@ -340,17 +327,17 @@ class LogTail:
             self._begin = 0 if path is None else path.stat().st_size
 
     def print(self) -> None:
-        for line in [] if self.path is None else self._lines(self.path):
-            click.echo(f"  {line}", err=True)
-
-    def _lines(self, path: Path) -> list[str]:
+        if self.path is None:
+            return
         try:
-            with path.open("rb") as log:
+            with self.path.open("rb") as log:
                 size = log.seek(0, os.SEEK_END)
                 log.seek(max(self._begin if self._begin <= size else 0, size - _TAIL_BYTES))
-                return log.read().decode(errors="replace").splitlines()[-_TAIL_LINES:]
+                lines = log.read().decode(errors="replace").splitlines()[-_TAIL_LINES:]
         except OSError as error:
-            return [f"(cannot read {path}: {error.strerror})"]
+            lines = [f"(cannot read {self.path}: {error.strerror})"]
+        for line in lines:
+            click.echo(f"  {line}", err=True)
 
 
 _ACTIONS: dict[str, Callable[[Invocation], int]] = {
