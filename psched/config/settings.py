@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from attrs import Factory, evolve, field, frozen
 
@@ -19,9 +19,6 @@ from psched.cron import DIALECTS, reckoning
 from psched.payload import MAX_DATA_SIZE
 from psched.store import StoreSettings
 
-Names = Annotated[tuple[str, ...], Check(checks.names)]
-Folders = Annotated[tuple[str, ...], Check(checks.folders, located=True)]
-Required = Annotated[tuple[str, ...], Check(checks.required, located=True)]
 TextOrNone = Annotated[str | None, Check(checks.text)]
 Positive = Annotated[float, Check(checks.seconds(0, above=True))]
 NotNegative = Annotated[float, Check(checks.seconds(0))]
@@ -30,31 +27,22 @@ CountOrNone = Annotated[int | None, Check(checks.count(1, "none"))]
 
 
 def _cron_dialect(section: Section) -> str:
-    """Ruby workers may share a table of rdb_compat, and must compute the same times."""
+    """Return Ruby's dialect for rdb_compat: Ruby workers of the table must compute the same times."""
     return "perfectsched" if section.type == "rdb_compat" else "vixie"
 
 
 def _retry_wait(section: Section) -> float | Backoff:
-    """A table of rdb_compat counts no attempts, by which the wait could grow."""
+    """Return a constant wait for rdb_compat, which counts no attempts."""
     return 300.0 if section.type == "rdb_compat" else Backoff(first=10, factor=2, limit=300)
 
 
 @frozen(kw_only=True)
-class _Loading:
-    """The application: the keys that both the top level and a section may have."""
-
-    app: Names = ()
-    include: Folders = ()
-    require: Required = ()
-
-
-Loading = TypeVar("Loading", bound=_Loading)
-
-
-@frozen(kw_only=True)
-class Section(_Loading):
+class Section:
     """One table and how its rows are run: the keys of `schedules:` and `queue:`, or of the top level for both."""
 
+    app: Annotated[tuple[str, ...], Check(checks.names)] = ()
+    include: Annotated[tuple[str, ...], Check(checks.folders, located=True)] = ()
+    require: Annotated[tuple[str, ...], Check(checks.required, located=True)] = ()
     type: Annotated[str, Check(checks.store)]
     url: Annotated[str, Check(checks.url, located=True)] = field(repr=False)
     table: Annotated[str, Check(checks.table)]
@@ -103,7 +91,7 @@ class Section(_Loading):
 
 
 @frozen(kw_only=True)
-class Settings(_Loading):
+class Settings:
     """The settings of one process of psched. `path`: the configuration file, if any."""
 
     environment: str
@@ -144,13 +132,14 @@ class Settings(_Loading):
         modules = checks.required(tuple(require), Path.cwd())
         apps = tuple(names)
         served = tuple(glob.strip() for each in types for glob in each.split(",") if glob.strip())
-
-        def over(configured: Loading) -> Loading:
-            """Folders are searched from the first, modules from the last: both begin with the command line's."""
-            found, wanted = folders + configured.include, configured.require + modules
-            return evolve(configured, app=apps or configured.app, include=found, require=wanted)
-
-        def serving(section: Section | None) -> Section | None:
-            return None if section is None else evolve(over(section), types=served or section.types)
-
-        return evolve(over(self), schedules=serving(self.schedules), queue=serving(self.queue))
+        sections: dict[str, Any] = {
+            name: evolve(
+                section,
+                app=apps or section.app,
+                include=folders + section.include,  # searched from the first
+                require=section.require + modules,  # searched from the last
+                types=served or section.types,
+            )
+            for name, section in self.named_sections
+        }
+        return evolve(self, **sections)

@@ -98,7 +98,7 @@ def test_variables_are_expanded_and_then_checked(monkeypatch: pytest.MonkeyPatch
         {**SQLITE, "processors": "${WORKERS}", "app": ["${UNSET:-jobs}:app"], "alive_time": "${EMPTY:-60}"}
     )
     assert settings.processors == 4
-    assert settings.app == ("jobs:app",)
+    assert [section.app for section in settings.sections] == [("jobs:app",)]
     assert settings.schedules and settings.schedules.alive_time == 60
 
 
@@ -119,8 +119,9 @@ def test_relative_paths_start_at_the_file_s_folder(file: Path, tmp_path: Path) -
     assert settings.schedules.tls == {"ca": f"{tmp_path}/etc/ca.pem", "verify": "ca"}
     assert settings.log == tmp_path / "etc/logs/psched.log"
     assert settings.pid_file == tmp_path / "run/pid"
-    assert settings.include == (f"{tmp_path}/etc",)
-    assert settings.require == ("jobs", f"{tmp_path}/etc/more.py")
+    [section] = settings.sections
+    assert section.include == (f"{tmp_path}/etc",)
+    assert section.require == ("jobs", f"{tmp_path}/etc/more.py")
     assert settings.path == file
 
 
@@ -226,10 +227,9 @@ def test_the_command_line_is_laid_over_every_section(tmp_path: Path, monkeypatch
     configured = {**SQLITE, "app": "a:app", "include": "/inc", "require": "one", "queue": {"app": "q:app"}}
     given = from_mapping(configured).with_application(("b:app",), ("lib",), ("two", "x.py"))
     assert given.queue is not None
-    for where in (given, given.queue):
-        assert where.app == ("b:app",)
-        assert where.include == (f"{tmp_path}/lib", "/inc")
-        assert where.require == ("one", "two", f"{tmp_path}/x.py")
+    assert given.queue.app == ("b:app",)
+    assert given.queue.include == (f"{tmp_path}/lib", "/inc")
+    assert given.queue.require == ("one", "two", f"{tmp_path}/x.py")
     untouched = from_mapping(configured).with_application((), (), ())
     assert untouched == from_mapping(configured)
 
