@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from psched.application.event_loop import CancellableRun, EventLoops
@@ -61,7 +62,7 @@ class App(Router):
             self._check(pattern, function)
             self._names[pattern] = _name(function)
             self._routes[pattern] = lambda task: FunctionHandler(
-                task, function, self._loops, wait, max_attempts, finish
+                task, function, self._loops, finish, wait, max_attempts
             )
             return function
 
@@ -91,33 +92,28 @@ class App(Router):
             raise ConfigError(f"{_name(function)} is a generator, which would never run; use return, not yield")
 
 
+@dataclass(eq=False)
 class FunctionHandler(Base):
-    """Runs one function on one task."""
+    """Runs one function on one task. `finish`: whether returning finishes the task."""
 
-    def __init__(
-        self,
-        task: Task,
-        function: TaskFunction,
-        loops: EventLoops,
-        retry_wait: float | Backoff | None,
-        max_attempts: int | None,
-        finish: bool,
-    ) -> None:
-        super().__init__(task)
-        self.retry_wait = retry_wait
-        self.max_attempts = max_attempts
-        self._function = function
-        self._loops = loops
-        self._finish = finish
-        self._running: CancellableRun | None = None
-        self._killed = False
+    task: Task
+    function: TaskFunction
+    loops: EventLoops
+    finish: bool
+    retry_wait: float | Backoff | None
+    max_attempts: int | None
+    _running: CancellableRun | None = None
+    _killed: bool = False
 
     def perform(self) -> None:
         """Call the function, await its result if that is awaitable, and conclude the task."""
-        result = self._function(self.task)
+        result = self.function(self.task)
         if result is not None and inspect.isawaitable(result):
-            self._await(result)
-        if self._finish and not self.task.settled:
+            self._running = CancellableRun()
+            if self._killed:  # of `kill` and this thread, the second one sees the write of the first
+                self._running.cancel()
+            self._running.run(result, self.loops.runner())
+        if self.finish and not self.task.settled:
             self.task.conclude()
 
     def kill(self, reason: Exception) -> None:
@@ -125,12 +121,6 @@ class FunctionHandler(Base):
         self._killed = True
         if self._running is not None:
             self._running.cancel()
-
-    def _await(self, result: Awaitable[object]) -> None:
-        self._running = CancellableRun()
-        if self._killed:  # of `kill` and this thread, the second one sees the write of the first
-            self._running.cancel()
-        self._running.run(result, self._loops.runner())
 
 
 def _checked_wait(name: str, wait: float | Mapping[str, Any] | Backoff | None) -> float | Backoff | None:
