@@ -33,12 +33,12 @@ from psched.errors import (
 
 TYPE_CHECKING = False  # type checkers take it as true; importing typing would double the time of `import psched`
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
     from typing import Any, TypeVar
 
     from psched.application.app import App
-    from psched.config import Settings
+    from psched.config import Section, Settings
     from psched.model import NewSchedule, NewTask, Policy, Rule, ScheduleRow, TaskRow
     from psched.queue.queue import Queue, QueuedTask
     from psched.scheduler import Scheduler, create_scheduler
@@ -118,12 +118,8 @@ def open(config: Settings | Mapping[str, Any] | str | Path, environment: str | N
     """
     from psched.config import coerce
     from psched.schedules.collection import open_schedules
-    from psched.store import holder_name
 
-    section = coerce(config, environment).schedules
-    if section is None:
-        raise ConfigError("the configuration has no schedules: give it type and url, or a section `schedules:`")
-    return _checked(open_schedules(section, holder_name(str(os.getpid()))))
+    return _opened("schedules", coerce(config, environment).schedules, open_schedules)
 
 
 def open_queue(config: Settings | Mapping[str, Any] | str | Path, environment: str | None = None) -> Queue:
@@ -136,15 +132,16 @@ def open_queue(config: Settings | Mapping[str, Any] | str | Path, environment: s
     """
     from psched.config import coerce
     from psched.queue.queue import open_queue
+
+    return _opened("queue", coerce(config, environment, reader="queue").queue, open_queue)
+
+
+def _opened(name: str, section: Section | None, open_section: Callable[[Section, str], Opened]) -> Opened:
     from psched.store import holder_name
 
-    section = coerce(config, environment, reader="queue").queue
     if section is None:
-        raise ConfigError("the configuration has no queue: give it type and url, or a section `queue:`")
-    return _checked(open_queue(section, holder_name(str(os.getpid()))))
-
-
-def _checked(opened: Opened) -> Opened:
+        raise ConfigError(f"the configuration has no {name}: give it type and url, or a section `{name}:`")
+    opened = open_section(section, holder_name(str(os.getpid())))
     try:
         opened.store.check_tables()
     except BaseException:
