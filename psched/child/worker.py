@@ -6,10 +6,10 @@ import logging
 import math
 import threading
 from collections.abc import Callable
+from functools import partial
 
 from psched.application import Application
 from psched.backends import is_driver_error
-from psched.clock import monotonic
 from psched.error_text import one_line
 from psched.errors import ConfigError
 from psched.execution.alert_hooks import open_alert_threads
@@ -33,8 +33,6 @@ log = logging.getLogger(__name__)
 
 _WITHDRAWAL = 1.0
 """Seconds for which a child waits at its end until its node is removed from psched_nodes."""
-_RAN_INTERVAL = 0.9
-"""Seconds between two messages to the master that runs have ended; `orphans` relies on less than 1."""
 
 
 class ChildWorker(ChildRole):
@@ -48,7 +46,9 @@ class ChildWorker(ChildRole):
         self._send = send
         self._stopping = StopEvent()
         self._stops_now = False
-        self._runs = ActiveRuns(spec.running_table)
+        most = math.inf if settings.max_request_per_child is None else settings.max_request_per_child
+        stop = partial(self.stop, immediate=False)
+        self._runs = ActiveRuns(spec.running_table, partial(send, pipes.RAN), most, stop)
         self._sections = open_sections(settings, spec.holder)
         served = {
             opened.name: application.of(opened.name).types().serving(opened.section.types) for opened in self._sections
@@ -64,19 +64,12 @@ class ChildWorker(ChildRole):
         interval = min(opened.section.task_heartbeat_interval for opened in self._sections)
         self._alert_threads = open_alert_threads(self._sections, spec.slot)
         self._prefetched = LeaseRenewer(sources, self._runners, interval, prefetched=True)
-        self._periodic = [
-            self._watchdog,
-            LeaseRenewer(sources, self._runners, interval),
-            self._prefetched,
-        ]
+        self._runs.threads = [self._watchdog, LeaseRenewer(sources, self._runners, interval), self._prefetched]
         self._node_heartbeats = [NodeHeartbeat(self._sections, served)] if spec.slot == FIRST_SLOT else []
-        self._left = settings.max_request_per_child
         self._logged: str | None = None
-        self._has_worked = False
-        self._ran_at = -math.inf
 
     def run(self) -> None:
-        for thread in (*self._periodic, *self._alert_threads, *self._node_heartbeats):
+        for thread in (*self._runs.threads, *self._alert_threads, *self._node_heartbeats):
             thread.start()
         try:
             self._release_dead()
@@ -118,7 +111,7 @@ class ChildWorker(ChildRole):
         return "; ".join(troubles) or None
 
     def was_idle(self) -> bool:
-        worked, self._has_worked = self._has_worked, False
+        worked, self._runs.has_worked = self._runs.has_worked, False
         return not worked and self.running() is None
 
     def report_suspects(self) -> None:
@@ -155,28 +148,7 @@ class ChildWorker(ChildRole):
             )
             pollers.append(poller)
         self._pollers += pollers
-        return Runner(cell, pollers, self._runs, self._stopping, self._acquired, self._done)
-
-    def _acquired(self) -> None:
-        self._has_worked = True
-        for thread in self._periodic:
-            if thread.is_idle:
-                thread.wake()
-
-    def _done(self) -> None:
-        """Count a run; stop after `max_request_per_child` of them.
-
-        The master gets a message, at most one per interval, and then looks for processes that the run has left behind.
-        """
-        now = monotonic()
-        if now >= self._ran_at + _RAN_INTERVAL:
-            self._ran_at = now
-            self._send(pipes.RAN)
-        if self._left is None:
-            return
-        self._left -= 1
-        if self._left <= 0:
-            self.stop(immediate=False)
+        return Runner(cell, pollers, self._runs, self._stopping)
 
     def prepare(self) -> None:
         """Check the tables and join the poll elections. The first child logs which `types` match no handler.
@@ -246,5 +218,5 @@ class ChildWorker(ChildRole):
         for opened in self._sections:
             opened.source.store.close()
         self._stopping.close()
-        for thread in self._periodic:
+        for thread in self._runs.threads:
             thread.close()

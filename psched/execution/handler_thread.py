@@ -24,6 +24,7 @@ from psched.errors import (
     ScheduleError,
 )
 from psched.execution.batch_size import TOO_LONG
+from psched.execution.periodic_thread import PeriodicThread
 from psched.execution.poller import SectionPoller
 from psched.execution.stop_event import StopEvent
 from psched.process.child_protocol import RunningTable
@@ -36,6 +37,9 @@ log = logging.getLogger(__name__)
 TURN = 0.1
 """Seconds of batches of one section before the next section is polled."""
 
+REPORT_INTERVAL = 0.9
+"""Seconds between two reports that runs have ended; the master's search for orphans relies on less than 1."""
+
 
 class Runner:
     """Polls its sections in turn and runs the handlers of their tasks, until it is stopped."""
@@ -46,17 +50,12 @@ class Runner:
         pollers: Sequence[SectionPoller],
         runs: ActiveRuns,
         stopping: StopEvent,
-        acquired: Callable[[], None],
-        done: Callable[[], None],
         clock: Clock = boottime,
     ) -> None:
-        """`acquired` is called when there are leases to renew or runs to watch, `done` after each run."""
         self._cell = cell
         self._pollers = pollers
         self._runs = runs
         self._stopping = stopping
-        self._acquired = acquired
-        self._done = done
         self._clock = clock
         self._waiting: deque[Task] = deque()
         self._pid = os.getpid()
@@ -88,7 +87,7 @@ class Runner:
 
     def queue(self, tasks: Sequence[Task]) -> None:
         self._waiting.extend(tasks)
-        self._acquired()
+        self._runs.wake_threads()
 
     def waiting(self) -> list[Task]:
         """Return the prefetched tasks that have not begun. Any thread."""
@@ -151,7 +150,7 @@ class Runner:
         emit("run_start", section=poller.name, task=task)
         run = ActiveRun(task, poller)
         self._runs.begin(self._cell, run)
-        self._acquired()  # the watchdog may have gone to sleep since the poll
+        self._runs.wake_threads()  # the watchdog may have gone to sleep since the poll
         try:
             self._call(run)
             self._settle(run)
@@ -167,7 +166,7 @@ class Runner:
             else:
                 task.forget()
             poller.prefetch.observe_run(task.type, task.duration)
-            self._done()
+            self._runs.count(now)
         return now
 
     def _call(self, run: ActiveRun) -> None:
@@ -316,10 +315,28 @@ class ActiveRun:
 class ActiveRuns:
     """The runs of this child, at most one per handler thread. Any thread may read them."""
 
-    def __init__(self, running_table: RunningTable) -> None:
-        """`running_table` has a cell for each handler thread; the master reads it."""
+    threads: Sequence[PeriodicThread] = ()
+    """The threads that renew leases and watch runs. They sleep while there are none."""
+
+    def __init__(
+        self,
+        running_table: RunningTable,
+        report: Callable[[], None] = lambda: None,
+        most: float = math.inf,
+        stop: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`running_table` has a cell for each handler thread; the master reads it.
+
+        `report` is called when runs have ended, once in REPORT_INTERVAL, and `stop` after `most` runs.
+        """
         self.cells = running_table.cells
         self.running_table = running_table
+        self.has_worked = False
+        """Whether tasks were acquired since this was last set to False."""
+        self._report = report
+        self._reported_at = -math.inf
+        self._left = most
+        self._stop = stop
         self._runs: list[ActiveRun | None] = [None] * self.cells
         self._closing: set[int] = set()
 
@@ -330,6 +347,22 @@ class ActiveRuns:
     def end(self, cell: int) -> None:
         self._runs[cell] = None
         self.running_table.idle(cell)
+
+    def wake_threads(self) -> None:
+        """Wake the threads that sleep: there are leases to renew or runs to watch."""
+        self.has_worked = True
+        for thread in self.threads:
+            if thread.is_idle:
+                thread.wake()
+
+    def count(self, now: float) -> None:
+        """Count a run that ended at `now`."""
+        if now >= self._reported_at + REPORT_INTERVAL:
+            self._reported_at = now
+            self._report()
+        self._left -= 1
+        if self._left <= 0:
+            self._stop()
 
     @property
     def closing(self) -> bool:

@@ -84,12 +84,12 @@ class SchedulerThreads:
         ]
         sources, runners = [stores.schedules.source, stores.tasks], [self._occurrences, *handlers]
         self._prefetched = LeaseRenewer(sources, runners, _RENEWAL_INTERVAL, prefetched=True)
-        self._run_tickers = [
+        self._runs.threads = [
             LeaseRenewer(sources, runners, _RENEWAL_INTERVAL),
             self._prefetched,
             RunWatchdog(self._runs, _CANCEL_GRACE, self._log_overrun),
         ]
-        self._periodic_threads = [*self._run_tickers, self._instances.thread]
+        self._periodic_threads = [*self._runs.threads, self._instances.thread]
 
     def start(self) -> None:
         """Raises ConfigError: the database refuses the login, or other tables have our names."""
@@ -102,7 +102,7 @@ class SchedulerThreads:
                     raise ConfigError(f"the database refuses: {one_line(error)} (is the URL right?)") from error
                 raise
             log.warning("the database does not answer: %s; retrying", one_line(error))
-        for thread in [*self._run_tickers, *self._threads]:
+        for thread in [*self._runs.threads, *self._threads]:
             thread.start()
 
     @property
@@ -129,12 +129,7 @@ class SchedulerThreads:
         types = ClaimableTypes(source, application.types())
         timer = PollTimer(self._poll_interval)
         poller = SectionPoller(name, source, application, BatchSizer(limit), timer, None, margin, types=types)
-        return Runner(cell, [poller], self._runs, self._stopping, self._wake_run_tickers, lambda: None)
-
-    def _wake_run_tickers(self) -> None:
-        for ticker in self._run_tickers:
-            if ticker.is_idle:
-                ticker.wake()
+        return Runner(cell, [poller], self._runs, self._stopping)
 
     def _log_overrun(self, why: str) -> None:
         """Log once that a handler continues without a lease; a thread cannot be killed."""

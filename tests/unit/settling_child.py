@@ -70,7 +70,7 @@ class Child:
         self.stopping = StopEvent()
         self.running_table = RunningTable(1)
         runs = ActiveRuns(self.running_table)
-        self.runner = Runner(0, [self.poller], runs, self.stopping, lambda: None, lambda: None, self.clock)
+        self.runner = Runner(0, [self.poller], runs, self.stopping, self.clock)
         self.lease_renewer = LeaseRenewer([self.source], [self.runner], interval=2.0, clock=self.clock)
         self.prefetched_renewer = LeaseRenewer(
             [self.source], [self.runner], interval=2.0, prefetched=True, clock=self.clock

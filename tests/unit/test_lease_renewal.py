@@ -72,7 +72,7 @@ class Child:
             "schedules", self.source, Application(()), BatchSizer(3), PollTimer(1.0), task_timeout, MARGIN
         )
         self.watchdog = RunWatchdog(self.runs, KILL_INTERVAL, self._leave, self.clock)
-        self.runner = Runner(0, [self.poller], self.runs, StopEvent(), lambda: None, lambda: None, self.clock)
+        self.runner = Runner(0, [self.poller], self.runs, StopEvent(), self.clock)
         self.lease_renewer = LeaseRenewer([self.source], [self.runner], interval=2.0, clock=self.clock)
         self.prefetched_renewer = LeaseRenewer(
             [self.source], [self.runner], interval=2.0, prefetched=True, clock=self.clock
