@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
-from psched.application.event_loop import CancellableRun, EventLoops
-from psched.application.handler import Base
+from psched.application.event_loop import EventLoops
+from psched.application.handler import FunctionHandler, TaskFunction
 from psched.application.routing import HandlerFactory, Router, check_pattern
 from psched.backoff import Backoff, check_attempts, check_wait
 from psched.errors import ConfigError
 from psched.store.type_filter import Pattern, matches
-from psched.task import Task
 
-TaskFunction = Callable[[Task], Any]
 F = TypeVar("F", bound=TaskFunction)
 
 
@@ -61,8 +59,13 @@ class App(Router):
         def register(function: F) -> F:
             self._check(pattern, function)
             self._names[pattern] = _name(function)
-            self._routes[pattern] = lambda task: FunctionHandler(
-                task, function, self._loops, finish, wait, max_attempts
+            self._routes[pattern] = partial(
+                FunctionHandler,
+                function=function,
+                loops=self._loops,
+                finish=finish,
+                retry_wait=wait,
+                max_attempts=max_attempts,
             )
             return function
 
@@ -90,37 +93,6 @@ class App(Router):
             raise ConfigError(f"{pattern!r} is handled twice: by {self._names[pattern]} and by {_name(function)}")
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise ConfigError(f"{_name(function)} is a generator, which would never run; use return, not yield")
-
-
-@dataclass(eq=False)
-class FunctionHandler(Base):
-    """Runs one function on one task. `finish`: whether returning finishes the task."""
-
-    task: Task
-    function: TaskFunction
-    loops: EventLoops
-    finish: bool
-    retry_wait: float | Backoff | None
-    max_attempts: int | None
-    _running: CancellableRun | None = None
-    _killed: bool = False
-
-    def perform(self) -> None:
-        """Call the function, await its result if that is awaitable, and conclude the task."""
-        result = self.function(self.task)
-        if result is not None and inspect.isawaitable(result):
-            self._running = CancellableRun()
-            if self._killed:  # of `kill` and this thread, the second one sees the write of the first
-                self._running.cancel()
-            self._running.run(result, self.loops.runner())
-        if self.finish and not self.task.settled:
-            self.task.conclude()
-
-    def kill(self, reason: Exception) -> None:
-        """Cancel the awaited coroutine; a plain function has to look at `task.stop_reason`."""
-        self._killed = True
-        if self._running is not None:
-            self._running.cancel()
 
 
 def _checked_wait(name: str, wait: float | Mapping[str, Any] | Backoff | None) -> float | Backoff | None:

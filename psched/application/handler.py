@@ -1,15 +1,21 @@
-"""The base class of handlers, and the decider that settles a run whose handler raised. In children."""
+"""The base class of handlers, the handler of an App's function, and the decider that settles a run that raised."""
 
 from __future__ import annotations
 
+import inspect
 import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from psched.application.event_loop import CancellableRun, EventLoops
 from psched.backoff import Backoff
 from psched.error_text import did_you_mean
 from psched.errors import OutcomeUnknownError, PreemptedError
 from psched.task import Task
 from psched.telemetry import emit
+
+TaskFunction = Callable[[Task], Any]
 
 _LONGEST_TRACE = 6000
 """Characters kept of the end of a traceback."""
@@ -110,6 +116,37 @@ class Base:
     def decide(self, decision: str, **options: Any) -> Any:
         """Call the decider's method of this name. Raises UndefinedDecisionError when it has none."""
         return self.decider(self).decide(decision, **options)
+
+
+@dataclass(eq=False)
+class FunctionHandler(Base):
+    """Runs one function on one task. `finish`: whether returning finishes the task."""
+
+    task: Task
+    function: TaskFunction
+    loops: EventLoops
+    finish: bool
+    retry_wait: float | Backoff | None
+    max_attempts: int | None
+    _running: CancellableRun | None = None
+    _killed: bool = False
+
+    def perform(self) -> None:
+        """Call the function, await its result if that is awaitable, and conclude the task."""
+        result = self.function(self.task)
+        if result is not None and inspect.isawaitable(result):
+            self._running = CancellableRun()
+            if self._killed:  # of `kill` and this thread, the second one sees the write of the first
+                self._running.cancel()
+            self._running.run(result, self.loops.runner())
+        if self.finish and not self.task.settled:
+            self.task.conclude()
+
+    def kill(self, reason: Exception) -> None:
+        """Cancel the awaited coroutine; a plain function has to look at `task.stop_reason`."""
+        self._killed = True
+        if self._running is not None:
+            self._running.cancel()
 
 
 def retry_failed(task: Task, error: BaseException, retry_wait: float | Backoff | None = None) -> None:
