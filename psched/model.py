@@ -79,6 +79,10 @@ class Lease(NamedTuple):
     paused: bool = False
 
 
+NEVER = 253_370_764_800.0
+"""When a paused schedule is due: the year 9999."""
+
+
 @dataclass(frozen=True, slots=True)
 class ScheduleRow:
     """One schedule, as read from the store. See `Row` for the fields it shares with a queue task.
@@ -145,6 +149,23 @@ class ScheduleRow:
     def scheduled_time(self) -> int:
         """The occurrence that a run is for, in unix seconds."""
         return self.next_time
+
+    def regular(self) -> Self:
+        """Return the row with its next regular occurrence, instead of an extra run."""
+        if self.regular_time is None:
+            return self
+        due = self.regular_time + self.rule.delay if self.regular_run_time is None else self.regular_run_time
+        return replace(
+            self,
+            status="waiting",
+            attempts=0,
+            last_error=None,
+            settled=True,
+            next_time=self.regular_time,
+            next_run_time=due,
+            regular_time=None,
+            regular_run_time=None,
+        )
 
     def attempted(self, attempts: int) -> Self:
         """Return the row with another number of attempts."""

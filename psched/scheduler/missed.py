@@ -16,7 +16,7 @@ from psched.execution.stop_event import StopEvent
 from psched.model import ScheduleRow
 from psched.scheduler.instance_heartbeat import Instance, InstanceRegistry
 from psched.schedules.collection import ScheduleCollection
-from psched.schedules.transitions import first_match
+from psched.schedules.validation import first_match
 
 log = logging.getLogger(__name__)
 

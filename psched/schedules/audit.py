@@ -19,10 +19,11 @@ from operator import itemgetter
 from psched import cron
 from psched.error_text import error_summary
 from psched.errors import ConfigError
-from psched.model import ScheduleRow
+from psched.model import NEVER, ScheduleRow
 from psched.schedules.audit_result import Kind, Verdict, Why
+from psched.schedules.completion import SUPERSEDED, TOO_LATE, lateness_bound
 from psched.schedules.schedule import LEASED, RUNNING, failed_attempts
-from psched.schedules.transitions import MOST_SECONDS_AHEAD, NEVER, SUPERSEDED, TOO_LATE, lateness_bound, regular_of
+from psched.schedules.transitions import MOST_SECONDS_AHEAD
 from psched.store.ledger import ADD, DELETE, FAILED, PAUSE, PAUSED, RESUME, RUN_NOW, SKIPPED, UPGRADE, Change, LedgerRow
 
 MOVED = "moved"
@@ -147,7 +148,7 @@ def _definitions(history: History, question: Question, verdict: Verdict) -> list
     """Return the definitions, the oldest first. Report the occurrences before all of them as unknown."""
     changes, present = list(history.changes), history.present
     if present is not None and (not changes or changes[-1].action == DELETE):
-        changes.append(_unrecorded_definition(regular_of(present), history.now, changes))
+        changes.append(_unrecorded_definition(present.regular(), history.now, changes))
     found: list[_Definition] = []
     before: Change | None = None
     earliest = math.inf  # a worker may have acquired the first run by an earlier definition with a shorter delay
@@ -271,7 +272,7 @@ class _Definition:
         if row is None:
             self._report_missing_until(fresh, Why("nothing is on record of it, and the schedule is gone"))
             return
-        present = regular_of(row)
+        present = row.regular()
         self._report_missing_until(min(present.next_time, self._question.until + 1))
         for begin, until in self._pauses_of(row):
             self._report_waiting(row, min(begin, end), fresh)
@@ -284,7 +285,7 @@ class _Definition:
         """Judge due occurrences without an entry before `end`. From `fresh` on they may still wait for a worker."""
         if self._due >= end:
             return
-        present, state = regular_of(row), _state_of_run(row, self._history.now)
+        present, state = row.regular(), _state_of_run(row, self._history.now)
         if not self._is_first_run_later(present):
             if present.next_time == self._due and not row.is_extra and state is not None:
                 self._report_next(row, state, fresh)

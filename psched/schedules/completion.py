@@ -1,8 +1,9 @@
-"""Settles runs of schedules: the schedule moves on to its next occurrence."""
+"""Settles runs of schedules, and skips occurrences by policy or pause: the schedule moves on to the next one."""
 
 from __future__ import annotations
 
 import logging
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,21 +13,28 @@ from typing import cast
 from psched import cron
 from psched.clock import Clock, boottime
 from psched.errors import ConfigError, NotSupportedError, ScheduleError
-from psched.model import Claim, NewTask, Row, ScheduleRow
-from psched.schedules.transitions import NEVER, passed_over, regular_of
+from psched.model import NEVER, Claim, NewTask, Policy, Row, ScheduleRow
 from psched.schedules.validation import check_delay
 from psched.store import ScheduleStore, TaskStore
-from psched.store.ledger import ENQUEUED, FAILED, FINISHED, RUN_NOW, Entry, OnCommit, Step
+from psched.store.ledger import ENQUEUED, FAILED, FINISHED, PAUSED, RUN_NOW, SKIPPED, Entry, OnCommit, Step
 from psched.task import Completion
 
 log = logging.getLogger(__name__)
 
+SUPERSEDED = "superseded"
+"""The reason of occurrences skipped because a later one is due."""
+TOO_LATE = "late"
+"""The reason of occurrences skipped because they would begin too late."""
 _TRIES = 100
 """How often the next occurrence is computed again while other processes change the schedule."""
 _BATCH = 500
 """Ledger entries that are deleted at a time."""
 _TRIM_INTERVAL = 60.0
 """Seconds between two deletions of old ledger entries."""
+_SOON_ENOUGH = 60.0
+"""Seconds by which an occurrence may begin late with `catch_up: none` and no `max_lateness`."""
+_COUNTED = 1000
+"""The most skipped occurrences that one entry counts. A larger number is not recorded."""
 
 
 class Advance(Completion):
@@ -166,7 +174,7 @@ class Advance(Completion):
         row = cast("ScheduleRow", claim.row)
         self._last_settled = row.key
         if entry.extra:
-            regular = regular_of(row)
+            regular = row.regular()
             return Step(claim, regular.next_time, regular.next_run_time, entry)
         settled = row.next_time if entry.last is None else entry.last
         next_time = cron.next_time(row.rule.cron, settled, row.rule.timezone, self._dialect)
@@ -197,3 +205,43 @@ def rule_problem(row: Row, dialect: str) -> str | None:
     except (ConfigError, ValueError) as error:
         return f"{error} (psched modify or delete {row.key!r})"
     return None
+
+
+def passed_over(row: ScheduleRow, now: float, dialect: str) -> Entry | None:
+    """Return the entry of the occurrences to skip at `now`, or None if the next occurrence is to run.
+
+    The entry covers the occurrences from `row.next_time` to `last`. A run that `run_now` asked for is never skipped,
+    nor is a retry of a run that began in time.
+    """
+    if row.is_extra or row.is_asked_for:
+        return None
+    time = row.next_time + row.rule.delay
+    for begin, end in row.ended_pauses:
+        if begin <= time < end:
+            return _until(row, end, PAUSED, dialect)
+    policy = row.policy
+    if policy.catch_up != "all":
+        rule = row.rule
+        latest = cron.last_time(rule.cron, row.next_time, math.floor(now - rule.delay), rule.timezone, dialect)
+        if latest is not None:
+            return _until(row, latest + row.rule.delay, SUPERSEDED, dialect)
+    bound = lateness_bound(policy)
+    if bound is not None and row.attempts <= 1 and time < now - bound:
+        return _until(row, now - bound, TOO_LATE, dialect)
+    return None
+
+
+def lateness_bound(policy: Policy) -> float | None:
+    """Return the most seconds by which an occurrence may begin late, or None for no bound."""
+    return _SOON_ENOUGH if policy.max_lateness is None and policy.catch_up == "none" else policy.max_lateness
+
+
+def _until(row: ScheduleRow, end: float, reason: str, dialect: str) -> Entry:
+    """Return the entry of the row's occurrence and later ones whose run time is before `end`."""
+    rule, time, count = row.rule, row.next_time, 1
+    last = cron.last_time(rule.cron, time, math.ceil(end - rule.delay) - 1, rule.timezone, dialect)
+    if last is None:
+        return Entry(SKIPPED, reason)
+    while time < last and count < _COUNTED:
+        time, count = cron.next_time(rule.cron, time, rule.timezone, dialect), count + 1
+    return Entry(SKIPPED, reason, last=last, count=count if time == last else None)

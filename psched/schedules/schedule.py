@@ -10,8 +10,15 @@ from psched.backoff import Backoff
 from psched.errors import NotFoundError, NotSupportedError, ScheduleError
 from psched.model import ScheduleRow
 from psched.payload import check_key, object_of, pack
-from psched.schedules.transitions import first_match, moved, paused, regular_of, resumed, run_now, with_regular
-from psched.schedules.validation import Terms, check_enqueued_key, check_times, checked_policy, checked_rule
+from psched.schedules.transitions import moved, paused, resumed, run_now, with_regular
+from psched.schedules.validation import (
+    Terms,
+    check_enqueued_key,
+    check_times,
+    checked_policy,
+    checked_rule,
+    first_match,
+)
 from psched.store import ScheduleStore
 from psched.store.ledger import MODIFY, PAUSE, RESUME, RUN_NOW, Entry
 
@@ -84,7 +91,7 @@ class Schedule:
                 rule=rule if rule == seen.rule else checked_rule(rule, self._dialect),
                 policy=checked_policy(replace(seen.policy, **terms)),
             )
-            timed = self._timed(regular_of(seen), regular_of(wanted), next_time, next_run_time)
+            timed = self._timed(seen.regular(), wanted.regular(), next_time, next_run_time)
             return with_regular(wanted, timed) if seen.is_extra else timed
 
         check_times(next_time=next_time, next_run_time=next_run_time)

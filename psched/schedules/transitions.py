@@ -1,4 +1,4 @@
-"""How pause, resume, run-now, a policy or a new rule change a schedule's row. Pure; times are unix seconds."""
+"""How pause, resume, run-now or a new rule change a schedule's row. Pure; times are unix seconds."""
 
 from __future__ import annotations
 
@@ -7,23 +7,15 @@ from dataclasses import replace
 
 from psched import cron
 from psched.errors import ConfigError, ScheduleError
-from psched.model import Policy, Rule, ScheduleRow
-from psched.store.ledger import PAUSED, SKIPPED, Entry
+from psched.model import NEVER, Rule, ScheduleRow
+from psched.schedules.completion import passed_over
+from psched.schedules.validation import first_match
+from psched.store.ledger import PAUSED, Entry
 
 MOST_PAUSES = 100
 """The most pauses before the last one that a row keeps."""
 MOST_SECONDS_AHEAD = 2
 """Seconds by which the time of an extra run may come after its `run_now`."""
-NEVER = 253_370_764_800.0
-"""When a paused schedule is due: the year 9999."""
-SUPERSEDED = "superseded"
-"""The reason of occurrences skipped because a later one is due."""
-TOO_LATE = "late"
-"""The reason of occurrences skipped because they would begin too late."""
-_SOON_ENOUGH = 60.0
-"""Seconds by which an occurrence may begin late with `catch_up: none` and no `max_lateness`."""
-_COUNTED = 1000
-"""The most skipped occurrences that one entry counts. A larger number is not recorded."""
 
 
 def paused(row: ScheduleRow, now: float, dialect: str) -> ScheduleRow:
@@ -34,7 +26,7 @@ def paused(row: ScheduleRow, now: float, dialect: str) -> ScheduleRow:
     """
     if row.paused:
         return row
-    regular = regular_of(row)
+    regular = row.regular()
     earlier = tuple(pause for pause in row.ended_pauses if _is_to_come(regular, pause, dialect))
     if len(earlier) > MOST_PAUSES:
         raise ScheduleError(
@@ -77,7 +69,7 @@ def resumed(row: ScheduleRow, now: float, dialect: str) -> tuple[ScheduleRow, En
         return row, None
     row = replace(row, paused_until=now, extra_waits=False)
     if row.is_extra:
-        regular = regular_of(row)
+        regular = row.regular()
         row = with_regular(row, replace(regular, next_run_time=regular.next_time + row.rule.delay))
     if row.status == "running":
         return row, None
@@ -115,46 +107,6 @@ def _has_come(row: ScheduleRow, now: float) -> bool:
     return not row.settled or min(row.next_time, row.next_time + row.rule.delay, row.next_run_time) <= now
 
 
-def passed_over(row: ScheduleRow, now: float, dialect: str) -> Entry | None:
-    """Return the entry of the occurrences to skip at `now`, or None if the next occurrence is to run.
-
-    The entry covers the occurrences from `row.next_time` to `last`. A run that `run_now` asked for is never skipped,
-    nor is a retry of a run that began in time.
-    """
-    if row.is_extra or row.is_asked_for:
-        return None
-    time = row.next_time + row.rule.delay
-    for begin, end in row.ended_pauses:
-        if begin <= time < end:
-            return _until(row, end, PAUSED, dialect)
-    policy = row.policy
-    if policy.catch_up != "all":
-        rule = row.rule
-        latest = cron.last_time(rule.cron, row.next_time, math.floor(now - rule.delay), rule.timezone, dialect)
-        if latest is not None:
-            return _until(row, latest + row.rule.delay, SUPERSEDED, dialect)
-    bound = lateness_bound(policy)
-    if bound is not None and row.attempts <= 1 and time < now - bound:
-        return _until(row, now - bound, TOO_LATE, dialect)
-    return None
-
-
-def lateness_bound(policy: Policy) -> float | None:
-    """Return the most seconds by which an occurrence may begin late, or None for no bound."""
-    return _SOON_ENOUGH if policy.max_lateness is None and policy.catch_up == "none" else policy.max_lateness
-
-
-def _until(row: ScheduleRow, end: float, reason: str, dialect: str) -> Entry:
-    """Return the entry of the row's occurrence and later ones whose run time is before `end`."""
-    rule, time, count = row.rule, row.next_time, 1
-    last = cron.last_time(rule.cron, time, math.ceil(end - rule.delay) - 1, rule.timezone, dialect)
-    if last is None:
-        return Entry(SKIPPED, reason)
-    while time < last and count < _COUNTED:
-        time, count = cron.next_time(rule.cron, time, rule.timezone, dialect), count + 1
-    return Entry(SKIPPED, reason, last=last, count=count if time == last else None)
-
-
 def moved(row: ScheduleRow, old: Rule, now: float, dialect: str) -> ScheduleRow:
     """Return `row`, which has a new rule, with its next occurrence by that rule at `now`.
 
@@ -170,29 +122,6 @@ def moved(row: ScheduleRow, old: Rule, now: float, dialect: str) -> ScheduleRow:
     return replace(row, next_time=time, next_run_time=time + row.rule.delay)
 
 
-def regular_of(row: ScheduleRow) -> ScheduleRow:
-    """Return `row` with its next regular occurrence, instead of an extra run."""
-    if row.regular_time is None:
-        return row
-    due = row.regular_time + row.rule.delay if row.regular_run_time is None else row.regular_run_time
-    return replace(
-        row,
-        status="waiting",
-        attempts=0,
-        last_error=None,
-        settled=True,
-        next_time=row.regular_time,
-        next_run_time=due,
-        regular_time=None,
-        regular_run_time=None,
-    )
-
-
 def with_regular(row: ScheduleRow, regular: ScheduleRow) -> ScheduleRow:
     """Return `row`, an extra run, with the next occurrence of `regular` as the one that follows."""
     return replace(row, regular_time=regular.next_time, regular_run_time=regular.next_run_time)
-
-
-def first_match(rule: Rule, at: float, dialect: str) -> int:
-    """Return the first occurrence of `rule` at or after `at`, in unix seconds."""
-    return cron.first_time(rule.cron, math.ceil(at), rule.timezone, dialect)

@@ -16,9 +16,8 @@ from psched import cron
 from psched.backoff import check_attempts, check_wait
 from psched.error_text import shown
 from psched.errors import ConfigError, NotSupportedError
-from psched.model import CATCH_UP, NewSchedule, Policy, Rule, ScheduleRow
+from psched.model import CATCH_UP, NEVER, NewSchedule, Policy, Rule, ScheduleRow
 from psched.payload import MAX_KEY_LENGTH, check_key, enqueued_key, object_of
-from psched.schedules.transitions import NEVER, first_match
 from psched.store import ScheduleStore
 
 ENQUEUED = re.compile(r"^enqueue(\.|\Z)")
@@ -142,6 +141,11 @@ def check_time(name: str, time: object) -> None:
             f"{name} must be unix seconds, a number from 0 to {LAST_TIME - 1} (the years 1970 to 9999), "
             f"got {shown(time)}{hint}"
         )
+
+
+def first_match(rule: Rule, at: float, dialect: str) -> int:
+    """Return the first occurrence of `rule` at or after `at`, in unix seconds."""
+    return cron.first_time(rule.cron, math.ceil(at), rule.timezone, dialect)
 
 
 def check_delay(delay: object) -> None:

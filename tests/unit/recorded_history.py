@@ -8,7 +8,8 @@ from psched import cron
 from psched.model import Policy, Rule, ScheduleRow
 from psched.schedules.audit import GRACE, History, Question, audit, versions_at
 from psched.schedules.audit_result import Verdict
-from psched.schedules.transitions import first_match, moved, with_regular
+from psched.schedules.transitions import moved, with_regular
+from psched.schedules.validation import first_match
 from psched.store.ledger import ADD, DELETE, MODIFY, RUN_NOW, Change, LedgerRow
 
 BEGIN = 1_600_000_000

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from psched.model import Policy, Rule
+from psched.model import NEVER, Policy, Rule
 from psched.schedules.audit_result import Verdict, Why
-from psched.schedules.transitions import NEVER, with_regular
+from psched.schedules.transitions import with_regular
 from tests.unit.recorded_history import BEGIN, Past
 
 RULES = [

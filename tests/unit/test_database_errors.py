@@ -180,7 +180,7 @@ def pauses(fault: Fault | None, until: float | None, clock: Ticking) -> list[flo
     """Return the pauses between attempts that fail at once, while the clock goes on by them."""
     made: list[float] = []
     typed: Clock = clock
-    retries = Retries(until, typed)
+    retries = Retries(typed(), until, typed)
     while (pause := retries.pause(fault)) is not None and len(made) < 1000:
         made.append(pause)
         clock.now += pause

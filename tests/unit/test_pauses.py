@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from psched import cron
 from psched.errors import ScheduleError
-from psched.model import Rule, ScheduleRow
-from psched.schedules.transitions import MOST_PAUSES, NEVER, passed_over, paused, regular_of, resumed, run_now
+from psched.model import NEVER, Rule, ScheduleRow
+from psched.schedules.completion import passed_over
+from psched.schedules.transitions import MOST_PAUSES, paused, resumed, run_now
 
 DIALECT = "vixie"
 EVERY_SECOND = Rule("* * * * * *", "UTC")
@@ -93,7 +94,7 @@ class Simulation:
             return
         if self.row.is_extra:
             self.extra_runs += 1
-            self.row = regular_of(self.row)
+            self.row = self.row.regular()
         else:
             self.ran.append(self.row.next_time)
             self.settle(self.row.next_time)
@@ -199,7 +200,7 @@ def test_extra_runs_of_the_same_second_have_increasing_times() -> None:
         assert extra.next_run_time == due, "no run begins before its time"
         assert run_now(extra, now).next_run_time == due, "nor when it is asked for again"
         times.append(extra.next_time)
-        row = regular_of(extra)
+        row = extra.regular()
     assert times == [100, 101, 102]
     assert run_now(row, 104.0).next_time == 104
     ahead = replace(row, extra=700)
