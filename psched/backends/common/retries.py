@@ -75,11 +75,11 @@ class Retries:
     LONGEST = 0.5
     """Seconds between two attempts under a deadline, which is the end of a lease: it may be near."""
 
-    def __init__(self, until: float | None, clock: Clock, logins: LoginBackoff | None = None) -> None:
-        """`until`: a deadline on `clock`; None for calls that their caller repeats."""
+    def __init__(self, begun: float, until: float | None, clock: Clock, logins: LoginBackoff | None = None) -> None:
+        """`begun`: when the call began. `until`: its deadline, None for calls that their caller repeats."""
         self._until = until
         self._logins = logins
-        self._end = clock() + self.SPAN if until is None else until
+        self._end = begun + self.SPAN if until is None else until
         self._clock = clock
         self._conflicts = 0
         self._losses = 0

@@ -328,6 +328,17 @@ def entry_columns(row: ScheduleRow, entry: Entry) -> dict[str, Any]:
     }
 
 
+def ledger_columns(row: ScheduleRow, entry: Entry, reckoning: str) -> dict[str, Any]:
+    """Return all columns of an entry that are known before the occurrence in `row` is settled."""
+    return {
+        **entry_columns(row, entry),
+        "key": row.key,
+        "scheduled_time": milliseconds(row.next_time),
+        "started": optional_milliseconds(entry.started),
+        "reckoning": reckoning,
+    }
+
+
 def optional_milliseconds(seconds: float | None) -> int | None:
     """Return seconds as tables keep them."""
     return None if seconds is None else milliseconds(seconds)

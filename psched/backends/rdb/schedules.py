@@ -32,6 +32,7 @@ from psched.backends.common.rows import (
     changed_columns,
     claimed_schedule,
     definition_columns,
+    ledger_columns,
     milliseconds,
     read_schedule,
     regular_time,
@@ -59,6 +60,7 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
         rows = table_named(schedules_table, table)
         others = table_named(ledger_table, table), table_named(changes_table, table)
         super().__init__(database, settings, claimed_schedule, read_schedule, rows, *others)
+        self._reckoning = settings.reckoning
         self._records = cached(LedgerWriter, type(database.dialect), self._table, *others, settings.reckoning)
         self.ledger = SqlLedger(database, *others)
         self.alerts = RdbOverdueAlerts(database, self._table)
@@ -180,7 +182,7 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
         row = cast("ScheduleRow", step.claim.row)
         return {
             **definition_columns(row),
-            **self._records.values(row, step.entry),
+            **ledger_columns(row, step.entry, self._reckoning),
             **lease_values(step.claim.lease),
             "following": milliseconds(step.next_time),
             "following_due": milliseconds(step.next_run_time),

@@ -12,7 +12,7 @@ from typing import Any, cast
 from sqlalchemy import ColumnElement, Connection, RowMapping, Table, bindparam, insert, select
 
 from psched.backends.common.rows import (
-    entry_columns,
+    ledger_columns,
     milliseconds,
     optional_milliseconds,
     policy_columns,
@@ -57,17 +57,14 @@ class CompatLedgerWriter:
         version, now = self._version(connection, row), self._now(connection)
         before = connection.execute(self._last_entry, {"of_key": row.key}).first()
         known = replace(row, attempts=1, previous=None if before is None else int(before[1] or before[0]) // 1000)
-        started = optional_milliseconds(entry.started)
+        columns = ledger_columns(known, entry, self._reckoning)
         values = {
-            "key": row.key,
-            "scheduled_time": milliseconds(row.next_time),
+            **columns,
             "fence": now if before is None else max(now, before[2] + 1),
             "version": version,
             "node": self._holder,
-            "started": None if started is None else min(started, now),
+            "started": None if columns["started"] is None else min(columns["started"], now),
             "ended": now,
-            "reckoning": self._reckoning,
-            **entry_columns(known, entry),
         }
         connection.execute(self._enter, values)
 

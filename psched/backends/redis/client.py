@@ -169,7 +169,7 @@ class RedisServer:
         With `until` (boottime seconds) it is repeated until then. `uncertain` is true when the server may have
         executed an earlier attempt. `work` must be safe to execute twice.
         """
-        retries = Retries(until, boottime, self._logins)
+        retries = Retries(boottime(), until, boottime, self._logins)
         uncertain = False
         while True:
             try:

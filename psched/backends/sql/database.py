@@ -104,7 +104,8 @@ class Database:
 
         `until`: boottime seconds. `work` must be repeatable, and raise only the driver's errors.
         """
-        retries = Retries(until, boottime, self._logins)
+        begun = boottime()
+        retries: Retries | None = None
         uncertain = False
         while True:
             try:
@@ -120,6 +121,8 @@ class Database:
                     return result
             except (DBAPIError, PoolTimeoutError) as error:
                 fault = self.fault(error)
+                if retries is None:
+                    retries = Retries(begun, until, boottime, self._logins)
                 pause = retries.pause(fault, self.is_refused(error))
                 if pause is None:
                     raise

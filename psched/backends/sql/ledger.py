@@ -38,9 +38,8 @@ from sqlalchemy import (
 
 from psched.backends.common.rows import (
     POLICY_COLUMNS,
-    entry_columns,
+    ledger_columns,
     milliseconds,
-    optional_milliseconds,
     read_change,
     read_row,
 )
@@ -352,7 +351,7 @@ class LedgerWriter:
 
     def insert_skipped(self, connection: Connection, row: ScheduleRow, entry: Entry) -> None:
         """Insert the entry of the occurrence in `row`, which the change just written skips."""
-        self._skipped.execute(connection, [self.values(row, entry)], {})
+        self._skipped.execute(connection, [ledger_columns(row, entry, self._reckoning)], {})
 
     def last_version(self, key: ColumnElement[Any]) -> ColumnElement[int]:
         """Return the last recorded version of the schedule `key`, or 0."""
@@ -399,16 +398,6 @@ class LedgerWriter:
         """Record the deletion of a schedule, whose row must still exist."""
         change = self._parameters_of_change(DELETE, node, pending)
         connection.execute(self._insert_deleted, {"lease_key": key, **change})
-
-    def values(self, row: ScheduleRow, entry: Entry) -> dict[str, Any]:
-        """Return the values of an entry that are known before the occurrence is settled, by column."""
-        return {
-            **entry_columns(row, entry),
-            "key": row.key,
-            "scheduled_time": milliseconds(row.next_time),
-            "started": optional_milliseconds(entry.started),
-            "reckoning": self._reckoning,
-        }
 
     def _parameters_of_change(
         self, action: str, node: str, pending: int | None, number: int | None = None
