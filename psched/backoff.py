@@ -15,22 +15,22 @@ _LONGEST = 1e9
 
 
 def check_wait(name: str, seconds: object) -> None:
-    """Raise ValueError unless `seconds` is a number of seconds that can be waited for, 0 to 1,000,000,000."""
+    """Raise ValueError unless `seconds` is a number from 0 to 1,000,000,000."""
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= _LONGEST:
         raise ValueError(f"{name} must be a number of seconds from 0 to {_LONGEST:.0f}, got {shown(seconds)}")
 
 
 def check_attempts(name: str, most: object) -> None:
-    """Raise ValueError unless `most` is how many attempts a run may have."""
+    """Raise ValueError unless `most` is a whole number from 1 to 2147483647."""
     if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most < 2**31:
         raise ValueError(f"{name} must be a whole number from 1 to 2147483647, got {shown(most)}")
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Waits that grow: `first` seconds after the first attempt, `factor` times as long after each further one.
+    """Waits that grow: `first` seconds after the first attempt, `factor` times as long after each further attempt.
 
-    None is longer than `limit` seconds. `jitter` is the random part of a wait (0.2: between 80 % and all of it), so
+    No wait is longer than `limit` seconds. `jitter` is the random part of a wait (0.2: from 80 % to 100 % of it), so
     that runs that failed together are not retried together. Raises ValueError.
     """
 
@@ -60,7 +60,7 @@ class Backoff:
         return cls(**wanted)
 
     def seconds(self, attempts: int, chance: Callable[[], float] = random.random) -> float:
-        """Return the seconds to wait after so many failed attempts (1 or more). `chance` returns 0 to 1."""
+        """Return the seconds to wait after `attempts` failed attempts. `chance` returns a number from 0 to 1."""
         doublings = max(attempts, 1) - 1
         tall = self.factor > 1 and doublings * math.log(self.factor) > 100
         wait = self.limit if tall else min(self.first * self.factor**doublings, self.limit)

@@ -1,6 +1,7 @@
-"""Clocks that measure spans within one process, passed as arguments so that tests can replace them; times as dates.
+"""Clocks that measure durations within one process, and unix seconds as local dates.
 
-The database's clock alone decides what is due and when a lease ends.
+Clocks are passed as arguments, so that tests can replace them. The database's clock decides what is due and when a
+lease ends.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def local_time(seconds: float) -> str:
 
 
 def attempts(seconds: float, pause: float) -> Iterator[float]:
-    """Yield the seconds waited, at once and after each `pause`, for the last time when `seconds` have passed."""
+    """Yield the seconds that have passed: at once, and after each `pause`, until they are `seconds` or more."""
     begun = monotonic()
     waited = 0.0
     yield waited

@@ -1,4 +1,4 @@
-"""Running an application from a program of one's own: `Worker.run` is the daemon as a function."""
+"""Worker.run: the daemon as a function, for programs that run it themselves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Config = Settings | Mapping[str, object] | str | Path
 
 
 class Worker:
-    """The daemon as a function of a program of one's own."""
+    """The daemon, run by another program than `psched` or `pschedd`."""
 
     @staticmethod
     def run(
@@ -24,9 +24,10 @@ class Worker:
     ) -> int:
         """Run `app` until a signal ends it; returns the exit code.
 
-        `app`: "module:NAME", or several, or a Dispatch class or App. A string is imported anew at every reload;
+        `app`: "module:NAME", a Dispatch class, an App, or a list of these. A string is imported anew at every reload;
         an object is replaced by a binary upgrade only. `config_loader` returns the configuration (a dict,
-        Settings, or a path) and is called at every reload. `include` and `require`: as -I and -r. Raises ConfigError.
+        Settings, or a path) and is called at every reload. `include` and `require`: as the options -I and -r of
+        `psched run`. Raises ConfigError.
         """
         names: tuple[object, ...] = tuple(app) if isinstance(app, list | tuple) else (app,)
         return run_master(ApplicationSpec(names, tuple(include), tuple(require)), lambda: coerce(config_loader()))

@@ -1,4 +1,4 @@
-"""What a team writes its handlers with, and what loads them: classes (Base, Dispatch) or functions (App)."""
+"""Applications: handlers as classes (Base, Dispatch) or functions (App), and the loader of both."""
 
 from psched.application.app import App
 from psched.application.dispatch import Dispatch

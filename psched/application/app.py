@@ -35,13 +35,16 @@ class App(Router):
     ) -> Callable[[F], F]:
         """Make the decorated function handle tasks of this type, or of all types that the expression matches.
 
-        Returning finishes the task (unless `finish` is False, or the function settled it itself), in a daemon together
-        with others, moments later; call `task.finish()` to finish it at once. An exception makes it
-        due again `retry_wait` seconds later (None: the configured wait; `{"first": 1, "factor": 2, "limit": 300,
-        "jitter": 0.2}`, or some of these: longer each time). A queue task, or an occurrence of a schedule, has failed
-        for good after `max_attempts` attempts, unless the task or the schedule says so itself (None: as configured).
-        An `async def` function runs on an event loop of its thread that is kept between tasks; `kill` cancels it.
-        Other functions look at `task.stop_reason`.
+        When the function returns, the task is finished, unless `finish` is False or the function has settled the task.
+        A daemon writes this moments later, together with other tasks; call `task.finish()` to finish at once.
+
+        When the function raises, the task is due again `retry_wait` seconds later. None is the configured wait; a
+        Backoff, or a dict of its fields such as `{"first": 1, "limit": 300}`, is a wait that grows. After
+        `max_attempts` attempts the task has failed, unless the task or its schedule has a limit of its own (None: the
+        configured limit).
+
+        An `async def` function runs on an event loop of its thread, which is kept between tasks; `kill` cancels it.
+        Other functions have to look at `task.stop_reason`.
 
         Raises:
             ConfigError: the type has a handler already, or the decorated object cannot be a handler.

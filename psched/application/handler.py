@@ -52,9 +52,8 @@ class DefaultDecider(Decider):
     def unexpected_error_raised(self, error: Exception) -> None:
         """Report the error and make the task due again after the handler's `retry_wait` (None: the configured one).
 
-        A run that was settled before, or was asked to stop, stays as it is. Raises `error` again when it means that the
-        lease of this very run is lost: then there is nothing to decide. Such an error about another task is a failure
-        like any other.
+        A run that is settled, or was asked to stop, stays as it is. Raises `error` again if the lease of this run is
+        lost, as nothing can be decided then. The lost lease of another task is a failure like any other.
         """
         task = self.task
         if task.lease_lost and isinstance(error, PreemptedError | OutcomeUnknownError):
@@ -75,10 +74,7 @@ class Base:
     """Seconds until the next attempt after an error; None takes the configured `retry_wait`."""
 
     max_attempts: int | None = None
-    """After how many attempts a run has failed for good, unless its task or schedule says so itself.
-
-    None takes the configured number.
-    """
+    """Attempts after which a run has failed, unless its task or schedule has a limit; None takes the configured one."""
 
     def __init__(self, task: Task) -> None:
         self.task = task

@@ -17,7 +17,7 @@ _MOST_TYPES = 1000
 
 
 class Handler(Protocol):
-    """One run of one task, as the daemon drives it."""
+    """One run of one task: the methods that the daemon calls."""
 
     def run(self) -> None:
         """Do the work and settle the task. In a handler thread; an exception ends this run only."""
@@ -36,7 +36,7 @@ Routes = Mapping[Pattern, HandlerFactory | str]
 
 
 class Router(ABC):
-    """Knows the handlers of some types: an App, or a Dispatch class, which is never instantiated."""
+    """Finds the handler of a type of task. Either an App, or a Dispatch class, which is never instantiated."""
 
     @abstractmethod
     def route(self, type: str) -> HandlerFactory | None:

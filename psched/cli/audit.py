@@ -26,14 +26,14 @@ from psched.schedules.audit_result import Verdict, Violation, Why
 def audit(chosen: Chosen, keys: tuple[str, ...], since: When, until: When | None, late: float | None) -> int:
     """Prove from the ledger that every occurrence ran.
 
-    An occurrence is expected at each time that the schedule's rule, as it was then, gives. It must be finished, running
-    now, or skipped for a reason that its policy or a pause permits. Listed as violations are occurrences that are
-    missing, failed (given up), doubled (settled twice), early, extra (of no rule), unpermitted (skipped for no such
-    reason), late (with --late) or overlapping, and those that the ledger no longer covers.
+    An occurrence is expected at each time of the rule that the schedule had at that time. It must be finished, running
+    now, or skipped for a reason that its policy or a pause permits. Violations are occurrences that are missing, failed
+    (given up), doubled (settled twice), early, extra (expected by no rule), unpermitted (skipped for another reason),
+    late (with --late), overlapping, or unknown (the ledger no longer covers them).
 
-    An occurrence that waits behind a failing or running one is missing, too: it is late, not lost. Its line names that
-    run, its failed attempts, its last error and its next attempt. An occurrence is pending, and no violation, for 10 s
-    after its time, or twice poll_interval if that is longer, or --late.
+    An occurrence that waits for another run of its schedule to end is missing, too. Its line names that run, its failed
+    attempts, its last error and its next attempt. For 10 s after its time (or twice poll_interval if that is longer, or
+    --late) an occurrence is pending, which is no violation.
 
     Without KEY, all schedules are audited, deleted ones too. WHEN is unix seconds, a date, or a span like 2d (ago). The
     exit code is 1 with a violation; 0 with a line of proof for each schedule.

@@ -140,7 +140,7 @@ def overdue_findings(schedules: ScheduleCollection) -> Iterator[Finding]:
 
 
 def _late(schedules: ScheduleCollection) -> Iterator[ScheduleRow]:
-    """Oldest occurrence first. The data is read, as it may be the reason, but not kept, as it may be large."""
+    """Yield the late rows, oldest occurrence first, without their data, which may be large."""
     times = {row.key: row.next_time for row in schedules.overdue(_MAX_OVERDUE)}
     if schedules.store.alerts is not None:
         times |= {overdue.key: overdue.scheduled_time for overdue in schedules.store.alerts.overdue(_MAX_OVERDUE)}

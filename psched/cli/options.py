@@ -64,7 +64,7 @@ class Chosen:
 
 
 def _remember(context: click.Context, parameter: click.Parameter, value: Any) -> None:
-    """Store an option. After the command it replaces the same option before; folders, modules and types are added."""
+    """Store an option. After the command it replaces the same option before it; folders, modules and types add up."""
     if not value:
         return
     chosen, name = context.ensure_object(Chosen), str(parameter.name)
@@ -102,9 +102,9 @@ pass_chosen = click.make_pass_decorator(Chosen, ensure=True)
 
 
 def common_options(loading: bool = False) -> Callable[[Callable[Concatenate[Chosen, P], R]], Callable[P, R]]:
-    """Add the common options, with `loading` those of an application; their values are the first argument.
+    """Add the common options, with `loading` also those of an application; their values are the first argument.
 
-    A command that runs no application loads the modules of -I and -r itself. Raises ConfigError.
+    Without `loading`, the modules of -I and -r before the command are loaded first. Raises ConfigError.
     """
 
     def decorate(function: Callable[Concatenate[Chosen, P], R]) -> Callable[P, R]:
@@ -141,7 +141,7 @@ class UnixTime(click.ParamType[float]):
         self._whole = whole
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
-        """Return the value of a text; any other value is a default already."""
+        """Parse text; any other value is a default."""
         try:
             return self.parse(value) if isinstance(value, str) else value
         except ValueError as error:

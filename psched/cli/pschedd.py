@@ -318,7 +318,7 @@ def running(pid: int) -> list[str]:
 
 
 class LogTail:
-    """The last lines that a log gets from now on; none when `path` is None."""
+    """The last lines that are appended to a log from now on; none if `path` is None."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
@@ -369,16 +369,16 @@ def pschedd(chosen: Chosen, /, action: str, pid_file: Path | None, **options: An
     """Control the psched daemon, or run it in the foreground.
 
     \b
-    start        go into the background; returns when the workers are up
+    start        run in the background; return when the workers are up
     stop         stop when the running tasks are done (--immediate: now)
     restart      stop, then start
-    reload       new configuration and code, each worker after its task; fails when they are refused
-    upgrade      a new master with a new interpreter takes over
-    reopen-logs  after logrotate has moved them
-    status       what the workers do, and what troubles them; 0 it runs, 1 it died, 3 it does not run, 4 unknown
-    run          stay in the foreground
+    reload       load configuration and code anew, in each worker after its task; fail if they cannot be loaded
+    upgrade      replace the master by a new one, with a new interpreter
+    reopen-logs  open the log files anew, after logrotate has moved them
+    status       show the workers and their troubles; exit code 0: running, 1: died, 3: not running, 4: unknown
+    run          run in the foreground
 
-    APP is what to run, module:NAME, instead of the configuration's app.
+    APP is the application to run, module:NAME, instead of `app` of the configuration.
     """  # noqa: D301 – click's mark of a paragraph that is not to be wrapped
     try:
         path = None if pid_file is None else pid_file.absolute()

@@ -46,7 +46,7 @@ def rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--at",
             "next_run_time",
             type=UnixTime(),
-            help="Time of the next run, whatever its occurrence.",
+            help="Time of the next run; its occurrence stays the same.",
         ),
         click.option(
             "-s",
@@ -96,9 +96,9 @@ def init(chosen: Chosen) -> None:
 def list_(chosen: Chosen, layout: str) -> None:
     """List the schedules by due time.
 
-    Times are in this host's time zone. The state of a schedule is waiting, due, running, failing (with the last error;
-    retrying without one), overdue (no worker has started it), paused or broken, with the number of the current or next
-    attempt, and the lateness. On rdb_compat, a run and the wait for a retry are both leased.
+    Times are in this host's time zone. The state of a schedule is waiting, due, running, failing (with the last error),
+    retrying (after an attempt without an error), overdue (no worker has started it), paused or broken, with the number
+    of the current or next attempt, and the lateness. On rdb_compat, a run and the wait for a retry are both leased.
 
     --json prints one array of objects with key, type, cron, delay, timezone, next_time (unix seconds of the
     occurrence), next_run_time (when it is due, or when the lease of its run ends), both again as *_local in ISO 8601,

@@ -179,7 +179,7 @@ class _Loader:
 
 
 def _cross_faults(settings: Settings, given: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the faults between settings that are valid each by itself. `given`: the keys in the file."""
+    """Yield the contradictions between settings that are valid by themselves. `given`: the keys of the file."""
     limit, interval = settings.child_heartbeat_limit, settings.child_heartbeat_interval
     if interval >= limit:
         yield f"child_heartbeat_interval {interval:g} must be less than child_heartbeat_limit {limit:g}"

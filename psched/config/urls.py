@@ -43,7 +43,7 @@ def check_url(url: str) -> None:
 
 
 def url_faults(type_: str, url: str, pooler: str | None) -> Iterator[str]:
-    """Yield why psched's store `type_` cannot use `url`, and why `pooler` cannot; a store of another package may."""
+    """Yield why a store of this type cannot use `url` or `pooler`. The types of other packages are not checked."""
     scheme = url.partition("://")[0]
     if type_ == "redis" and scheme not in _REDIS:
         yield f"type redis needs a URL like redis://host:6379/0, not {scheme}://; or use type rdb"

@@ -191,7 +191,7 @@ def tls(value: Any, base: Path) -> dict[str, str]:
     if value.get("verify", "full") not in ("full", "ca", "none"):
         raise ValueError("expected verify to be full, ca or none")
     if "key" in value and "cert" not in value:
-        raise ValueError("expected a cert with the key")
+        raise ValueError("expected `cert`, the file of the certificate, because `key` is given")
     return {name: item if name == "verify" else str(path(item, base)) for name, item in value.items()}
 
 

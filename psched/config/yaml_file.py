@@ -55,7 +55,7 @@ def _missing(environment: str, environments: dict[str, Any]) -> str:
 
 
 def _named(names: list[str], count: int) -> str:
-    """Return the first of `names`, which look like environments; the other keys of the file may be secrets."""
+    """Return ten of the `names` of environments. The other keys of the file are not shown: they may be secrets."""
     if not names:
         return f"and none of the file's {count} keys looks like one" if count else "only none"
     shown = [

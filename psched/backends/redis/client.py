@@ -78,9 +78,10 @@ _IDLE = 30
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """One database of one server, or a cluster.
+    """The address of a Redis database or cluster, as its URL gives it.
 
-    `options`: of a redis-py connection, with the password. `cluster`: None means that the server is asked.
+    `options`: the arguments of redis-py's connections, with the password. `cluster`: whether it is a cluster; None: the
+    server is asked.
     """
 
     options: Mapping[str, Any] = field(repr=False)
