@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from psched.cli.formatting import json_lines, printable, with_local_times, write
-from psched.cli.options import Chosen, Moment, When, common_options, seconds
+from psched.cli.options import MOMENT, Chosen, When, common_options, seconds
 from psched.cli.session import opened
 from psched.clock import local_time
 from psched.errors import NotFoundError
@@ -19,8 +19,8 @@ from psched.schedules.audit_result import Verdict, Violation, Why
 
 @click.command()
 @click.argument("keys", nargs=-1, metavar="[KEY]...")
-@click.option("--from", "since", type=Moment(), required=True, help="First time to judge.")
-@click.option("--to", "until", type=Moment(), help="Last time to judge (default: now).")
+@click.option("--from", "since", type=MOMENT, required=True, help="First time to judge.")
+@click.option("--to", "until", type=MOMENT, help="Last time to judge (default: now).")
 @click.option("--late", type=seconds(), help="Report a run that starts more than SEC seconds after its time, too.")
 @common_options()
 def audit(chosen: Chosen, keys: tuple[str, ...], since: When, until: When | None, late: float | None) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from psched.cli.formatting import fields_of, write_rows
-from psched.cli.options import Chosen, Moment, When, common_options
+from psched.cli.options import MOMENT, Chosen, When, common_options
 from psched.cli.session import opened
 from psched.clock import local_time
 from psched.error_text import error_summary
@@ -35,8 +35,8 @@ _TIMES = ("scheduled_time", "started", "ended")
 @click.option(
     "--failed", is_flag=True, help="Only occurrences with a failed or lost attempt, or skipped for being too late."
 )
-@click.option("--since", type=Moment(), help="First time: unix seconds, a date, or 2d (ago).")
-@click.option("--until", type=Moment(), help="Last time (default: now).")
+@click.option("--since", type=MOMENT, help="First time: unix seconds, a date, or 2d (ago).")
+@click.option("--until", type=MOMENT, help="Last time (default: now).")
 @common_options()
 def history(chosen: Chosen, key: str | None, failed: bool, since: When | None, until: When | None) -> None:
     """Show how occurrences were settled.

@@ -12,7 +12,7 @@ import click
 
 from psched import cron as crons
 from psched.cli.formatting import fitted, json_lines, write
-from psched.cli.options import Chosen, UnixTime, common_options, count
+from psched.cli.options import WHOLE_TIME, Chosen, common_options, count
 from psched.cron.zones import load_zone
 
 
@@ -20,7 +20,7 @@ from psched.cron.zones import load_zone
 @click.argument("cron")
 @click.option("-t", "--timezone", metavar="ZONE", help="Default: the config's, or UTC without one.")
 @click.option("-n", "--number", type=count(1, 100_000), default=10, show_default=True)
-@click.option("-s", "--start", type=UnixTime(whole=True), help="First time to show (default: now).")
+@click.option("-s", "--start", type=WHOLE_TIME, help="First time to show (default: now).")
 @common_options()
 def next_(chosen: Chosen, cron: str, timezone: str | None, number: int, start: int | None) -> None:
     """Show the next occurrences of a cron expression.

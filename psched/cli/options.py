@@ -6,6 +6,7 @@ import math
 import re
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial, wraps
@@ -127,66 +128,60 @@ _SPAN = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>[smhdw])")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _EARLIEST = 100_000_000
 """Unix seconds in 1973: an earlier start is a mistake, such as seconds from now."""
+_EXAMPLES = "give unix seconds, or a date with a time zone such as 2026-12-01T08:00+01:00"
+
+NO_BOUND = -1.0
+"""The value of the word `none`; None is an option that was not given."""
+
+When = Callable[[float], float]
+"""Returns the unix seconds of a moment, given those of the database's clock."""
 
 
-class UnixTime(click.ParamType[float]):
-    """Unix seconds, or a date with time and zone, such as 2026-12-01T08:00+01:00 or 2026-12-01T07:00Z.
+@dataclass(frozen=True)
+class _Parsed(click.ParamType[Any]):
+    """An option whose text `parse` converts; it raises ValueError. Any other value is a default."""
 
-    The value is in unix seconds, 1973 or later. `whole`: rounded up to whole seconds.
-    """
-
-    name = "time"
-
-    def __init__(self, whole: bool = False) -> None:
-        self._whole = whole
+    name: str
+    parse: Callable[[str], Any]
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
-        """Parse text; any other value is a default."""
         try:
             return self.parse(value) if isinstance(value, str) else value
         except ValueError as error:
             self.fail(str(error), parameter, context)
 
-    def parse(self, text: str) -> Any:
-        found = _absolute(text)
-        if found is None:
-            raise ValueError(f"{shown(text)} is no time; {_EXAMPLES}")
-        if isinstance(found, datetime) and found.tzinfo is None:
-            example = found.replace(tzinfo=UTC).isoformat().replace("+00:00", "Z")
-            problem = f"names no time zone; write it as in {example}, or with an offset such as +01:00"
+
+def _unix_time(text: str) -> float:
+    found = _number_or_date(text, _EXAMPLES)
+    if isinstance(found, datetime) and found.tzinfo is None:
+        example = found.replace(tzinfo=UTC).isoformat().replace("+00:00", "Z")
+        problem = f"names no time zone; write it as in {example}, or with an offset such as +01:00"
+        raise ValueError(f"{shown(text)} {problem}")
+    seconds = _within(text, found, _EARLIEST)
+    return int(seconds) if seconds.is_integer() else seconds
+
+
+def _moment(text: str) -> When:
+    if span := _SPAN.fullmatch(text):
+        ago = float(span["number"]) * _UNITS[span["unit"]]
+        if ago > MAX_SECONDS:
+            problem = f"is more than 31 years ({MAX_SECONDS:.0f} s) ago; give a shorter span, or a date"
             raise ValueError(f"{shown(text)} {problem}")
-        seconds = _within(text, found, _EARLIEST)
-        return math.ceil(seconds) if self._whole else int(seconds) if seconds.is_integer() else seconds
+        return lambda now: now - ago
+    found = _number_or_date(text, "give unix seconds, a date like 2026-03-29, or a span like 2d (two days ago)")
+    moment = _within(text, found, 0)
+    return lambda _: moment
 
 
-When = Callable[[float], float]
-
-
-class Moment(UnixTime):
-    """Unix seconds, a date like 2026-03-29 or 2026-03-29T12:00+02:00 (without offset: local), or 2d: two days ago.
-
-    The value is a function from the database's time to the moment, both in unix seconds.
-    """
-
-    name = "when"
-
-    def parse(self, text: str) -> When:
-        span = _SPAN.fullmatch(text)
-        if span is not None:
-            seconds = float(span["number"]) * _UNITS[span["unit"]]
-            if seconds > MAX_SECONDS:
-                problem = f"is more than 31 years ({MAX_SECONDS:.0f} s) ago; give a shorter span, or a date"
-                raise ValueError(f"{shown(text)} {problem}")
-            return lambda now: now - seconds
-        found = _absolute(text)
-        if found is None:
-            expected = "give unix seconds, a date like 2026-03-29, or a span like 2d (two days ago)"
-            raise ValueError(f"{shown(text)} is no time; {expected}")
-        moment = _within(text, found, 0)
-        return lambda _: moment
-
-
-_EXAMPLES = "give unix seconds, or a date with a time zone such as 2026-12-01T08:00+01:00"
+def _number_or_date(text: str, expected: str) -> float | datetime:
+    if _NUMBER.fullmatch(text):
+        return float(text)
+    if _DATE.fullmatch(text):
+        with suppress(ValueError, OverflowError):
+            found = datetime.fromisoformat(re.sub(r" (?=[+-]\d\d:?\d\d$)", "", text))  # as `list` prints it
+            found.timestamp()
+            return found
+    raise ValueError(f"{shown(text)} is no time; {expected}")
 
 
 def _within(text: str, found: float | datetime, earliest: int) -> float:
@@ -202,47 +197,30 @@ def _within(text: str, found: float | datetime, earliest: int) -> float:
     return seconds
 
 
-def _absolute(text: str) -> float | datetime | None:
-    if _NUMBER.fullmatch(text):
-        return float(text)
-    if not _DATE.fullmatch(text):
-        return None
-    try:
-        found = datetime.fromisoformat(re.sub(r" (?=[+-]\d\d:?\d\d$)", "", text))  # as `list` prints it
-        found.timestamp()
-    except (ValueError, OverflowError):
-        return None
-    return found
+UNIX_TIME = _Parsed("time", _unix_time)
+"""Unix seconds, or a date with time and zone, 1973 or later."""
+WHOLE_TIME = _Parsed("time", lambda text: math.ceil(_unix_time(text)))
+"""The same, rounded up to whole seconds."""
+MOMENT = _Parsed("when", _moment)
+"""Unix seconds, a date (without offset: local), or 2d: two days ago. The value is a `When`."""
 
 
-NO_BOUND = -1.0
-"""The value of the word `none`; None is an option that was not given."""
+def count(lowest: int = 1, highest: int = 2**31 - 1, none: bool = False) -> _Parsed:
+    """A whole number; with `none` also the word none, for no limit."""
+    pattern = re.compile(r"[+-]?\d{1,18}")
+    return _Parsed("n", lambda text: _number(text, "a whole number", pattern, lowest, highest, none))
 
 
-@dataclass(frozen=True)
-class _Number(click.ParamType[float]):
-    """A number from `lowest` to `highest`; with `none` also the word none, for no limit."""
-
-    name: str
-    kind: str
-    pattern: re.Pattern[str]
-    lowest: float
-    highest: float
-    none: bool
-
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> float:
-        if self.none and value == "none":
-            return NO_BOUND
-        number = float(value) if self.pattern.fullmatch(str(value)) else math.nan
-        if not self.lowest <= number <= self.highest:
-            expected = f"expected {self.kind} from {self.lowest:.0f} to {self.highest:.0f}"
-            self.fail(f"{expected}{', or none' if self.none else ''}, got {shown(value)}", parameter, context)
-        return int(number) if number.is_integer() else number
+def seconds(lowest: float = 0, highest: float = MAX_SECONDS, none: bool = False) -> _Parsed:
+    """A number of seconds; with `none` also the word none, for no limit."""
+    return _Parsed("sec", lambda text: _number(text, "a number of seconds", _NUMBER, lowest, highest, none))
 
 
-def count(lowest: int = 1, highest: int = 2**31 - 1, none: bool = False) -> _Number:
-    return _Number("n", "a whole number", re.compile(r"[+-]?\d{1,18}"), lowest, highest, none)
-
-
-def seconds(lowest: float = 0, highest: float = MAX_SECONDS, none: bool = False) -> _Number:
-    return _Number("sec", "a number of seconds", _NUMBER, lowest, highest, none)
+def _number(text: str, kind: str, pattern: re.Pattern[str], lowest: float, highest: float, none: bool) -> float:
+    if none and text == "none":
+        return NO_BOUND
+    number = float(text) if pattern.fullmatch(text) else math.nan
+    if not lowest <= number <= highest:
+        expected = f"expected {kind} from {lowest:.0f} to {highest:.0f}{', or none' if none else ''}"
+        raise ValueError(f"{expected}, got {shown(text)}")
+    return int(number) if number.is_integer() else number

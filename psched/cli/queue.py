@@ -9,7 +9,7 @@ import click
 from attrs import evolve
 
 from psched.cli.formatting import Row, write_fields, write_object, write_rows
-from psched.cli.options import Chosen, UnixTime, common_options, count
+from psched.cli.options import UNIX_TIME, Chosen, common_options, count
 from psched.cli.session import key_command, opened_queue, opened_section, parse_data, required_section
 from psched.cli.unrunnable_rows import LeftToRuby, warn_unless_routed
 from psched.config import Settings
@@ -79,7 +79,7 @@ def _listed(row: Row) -> Row:
 @click.argument("type")
 @click.argument("data")
 @click.option("-u", "--user", metavar="USER", help="Owner of the task; users take turns.")
-@click.option("-t", "--time", "run_at", type=UnixTime(), help="When to run it (default: now).")
+@click.option("-t", "--time", "run_at", type=UNIX_TIME, help="When to run it (default: now).")
 @click.option("--max-running", type=count(), help="Run at most N tasks of this user at a time.")
 @click.option(
     "--priority",

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from psched.cli.formatting import Row, fields_of, printable, span, write, write_fields, write_object, write_rows
-from psched.cli.options import NO_BOUND, Chosen, UnixTime, common_options, count, seconds
+from psched.cli.options import NO_BOUND, UNIX_TIME, WHOLE_TIME, Chosen, common_options, count, seconds
 from psched.cli.session import key_command, opened, opened_section, parse_data
 from psched.cli.unrunnable_rows import LeftToRuby, warn_unless_routed
 from psched.error_text import error_summary
@@ -45,14 +45,14 @@ def rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "-a",
             "--at",
             "next_run_time",
-            type=UnixTime(),
+            type=UNIX_TIME,
             help="Time of the next run; its occurrence stays the same.",
         ),
         click.option(
             "-s",
             "--start",
             "next_time",
-            type=UnixTime(whole=True),
+            type=WHOLE_TIME,
             help="Next occurrence: the first match at or after TIME.",
         ),
         click.option("-t", "--timezone", metavar="ZONE", help="Read the cron expression in this zone."),
