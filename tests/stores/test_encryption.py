@@ -42,7 +42,7 @@ def cipher(url: str, tls: dict[str, str]) -> str | None:
         "postgresql": "SELECT cipher FROM pg_stat_ssl WHERE pid = pg_backend_pid()",
     }[database.dialect.name]
     try:
-        found: str | None = database.execute(sa.text(question), {})
+        found: str | None = database.scalar(sa.text(question), {})
         return found
     finally:
         database.close()

@@ -162,12 +162,12 @@ _SESSIONS = {"postgresql": sa.text("SELECT pg_backend_pid()"), "mariadb": sa.tex
 def test_a_forked_process_that_frees_its_parents_connections_does_not_end_their_sessions(lab: Lab, kind: str) -> None:
     server = lab.shared(KINDS[kind])
     with contextlib.closing(open_database(server.url(server.create_database()), {})) as database:
-        session = database.execute(_SESSIONS[kind], {})
+        session = database.scalar(_SESSIONS[kind], {})
         child = os.fork()
         if child == 0:
             database._parents.clear()
             gc.collect()
-            os._exit(database.execute(_SESSIONS[kind], {}) == session)
+            os._exit(database.scalar(_SESSIONS[kind], {}) == session)
         _, status = os.waitpid(child, 0)
         assert os.waitstatus_to_exitcode(status) == 0
-        assert database.execute(_SESSIONS[kind], {}) == session
+        assert database.scalar(_SESSIONS[kind], {}) == session

@@ -36,22 +36,22 @@ def database(mariadb: Server, proxy: Proxy) -> Iterator[Database]:
 
 
 def test_a_silent_server_is_a_lost_connection_after_the_read_timeout(database: Database, proxy: Proxy) -> None:
-    database.execute(_SESSION, {})
+    database.scalar(_SESSION, {})
     proxy.black_hole()
     begin = time.monotonic()
     with pytest.raises(sa.exc.OperationalError) as caught:
-        database.execute(_SESSION, {})
+        database.scalar(_SESSION, {})
     assert database.fault(caught.value) is Fault.LOST
     assert time.monotonic() - begin < 8  # two attempts, each with its timeouts
     proxy.pass_on()
-    assert database.execute(_SESSION, {})
+    assert database.scalar(_SESSION, {})
 
 
 def test_a_session_that_the_server_killed_is_replaced(database: Database, mariadb: Server) -> None:
-    session = database.execute(_SESSION, {})
+    session = database.scalar(_SESSION, {})
     with mariadb.admin() as cursor:  # type: ignore[attr-defined]
         cursor.execute("KILL %s", [session])
-    assert database.execute(_SESSION, {}) != session
+    assert database.scalar(_SESSION, {}) != session
 
 
 def test_a_wrong_password_is_a_refused_login(mariadb: Server) -> None:
@@ -59,18 +59,18 @@ def test_a_wrong_password_is_a_refused_login(mariadb: Server) -> None:
     url = mariadb.url("mysql").replace("mysql:", "mysql+mysqldb:").replace("secret@", "wrong@")
     with closing(open_database(url, {})) as database:
         with pytest.raises(sa.exc.OperationalError) as caught:
-            database.execute(_SESSION, {})
+            database.scalar(_SESSION, {})
         assert database.is_refused(caught.value)
         assert database.fault(caught.value) is None
 
 
 def test_a_forked_process_that_frees_a_connection_does_not_end_its_parents_session(database: Database) -> None:
-    session = database.execute(_SESSION, {})
+    session = database.scalar(_SESSION, {})
     child = os.fork()
     if child == 0:
         database._parents.clear()
         gc.collect()
-        os._exit(database.execute(_SESSION, {}) == session)
+        os._exit(database.scalar(_SESSION, {}) == session)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
-    assert database.execute(_SESSION, {}) == session
+    assert database.scalar(_SESSION, {}) == session

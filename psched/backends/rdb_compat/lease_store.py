@@ -40,7 +40,7 @@ from psched.backends.common.rows import BATCH, RowReader
 from psched.backends.rdb_compat.ruby_only_rows import ForeignRows
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import now_ms
-from psched.backends.sql.paging import ByKeys, OrderedKeys, RowsByKeys, stored_bytes
+from psched.backends.sql.paging import ByKeys, OrderedPages, RowsByKeys, stored_bytes
 from psched.backends.sql.schema import Schema
 from psched.backends.sql.store import SqlStore
 from psched.clock import boottime
@@ -129,7 +129,7 @@ class CompatLeaseStore(SqlStore):
         _refuse(types)
         if self._foreign.are_known(accepts):
             return self._database.run(self._next_due_of_ours)
-        wait = self._database.run(lambda connection, _: connection.execute(self._wait).scalar())
+        wait = self._database.scalar(self._wait)
         return None if wait is None else max(0.0, wait / 1000)
 
     def due_by_type(self) -> Mapping[str, float]:
@@ -357,7 +357,7 @@ class CompatLeaseStore(SqlStore):
         place = next(self._places(connection, self._all_places), None)
         return None if place is None else max(0.0, place["due"] - int(place["now"]) / 1000)
 
-    def _places(self, connection: Connection, keys: OrderedKeys) -> Iterator[RowMapping]:
+    def _places(self, connection: Connection, keys: OrderedPages) -> Iterator[RowMapping]:
         """Yield `key`, `due` and `now` of rows that are not known to be foreign."""
         for page in keys.pages(lambda statement, after: connection.execute(statement, after).mappings().all()):
             yield from (place for place in page if not self._foreign.has(place["key"], place["due"]))
@@ -439,9 +439,9 @@ class CompatLeaseStore(SqlStore):
         self._lock_due = ByKeys(still_due.with_for_update(skip_locked=True), c.id)
         self._rows = RowsByKeys(self._whole, c.id)
         place = select(c.id.label("key"), cast(c.timeout, BigInteger).label("due"), now_ms().label("now"))
-        places = place.where(*live).order_by(c.timeout, c.id)
-        self._all_places = OrderedKeys(places, c.id, c.timeout, _PAGE)
-        self._due_places = OrderedKeys(places.where(c.timeout <= now), c.id, c.timeout, _PAGE)
+        places, order = place.where(*live), {"due": c.timeout, "key": c.id}
+        self._all_places = OrderedPages(places, order, _PAGE)
+        self._due_places = OrderedPages(places.where(c.timeout <= now), order, _PAGE)
         first = select(c.timeout).where(*live).order_by(c.timeout).limit(1).scalar_subquery()
         self._wait = select(cast(first, BigInteger) * 1000 - now_ms())
         of_lease = [c[name] for name in ("id", "timeout", "created_at") if name in c]

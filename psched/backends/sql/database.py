@@ -15,10 +15,20 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Delete, Engine, NullPool, RowMapping, Select, Update, create_engine, event
+from sqlalchemy import (
+    Connection,
+    Delete,
+    Engine,
+    Executable,
+    NullPool,
+    RowMapping,
+    Select,
+    Update,
+    create_engine,
+    event,
+)
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
-from sqlalchemy.sql.elements import TextClause
 
 from psched import fork_safety as forks
 from psched.backends.common.connection_options import Timeouts
@@ -231,9 +241,12 @@ class Database:
 
         return self.run(work)
 
-    def execute(self, statement: TextClause, values: Mapping[str, Any]) -> Any:
+    def scalar(self, statement: Executable, values: Mapping[str, Any] = MappingProxyType({})) -> Any:
         """Return the first value of a statement, or None."""
         return self.run(lambda connection, _: connection.execute(statement, values).scalar())
+
+    def rows(self, statement: Executable, values: Mapping[str, Any] = MappingProxyType({})) -> Sequence[RowMapping]:
+        return self.run(lambda connection, _: connection.execute(statement, values).mappings().all())
 
     def dedicated(self) -> Any:
         """Return a new connection, to be closed by the caller. `dbapi_connection` is the driver's own."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -32,7 +32,6 @@ from sqlalchemy import (
     delete,
     func,
     insert,
-    or_,
     select,
 )
 
@@ -46,12 +45,10 @@ from psched.backends.common.rows import (
 from psched.backends.common.table_names import checked_name
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import Dialect, ExactText, LongText, larger_of, now_ms
+from psched.backends.sql.paging import OrderedPages
 from psched.backends.sql.statement import BulkUpdate, GivenColumns, Statement, as_parameter, cached_on_class, rows_in
 from psched.model import Lease, ScheduleRow
 from psched.store.ledger import ADD, DELETE, Change, Entry, LedgerFilter, LedgerRow
-
-_PAGE = 500
-"""Rows read at once."""
 
 _OLDEST = now_ms() - bindparam("age", type_=BigInteger)
 _ALL = 2**62
@@ -181,7 +178,8 @@ class SqlLedger:
         return map(read_row, heapq.merge(*kinds, key=_settled_order))
 
     def row_before(self, key: str, time: int, version: int) -> LedgerRow | None:
-        found = self._database.rows(self._before, {"of_key": key, "before": milliseconds(time), "by_version": version})
+        values = {"of_key": key, "before": milliseconds(time), "by_version": version}
+        found = self._database.rows(self._before, values)
         return read_row(found[0]) if found else None
 
     def changes(self, key: str) -> list[Change]:
@@ -200,14 +198,9 @@ class SqlLedger:
 
     def _pages(self, order: Sequence[Column[Any]], conditions: Sequence[ColumnElement[bool]]) -> Iterator[RowMapping]:
         """Yield rows in `order`, a page at a time; an index begins with the columns of `conditions`, then `order`."""
-        statement = select(*self._ledger.c).where(*conditions).order_by(*order).limit(_PAGE)
-        following = statement.where(order[0] >= bindparam("after_0"), _after(order))
-        page = self._database.rows(statement, {})
-        while page:
+        pages = OrderedPages(select(*self._ledger.c).where(*conditions), {column.name: column for column in order})
+        for page in pages.pages(self._database.rows):
             yield from page
-            last = page[-1]
-            values = {f"after_{place}": last[column.name] for place, column in enumerate(order)}
-            page = self._database.rows(following, values) if len(page) == _PAGE else []
 
     def trim(self, retention: float, count: int, limit: int, key: str | None) -> bool:
         age = round(retention * 1000)
@@ -252,15 +245,6 @@ def _between(column: Column[Any], wanted: LedgerFilter) -> Iterator[ColumnElemen
         yield column >= milliseconds(wanted.since)
     if wanted.until is not None:
         yield column <= milliseconds(wanted.until)
-
-
-def _after(columns: Sequence[Column[Any]], place: int = 0) -> ColumnElement[bool]:
-    """Return the condition that a row comes after :after_0, :after_1, …, so that MariaDB uses an index."""
-    column = columns[0]
-    value: ColumnElement[Any] = bindparam(f"after_{place}", type_=column.type)
-    if len(columns) == 1:
-        return column > value
-    return or_(column > value, (column == value) & _after(columns[1:], place + 1))
 
 
 def _settled_order(row: RowMapping) -> tuple[Any, ...]:

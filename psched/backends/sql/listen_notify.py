@@ -70,7 +70,7 @@ def channel_of(table: str) -> str:
 
 
 def has_triggers(database: Database, table: str) -> bool:
-    return bool(database.execute(_HAS_TRIGGER, {"table": table, "name": _TRIGGER}))
+    return bool(database.scalar(_HAS_TRIGGER, {"table": table, "name": _TRIGGER}))
 
 
 def create_triggers(database: Database, table: Table) -> None:
@@ -122,7 +122,7 @@ class ListenWakeup:
             self._listening = True
         if not self._asked:
             names = {"channel": self._channel, "token": self._token, "table": self._table, "name": _TRIGGER}
-            self._database.execute(_NOTIFY_OURSELVES, names)
+            self._database.scalar(_NOTIFY_OURSELVES, names)
             self._asked = True
 
     def fileno(self) -> int:

@@ -15,6 +15,7 @@ from sqlalchemy import (
     RowMapping,
     Select,
     Text,
+    and_,
     bindparam,
     cast,
     or_,
@@ -91,18 +92,15 @@ def _read(database: Database, statement: ByKeys, keys: Sequence[Any]) -> Sequenc
     return database.run(lambda connection, _: statement.read(connection, keys))
 
 
-class OrderedKeys:
-    """A SELECT of keys ordered by them, or by due times first, a page at a time."""
+class OrderedPages:
+    """A SELECT in the order of some columns, read a page at a time."""
 
-    def __init__(
-        self, first: Select[Any], key: Column[Any], due: Column[Any] | None = None, page_size: int = _PAGE
-    ) -> None:
-        """`first`: the SELECT of the first page, which names the key `key` and the due time, if there is one, `due`."""
+    def __init__(self, rows: Select[Any], order: Mapping[str, ColumnElement[Any]], page_size: int = _PAGE) -> None:
+        """`order`: the columns, by their names in `rows`. Only one row has the same values in all of them."""
+        self._order = order
         self._page_size = page_size
-        self._first = first.limit(page_size)
-        self._key = key
-        self._due = due
-        self._next = self._first.where(*_behind(key, due, {}))
+        self._first = rows.order_by(*order.values()).limit(page_size)
+        self._next = self._first.where(_follows(order, {}))
 
     def pages(
         self, read: Callable[[Select[Any], Mapping[str, Any]], Sequence[RowMapping]]
@@ -113,29 +111,25 @@ class OrderedKeys:
             yield page
             if len(page) < self._page_size:
                 return
-            last = page[-1]
+            last = {name: page[-1][name] for name in self._order}
             after = {f"after_{name}": value for name, value in last.items() if value is not None}
             # Only SQLite stores text that is no UTF-8, and NULL in a column that allows none.
             is_invalid = any(value is None or isinstance(value, UndecodableText) for value in last.values())
-            statement = self._first.where(*_behind(self._key, self._due, last)) if is_invalid else self._next
+            statement = self._first.where(_follows(self._order, last)) if is_invalid else self._next
 
 
-def _behind(key: Column[Any], due: Column[Any] | None, last: Mapping[Any, Any]) -> Sequence[ColumnElement[bool]]:
-    """Return the conditions on the rows behind `last`; with an empty `last`, behind any row with valid values."""
-    after_key = _after("key", last.get("key"))
-    if due is None:
-        return [key > after_key]
-    if "due" in last and last["due"] is None:  # NULL comes before any value
-        return [or_(due.is_not(None), key > after_key)]
-    after_due = _after("due", last.get("due"))
+def _follows(order: Mapping[str, ColumnElement[Any]], last: Mapping[str, Any]) -> ColumnElement[bool]:
+    """Return the condition that a row follows `last`; with an empty `last`, any row with valid values."""
+    (name, column), *others = order.items()
+    if last.get(name, "") is None:  # NULL comes before any value
+        return or_(column.is_not(None), _follows(dict(others), last))
+    after: ColumnElement[Any] = bindparam(f"after_{name}")
+    if isinstance(last.get(name), UndecodableText):  # SQLite's driver would send a BLOB, which comes after any text
+        after = cast(bindparam(f"after_{name}", type_=LargeBinary), Text)
+    if not others:
+        return column > after
     # The range stands by itself, since MariaDB uses an index for it, but not for (due, key) > (…, …).
-    return [due >= after_due, or_(due > after_due, key > after_key)]
-
-
-def _after(name: str, value: object) -> ColumnElement[Any]:
-    if isinstance(value, UndecodableText):  # SQLite's driver would send a BLOB, which comes after any text
-        return cast(bindparam(f"after_{name}", type_=LargeBinary), Text)
-    return bindparam(f"after_{name}")
+    return and_(column >= after, or_(column > after, and_(column == after, _follows(dict(others), last))))
 
 
 def read_pages(
@@ -150,9 +144,8 @@ def read_pages(
     A page's due times and keys are read from the index alone, and then its rows by their keys: to read whole rows in
     this order, MariaDB would sort the table instead of following the index.
     """
-    columns = {"key": key} if due is None else {"due": due, "key": key}
-    first = select(*(column.label(name) for name, column in columns.items())).where(*conditions)
-    keys = OrderedKeys(first.order_by(*columns.values()), key, due)
+    order = {"key": key} if due is None else {"due": due, "key": key}
+    keys = OrderedPages(select(*(column.label(name) for name, column in order.items())).where(*conditions), order)
     whole = RowsByKeys(rows.where(*conditions), key)
     for page in keys.pages(database.rows):
         yield from whole.read(database, [row["key"] for row in page])
