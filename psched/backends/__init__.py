@@ -23,28 +23,19 @@ def open_stores(type_: str, settings: StoreSettings) -> Stores:
     """Return the stores of the backend `type_` for the tables that `settings` name. Connects to nothing.
 
     Raises:
-        ConfigError: there is no such backend, or it refuses the settings.
-    """
-    stores: Stores = find_backend(type_)(settings)
-    return stores
-
-
-def find_backend(type_: str) -> Callable[[StoreSettings], Stores]:
-    """Import the backend `type_` and return its `open_stores`.
-
-    Raises:
-        ConfigError: there is no such backend, or it has no `open_stores`.
+        ConfigError: there is no such backend, it has no `open_stores`, or it refuses the settings.
     """
     check_name(type_)
+    module = _module(type_)
     try:
-        opener: Callable[[StoreSettings], Stores] | None = getattr(import_module(_module(type_)), "open_stores", None)
+        opener: Callable[[StoreSettings], Stores] | None = getattr(import_module(module), "open_stores", None)
     except ModuleNotFoundError as error:
-        if not f"{_module(type_)}.".startswith(f"{error.name}."):  # a module that the backend imports is missing
+        if not f"{module}.".startswith(f"{error.name}."):  # a module that the backend imports is missing
             raise
         raise ConfigError(_unknown(type_)) from None
     if opener is None:
         raise ConfigError(f"type: no store {type_!r}; its package has no open_stores(settings)")
-    return opener
+    return opener(settings)
 
 
 def check_name(type_: str) -> None:

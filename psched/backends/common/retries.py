@@ -1,4 +1,4 @@
-"""Retries of calls to a database or Redis, by the fault that each call met, and of logins that it refused."""
+"""Decides when a call to a database or Redis is repeated after an error, and when a refused login is."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class LoginBackoff:
 
 
 def sent_within(timeouts: Timeouts) -> float:
-    """Return for how many seconds a call without a deadline may still reach the database after it began.
+    """Return the seconds after its begin in which a call without a deadline may still reach the database.
 
     The last attempt after conflicts may lose its connection and be repeated, and each of the two connects first.
     """
@@ -67,7 +67,7 @@ def sent_within(timeouts: Timeouts) -> float:
 
 
 class Retries:
-    """How often one call is tried again, and after how long."""
+    """The repetitions of one call: how many, and how long before each."""
 
     CONFLICTS = 10
     SPAN = 10.0
@@ -115,7 +115,7 @@ class Retries:
 
 
 class Fault(enum.Enum):
-    """How a database error passes by itself."""
+    """Why a database error is temporary."""
 
-    CONFLICT = "rolled back for the sake of others (deadlock, serialisation, lock or statement timeout): try again"
-    LOST = "the connection or the server is gone; whether the statement was done is unknown: try on a fresh connection"
+    CONFLICT = "rolled back because of another transaction (deadlock, serialisation, lock or statement timeout)"
+    LOST = "the connection or the server is gone, and whether it has executed the statement is unknown"

@@ -62,8 +62,6 @@ DEFINITION = ("cron", "timezone", "delay_ms", "version")
 """The columns that distinguish definitions: the version, and the rule, which may have been changed by hand."""
 _POLICIES = {catch_up: Policy(catch_up) for catch_up in CATCH_UP}
 """The policies without bounds."""
-
-
 _SPANS = re.compile(r"[0-9]{1,15}-[0-9]{1,15}( [0-9]{1,15}-[0-9]{1,15})*")
 
 
@@ -114,7 +112,7 @@ class RowReader:
         return None if self._row[name] is None else self.number(name)
 
     def limit(self, name: str) -> int | None:
-        """Return a column of integers from 1 on, None for NULL and for what is none."""
+        """Return an integer column of limits; None for NULL, and for a limit below 1."""
         value = self.optional_number(name)
         if value is None or value >= 1:
             return value
@@ -122,7 +120,7 @@ class RowReader:
         return None
 
     def seconds(self, name: str, per_second: int = 1) -> float:
-        """Return a column of `per_second` units to the second in seconds; 0 when no calendar reaches that far."""
+        """Return a time, stored in units of 1/`per_second` s, in seconds; 0 for a time after the year 9999."""
         units = self.number(name)
         seconds = units // per_second if units % per_second == 0 else units / per_second
         if abs(seconds) <= LAST_SECOND:
@@ -131,11 +129,11 @@ class RowReader:
         return 0
 
     def optional_seconds(self, name: str, per_second: int = 1) -> float | None:
-        """Return a column of units of time in seconds, or None for NULL."""
+        """Return a time that may be NULL, like `seconds`."""
         return None if self._row[name] is None else self.seconds(name, per_second)
 
     def spans(self, name: str, per_second: int = 1) -> tuple[tuple[float, float], ...]:
-        """Return a column of spans of units of time, `<from>-<until> …`, each as seconds; () for NULL."""
+        """Return a column of spans, `<from>-<until> …`, as pairs of times like `seconds`; () for NULL."""
         text = self.optional_text(name)
         if text is None:
             return ()
@@ -164,7 +162,7 @@ class RowReader:
 def claimed_schedule(holder: str, max_data_size: int, row: Sequence[Any]) -> Claim:
     """Return a schedule that `holder` has just leased, read with the columns `CLAIMED_OF_SCHEDULE`.
 
-    A row that is as psched writes most of them is read without looking at each column by itself.
+    A valid row, never paused and without an extra run, is checked as a whole; any other row column by column.
     """
     schedule = _plain_schedule(holder, max_data_size, row)
     if schedule is None:
@@ -175,7 +173,7 @@ def claimed_schedule(holder: str, max_data_size: int, row: Sequence[Any]) -> Cla
 
 
 def _plain_schedule(holder: str, max_data_size: int, row: Sequence[Any]) -> ScheduleRow | None:
-    """Return the schedule of a row that is as it should be, never paused nor run besides; None for any other."""
+    """Return the schedule of a valid row that was never paused and has no extra run; None for any other row."""
     key, _, fence, due, _, _, type_, data, attempts, error, cron, timezone, delay, time, last, *rest = row
     *apart, catch_up, lateness, alert, most, version, _, _ = rest
     texts = key.__class__ is type_.__class__ is data.__class__ is cron.__class__ is timezone.__class__ is str
@@ -301,13 +299,11 @@ def settled_time(row: ScheduleRow, entry: Entry) -> int | None:
 
 def changed_columns(seen: ScheduleRow, wanted: ScheduleRow, max_data_size: int) -> dict[str, Any]:
     """Return the columns that differ."""
-    before, after = _columns(seen), _columns(wanted)
+    before, after = all_columns(seen), all_columns(wanted)
     changes = {name: value for name, value in after.items() if value != before[name]}
     if wanted.data != seen.data:
         text, size = pack(wanted.data, max_size=max_data_size)
         changes |= {"data": text, "size": size}
-    if wanted.rule != seen.rule:
-        changes |= rule_columns(wanted.rule)
     return changes
 
 
@@ -344,27 +340,15 @@ def optional_milliseconds(seconds: float | None) -> int | None:
     return None if seconds is None else milliseconds(seconds)
 
 
-def all_columns(row: ScheduleRow) -> dict[str, Any]:
-    """Return all columns of `row` but key and data."""
-    return _columns(row) | rule_columns(row.rule)
-
-
-def pause_columns(row: ScheduleRow) -> dict[str, Any]:
-    return {
-        "paused_from": optional_milliseconds(row.paused_from),
-        "paused_until": optional_milliseconds(row.paused_until),
-        "earlier_pauses": _spans(row.earlier_pauses),
-        "extra_waits": 1 if row.extra_waits else None,
-    }
-
-
 def _spans(pauses: Sequence[tuple[float, float]]) -> str | None:
     return " ".join(f"{milliseconds(begin)}-{milliseconds(end)}" for begin, end in pauses) or None
 
 
-def _columns(row: ScheduleRow) -> dict[str, Any]:
+def all_columns(row: ScheduleRow) -> dict[str, Any]:
+    """Return all columns of `row` but key and data."""
     return {
         "type": row.type,
+        **rule_columns(row.rule),
         "next_time": milliseconds(row.next_time),
         "due": milliseconds(row.next_run_time),
         "last_time": optional_milliseconds(row.previous),
@@ -372,7 +356,10 @@ def _columns(row: ScheduleRow) -> dict[str, Any]:
         "regular_time": optional_milliseconds(row.regular_time),
         "regular_due": optional_milliseconds(row.regular_run_time),
         "alert_at": alert_at(row),
-        **pause_columns(row),
+        "paused_from": optional_milliseconds(row.paused_from),
+        "paused_until": optional_milliseconds(row.paused_until),
+        "earlier_pauses": _spans(row.earlier_pauses),
+        "extra_waits": 1 if row.extra_waits else None,
         **policy_columns(row.policy),
     }
 
@@ -386,7 +373,7 @@ _LIMITS = {int, type(None)}
 def claimed_task(holder: str, max_data_size: int, row: Sequence[Any]) -> Claim:
     """Return a task that `holder` has just leased, read with the columns `CLAIMED_OF_TASK`.
 
-    A row that is as psched writes it is read without looking at each column by itself: this is done for every task.
+    A valid row is checked as a whole, since each acquire reads many; any other row column by column.
     """
     lease = Lease(row[0], row[2], row[3] / 1000, bool(row[_CANCELLED]), row[4], row[5])
     task = _plain_task(holder, max_data_size, row)
@@ -397,7 +384,7 @@ def claimed_task(holder: str, max_data_size: int, row: Sequence[Any]) -> Claim:
 
 
 def _plain_task(holder: str, max_data_size: int, row: Sequence[Any]) -> TaskRow | None:
-    """Return the task of a row that is as it should be, and not compressed; None for any other."""
+    """Return the task of a valid row whose data is not compressed; None for any other row."""
     key, _, fence, due, _, _, type_, data, attempts, error, *rest = row
     cancelled, run_at, created, user, most_running, priority, most, _, _ = rest
     texts = key.__class__ is type_.__class__ is data.__class__ is user.__class__ is str
@@ -462,7 +449,7 @@ def read_task(row: Mapping[Any, Any], max_data_size: int = MAX_DATA_SIZE) -> Tas
 
 def milliseconds(seconds: float) -> int:
     """Return unix seconds as tables keep them. Raises ValueError for a time outside the calendar."""
-    if not abs(seconds) < 253_402_300_800:
+    if not abs(seconds) < LAST_SECOND + 1:
         raise ValueError(f"{seconds!r} is no time that can be stored: the last year is 9999")
     return round(seconds * 1000)
 
@@ -471,13 +458,11 @@ def storable(error: str | None) -> str | None:
     """Return `error` without characters that PostgreSQL refuses, shortened to its summary and its end."""
     if error is None:
         return None
-    return (
-        shortened(error, LAST_ERROR_LENGTH).replace("\0", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()
-    )
+    text = shortened(error, LAST_ERROR_LENGTH).replace("\0", "\N{REPLACEMENT CHARACTER}")
+    return text.encode(errors="replace").decode()
 
 
 def read_row(row: Mapping[Any, Any]) -> LedgerRow:
-    """Return a stored entry."""
     fields = RowReader(row)
     return LedgerRow(
         key=fields.text("key"),
@@ -500,7 +485,6 @@ def read_row(row: Mapping[Any, Any]) -> LedgerRow:
 
 
 def read_change(row: Mapping[Any, Any]) -> Change:
-    """Return a stored change."""
     fields = RowReader(row)
     return Change(
         key=fields.text("key"),
@@ -537,7 +521,6 @@ def read_overdue(row: Mapping[Any, Any]) -> Overdue:
 
 
 def read_failure(row: Mapping[Any, Any]) -> UnreportedFailure:
-    """Return a stored failure."""
     fields = RowReader(row)
     return UnreportedFailure(
         key=fields.text("key"),

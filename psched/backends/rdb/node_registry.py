@@ -6,9 +6,8 @@ from functools import cache
 
 from sqlalchemy import BigInteger, Column, Connection, MetaData, Table, bindparam, delete, select, update
 
-from psched.backends.rdb.schema import MYSQL_OPTIONS
 from psched.backends.sql.database import Database
-from psched.backends.sql.dialect import ExactText, LongText, now_ms
+from psched.backends.sql.dialect import MYSQL_OPTIONS, ExactText, LongText, now_ms
 from psched.backends.sql.statement import cached_on_class
 from psched.store.node_registry import ALIVE, Node, read_node
 

@@ -245,9 +245,6 @@ class Database:
         """Return the first value of a statement, or None."""
         return self.run(lambda connection, _: connection.execute(statement, values).scalar())
 
-    def rows(self, statement: Executable, values: Mapping[str, Any] = MappingProxyType({})) -> Sequence[RowMapping]:
-        return self.run(lambda connection, _: connection.execute(statement, values).mappings().all())
-
     def dedicated(self) -> Any:
         """Return a new connection, to be closed by the caller. `dbapi_connection` is the driver's own."""
         connection = self._engine.raw_connection()

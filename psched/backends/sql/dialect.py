@@ -21,6 +21,9 @@ from sqlalchemy.sql.selectable import Select
 from psched.backends.common.connection_options import Timeouts, Tls
 from psched.backends.common.retries import Fault
 
+MYSQL_OPTIONS: Any = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4"}
+"""Options of each table; other databases ignore them."""
+
 
 class now_ms(FunctionElement[int]):  # noqa: N801 – spelled like the SQL function it stands for
     """The database's clock in unix milliseconds, constant within a statement."""
@@ -137,7 +140,7 @@ class Dialect:
         """Set up the session of a new driver connection."""
 
     def abandon_connections(self) -> None:
-        """In a forked process: keep the parent's sessions alive when the inherited connections are freed."""
+        """In a forked process: keep the driver from ending the parent's sessions when it frees their connections."""
 
     def create_database(self) -> None:
         """Create the file of SQLite. Administrators create other databases."""
@@ -172,7 +175,7 @@ class Dialect:
         return None
 
     def is_already_there(self, error: DBAPIError) -> bool:
-        """Return whether a table, column or index to be created exists, perhaps since a moment ago."""
+        """Return whether a table, index or row to be created exists, perhaps since a moment ago."""
         return self.code(error) in self.existing_codes
 
     @classmethod

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -36,7 +36,6 @@ from sqlalchemy import (
 )
 
 from psched.backends.common.rows import (
-    POLICY_COLUMNS,
     ledger_columns,
     milliseconds,
     read_change,
@@ -44,7 +43,7 @@ from psched.backends.common.rows import (
 )
 from psched.backends.common.table_names import checked_name
 from psched.backends.sql.database import Database
-from psched.backends.sql.dialect import Dialect, ExactText, LongText, larger_of, now_ms
+from psched.backends.sql.dialect import MYSQL_OPTIONS, Dialect, ExactText, LongText, larger_of, now_ms
 from psched.backends.sql.paging import OrderedPages
 from psched.backends.sql.statement import BulkUpdate, GivenColumns, Statement, as_parameter, cached_on_class, rows_in
 from psched.model import Lease, ScheduleRow
@@ -81,8 +80,7 @@ def ledger_table(metadata: MetaData, schedules: str) -> Table:
         Column("ended", BigInteger, nullable=False),
         Column("error", LongText),
         Column("reckoning", String(64), nullable=False),
-        mysql_engine="InnoDB",
-        mysql_charset="utf8mb4",
+        **MYSQL_OPTIONS,
     )
     c = table.c
     Index(f"{table.name}_ended", c.trouble, c.ended, c.key, c.scheduled_time, c.fence)
@@ -125,8 +123,7 @@ def changes_table(metadata: MetaData, schedules: str) -> Table:
         Column("number", BigInteger),
         Column("paused_from", BigInteger),
         Column("paused_until", BigInteger),
-        mysql_engine="InnoDB",
-        mysql_charset="utf8mb4",
+        **MYSQL_OPTIONS,
     )
 
 
@@ -260,26 +257,9 @@ _DEFINITIONS_AT_ONCE = 2000
 """Definitions inserted by one statement."""
 
 _OF_SCHEDULE = ("key", "fence", "node", "version")
-_OF_ENTRY = (
-    *(
-        "scheduled_time",
-        "outcome",
-        "detail",
-        "last_time",
-        "occurrences",
-        "extra",
-        "previous",
-        "attempts",
-        "trouble",
-        "error",
-    ),
-)
-_GIVEN = (*_OF_ENTRY, "reckoning", "started")
-_OF_DEFINITION = (
-    *("key", "version", "type", "cron", "timezone", "delay_ms"),
-    *POLICY_COLUMNS,
-    *("paused_from", "paused_until"),
-)
+"""Columns of an entry that are read from the schedule's row."""
+_OF_CALL = ("action", "node", "pending", "reckoning", "number")
+"""Columns of a change that the call gives."""
 _OF_TIMES = ("next_time", "due", "regular_time", "regular_due")
 
 
@@ -294,13 +274,13 @@ class LedgerWriter:
         self._changes = changes
         self._reckoning = reckoning
         self._this = schedules.c.key == bindparam("lease_key")
-        types = {name: ledger.c[name].type for name in ("key", *_GIVEN)}
+        self._given = [c.name for c in ledger.c if c.name not in (*_OF_SCHEDULE, "ended")]
+        computed = ("changed", "first_time", "due", *_OF_CALL)
+        self._of_definition = [c.name for c in changes.c if c.name not in computed]
+        types = {name: ledger.c[name].type for name in ("key", *self._given)}
         self.entries = BulkUpdate(types, self._entry_of_row)
         self._skipped = BulkUpdate(types, partial(self._entry_of_row, age=1))
-        self._change_parameters = {
-            name: bindparam(f"change_{name}", type_=changes.c[name].type)
-            for name in ("action", "node", "pending", "reckoning", "number")
-        }
+        self._change_parameters = {name: bindparam(f"change_{name}", type_=changes.c[name].type) for name in _OF_CALL}
         self._insert_change = self._change_of_row(schedules.c.version, self._this)
         new = rows_in("new_rows", [column("new_key", schedules.c.key.type)])
         ours = (schedules.c.key == new.c.new_key, schedules.c.nonce == bindparam("nonce", type_=schedules.c.nonce.type))
@@ -371,7 +351,7 @@ class LedgerWriter:
 
     def insert_and_record(self, new: Insert) -> Insert:
         """Return a statement that executes `new` and records the definitions. Its row count is that of `new`."""
-        added = new.returning(*(self._schedules.c[name] for name in (*_OF_DEFINITION, *_OF_TIMES))).cte("added")
+        added = new.returning(*(self._schedules.c[name] for name in (*self._of_definition, *_OF_TIMES))).cte("added")
         return self._change_of_row(added.c.version, source=added)
 
     def parameters_of_add(self, node: str) -> dict[str, Any]:
@@ -404,16 +384,16 @@ class LedgerWriter:
         started = row["started"]  # a round trip too late at most, and a run may be shorter than that
         values = {**row, "started": case((started > now, now), else_=started)}
         *names, version = (source.c[name] for name in _OF_SCHEDULE)
-        known = [values[name] for name in _GIVEN]
+        known = [values[name] for name in self._given]
         chosen = select(*names, version - age if age else version, *known, now).where(*conditions)
-        return insert(self._ledger).from_select([*_OF_SCHEDULE, *_GIVEN, "ended"], chosen)
+        return insert(self._ledger).from_select([*_OF_SCHEDULE, *self._given, "ended"], chosen)
 
     def _change_of_row(
         self, version: ColumnElement[int], *conditions: ColumnElement[bool], source: FromClause | None = None
     ) -> Insert:
         """Return the INSERT of the definition in a schedule's row as `version`."""
         row = self._schedules.c if source is None else source.c
-        taken = {name: row[name] for name in _OF_DEFINITION} | {
+        taken = {name: row[name] for name in self._of_definition} | {
             "version": version,
             "first_time": func.coalesce(row.regular_time, row.next_time),
             "due": func.coalesce(row.regular_due, row.due),

@@ -1,7 +1,7 @@
-"""PostgreSQL wakes idle workers: triggers that NOTIFY, and a connection that LISTENs.
+"""Wakes idle workers on PostgreSQL: triggers send NOTIFY, and `ListenWakeup` receives it.
 
 The triggers notify when a client makes a row due within some seconds; the notification arrives after the commit. Its
-payload is an equals sign and the row's type. PostgreSQL commits transactions that notify one after another.
+payload is an equals sign and the row's type. PostgreSQL commits transactions with notifications one at a time.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ def create_triggers(database: Database, table: Table) -> None:
 class ListenWakeup:
     """A `Wakeup` by LISTEN, for psycopg 3. It uses libpq's asynchronous commands, so that `stop_listening` never waits.
 
-    It is `proven` when a notification of its own arrives, sent on another connection: a pooler that gives each
-    transaction another session accepts LISTEN and never delivers anything.
+    It is `proven` when a notification has arrived that it sent on another connection: a pooler that gives each
+    transaction another session accepts LISTEN, but delivers nothing.
     """
 
     def __init__(self, database: Database, table: str, accepts: Accepts | None = None) -> None:
@@ -138,7 +138,7 @@ class ListenWakeup:
         if self._connection is None or not self._listening:
             return
         self._listening = False
-        with suppress(Exception):  # a lost connection does not notify either; `listen` will find out
+        with suppress(Exception):  # a lost connection does not notify either; `listen` raises the error
             self._send("UNLISTEN")
 
     def close(self) -> None:

@@ -83,7 +83,7 @@ _END = "; END IF; COMMIT; SELECT done; END"
 
 
 _SQL_MODE = "'STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO', IF(@@sql_mode LIKE '%ANSI_QUOTES%', ',ANSI_QUOTES', '')"
-"""The SQL mode of each session. ANSI_QUOTES stays as the server has it: SQLAlchemy has asked for it before."""
+"""The SQL mode of each session. ANSI_QUOTES keeps the server's setting, which SQLAlchemy has read already."""
 
 _VERIFY = {"full": "VERIFY_IDENTITY", "ca": "VERIFY_CA", "none": "REQUIRED"}
 """`tls.verify` → mysqlclient's `ssl_mode`."""
@@ -105,12 +105,12 @@ class MySQLDialect(Dialect):
     lost_codes = _LOST
     duplicate_codes = (1062,)
     missing_table_codes = (1146,)
-    existing_codes = (1050, 1060, 1061)  # a table, a column, an index
+    existing_codes = (1050, 1060, 1061, 1062)  # a table, a column, an index, a row
 
     _connections: WeakSet[Any] = field(default_factory=WeakSet, init=False)
 
     def abandon_connections(self) -> None:
-        """Redirect mysqlclient's connections to /dev/null: when they are freed, it ends the server's sessions."""
+        """Redirect mysqlclient's connections to /dev/null: it ends the session of a connection that it frees."""
         if not self._connections:
             return
         nowhere = os.open(os.devnull, os.O_RDWR)

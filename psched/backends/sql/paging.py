@@ -34,7 +34,7 @@ _PAGE = 500
 
 
 class stored_bytes(GenericFunction[int]):  # noqa: N801
-    """How many bytes a column of text or bytes has (SQLite: characters, where it is text); 0 for NULL."""
+    """The bytes of a column of text or bytes, 0 for NULL. On SQLite the characters of a text."""
 
     type = Integer()
     inherit_cache = True
@@ -54,7 +54,7 @@ class ByKeys:
         keys: ColumnElement[Any] = bindparam("keys", expanding=True)
         self._key = key.name
         self._statement = rows.where(key.in_(keys))
-        # A text that is no UTF-8 is not found as a BLOB. The cast reads the whole table; few tables hold such keys.
+        # SQLite finds a text that is no UTF-8 only by a cast, which reads the whole table. Few tables hold such keys.
         self._of_bytes = rows.where(cast(key, LargeBinary).in_(keys))
 
     def read(
@@ -72,7 +72,7 @@ class ByKeys:
 
 
 class RowsByKeys:
-    """Whole rows by their keys, read at most 16 MB of stored data at once, one row at least."""
+    """Reads rows by their keys: at most 16 MB of stored data at once, but at least one row."""
 
     def __init__(self, rows: Select[Any], key: Column[Any]) -> None:
         self._key = key.name
@@ -141,8 +141,8 @@ def read_pages(
 ) -> Iterator[RowMapping]:
     """Yield those of `rows` that meet `conditions`, ordered by due time and key, or by key alone.
 
-    A page's due times and keys are read from the index alone, and then its rows by their keys: to read whole rows in
-    this order, MariaDB would sort the table instead of following the index.
+    One statement reads the keys of a page from the index, others the rows with these keys: MariaDB would sort the
+    whole table in order to read rows in this order.
     """
     order = {"key": key} if due is None else {"due": due, "key": key}
     keys = OrderedPages(select(*(column.label(name) for name, column in order.items())).where(*conditions), order)

@@ -28,7 +28,7 @@ from psched.backends.sql.statement import given_rows
 from psched.errors import ConfigError, PoolerError
 
 Steps = Generator[Any, Any, Any]
-"""psycopg's protocol: it yields the events to wait for, and receives the events that are ready, at times none."""
+"""psycopg's protocol: it yields the events to wait for, and receives those that are ready (0: none yet)."""
 
 _ASKED = 5
 """How often each of two connections is asked for its session: other clients may come in between."""
@@ -36,7 +36,7 @@ _ASKED = 5
 _REFUSED = ("authentication failed for user", "no pg_hba.conf entry", "is not permitted to log in")
 _REFUSED_ROLE = re.compile(r'role ".*" does not exist')
 _TURNED_AWAY = (*_REFUSED, '" does not exist')
-"""Refusals by a server that asked for no password, so that `refusal` finds no SQLSTATE. Other refusals are retried."""
+"""Texts of refusals before the server asks for a password, when `refusal` finds no SQLSTATE."""
 _NO_PRIVILEGE = "42501"
 
 _VERIFY = {"full": "verify-full", "ca": "verify-ca", "none": "require"}
@@ -103,7 +103,7 @@ class PostgreSQLDialect(Dialect):
         return {"connect_args": arguments, **own}
 
     def connect(self, arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
-        """Return psycopg's connection. The error of a refusal gets the SQLSTATE that libpq leaves out."""
+        """Return psycopg's connection. The error of a refused login gets the SQLSTATE, which libpq omits."""
         if not self._is_psycopg:
             return None
         import psycopg  # noqa: PLC0415 – another driver may be installed instead
@@ -111,9 +111,8 @@ class PostgreSQLDialect(Dialect):
         try:
             return psycopg.connect(*arguments, **options)
         except psycopg.OperationalError as error:
-            if error.sqlstate is None and not self.is_refused(
-                error
-            ):  # else the message shows it, without another login
+            is_known = error.sqlstate is not None or self.is_refused(error)
+            if not is_known:
                 error.sqlstate = refusal(error, self.timeouts.connect)
             raise
 
@@ -199,9 +198,8 @@ class PostgreSQLDialect(Dialect):
             return {}
         if tls.ca is None and tls.verify == "ca":
             raise ConfigError("tls: verify: ca needs the certificates to trust; set tls.ca")
-        arguments = {"sslmode": _VERIFY[tls.verify], "sslcert": tls.cert, "sslkey": tls.key, "sslrootcert": tls.ca}
-        if tls.ca is None and tls.verify == "full":
-            arguments["sslrootcert"] = "system"
+        trusted = "system" if tls.ca is None and tls.verify == "full" else tls.ca
+        arguments = {"sslmode": _VERIFY[tls.verify], "sslcert": tls.cert, "sslkey": tls.key, "sslrootcert": trusted}
         return {name: value for name, value in arguments.items() if value is not None}
 
 
@@ -261,10 +259,10 @@ _STATE = re.compile(rb'^B\t\d+\tErrorResponse\t.*? C "([0-9A-Z]{5})" ', re.MULTI
 
 
 def refusal(error: Any, seconds: float) -> str | None:
-    """Return the SQLSTATE of a login that psycopg's `error` reports; None if it cannot be found.
+    """Return the SQLSTATE of the refused login that psycopg's `error` reports, or None.
 
-    Logs in once more, to a server that has asked for a password: one that is away, starting or full does not ask.
-    Takes at most `seconds`, plus the time to resolve names, and raises no error of the driver's.
+    Logs in once more and reads libpq's trace, if the server has asked for a password: a server that is away, starting
+    or full does not ask. Takes at most `seconds`, plus the time to resolve names, and raises no error of the driver's.
     """
     attempt = error.pgconn
     if attempt is None or not (attempt.used_password or attempt.needs_password):

@@ -16,7 +16,6 @@ from sqlalchemy import (
     Table,
     delete,
     false,
-    insert,
     inspect,
     literal_column,
     select,
@@ -28,12 +27,12 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 from psched.backends.common.retries import Fault
 from psched.backends.common.table_names import unwritable
 from psched.backends.sql.database import Database
-from psched.backends.sql.dialect import ExactText
+from psched.backends.sql.dialect import MYSQL_OPTIONS, ExactText
 from psched.errors import ConfigError
 from psched.store import Finding
 
 _TRIES = 20
-"""Attempts of `psched init`: several hosts may run it at once, and each step may find that another host took it."""
+"""Attempts of `psched init`: several hosts may run it at once, and each step may find that another host has done it."""
 
 _OWN_SESSION = "each connection has a session of its own"
 _SHARED_SESSION = (
@@ -63,7 +62,7 @@ class Schema:
                     problem = database.run(lambda connection, _: dialect.unfit(connection) or self._create(connection))
                     break
                 except DBAPIError as error:
-                    if left == 0 or not (dialect.is_already_there(error) or dialect.is_duplicate_key(error)):
+                    if left == 0 or not dialect.is_already_there(error):
                         raise
         if problem is not None:
             raise ConfigError(problem)
@@ -192,8 +191,7 @@ def meta_table(metadata: MetaData) -> Table:
         metadata,
         Column("table_name", ExactText(64), primary_key=True),
         Column("schema_hash", ExactText(64), nullable=False),
-        mysql_engine="InnoDB",
-        mysql_charset="utf8mb4",
+        **MYSQL_OPTIONS,
     )
 
 
@@ -244,53 +242,45 @@ class HashedSchema(Schema):
         self._recorded = select(meta.c.schema_hash).where(meta.c.table_name == self._table.name)
 
     def _create(self, connection: Connection) -> str | None:
-        present = any(self._columns(connection, table) is not None for table in self._tables)
-        problem = self._other_version(connection) if present else self._problem_of_meta(connection)
+        problem = self._version_problem(connection)
         if problem is not None:
             return problem
         self._create_table(connection, self._meta)
-        if self._stored(connection) != self._current:
-            self._record(connection)
+        self._record_hash(connection)
         for table in (*self._common, *self._tables):
             self._create_table(connection, table)
         return super()._create(connection)
 
-    def _record(self, connection: Connection) -> None:
+    def _record_hash(self, connection: Connection) -> None:
         """Record the hash before any table exists, so that tables without this hash are of another version."""
+        c, name = self._meta.c, self._table.name
         with self._database.transaction(connection):
-            connection.execute(delete(self._meta).where(self._meta.c.table_name == self._table.name))
-            connection.execute(insert(self._meta), {"table_name": self._table.name, "schema_hash": self._current})
+            connection.execute(delete(self._meta).where(c.table_name == name, c.schema_hash != self._current))
+            self._database.dialect.insert_one(
+                connection, self._meta, {"table_name": name, "schema_hash": self._current}
+            )
 
     def _problem(self, connection: Connection) -> str | None:
-        if self._columns(connection, self._table) is None:
-            return self._is_missing(self._table)
-        return self._other_version(connection) or self._foreign(connection) or self._incomplete(connection)
+        tables = (*self._tables, *self._common)
+        absent = [table for table in tables if self._columns(connection, table) is None]
+        problem = None
+        if self._table not in absent:
+            problem = self._version_problem(connection) or self._foreign(connection)
+        return problem or (self._is_missing(absent[0]) if absent else None)
 
-    def _incomplete(self, connection: Connection) -> str | None:
-        for table in (*self._common, *self._tables):
-            if self._columns(connection, table) is None:
-                return self._is_missing(table)
-        return None
-
-    def _other_version(self, connection: Connection) -> str | None:
-        """Return an error and its remedy if another version of psched made the tables, else None."""
-        problem = self._problem_of_meta(connection)
-        if problem is not None:
-            return problem
-        recorded = self._stored(connection)
-        if recorded == self._current:
-            return None
-        if recorded is None:
-            foreign = None if self._columns(connection, self._table) is None else self._foreign(connection)
-            return foreign or self._recreate(self._tables, "no schema is recorded for them")
-        return self._recreate(self._tables, f"their schema is {recorded}")
-
-    def _problem_of_meta(self, connection: Connection) -> str | None:
-        """Return an error if another version of psched made `psched_meta`, else None."""
+    def _version_problem(self, connection: Connection) -> str | None:
+        """Return an error and its remedy if another version of psched made one of the tables, else None."""
         columns = self._columns(connection, self._meta)
-        if columns is None or set(self._meta.columns.keys()) <= set(columns):
+        if columns is not None and not set(self._meta.columns.keys()) <= set(columns):
+            return self._recreate((self._meta, *self._tables), f"{self._meta.name} has other columns")
+        recorded = None if columns is None else connection.execute(self._recorded).scalar()
+        present = [table for table in self._tables if self._columns(connection, table) is not None]
+        if recorded == self._current or not present:
             return None
-        return self._recreate((self._meta, *self._tables), f"{self._meta.name} has other columns")
+        if recorded is not None:
+            return self._recreate(self._tables, f"their schema is {recorded}")
+        foreign = self._foreign(connection) if self._table in present else None
+        return foreign or self._recreate(self._tables, "no schema is recorded for them")
 
     def _recreate(self, tables: Collection[Table], found: str) -> str:
         *first, last = (table.name for table in tables)
@@ -299,9 +289,3 @@ class HashedSchema(Schema):
             f"needs {self._current}), and are not changed. Recreate them: stop all workers, drop these tables, whose "
             "rows are lost, and run: psched init (a queue's: psched queue init)"
         )
-
-    def _stored(self, connection: Connection) -> str | None:
-        if self._columns(connection, self._meta) is None:
-            return None
-        recorded: str | None = connection.execute(self._recorded).scalar()
-        return recorded

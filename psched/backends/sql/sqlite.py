@@ -98,7 +98,7 @@ class SQLiteDialect(Dialect):
         return f"url: {error.orig}" if isinstance(error.orig, _NoFile) else None
 
     def is_already_there(self, error: DBAPIError) -> bool:
-        return "already exists" in str(error.orig) or "duplicate column name" in str(error.orig)
+        return "already exists" in str(error.orig) or self.is_duplicate_key(error)
 
     @classmethod
     def insert_new(cls, table: Table) -> Any:
