@@ -147,11 +147,11 @@ def test_opening_a_store_connects_to_nothing() -> None:
 def test_connections_share_what_encryption_costs_unless_it_is_configured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pymysql.connections.Connection.connect", lambda connection: None)
     dialect = open_database("mysql://u:p@h/d", {}).dialect
-    one, two = (dialect.connect([], {"host": "h"}) for _ in range(2))
+    one, two = (dialect.connect(None, [], {"host": "h"}) for _ in range(2))
     assert one.ctx is two.ctx
     assert (one.ctx.verify_mode, one.ctx.check_hostname) == (ssl.CERT_NONE, False)
     context = ssl.create_default_context()
-    assert dialect.connect([], {"host": "h", "ssl": context}).ctx is context
+    assert dialect.connect(None, [], {"host": "h", "ssl": context}).ctx is context
 
 
 def test_a_file_that_was_missing_is_not_refused_because_somebody_has_made_it_since(

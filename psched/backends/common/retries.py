@@ -47,15 +47,12 @@ class LoginBackoff:
             connection = connect()
         except Exception as error:
             if is_refused(error):
-                self._note(error)
+                seconds = min(2.0**self._failures, self.LONGEST / 0.75) * self._chance(0.5, 0.75)
+                self._failures = min(self._failures + 1, 10)
+                self._refused = copy.copy(error), self._clock() + seconds
             raise
         self._failures, self._refused = 0, None
         return connection
-
-    def _note(self, error: Exception) -> None:
-        seconds = min(2.0**self._failures, self.LONGEST / 0.75) * self._chance(0.5, 0.75)
-        self._failures = min(self._failures + 1, 10)
-        self._refused = copy.copy(error), self._clock() + seconds
 
 
 def sent_within(timeouts: Timeouts) -> float:
@@ -89,28 +86,25 @@ class Retries:
 
         A refused login is repeated only under a deadline, and when `logins` allows the next one.
         """
+        pause = 0.0
         if fault is Fault.CONFLICT:
-            return self._after_conflict()
-        if fault is Fault.LOST:
-            return self._after_loss()
-        wait = self._logins.pause() if is_refused and self._logins is not None else 0
-        return self._in_time(wait) if wait and self._until is not None else None
-
-    def _after_conflict(self) -> float | None:
-        self._conflicts += 1
-        if self._until is None and self._conflicts > self.CONFLICTS:
+            self._conflicts += 1
+            if self._until is None and self._conflicts > self.CONFLICTS:
+                return None
+            pause = random.uniform(0, min(1.0, 0.01 * 2 ** min(self._conflicts, 10)))
+        elif fault is Fault.LOST:
+            self._losses += 1
+            if self._losses == 1:
+                return 0  # the pooled connection may have been dead for hours: that is no outage
+            if self._until is None:
+                return None
+            pause = min(self.LONGEST, 0.05 * 2 ** min(self._losses, 10)) * random.uniform(0.5, 1)
+        elif is_refused and self._until is not None and self._logins is not None:
+            pause = self._logins.pause()
+            if not pause:
+                return None
+        else:
             return None
-        return self._in_time(random.uniform(0, min(1.0, 0.01 * 2 ** min(self._conflicts, 10))))
-
-    def _after_loss(self) -> float | None:
-        self._losses += 1
-        if self._losses == 1:
-            return 0  # the pooled connection may have been dead for hours: that is no outage
-        if self._until is None:
-            return None
-        return self._in_time(min(self.LONGEST, 0.05 * 2 ** min(self._losses, 10)) * random.uniform(0.5, 1))
-
-    def _in_time(self, pause: float) -> float | None:
         return pause if self._clock() + pause < self._end else None
 
 

@@ -51,7 +51,7 @@ from psched.backends.sql.statement import BulkUpdate, GivenColumns, cached, cach
 from psched.errors import IdempotentNotFoundError, NotFoundError, OutcomeUnknownError, ScheduleError
 from psched.model import Lease, ScheduleRow
 from psched.store import ScheduleStore, StoreSettings, only
-from psched.store.ledger import FAILED, MODIFY, Entry, OnCommit, Step
+from psched.store.ledger import ADD, DELETE, FAILED, MODIFY, Entry, OnCommit, Step
 
 
 class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
@@ -65,7 +65,7 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
         self.ledger = SqlLedger(database, *others)
         self.alerts = RdbOverdueAlerts(database, self._table)
         insert = cached(schedule_insert, type(database.dialect), self._table, self._records)
-        change = self._records.parameters_of_add(settings.holder)
+        change = self._records.change_parameters(ADD, settings.holder)
         record = None if database.dialect.nested_writes else partial(self._records.insert_added, change)
         self._inserts = RowInserts(database, self._table, insert, {} if record else change, record)
         self._write_statements(self._table, self.lease_statements, self._records)
@@ -123,7 +123,7 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
                     return True
                 seen = row["nonce"]
                 pending = row["next_time"] if row["regular_time"] is None else row["regular_time"]
-                self._records.insert_deleted(connection, key, self._holder, pending)
+                self._records.insert_change(connection, key, DELETE, self._holder, pending)
                 return connection.execute(self._delete, {"lease_key": key}).rowcount == 1
 
         if not self._database.run(work):

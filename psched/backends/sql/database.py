@@ -91,7 +91,13 @@ class Database:
             raise ConfigError(f"url: {dialect.url.drivername}:// cannot be used: {error}") from error
         if engine.dialect.is_async:
             raise ConfigError(f"url: {dialect.url.drivername}:// is an asynchronous driver; leave out the +driver")
-        event.listen(engine, "do_connect", lambda driver, _, given, options: self._log_in(driver, given, options))
+        event.listen(
+            engine,
+            "do_connect",
+            lambda driver, _, given, options: self._logins.log_in(
+                partial(dialect.connect, driver, given, options), dialect.is_refused
+            ),
+        )
         event.listen(engine, "connect", lambda connection, _: dialect.prepare(connection))
         return engine
 
@@ -99,15 +105,6 @@ class Database:
         dialect = self.dialect
         size, overflow = (1, 0) if dialect.ephemeral else (dialect.connections, _OVERFLOW)
         return ConnectionPool(self._engine, size, overflow, dialect.timeouts.read, dialect.keeps_cursors)
-
-    def _log_in(self, driver: Any, given: Sequence[Any], options: Mapping[str, Any]) -> Any:
-        """Return a new driver connection; `driver`: SQLAlchemy's dialect. Raises the driver's errors."""
-
-        def connect() -> Any:
-            connection = self.dialect.connect(given, options)
-            return driver.connect(*given, **options) if connection is None else connection
-
-        return self._logins.log_in(connect, self.dialect.is_refused)
 
     def run(self, work: Work[T], until: float | None = None) -> T:
         """Return `work(connection, uncertain)`, repeated after conflicts and lost connections; see `Retries`.

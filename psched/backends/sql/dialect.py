@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from sqlalchemy import URL, BigInteger, Connection, ScalarSelect, String, Table, Text, insert, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.sql.compiler import DDLCompiler, SQLCompiler
+from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.sql.selectable import Select
@@ -46,12 +46,8 @@ class larger_of(FunctionElement[int]):  # noqa: N801 – spelled like the SQL fu
 
 @compiles(larger_of)
 def _larger_of(element: larger_of, compiler: SQLCompiler, **options: Any) -> str:
-    return f"GREATEST({compiler.process(element.clauses, **options)})"
-
-
-@compiles(larger_of, "sqlite")
-def _larger_of_sqlite(element: larger_of, compiler: SQLCompiler, **options: Any) -> str:
-    return f"max({compiler.process(element.clauses, **options)})"
+    name = "max" if compiler.dialect.name == "sqlite" else "GREATEST"
+    return f"{name}({compiler.process(element.clauses, **options)})"
 
 
 class ExactText(String):
@@ -69,11 +65,6 @@ class UndecodableText(bytes):
 
 class LongText(Text):
     """Text of at least 15 MB."""
-
-
-@compiles(ExactText)
-def _exact_text(element: ExactText, compiler: DDLCompiler, **options: Any) -> str:
-    return f"VARCHAR({element.length})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,9 +123,9 @@ class Dialect:
         """Return the arguments of `create_engine` that carry timeouts and encryption."""
         raise NotImplementedError
 
-    def connect(self, arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
-        """Return a new driver connection, or None to let SQLAlchemy's dialect connect."""
-        return None
+    def connect(self, driver: Any, arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
+        """Return a new driver connection; `driver`: SQLAlchemy's dialect. Raises the driver's errors."""
+        return driver.connect(*arguments, **options)
 
     def prepare(self, connection: Any) -> None:
         """Set up the session of a new driver connection."""

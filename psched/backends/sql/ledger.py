@@ -9,6 +9,7 @@ import heapq
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any, cast
 
 from sqlalchemy import (
@@ -47,7 +48,7 @@ from psched.backends.sql.dialect import MYSQL_OPTIONS, Dialect, ExactText, LongT
 from psched.backends.sql.paging import OrderedPages
 from psched.backends.sql.statement import BulkUpdate, GivenColumns, Statement, as_parameter, cached_on_class, rows_in
 from psched.model import Lease, ScheduleRow
-from psched.store.ledger import ADD, DELETE, Change, Entry, LedgerFilter, LedgerRow
+from psched.store.ledger import DELETE, Change, Entry, LedgerFilter, LedgerRow
 
 _OLDEST = now_ms() - bindparam("age", type_=BigInteger)
 _ALL = 2**62
@@ -171,8 +172,12 @@ class SqlLedger:
             if wanted.failed:
                 conditions.append(c.trouble == 1)
             return map(read_row, self._pages((c.scheduled_time, c.fence), conditions))
-        kinds = [self._settled(trouble, wanted) for trouble in ((1,) if wanted.failed else (0, 1))]
-        return map(read_row, heapq.merge(*kinds, key=_settled_order))
+        order = (c.ended, c.key, c.scheduled_time, c.fence)
+        kinds = [
+            self._pages(order, [c.trouble == trouble, *_between(c.ended, wanted)])
+            for trouble in ((1,) if wanted.failed else (0, 1))
+        ]
+        return map(read_row, heapq.merge(*kinds, key=itemgetter(*(column.name for column in order))))
 
     def row_before(self, key: str, time: int, version: int) -> LedgerRow | None:
         values = {"of_key": key, "before": milliseconds(time), "by_version": version}
@@ -187,11 +192,6 @@ class SqlLedger:
         while found := self._database.rows(self._next_key, {"after_key": after}):
             after = found[0]["key"]
             yield after
-
-    def _settled(self, trouble: int, wanted: LedgerFilter) -> Iterator[RowMapping]:
-        c = self._ledger.c
-        conditions = [c.trouble == trouble, *_between(c.ended, wanted)]
-        return self._pages((c.ended, c.key, c.scheduled_time, c.fence), conditions)
 
     def _pages(self, order: Sequence[Column[Any]], conditions: Sequence[ColumnElement[bool]]) -> Iterator[RowMapping]:
         """Yield rows in `order`, a page at a time; an index begins with the columns of `conditions`, then `order`."""
@@ -242,10 +242,6 @@ def _between(column: Column[Any], wanted: LedgerFilter) -> Iterator[ColumnElemen
         yield column >= milliseconds(wanted.since)
     if wanted.until is not None:
         yield column <= milliseconds(wanted.until)
-
-
-def _settled_order(row: RowMapping) -> tuple[Any, ...]:
-    return row["ended"], row["key"], row["scheduled_time"], row["fence"]
 
 
 def _nth(column: Column[Any], order: Any) -> Select[Any]:
@@ -331,12 +327,13 @@ class LedgerWriter:
         pending: int | None,
         number: int | None = None,
     ) -> None:
-        """Copy the present definition from the schedule's row into the table of changes.
+        """Copy the present definition from the schedule's row, which must exist, into the table of changes.
 
         `pending`: the occurrence that was next before this change, in ms.
         """
-        change = self._parameters_of_change(action, node, pending, number)
-        connection.execute(self._insert_change, {"lease_key": key, **change})
+        insert_change = self._insert_deleted if action == DELETE else self._insert_change
+        change = self.change_parameters(action, node, pending, number)
+        connection.execute(insert_change, {"lease_key": key, **change})
 
     def is_made_by(self, connection: Connection, key: str, version: int, number: int) -> bool:
         """Return whether the call `number` has written this version of the definition."""
@@ -344,7 +341,7 @@ class LedgerWriter:
         return bool(made == number)
 
     def insert_added(self, change: Mapping[str, Any], connection: Connection, keys: Sequence[str], nonce: int) -> None:
-        """Record the definitions of schedules that were just added under `nonce`; `change`: `parameters_of_add`."""
+        """Record the definitions of schedules that were just added under `nonce`; `change`: `change_parameters`."""
         for start in range(0, len(keys), _DEFINITIONS_AT_ONCE):
             rows = as_parameter([{"key": key} for key in keys[start : start + _DEFINITIONS_AT_ONCE]], ["key"])
             connection.execute(self._insert_added, {"new_rows": rows, "nonce": nonce, **change})
@@ -354,18 +351,10 @@ class LedgerWriter:
         added = new.returning(*(self._schedules.c[name] for name in (*self._of_definition, *_OF_TIMES))).cte("added")
         return self._change_of_row(added.c.version, source=added)
 
-    def parameters_of_add(self, node: str) -> dict[str, Any]:
-        """Return the parameters of `insert_and_record` besides those of the schedules."""
-        return self._parameters_of_change(ADD, node, None)
-
-    def insert_deleted(self, connection: Connection, key: str, node: str, pending: int) -> None:
-        """Record the deletion of a schedule, whose row must still exist."""
-        change = self._parameters_of_change(DELETE, node, pending)
-        connection.execute(self._insert_deleted, {"lease_key": key, **change})
-
-    def _parameters_of_change(
-        self, action: str, node: str, pending: int | None, number: int | None = None
+    def change_parameters(
+        self, action: str, node: str, pending: int | None = None, number: int | None = None
     ) -> dict[str, Any]:
+        """Return the parameters of a statement that records a change, such as `insert_and_record`."""
         change = {"action": action, "node": node, "pending": pending, "reckoning": self._reckoning, "number": number}
         return {f"change_{name}": value for name, value in change.items()}
 

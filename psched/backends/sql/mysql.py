@@ -140,10 +140,10 @@ class MySQLDialect(Dialect):
                 arguments["ssl"] = context
         return options
 
-    def connect(self, arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
+    def connect(self, driver: Any, arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
         """Return PyMySQL's connection. Raises ConfigError for certificates that cannot be read."""
         if self.url.get_driver_name() != self.driver:
-            return None
+            return super().connect(driver, arguments, options)
         import pymysql  # noqa: PLC0415 – another driver may be installed instead
 
         try:

@@ -102,10 +102,10 @@ class PostgreSQLDialect(Dialect):
         own = {"use_native_hstore": False} if self._is_psycopg else {}  # else it reads the catalogue
         return {"connect_args": arguments, **own}
 
-    def connect(self, arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
+    def connect(self, driver: Any, arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
         """Return psycopg's connection. The error of a refused login gets the SQLSTATE, which libpq omits."""
         if not self._is_psycopg:
-            return None
+            return super().connect(driver, arguments, options)
         import psycopg  # noqa: PLC0415 – another driver may be installed instead
 
         try:

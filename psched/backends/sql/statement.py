@@ -36,8 +36,6 @@ from sqlalchemy import (
     select,
 )
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
 from psched.backends.sql.connection_pool import execute_text
@@ -360,11 +358,6 @@ class given_rows(FunctionElement[str]):  # noqa: N801 – spelled like the SQL f
     def __init__(self, parameter: ColumnElement[str], fields: Sequence[ColumnClause[Any]]) -> None:
         super().__init__(parameter)
         self.fields = [(field.name, field.type) for field in fields]
-
-
-@compiles(given_rows)
-def _given_rows(element: given_rows, compiler: SQLCompiler, **options: Any) -> str:
-    raise NotImplementedError(f"given_rows on {compiler.dialect.name}")
 
 
 def rows_in(parameter: str, columns: Sequence[ColumnClause[Any]]) -> FromClause:
