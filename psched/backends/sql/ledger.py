@@ -12,29 +12,7 @@ from functools import partial
 from operator import itemgetter
 from typing import Any, cast
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    ColumnElement,
-    Connection,
-    FromClause,
-    Index,
-    Insert,
-    Integer,
-    MetaData,
-    RowMapping,
-    Select,
-    String,
-    Table,
-    Update,
-    bindparam,
-    case,
-    column,
-    delete,
-    func,
-    insert,
-    select,
-)
+import sqlalchemy as sa
 
 from psched.backends.common.rows import (
     ledger_columns,
@@ -50,80 +28,80 @@ from psched.backends.sql.statement import BulkUpdate, GivenColumns, Statement, a
 from psched.model import Lease, ScheduleRow
 from psched.store.ledger import DELETE, Change, Entry, LedgerFilter, LedgerRow
 
-_OLDEST = now_ms() - bindparam("age", type_=BigInteger)
+_OLDEST = now_ms() - sa.bindparam("age", type_=sa.BigInteger)
 _ALL = 2**62
 """Later than any time."""
 
 
-def ledger_table(metadata: MetaData, schedules: str) -> Table:
+def ledger_table(metadata: sa.MetaData, schedules: str) -> sa.Table:
     """Return the table of settled occurrences.
 
     The primary key keeps the occurrences of a schedule together. `extra` is 1 for an extra run. `trouble` is 1 if an
     attempt failed or the occurrence was skipped as too late, so that an index finds such entries.
     """
-    table = Table(
+    table = sa.Table(
         f"{checked_name(schedules)}_ledger",
         metadata,
-        Column("key", ExactText(255), primary_key=True),
-        Column("scheduled_time", BigInteger, primary_key=True),
-        Column("fence", BigInteger, primary_key=True),
-        Column("version", BigInteger, nullable=False),
-        Column("outcome", String(16), nullable=False),
-        Column("detail", LongText),
-        Column("last_time", BigInteger),
-        Column("occurrences", Integer),
-        Column("extra", Integer, nullable=False, server_default="0"),
-        Column("previous", BigInteger),
-        Column("attempts", Integer, nullable=False),
-        Column("trouble", Integer, nullable=False),
-        Column("node", ExactText(255)),
-        Column("started", BigInteger),
-        Column("ended", BigInteger, nullable=False),
-        Column("error", LongText),
-        Column("reckoning", String(64), nullable=False),
+        sa.Column("key", ExactText(255), primary_key=True),
+        sa.Column("scheduled_time", sa.BigInteger, primary_key=True),
+        sa.Column("fence", sa.BigInteger, primary_key=True),
+        sa.Column("version", sa.BigInteger, nullable=False),
+        sa.Column("outcome", sa.String(16), nullable=False),
+        sa.Column("detail", LongText),
+        sa.Column("last_time", sa.BigInteger),
+        sa.Column("occurrences", sa.Integer),
+        sa.Column("extra", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("previous", sa.BigInteger),
+        sa.Column("attempts", sa.Integer, nullable=False),
+        sa.Column("trouble", sa.Integer, nullable=False),
+        sa.Column("node", ExactText(255)),
+        sa.Column("started", sa.BigInteger),
+        sa.Column("ended", sa.BigInteger, nullable=False),
+        sa.Column("error", LongText),
+        sa.Column("reckoning", sa.String(64), nullable=False),
         **MYSQL_OPTIONS,
     )
     c = table.c
-    Index(f"{table.name}_ended", c.trouble, c.ended, c.key, c.scheduled_time, c.fence)
+    sa.Index(f"{table.name}_ended", c.trouble, c.ended, c.key, c.scheduled_time, c.fence)
     return table
 
 
-def limit_columns() -> tuple[Column[Any], ...]:
+def limit_columns() -> tuple[sa.Column[Any], ...]:
     """Return the columns of a policy besides `catch_up`, for the table of schedules and for that of their changes."""
     return (
-        Column("max_lateness_ms", BigInteger),
-        Column("alert_after_ms", BigInteger),
-        Column("max_attempts", Integer),
+        sa.Column("max_lateness_ms", sa.BigInteger),
+        sa.Column("alert_after_ms", sa.BigInteger),
+        sa.Column("max_attempts", sa.Integer),
     )
 
 
-def changes_table(metadata: MetaData, schedules: str) -> Table:
+def changes_table(metadata: sa.MetaData, schedules: str) -> sa.Table:
     """Return the table of the changes of definitions, one row for each version of a schedule.
 
     `number` is the number of the call that made the change, which recognises it when the answer was lost.
     `paused_from` and `paused_until` are the schedule's last pause at that time.
     """
-    return Table(
+    return sa.Table(
         f"{checked_name(schedules)}_changes",
         metadata,
-        Column("key", ExactText(255), primary_key=True),
-        Column("version", BigInteger, primary_key=True),
-        Column("changed", BigInteger, nullable=False),
-        Column("action", String(16), nullable=False),
-        Column("node", ExactText(255)),
-        Column("type", ExactText(255), nullable=False),
-        Column("cron", ExactText(255), nullable=False),
-        Column("timezone", ExactText(255), nullable=False),
-        Column("delay_ms", BigInteger, nullable=False),
-        Column("catch_up", String(8), nullable=False),
+        sa.Column("key", ExactText(255), primary_key=True),
+        sa.Column("version", sa.BigInteger, primary_key=True),
+        sa.Column("changed", sa.BigInteger, nullable=False),
+        sa.Column("action", sa.String(16), nullable=False),
+        sa.Column("node", ExactText(255)),
+        sa.Column("type", ExactText(255), nullable=False),
+        sa.Column("cron", ExactText(255), nullable=False),
+        sa.Column("timezone", ExactText(255), nullable=False),
+        sa.Column("delay_ms", sa.BigInteger, nullable=False),
+        sa.Column("catch_up", sa.String(8), nullable=False),
         *limit_columns(),
-        Column("pending", BigInteger),
-        Column("first_time", BigInteger, nullable=False),
-        Column("due", BigInteger, nullable=False),
-        Column("reckoning", String(64)),
-        Column("number", BigInteger),
-        Column("paused_from", BigInteger),
-        Column("paused_until", BigInteger),
+        sa.Column("pending", sa.BigInteger),
+        sa.Column("first_time", sa.BigInteger, nullable=False),
+        sa.Column("due", sa.BigInteger, nullable=False),
+        sa.Column("reckoning", sa.String(64)),
+        sa.Column("number", sa.BigInteger),
+        sa.Column("paused_from", sa.BigInteger),
+        sa.Column("paused_until", sa.BigInteger),
         **MYSQL_OPTIONS,
     )
 
@@ -131,39 +109,42 @@ def changes_table(metadata: MetaData, schedules: str) -> Table:
 class SqlLedger:
     """Implements `Ledger` on two tables. Trimming deletes batches, each up to a row found by its place in an index."""
 
-    def __init__(self, database: Database, ledger: Table, changes: Table) -> None:
+    def __init__(self, database: Database, ledger: sa.Table, changes: sa.Table) -> None:
         self._database = database
         self._write_statements(ledger, changes)
         self._trim_after = chr(random.randrange(0x20, 0x7F))  # processes begin with different keys
 
     @cached_on_class
-    def _write_statements(self, ledger: Table, changes: Table) -> None:
+    def _write_statements(self, ledger: sa.Table, changes: sa.Table) -> None:
         self._ledger = ledger
         c = changes.c
-        self._of_key = select(*c).where(c.key == bindparam("of_key")).order_by(c.version)
-        self._next_key = select(c.key).where(c.key > bindparam("after_key")).order_by(c.key).limit(1)
+        self._of_key = sa.select(*c).where(c.key == sa.bindparam("of_key")).order_by(c.version)
+        self._next_key = sa.select(c.key).where(c.key > sa.bindparam("after_key")).order_by(c.key).limit(1)
         row = ledger.c
         self._before = (
-            select(*row)
+            sa.select(*row)
             .where(
-                row.key == bindparam("of_key"),
-                row.scheduled_time < bindparam("before"),
-                row.version == bindparam("by_version"),
+                row.key == sa.bindparam("of_key"),
+                row.scheduled_time < sa.bindparam("before"),
+                row.version == sa.bindparam("by_version"),
             )
             .order_by(row.scheduled_time.desc(), row.fence.desc())
             .limit(1)
         )
-        of_key, old = row.key == bindparam("of_key"), (row.trouble == bindparam("trouble")) & (row.ended < _OLDEST)
+        of_key, old = (
+            row.key == sa.bindparam("of_key"),
+            (row.trouble == sa.bindparam("trouble")) & (row.ended < _OLDEST),
+        )
         self._old = _nth(row.ended, (row.ended, row.key, row.scheduled_time, row.fence)).where(old)
-        self._delete_old = delete(ledger).where(old, row.ended <= bindparam("end"))
+        self._delete_old = sa.delete(ledger).where(old, row.ended <= sa.bindparam("end"))
         self._first = _nth(row.scheduled_time, (row.scheduled_time, row.fence)).where(of_key)
         self._last = _nth(row.scheduled_time, (row.scheduled_time.desc(), row.fence.desc())).where(of_key)
-        self._delete_first = delete(ledger).where(of_key, row.scheduled_time <= bindparam("end"))
-        this = c.key == bindparam("of_key")
-        self._version = select(func.max(c.version)).where(this, c.changed < _OLDEST)
-        self._superseded = delete(changes).where(this, c.version < bindparam("of_version"))
+        self._delete_first = sa.delete(ledger).where(of_key, row.scheduled_time <= sa.bindparam("end"))
+        this = c.key == sa.bindparam("of_key")
+        self._version = sa.select(sa.func.max(c.version)).where(this, c.changed < _OLDEST)
+        self._superseded = sa.delete(changes).where(this, c.version < sa.bindparam("of_version"))
         gone = c.action == DELETE
-        self._deleted = delete(changes).where(this, c.version == bindparam("of_version"), gone)
+        self._deleted = sa.delete(changes).where(this, c.version == sa.bindparam("of_version"), gone)
 
     def rows(self, wanted: LedgerFilter) -> Iterator[LedgerRow]:
         c = self._ledger.c
@@ -193,16 +174,18 @@ class SqlLedger:
             after = found[0]["key"]
             yield after
 
-    def _pages(self, order: Sequence[Column[Any]], conditions: Sequence[ColumnElement[bool]]) -> Iterator[RowMapping]:
+    def _pages(
+        self, order: Sequence[sa.Column[Any]], conditions: Sequence[sa.ColumnElement[bool]]
+    ) -> Iterator[sa.RowMapping]:
         """Yield rows in `order`, a page at a time; an index begins with the columns of `conditions`, then `order`."""
-        pages = OrderedPages(select(*self._ledger.c).where(*conditions), {column.name: column for column in order})
+        pages = OrderedPages(sa.select(*self._ledger.c).where(*conditions), {column.name: column for column in order})
         for page in pages.pages(self._database.rows):
             yield from page
 
     def trim(self, retention: float, count: int, limit: int, key: str | None) -> bool:
         age = round(retention * 1000)
 
-        def work(connection: Connection, uncertain: bool) -> bool:
+        def work(connection: sa.Connection, uncertain: bool) -> bool:
             deleted = [self._trim_old(connection, age, limit, trouble) for trouble in (0, 1)]
             if key is not None:
                 deleted.append(self._trim_key(connection, key, count, limit))
@@ -211,13 +194,13 @@ class SqlLedger:
 
         return self._database.run(work)
 
-    def _trim_old(self, connection: Connection, age: int, limit: int, trouble: int) -> int:
+    def _trim_old(self, connection: sa.Connection, age: int, limit: int, trouble: int) -> int:
         kind = {"age": age, "trouble": trouble}
         end = connection.execute(self._old, {**kind, "skipped": limit - 1}).scalar()
         done: int = connection.execute(self._delete_old, {**kind, "end": _ALL if end is None else end}).rowcount
         return done
 
-    def _trim_key(self, connection: Connection, key: str, count: int, limit: int) -> int:
+    def _trim_key(self, connection: sa.Connection, key: str, count: int, limit: int) -> int:
         surplus = connection.execute(self._last, {"of_key": key, "skipped": count}).scalar()
         if surplus is None:
             return 0
@@ -226,7 +209,7 @@ class SqlLedger:
         done: int = connection.execute(self._delete_first, values).rowcount
         return done
 
-    def _trim_changes(self, connection: Connection, age: int) -> None:
+    def _trim_changes(self, connection: sa.Connection, age: int) -> None:
         """Delete, of the next key, the changes before its last old change, and that change if it is a deletion."""
         key = connection.execute(self._next_key, {"after_key": self._trim_after}).scalar()
         self._trim_after = "" if key is None else key
@@ -237,16 +220,16 @@ class SqlLedger:
             connection.execute(self._deleted, values)
 
 
-def _between(column: Column[Any], wanted: LedgerFilter) -> Iterator[ColumnElement[bool]]:
+def _between(column: sa.Column[Any], wanted: LedgerFilter) -> Iterator[sa.ColumnElement[bool]]:
     if wanted.since is not None:
         yield column >= milliseconds(wanted.since)
     if wanted.until is not None:
         yield column <= milliseconds(wanted.until)
 
 
-def _nth(column: Column[Any], order: Any) -> Select[Any]:
+def _nth(column: sa.Column[Any], order: Any) -> sa.Select[Any]:
     """Return `column` of the row that comes after :skipped others in `order`."""
-    return select(column).order_by(*order).limit(1).offset(bindparam("skipped"))
+    return sa.select(column).order_by(*order).limit(1).offset(sa.bindparam("skipped"))
 
 
 _DEFINITIONS_AT_ONCE = 2000
@@ -262,65 +245,72 @@ _OF_TIMES = ("next_time", "due", "regular_time", "regular_due")
 class LedgerWriter:
     """Inserts entries and changes of definitions, mostly in the statement or transaction that changes the schedule."""
 
-    def __init__(self, dialect: type[Dialect], schedules: Table, ledger: Table, changes: Table, reckoning: str) -> None:
+    def __init__(
+        self, dialect: type[Dialect], schedules: sa.Table, ledger: sa.Table, changes: sa.Table, reckoning: str
+    ) -> None:
         """`reckoning`: the cron dialect and the version of the tz database, as this process computes times."""
         self._nested = dialect.nested_writes
         self._schedules = schedules
         self._ledger = ledger
         self._changes = changes
         self._reckoning = reckoning
-        self._this = schedules.c.key == bindparam("lease_key")
+        self._this = schedules.c.key == sa.bindparam("lease_key")
         self._given = [c.name for c in ledger.c if c.name not in (*_OF_SCHEDULE, "ended")]
         computed = ("changed", "first_time", "due", *_OF_CALL)
         self._of_definition = [c.name for c in changes.c if c.name not in computed]
         types = {name: ledger.c[name].type for name in ("key", *self._given)}
         self.entries = BulkUpdate(types, self._entry_of_row)
         self._skipped = BulkUpdate(types, partial(self._entry_of_row, age=1))
-        self._change_parameters = {name: bindparam(f"change_{name}", type_=changes.c[name].type) for name in _OF_CALL}
+        self._change_parameters = {
+            name: sa.bindparam(f"change_{name}", type_=changes.c[name].type) for name in _OF_CALL
+        }
         self._insert_change = self._change_of_row(schedules.c.version, self._this)
-        new = rows_in("new_rows", [column("new_key", schedules.c.key.type)])
-        ours = (schedules.c.key == new.c.new_key, schedules.c.nonce == bindparam("nonce", type_=schedules.c.nonce.type))
+        new = rows_in("new_rows", [sa.column("new_key", schedules.c.key.type)])
+        ours = (
+            schedules.c.key == new.c.new_key,
+            schedules.c.nonce == sa.bindparam("nonce", type_=schedules.c.nonce.type),
+        )
         self._insert_added = self._change_of_row(schedules.c.version, *ours)
         # At least the last fence of the row, so that the fences of the next row with this key are larger.
         last = larger_of(schedules.c.version, schedules.c.fence)
         self._insert_deleted = self._change_of_row(last + 1, self._this)
         c = ledger.c
-        self._of_lease = select(c.key).where(
-            c.key == bindparam("of_key"),
-            c.scheduled_time == bindparam("of_time"),
-            c.fence == bindparam("of_fence"),
+        self._of_lease = sa.select(c.key).where(
+            c.key == sa.bindparam("of_key"),
+            c.scheduled_time == sa.bindparam("of_time"),
+            c.fence == sa.bindparam("of_fence"),
         )
         c = changes.c
-        this_version = c.key == bindparam("of_key"), c.version == bindparam("of_version")
-        self._made_by = select(c.number).where(*this_version)
+        this_version = c.key == sa.bindparam("of_key"), c.version == sa.bindparam("of_version")
+        self._made_by = sa.select(c.number).where(*this_version)
 
     def settle_and_insert(self, settle: BulkUpdate) -> Statement:
         """Return a statement that settles one row and inserts its entry."""
-        update = cast("Update", settle.on_one_row())
+        update = cast("sa.Update", settle.on_one_row())
         if not self._nested:
-            return Statement(update, then=cast("Insert", self.entries.on_one_row()))
+            return Statement(update, then=cast("sa.Insert", self.entries.on_one_row()))
         settled = update.returning(*(self._schedules.c[name] for name in _OF_SCHEDULE)).cte("settled")
         insert_entry = self._insert_entry(settled, self.entries.given(), now_ms())
         return Statement(insert_entry.execution_options(preserve_rowcount=True))  # the row count is that of `settle`
 
-    def has(self, connection: Connection, row: ScheduleRow, lease: Lease) -> bool:
+    def has(self, connection: sa.Connection, row: ScheduleRow, lease: Lease) -> bool:
         """Return whether the ledger says that this lease has settled the occurrence in `row`."""
         time = milliseconds(row.next_time)
         values = {"of_key": row.key, "of_time": time, "of_fence": lease.fence}
         return connection.execute(self._of_lease, values).first() is not None
 
-    def insert_skipped(self, connection: Connection, row: ScheduleRow, entry: Entry) -> None:
+    def insert_skipped(self, connection: sa.Connection, row: ScheduleRow, entry: Entry) -> None:
         """Insert the entry of the occurrence in `row`, which the change just written skips."""
         self._skipped.execute(connection, [ledger_columns(row, entry, self._reckoning)], {})
 
-    def last_version(self, key: ColumnElement[Any]) -> ColumnElement[int]:
+    def last_version(self, key: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
         """Return the last recorded version of the schedule `key`, or 0."""
         c = self._changes.c
-        return func.coalesce(select(func.max(c.version)).where(c.key == key).scalar_subquery(), 0)
+        return sa.func.coalesce(sa.select(sa.func.max(c.version)).where(c.key == key).scalar_subquery(), 0)
 
     def insert_change(
         self,
-        connection: Connection,
+        connection: sa.Connection,
         key: str,
         action: str,
         node: str,
@@ -335,18 +325,20 @@ class LedgerWriter:
         change = self.change_parameters(action, node, pending, number)
         connection.execute(insert_change, {"lease_key": key, **change})
 
-    def is_made_by(self, connection: Connection, key: str, version: int, number: int) -> bool:
+    def is_made_by(self, connection: sa.Connection, key: str, version: int, number: int) -> bool:
         """Return whether the call `number` has written this version of the definition."""
         made = connection.execute(self._made_by, {"of_key": key, "of_version": version}).scalar()
         return bool(made == number)
 
-    def insert_added(self, change: Mapping[str, Any], connection: Connection, keys: Sequence[str], nonce: int) -> None:
+    def insert_added(
+        self, change: Mapping[str, Any], connection: sa.Connection, keys: Sequence[str], nonce: int
+    ) -> None:
         """Record the definitions of schedules that were just added under `nonce`; `change`: `change_parameters`."""
         for start in range(0, len(keys), _DEFINITIONS_AT_ONCE):
             rows = as_parameter([{"key": key} for key in keys[start : start + _DEFINITIONS_AT_ONCE]], ["key"])
             connection.execute(self._insert_added, {"new_rows": rows, "nonce": nonce, **change})
 
-    def insert_and_record(self, new: Insert) -> Insert:
+    def insert_and_record(self, new: sa.Insert) -> sa.Insert:
         """Return a statement that executes `new` and records the definitions. Its row count is that of `new`."""
         added = new.returning(*(self._schedules.c[name] for name in (*self._of_definition, *_OF_TIMES))).cte("added")
         return self._change_of_row(added.c.version, source=added)
@@ -358,35 +350,35 @@ class LedgerWriter:
         change = {"action": action, "node": node, "pending": pending, "reckoning": self._reckoning, "number": number}
         return {f"change_{name}": value for name, value in change.items()}
 
-    def _entry_of_row(self, row: GivenColumns, now: ColumnElement[int], age: int = 0) -> Insert:
+    def _entry_of_row(self, row: GivenColumns, now: sa.ColumnElement[int], age: int = 0) -> sa.Insert:
         """Return the INSERT of entries with the version of the schedule's row minus `age`."""
         return self._insert_entry(self._schedules, row, now, self._schedules.c.key == row["key"], age=age)
 
     def _insert_entry(
         self,
-        source: FromClause,
+        source: sa.FromClause,
         row: GivenColumns,
-        now: ColumnElement[int],
-        *conditions: ColumnElement[bool],
+        now: sa.ColumnElement[int],
+        *conditions: sa.ColumnElement[bool],
         age: int = 0,
-    ) -> Insert:
+    ) -> sa.Insert:
         started = row["started"]  # a round trip too late at most, and a run may be shorter than that
-        values = {**row, "started": case((started > now, now), else_=started)}
+        values = {**row, "started": sa.case((started > now, now), else_=started)}
         *names, version = (source.c[name] for name in _OF_SCHEDULE)
         known = [values[name] for name in self._given]
-        chosen = select(*names, version - age if age else version, *known, now).where(*conditions)
-        return insert(self._ledger).from_select([*_OF_SCHEDULE, *self._given, "ended"], chosen)
+        chosen = sa.select(*names, version - age if age else version, *known, now).where(*conditions)
+        return sa.insert(self._ledger).from_select([*_OF_SCHEDULE, *self._given, "ended"], chosen)
 
     def _change_of_row(
-        self, version: ColumnElement[int], *conditions: ColumnElement[bool], source: FromClause | None = None
-    ) -> Insert:
+        self, version: sa.ColumnElement[int], *conditions: sa.ColumnElement[bool], source: sa.FromClause | None = None
+    ) -> sa.Insert:
         """Return the INSERT of the definition in a schedule's row as `version`."""
         row = self._schedules.c if source is None else source.c
         taken = {name: row[name] for name in self._of_definition} | {
             "version": version,
-            "first_time": func.coalesce(row.regular_time, row.next_time),
-            "due": func.coalesce(row.regular_due, row.due),
+            "first_time": sa.func.coalesce(row.regular_time, row.next_time),
+            "due": sa.func.coalesce(row.regular_due, row.due),
         }
         change = self._change_parameters
-        chosen = select(*taken.values(), *change.values(), now_ms()).where(*conditions)
-        return insert(self._changes).from_select([*taken, *change, "changed"], chosen)
+        chosen = sa.select(*taken.values(), *change.values(), now_ms()).where(*conditions)
+        return sa.insert(self._changes).from_select([*taken, *change, "changed"], chosen)

@@ -6,21 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import (
-    Column,
-    ColumnElement,
-    Connection,
-    Integer,
-    LargeBinary,
-    RowMapping,
-    Select,
-    Text,
-    and_,
-    bindparam,
-    cast,
-    or_,
-    select,
-)
+import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import GenericFunction
@@ -36,7 +22,7 @@ _PAGE = 500
 class stored_bytes(GenericFunction[int]):  # noqa: N801
     """The bytes of a column of text or bytes, 0 for NULL. On SQLite the characters of a text."""
 
-    type = Integer()
+    type = sa.Integer()
     inherit_cache = True
 
 
@@ -50,20 +36,20 @@ def _stored_bytes(element: stored_bytes, compiler: SQLCompiler, **options: Any) 
 class ByKeys:
     """A SELECT of the rows that have given keys; on SQLite a key may be bytes."""
 
-    def __init__(self, rows: Select[Any], key: Column[Any]) -> None:
-        keys: ColumnElement[Any] = bindparam("keys", expanding=True)
+    def __init__(self, rows: sa.Select[Any], key: sa.Column[Any]) -> None:
+        keys: sa.ColumnElement[Any] = sa.bindparam("keys", expanding=True)
         self._key = key.name
         self._statement = rows.where(key.in_(keys))
         # SQLite finds a text that is no UTF-8 only by a cast, which reads the whole table. Few tables hold such keys.
-        self._of_bytes = rows.where(cast(key, LargeBinary).in_(keys))
+        self._of_bytes = rows.where(sa.cast(key, sa.LargeBinary).in_(keys))
 
     def read(
-        self, connection: Connection, keys: Sequence[Any], values: Mapping[str, Any] = MappingProxyType({})
-    ) -> list[RowMapping]:
+        self, connection: sa.Connection, keys: Sequence[Any], values: Mapping[str, Any] = MappingProxyType({})
+    ) -> list[sa.RowMapping]:
         """Return the rows that are there, in the order of `keys`."""
         of_bytes = [key for key in keys if isinstance(key, bytes)]
         others = [key for key in keys if not isinstance(key, bytes)] if of_bytes else keys
-        rows: dict[Any, RowMapping] = {}
+        rows: dict[Any, sa.RowMapping] = {}
         for statement, some in ((self._statement, others), (self._of_bytes, of_bytes)):
             if some:
                 found = connection.execute(statement, {**values, "keys": some}).mappings()
@@ -74,12 +60,12 @@ class ByKeys:
 class RowsByKeys:
     """Reads rows by their keys: at most 16 MB of stored data at once, but at least one row."""
 
-    def __init__(self, rows: Select[Any], key: Column[Any]) -> None:
+    def __init__(self, rows: sa.Select[Any], key: sa.Column[Any]) -> None:
         self._key = key.name
-        self._sizes = ByKeys(select(key, stored_bytes(key.table.c.data).label("bytes")), key)
+        self._sizes = ByKeys(sa.select(key, stored_bytes(key.table.c.data).label("bytes")), key)
         self._rows = ByKeys(rows, key)
 
-    def read(self, database: Database, keys: Sequence[Any]) -> Iterator[RowMapping]:
+    def read(self, database: Database, keys: Sequence[Any]) -> Iterator[sa.RowMapping]:
         """Yield the rows that are there, in the order of `keys`."""
         sized = _read(database, self._sizes, keys)
         while sized:
@@ -88,14 +74,16 @@ class RowsByKeys:
             sized = sized[count:]
 
 
-def _read(database: Database, statement: ByKeys, keys: Sequence[Any]) -> Sequence[RowMapping]:
+def _read(database: Database, statement: ByKeys, keys: Sequence[Any]) -> Sequence[sa.RowMapping]:
     return database.run(lambda connection, _: statement.read(connection, keys))
 
 
 class OrderedPages:
     """A SELECT in the order of some columns, read a page at a time."""
 
-    def __init__(self, rows: Select[Any], order: Mapping[str, ColumnElement[Any]], page_size: int = _PAGE) -> None:
+    def __init__(
+        self, rows: sa.Select[Any], order: Mapping[str, sa.ColumnElement[Any]], page_size: int = _PAGE
+    ) -> None:
         """`order`: the columns, by their names in `rows`. Only one row has the same values in all of them."""
         self._order = order
         self._page_size = page_size
@@ -103,8 +91,8 @@ class OrderedPages:
         self._next = self._first.where(_follows(order, {}))
 
     def pages(
-        self, read: Callable[[Select[Any], Mapping[str, Any]], Sequence[RowMapping]]
-    ) -> Iterator[Sequence[RowMapping]]:
+        self, read: Callable[[sa.Select[Any], Mapping[str, Any]], Sequence[sa.RowMapping]]
+    ) -> Iterator[Sequence[sa.RowMapping]]:
         """Yield the rows of each page, which `read` reads."""
         statement, after = self._first, dict[str, Any]()
         while page := read(statement, after):
@@ -118,34 +106,34 @@ class OrderedPages:
             statement = self._first.where(_follows(self._order, last)) if is_invalid else self._next
 
 
-def _follows(order: Mapping[str, ColumnElement[Any]], last: Mapping[str, Any]) -> ColumnElement[bool]:
+def _follows(order: Mapping[str, sa.ColumnElement[Any]], last: Mapping[str, Any]) -> sa.ColumnElement[bool]:
     """Return the condition that a row follows `last`; with an empty `last`, any row with valid values."""
     (name, column), *others = order.items()
     if last.get(name, "") is None:  # NULL comes before any value
-        return or_(column.is_not(None), _follows(dict(others), last))
-    after: ColumnElement[Any] = bindparam(f"after_{name}")
+        return sa.or_(column.is_not(None), _follows(dict(others), last))
+    after: sa.ColumnElement[Any] = sa.bindparam(f"after_{name}")
     if isinstance(last.get(name), UndecodableText):  # SQLite's driver would send a BLOB, which comes after any text
-        after = cast(bindparam(f"after_{name}", type_=LargeBinary), Text)
+        after = sa.cast(sa.bindparam(f"after_{name}", type_=sa.LargeBinary), sa.Text)
     if not others:
         return column > after
     # The range stands by itself, since MariaDB uses an index for it, but not for (due, key) > (…, …).
-    return and_(column >= after, or_(column > after, and_(column == after, _follows(dict(others), last))))
+    return sa.and_(column >= after, sa.or_(column > after, sa.and_(column == after, _follows(dict(others), last))))
 
 
 def read_pages(
     database: Database,
-    rows: Select[Any],
-    key: Column[Any],
-    due: Column[Any] | None = None,
-    conditions: Sequence[ColumnElement[bool]] = (),
-) -> Iterator[RowMapping]:
+    rows: sa.Select[Any],
+    key: sa.Column[Any],
+    due: sa.Column[Any] | None = None,
+    conditions: Sequence[sa.ColumnElement[bool]] = (),
+) -> Iterator[sa.RowMapping]:
     """Yield those of `rows` that meet `conditions`, ordered by due time and key, or by key alone.
 
     One statement reads the keys of a page from the index, others the rows with these keys: MariaDB would sort the
     whole table in order to read rows in this order.
     """
     order = {"key": key} if due is None else {"due": due, "key": key}
-    keys = OrderedPages(select(*(column.label(name) for name, column in order.items())).where(*conditions), order)
+    keys = OrderedPages(sa.select(*(column.label(name) for name, column in order.items())).where(*conditions), order)
     whole = RowsByKeys(rows.where(*conditions), key)
     for page in keys.pages(database.rows):
         yield from whole.read(database, [row["key"] for row in page])

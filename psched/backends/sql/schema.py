@@ -6,21 +6,7 @@ import hashlib
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 
-from sqlalchemy import (
-    CheckConstraint,
-    Column,
-    Connection,
-    DefaultClause,
-    Index,
-    MetaData,
-    Table,
-    delete,
-    false,
-    inspect,
-    literal_column,
-    select,
-    update,
-)
+import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateIndex, CreateTable
 
@@ -44,7 +30,7 @@ _SHARED_SESSION = (
 class Schema:
     """The table of the rows, whose columns are checked, and further tables; all with their indexes."""
 
-    def __init__(self, database: Database, table: Table, key: str, maker: str, *others: Table) -> None:
+    def __init__(self, database: Database, table: sa.Table, key: str, maker: str, *others: sa.Table) -> None:
         """`key`: the column of the keys. `maker`: the program that makes such tables, for messages."""
         self._database = database
         self._table = table
@@ -94,7 +80,7 @@ class Schema:
         if problem is None:
             yield from database.run(lambda connection, _: list(self._findings(connection)))
 
-    def _create(self, connection: Connection) -> str | None:
+    def _create(self, connection: sa.Connection) -> str | None:
         self._create_table(connection, self._table)
         problem = self._foreign(connection)
         if problem is None:
@@ -104,29 +90,29 @@ class Schema:
                 connection.execute(CreateIndex(index))
         return problem
 
-    def _create_table(self, connection: Connection, table: Table) -> None:
-        if not inspect(connection).has_table(table.name):
+    def _create_table(self, connection: sa.Connection, table: sa.Table) -> None:
+        if not sa.inspect(connection).has_table(table.name):
             connection.execute(CreateTable(table))
 
-    def _problem(self, connection: Connection) -> str | None:
+    def _problem(self, connection: sa.Connection) -> str | None:
         return self._foreign(connection)
 
-    def _is_missing(self, table: Table) -> str:
+    def _is_missing(self, table: sa.Table) -> str:
         return f"the table {table.name} does not exist; create it with: psched init (a queue's: psched queue init)"
 
-    def _columns(self, connection: Connection, table: Table) -> Collection[str] | None:
+    def _columns(self, connection: sa.Connection, table: sa.Table) -> Collection[str] | None:
         """Return the names of a table's columns; None when there is no such table.
 
         An empty answer has them, too. SQLAlchemy would read the catalogue, by statements that take 4 MB of memory.
         """
         try:
-            return connection.execute(select(literal_column("*")).select_from(table).where(false())).keys()
+            return connection.execute(sa.select(sa.literal_column("*")).select_from(table).where(sa.false())).keys()
         except DBAPIError as error:
             if not self._database.dialect.is_missing_table(error):
                 raise
             return None
 
-    def _foreign(self, connection: Connection) -> str | None:
+    def _foreign(self, connection: sa.Connection) -> str | None:
         """Return the error of a table that is missing, or lacks columns of psched's, or None."""
         present = self._columns(connection, self._table)
         if present is None:
@@ -139,15 +125,15 @@ class Schema:
             "configure another table, or the type that made it"
         )
 
-    def _missing_indexes(self, connection: Connection) -> list[Index]:
-        missing: list[Index] = []
+    def _missing_indexes(self, connection: sa.Connection) -> list[sa.Index]:
+        missing: list[sa.Index] = []
         for table in self._tables:
-            present = [tuple(index["column_names"]) for index in inspect(connection).get_indexes(table.name)]
+            present = [tuple(index["column_names"]) for index in sa.inspect(connection).get_indexes(table.name)]
             indexes = [index for index in table.indexes if tuple(index.columns.keys()) not in present]
             missing += sorted(indexes, key=lambda index: str(index.name))
         return missing
 
-    def _findings(self, connection: Connection) -> Iterator[Finding]:
+    def _findings(self, connection: sa.Connection) -> Iterator[Finding]:
         dialect = self._database.dialect
         yield Finding("server", True, dialect.version(connection))
         yield self._writing(connection)
@@ -158,11 +144,11 @@ class Schema:
         problem = dialect.key_problem(connection, self._table.name, self._key)
         yield Finding("keys", problem is None, "compare byte by byte" if problem is None else problem)
 
-    def _writing(self, connection: Connection) -> Finding:
+    def _writing(self, connection: sa.Connection) -> Finding:
         """Test writing by an UPDATE of no row."""
         key = self._table.c[self._key]
         try:
-            connection.execute(update(self._table).where(false()).values({key: key}))
+            connection.execute(sa.update(self._table).where(sa.false()).values({key: key}))
         except DBAPIError as error:
             if error.connection_invalidated or self._database.fault(error) is Fault.CONFLICT:
                 raise
@@ -184,47 +170,47 @@ def unusable(keys: Sequence[object]) -> Finding:
     )
 
 
-def meta_table(metadata: MetaData) -> Table:
+def meta_table(metadata: sa.MetaData) -> sa.Table:
     """Return the table of schema hashes, one per store; `table_name` is the name of the store's first table."""
-    return Table(
+    return sa.Table(
         "psched_meta",
         metadata,
-        Column("table_name", ExactText(64), primary_key=True),
-        Column("schema_hash", ExactText(64), nullable=False),
+        sa.Column("table_name", ExactText(64), primary_key=True),
+        sa.Column("schema_hash", ExactText(64), nullable=False),
         **MYSQL_OPTIONS,
     )
 
 
-def schema_hash(tables: Sequence[Table]) -> str:
+def schema_hash(tables: Sequence[sa.Table]) -> str:
     """Return 16 hexadecimal digits of the SHA-256 of `schema_text`."""
     return hashlib.sha256(schema_text(tables).encode()).hexdigest()[:16]
 
 
-def schema_text(tables: Sequence[Table]) -> str:
+def schema_text(tables: Sequence[sa.Table]) -> str:
     """Return the schema as lines of names, types and conditions: the same on every Python, SQLAlchemy and database."""
     return "\n".join(line for table in tables for line in _lines(table))
 
 
-def _lines(table: Table) -> Iterator[str]:
+def _lines(table: sa.Table) -> Iterator[str]:
     yield f"table {table.name}"
     for column in table.columns:
         yield _column_line(column)
-    checks = (constraint for constraint in table.constraints if isinstance(constraint, CheckConstraint))
+    checks = (constraint for constraint in table.constraints if isinstance(constraint, sa.CheckConstraint))
     yield from sorted(f"check {check.name}: {check.sqltext}" for check in checks)
     yield from sorted(_index_line(index) for index in table.indexes)
 
 
-def _column_line(column: Column[object]) -> str:
+def _column_line(column: sa.Column[object]) -> str:
     length = getattr(column.type, "length", None)
     words = ["column", column.name, type(column.type).__name__ + ("" if length is None else f"({length})")]
     words += ["NULL" if column.nullable else "NOT NULL"]
     words += ["PRIMARY KEY"] if column.primary_key else []
-    words += [f"DEFAULT {column.server_default.arg}"] if isinstance(column.server_default, DefaultClause) else []
+    words += [f"DEFAULT {column.server_default.arg}"] if isinstance(column.server_default, sa.DefaultClause) else []
     words += [f"COMPUTED {column.computed.sqltext}"] if column.computed is not None else []
     return " ".join(words)
 
 
-def _index_line(index: Index) -> str:
+def _index_line(index: sa.Index) -> str:
     conditions = {str(options["where"]) for options in index.dialect_options.values() if "where" in options}
     where = "".join(f" WHERE {condition}" for condition in sorted(conditions - {"None"}))
     return f"index {index.name} {'UNIQUE ' if index.unique else ''}({', '.join(index.columns.keys())}){where}"
@@ -233,15 +219,15 @@ def _index_line(index: Index) -> str:
 class HashedSchema(Schema):
     """The tables of one store, whose schema hash is recorded in `meta` under the name of the first of them."""
 
-    def __init__(self, database: Database, meta: Table, *tables: Table, common: Sequence[Table] = ()) -> None:
+    def __init__(self, database: Database, meta: sa.Table, *tables: sa.Table, common: Sequence[sa.Table] = ()) -> None:
         """`tables`: the table of the rows, then the store's other tables; `common`: tables that all stores share."""
         super().__init__(database, tables[0], "key", "psched's rdb store", *tables[1:])
         self._meta = meta
         self._common = tuple(common)
         self._current = schema_hash((*tables, *common))
-        self._recorded = select(meta.c.schema_hash).where(meta.c.table_name == self._table.name)
+        self._recorded = sa.select(meta.c.schema_hash).where(meta.c.table_name == self._table.name)
 
-    def _create(self, connection: Connection) -> str | None:
+    def _create(self, connection: sa.Connection) -> str | None:
         problem = self._version_problem(connection)
         if problem is not None:
             return problem
@@ -251,16 +237,16 @@ class HashedSchema(Schema):
             self._create_table(connection, table)
         return super()._create(connection)
 
-    def _record_hash(self, connection: Connection) -> None:
+    def _record_hash(self, connection: sa.Connection) -> None:
         """Record the hash before any table exists, so that tables without this hash are of another version."""
         c, name = self._meta.c, self._table.name
         with self._database.transaction(connection):
-            connection.execute(delete(self._meta).where(c.table_name == name, c.schema_hash != self._current))
+            connection.execute(sa.delete(self._meta).where(c.table_name == name, c.schema_hash != self._current))
             self._database.dialect.insert_one(
                 connection, self._meta, {"table_name": name, "schema_hash": self._current}
             )
 
-    def _problem(self, connection: Connection) -> str | None:
+    def _problem(self, connection: sa.Connection) -> str | None:
         tables = (*self._tables, *self._common)
         absent = [table for table in tables if self._columns(connection, table) is None]
         problem = None
@@ -268,7 +254,7 @@ class HashedSchema(Schema):
             problem = self._version_problem(connection) or self._foreign(connection)
         return problem or (self._is_missing(absent[0]) if absent else None)
 
-    def _version_problem(self, connection: Connection) -> str | None:
+    def _version_problem(self, connection: sa.Connection) -> str | None:
         """Return an error and its remedy if another version of psched made one of the tables, else None."""
         columns = self._columns(connection, self._meta)
         if columns is not None and not set(self._meta.columns.keys()) <= set(columns):
@@ -282,7 +268,7 @@ class HashedSchema(Schema):
         foreign = self._foreign(connection) if self._table in present else None
         return foreign or self._recreate(self._tables, "no schema is recorded for them")
 
-    def _recreate(self, tables: Collection[Table], found: str) -> str:
+    def _recreate(self, tables: Collection[sa.Table], found: str) -> str:
         *first, last = (table.name for table in tables)
         return (
             f"the tables {', '.join(first)} and {last} were made by another version of psched ({found}; this version "

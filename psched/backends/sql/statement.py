@@ -16,25 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from sqlalchemy import (
-    Column,
-    ColumnClause,
-    ColumnElement,
-    Connection,
-    FromClause,
-    Insert,
-    MetaData,
-    Select,
-    String,
-    Table,
-    Update,
-    bindparam,
-    column,
-    insert,
-    literal_column,
-    null,
-    select,
-)
+import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.functions import FunctionElement
 
@@ -50,9 +32,9 @@ P = ParamSpec("P")
 
 
 @lru_cache(_CACHED)
-def table_named(make: Callable[..., Table], name: str, *options: object) -> Table:
+def table_named(make: Callable[..., sa.Table], name: str, *options: object) -> sa.Table:
     """Return the table that `make(metadata, name, *options)` makes, the same for every store."""
-    return make(MetaData(), name, *options)
+    return make(sa.MetaData(), name, *options)
 
 
 def cached(make: Callable[P, T], *parts: P.args, **named: P.kwargs) -> T:
@@ -97,7 +79,9 @@ class CompiledText:
     constants: Mapping[str, Any]
 
     @classmethod
-    def of(cls, statement: Update | Insert | Select[Any], connection: Connection, keys: int = 0) -> CompiledText:
+    def of(
+        cls, statement: sa.Update | sa.Insert | sa.Select[Any], connection: sa.Connection, keys: int = 0
+    ) -> CompiledText:
         compiled: Any = statement.compile(dialect=connection.dialect)
         constants = {name: bind.effective_value for bind, name in compiled.bind_names.items() if not bind.required}
         values = {**dict.fromkeys(compiled.bind_names.values()), **constants, **({"keys": [""] * keys} if keys else {})}
@@ -117,12 +101,12 @@ class Statement:
     `then`: a statement for the same transaction, if this one changes a row; see `Database.execute_one`.
     """
 
-    def __init__(self, statement: Update | Insert | Select[Any], then: Insert | None = None) -> None:
+    def __init__(self, statement: sa.Update | sa.Insert | sa.Select[Any], then: sa.Insert | None = None) -> None:
         self._statement = statement
         self.then = None if then is None else Statement(then)
         self._compiled: dict[tuple[object, ...], CompiledText] = {}
 
-    def prepare(self, connection: Connection, keys: int = 0) -> CompiledText:
+    def prepare(self, connection: sa.Connection, keys: int = 0) -> CompiledText:
         """Return the statement as the connection's driver takes it, compiled if it was not.
 
         `keys`: how many its expanding parameter `keys` has, if there is one.
@@ -137,12 +121,12 @@ class Statement:
             self._compiled[kind] = CompiledText.of(self._statement, connection, keys)
         return self._compiled[kind]
 
-    def execute(self, connection: Connection, values: Mapping[str, Any]) -> int:
+    def execute(self, connection: sa.Connection, values: Mapping[str, Any]) -> int:
         compiled = self.prepare(connection)
         changed: int = execute_text(connection, compiled.text, compiled.parameters(values)).rowcount
         return changed
 
-    def execute_on(self, connection: Connection, keys: Sequence[str], values: Mapping[str, Any]) -> int:
+    def execute_on(self, connection: sa.Connection, keys: Sequence[str], values: Mapping[str, Any]) -> int:
         """Execute the statement on `keys`, at least one, and return the number of changed rows.
 
         The statement is compiled for each power of two of keys, padded with the last key: a text for each number of
@@ -154,14 +138,14 @@ class Statement:
         changed: int = execute_text(connection, compiled.text, compiled.parameters({**values, **padded})).rowcount
         return changed
 
-    def rows(self, connection: Connection, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
+    def rows(self, connection: sa.Connection, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
         """Return the rows as the driver returns them."""
         compiled = self.prepare(connection)
         found: Sequence[Sequence[Any]] = execute_text(connection, compiled.text, compiled.parameters(values)).fetchall()
         return found
 
 
-GivenColumns = Mapping[str, ColumnElement[Any]]
+GivenColumns = Mapping[str, sa.ColumnElement[Any]]
 """The given values of a row, by their names, as a bulk statement uses them."""
 
 _PREFIX = "given_"
@@ -182,7 +166,9 @@ class BulkUpdate:
     that takes 13 % less processor time (SQLite, PostgreSQL; MariaDB 40 %, 2026-11-22).
     """
 
-    def __init__(self, types: Mapping[str, Any], build: Callable[[GivenColumns, ColumnElement[int]], Update | Insert]):
+    def __init__(
+        self, types: Mapping[str, Any], build: Callable[[GivenColumns, sa.ColumnElement[int]], sa.Update | sa.Insert]
+    ):
         """`types`: of the values of each row, its `key` among them. `build` takes them, and the clock to use."""
         self._types = types
         self._parameters = {name: _PREFIX + name for name in types}
@@ -190,13 +176,13 @@ class BulkUpdate:
         self._statements: dict[tuple[str, ...], Statement] = {}
         self._rare: Counter[tuple[str, ...]] = Counter()
 
-    def prepare(self, connection: Connection, one_row: bool = True) -> None:
+    def prepare(self, connection: sa.Connection, one_row: bool = True) -> None:
         """Compile the statement for rows without anything in common, and if `one_row` that for one row."""
         if one_row:
             self._statement(()).prepare(connection)
         self._statement(tuple(self._types)).prepare(connection)
 
-    def execute(self, connection: Connection, rows: Sequence[Mapping[str, Any]], values: Mapping[str, Any]) -> int:
+    def execute(self, connection: sa.Connection, rows: Sequence[Mapping[str, Any]], values: Mapping[str, Any]) -> int:
         """Execute the statement on `rows`, at least one, and return the number of changed rows.
 
         Each row has a value for each name in `types`. `values`: further parameters.
@@ -211,11 +197,11 @@ class BulkUpdate:
         """Return the parameters of the statement on one row."""
         return {parameter: row[name] for name, parameter in self._parameters.items()}
 
-    def given(self) -> dict[str, ColumnElement[Any]]:
+    def given(self) -> dict[str, sa.ColumnElement[Any]]:
         """Return the values of one row: parameters."""
-        return {name: bindparam(parameter, type_=self._types[name]) for name, parameter in self._parameters.items()}
+        return {name: sa.bindparam(parameter, type_=self._types[name]) for name, parameter in self._parameters.items()}
 
-    def on_one_row(self) -> Update | Insert:
+    def on_one_row(self) -> sa.Update | sa.Insert:
         """Return the statement on one row."""
         return self._build(self.given(), now_ms())
 
@@ -231,7 +217,7 @@ class BulkUpdate:
     def _statement(self, names: tuple[str, ...]) -> Statement:
         """Return the statement on rows that differ in `names`; on one row without any."""
         if names not in self._statements:
-            rows = [column(self._parameters[name], self._types[name]) for name in names]
+            rows = [sa.column(self._parameters[name], self._types[name]) for name in names]
             listed = dict(zip(names, rows_in(_ROWS, rows).c, strict=True)) if names else {}
             build = self._build({**self.given(), **listed}, now_once()) if names else self.on_one_row()
             self._statements[names] = Statement(build)
@@ -241,7 +227,7 @@ class BulkUpdate:
 GivenRow = Mapping[str, str | int]
 """The given values of a new row, by the names of columns; the others are NULL."""
 
-Values = Callable[[GivenColumns, ColumnElement[int]], GivenColumns]
+Values = Callable[[GivenColumns, sa.ColumnElement[int]], GivenColumns]
 """Makes the columns of a row out of its given values and the database's clock."""
 
 _MOST_ROWS = 2000
@@ -258,10 +244,10 @@ class BulkInsert:
     def __init__(
         self,
         dialect: type[Dialect],
-        table: Table,
-        given: Sequence[Column[Any]],
+        table: sa.Table,
+        given: Sequence[sa.Column[Any]],
         values: Values,
-        further: Callable[[Insert], Insert] | None = None,
+        further: Callable[[sa.Insert], sa.Insert] | None = None,
     ) -> None:
         """`given`: the columns that a row may have. `values` makes the row of them.
 
@@ -274,7 +260,7 @@ class BulkInsert:
         self._further = further
         self._statements: dict[tuple[object, ...], tuple[Statement, Statement]] = {}
 
-    def execute(self, connection: Connection, rows: Sequence[GivenRow], values: Mapping[str, Any]) -> int:
+    def execute(self, connection: sa.Connection, rows: Sequence[GivenRow], values: Mapping[str, Any]) -> int:
         """Insert the rows whose keys are new, and return how many; fewer, where the server does not count them.
 
         `values`: further parameters. In a transaction of the caller's, unless it is one row.
@@ -290,7 +276,7 @@ class BulkInsert:
             done += self._insert(connection, (tuple(same), differing), parameters)
         return done
 
-    def _insert(self, connection: Connection, shape: tuple[Any, Any], values: Mapping[str, Any]) -> int:
+    def _insert(self, connection: sa.Connection, shape: tuple[Any, Any], values: Mapping[str, Any]) -> int:
         if shape not in self._statements:
             self._statements[shape] = self._build(*shape)
         strict, lenient = self._statements[shape]
@@ -309,15 +295,15 @@ class BulkInsert:
 
         Nothing is `differing` in a single row.
         """
-        rows = rows_in(_ROWS, [column(_PREFIX + name, self._types[name]) for name in differing])
-        given: dict[str, ColumnElement[Any]] = {name: null() for name in self._types}
-        given |= {name: bindparam(_PREFIX + name, type_=self._types[name]) for name in same}
+        rows = rows_in(_ROWS, [sa.column(_PREFIX + name, self._types[name]) for name in differing])
+        given: dict[str, sa.ColumnElement[Any]] = {name: sa.null() for name in self._types}
+        given |= {name: sa.bindparam(_PREFIX + name, type_=self._types[name]) for name in same}
         given |= {name: rows.c[_PREFIX + name] for name in differing}
-        inserts = [insert(self._table), self._dialect.insert_new(self._table)]
+        inserts = [sa.insert(self._table), self._dialect.insert_new(self._table)]
         if differing:
             values = self._values(given, now_once())
             # Without a condition SQLite takes ON CONFLICT for a join's ON.
-            chosen = select(*values.values()).select_from(rows).where(literal_column("1 = 1"))
+            chosen = sa.select(*values.values()).select_from(rows).where(sa.literal_column("1 = 1"))
             inserts = [each.from_select(list(values), chosen) for each in inserts]
         else:
             values = self._values(given, now_ms())
@@ -352,17 +338,17 @@ class given_rows(FunctionElement[str]):  # noqa: N801 – spelled like the SQL f
     Each row is an array of values. `fields`: the names and types of their columns.
     """
 
-    type = String()
+    type = sa.String()
     inherit_cache = False
 
-    def __init__(self, parameter: ColumnElement[str], fields: Sequence[ColumnClause[Any]]) -> None:
+    def __init__(self, parameter: sa.ColumnElement[str], fields: Sequence[sa.ColumnClause[Any]]) -> None:
         super().__init__(parameter)
         self.fields = [(field.name, field.type) for field in fields]
 
 
-def rows_in(parameter: str, columns: Sequence[ColumnClause[Any]]) -> FromClause:
+def rows_in(parameter: str, columns: Sequence[sa.ColumnClause[Any]]) -> sa.FromClause:
     """Return the rows with these columns, for FROM, of a parameter that `as_parameter` made."""
-    return given_rows(bindparam(parameter, type_=String), columns).table_valued(*columns, name="given")
+    return given_rows(sa.bindparam(parameter, type_=sa.String), columns).table_valued(*columns, name="given")
 
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
