@@ -68,9 +68,9 @@ _TAIL_BYTES = 8192
 _TAIL_LINES = 40
 _CHUNK = 65536
 _TICK = 0.1
-"""Seconds between two looks at whether to stop."""
+"""Seconds between two checks whether to stop."""
 _GROUP_TICK = 0.02
-"""Seconds between two looks at whether a group is gone."""
+"""Seconds between two checks whether a group is gone."""
 _DRAIN_CHUNKS = 32
 """Chunks of output read after the end; a pipe holds less, and a process that writes for ever is not awaited."""
 _LAST_WAIT = 1.0
@@ -96,7 +96,7 @@ class Program:
     """A program that runs with its descendants in one process group, its output in a pipe. For one thread.
 
     `stop` may be set by another thread at any time: SIGTERM goes to the group, SIGKILL after `grace` seconds. The group
-    is also killed when this process ends. A process that moves to a group or session of its own is not.
+    is also killed when this process ends. A process that has moved to another group is neither signalled nor killed.
     """
 
     def __init__(self, argv: Sequence[str], cwd: str | None, env: Mapping[str, str], stop: threading.Event) -> None:

@@ -169,7 +169,7 @@ def _log_run(event: telemetry.Event, fields: dict[str, Any]) -> None:
     elif event == "run_skip":
         _runs_log.error("key=%s type=%s %s", fields["task"].key, fields["task"].type, fields["reason"])
     else:
-        _runs_log.info("key=%s preempted: its lease is no longer ours", fields["task"].key)
+        _runs_log.info("key=%s preempted: this worker has lost its lease", fields["task"].key)
 
 
 def _log_settled(section: str, tasks: Sequence[Task]) -> None:

@@ -26,9 +26,9 @@ _CELL = struct.Struct("d")
 """The term of a child. 0: it runs tasks, or does not exist. Positive: it leads until then. Negative: it is on standby
 until then, and can be woken."""
 _TERM = 1.8
+"""Poll intervals in a term. Each poll of the leader begins a new one."""
 _EXTENSION = 1.15
-"""Poll intervals in a term, and after which the leader extends it. Without wake-ups the leader polls a little sooner,
-which extends the term too."""
+"""Poll intervals after which the leader extends its term, if it has not polled."""
 _TURNS = 0.2
 """Intervals over which the siblings wake one after another after a term, so that the first becomes leader."""
 _PATIENCE = 8.0
@@ -120,7 +120,7 @@ class ElectionMember(SoleMember):
         return max(0.0, self._extend_at - self._clock())
 
     def extend(self) -> None:
-        """Extend the term if more than half the time until then has passed, so that sections wake together."""
+        """Extend the term early, in the second half of the time, so that a child wakes once for several sections."""
         if self._extend_at - self._clock() < self._interval * _EXTENSION / 2:
             self.lead()
 
@@ -185,7 +185,7 @@ class ElectionMember(SoleMember):
         return math.isinf(self._extend_at)
 
     def _leaders(self, now: float) -> dict[int, float]:
-        """Return the ends of the terms of leaders to which the polling can be left."""
+        """Return the leaders to which polling can be left, with the ends of their terms."""
         rivals = [
             member
             for member in self._siblings
@@ -268,7 +268,7 @@ class PollElection:
         """Return the sum of the reasons of a member's wake-ups, and clear it."""
         wakeup = self.descriptor(member)
         if wakeup is not None:
-            with suppress(OSError):  # nothing
+            with suppress(OSError):  # there was no wake-up
                 return os.eventfd_read(wakeup)
         return 0
 

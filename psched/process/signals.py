@@ -60,7 +60,7 @@ class SignalQueue:
             return []
 
     def abandon(self) -> None:
-        """Collect no more, in a process that was forked from the one that installed it. The handlers stay."""
+        """Collect no more, in a process that was forked. Its signal handlers stay, and do nothing."""
         signal.set_wakeup_fd(-1)
         self.reader.close()
         self._writer.close()

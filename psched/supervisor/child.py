@@ -121,7 +121,8 @@ class ChildProcess:
         if order is Order.KILL:
             silent = self.escalation.silent(now)
             reason = "was silent for too long and counts as frozen" if silent else "did not leave in time"
-            log.error("%s %s; killing it%s", self, reason, self.while_running)
+            if self.spec is not None:  # the end of any other child is logged with its reason
+                log.error("%s %s; killing it%s", self, reason, self.while_running)
             self.kill(reason)
         elif order is not None:
             self.pipe.send(_ORDERS[order])

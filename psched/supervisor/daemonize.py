@@ -26,7 +26,7 @@ _UMASK = 0o027
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a start went: `ready`, `died` with a reason (empty: it is in the log), or neither, when time was up."""
+    """`reason`: why the daemon died, empty if that is in its log. Neither ready nor dead: the time was up."""
 
     ready: bool
     died: bool
@@ -46,9 +46,14 @@ def detach(serve: Callable[[Callable[[], None]], int], keep: Iterable[int], time
     os.close(writer)
     os.waitpid(child, 0)  # python-daemon ends it at once and goes on in a grandchild
     try:
-        return _await(reader, timeout)
+        if not select.select([reader], [], [], timeout)[0]:
+            return Outcome(ready=False, died=False)
+        answer = os.read(reader, 65536)
     finally:
         os.close(reader)
+    if answer == _READY:
+        return Outcome(ready=True, died=False)
+    return Outcome(ready=False, died=True, reason=answer.decode(errors="replace").strip())
 
 
 def _serve_detached(serve: Callable[[Callable[[], None]], int], keep: list[int], writer: int) -> None:
@@ -71,15 +76,6 @@ def _serve_detached(serve: Callable[[Callable[[], None]], int], keep: list[int],
             answer((str(error) if expected else f"{type(error).__name__}: {error}").encode())
             code = 1
         raise SystemExit(code)
-
-
-def _await(reader: int, timeout: float | None) -> Outcome:
-    if not select.select([reader], [], [], timeout)[0]:
-        return Outcome(ready=False, died=False)
-    answer = os.read(reader, 65536)
-    if answer == _READY:
-        return Outcome(ready=True, died=False)
-    return Outcome(ready=False, died=True, reason=answer.decode(errors="replace").strip())
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ class AlreadyRunningError(PidFileError):
 
 
 class _EndedError(Exception):
-    """The lock is free: its holder has ended meanwhile."""
+    """No other process holds the lock, or not any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +122,6 @@ def read_running(path: Path) -> int | None:
 def read_report(path: Path) -> tuple[int | None, str]:
     """Return the process id as `read_running`, and the report. Raises PidFileError."""
     with suppress(_EndedError), _locked_by_other(path) as descriptor:
-        if descriptor is None:
-            return None, ""
         for _ in attempts(_PATIENCE, _PAUSE):
             with _checked_daemon(path, descriptor) as (pid, _):
                 first, second = _lines(descriptor), _lines(descriptor)
@@ -136,11 +134,13 @@ def read_report(path: Path) -> tuple[int | None, str]:
 
 def signal_running(path: Path, number: int) -> int | None:
     """Signal the daemon and return its process id, or None when none runs. Raises PidFileError and PermissionError."""
-    with suppress(_EndedError, ProcessLookupError), _locked_by_other(path) as descriptor:
-        if descriptor is not None:
-            with _checked_daemon(path, descriptor) as (pid, handle):
-                _send(pid, handle, number)
-                return pid
+    with (
+        suppress(_EndedError, ProcessLookupError),
+        _locked_by_other(path) as descriptor,
+        _checked_daemon(path, descriptor) as (pid, handle),
+    ):
+        _send(pid, handle, number)
+        return pid
     return None
 
 
@@ -207,9 +207,12 @@ def _opened(path: Path) -> Iterator[int | None]:
 
 
 @contextmanager
-def _locked_by_other(path: Path) -> Iterator[int | None]:
+def _locked_by_other(path: Path) -> Iterator[int]:
+    """Yield a descriptor for reading. Raises PidFileError, and _EndedError when no other process holds the lock."""
     with _opened(path) as descriptor:
-        yield None if descriptor is None or _lock(descriptor, fcntl.LOCK_SH, 0) else descriptor
+        if descriptor is None or _lock(descriptor, fcntl.LOCK_SH, 0):
+            raise _EndedError
+        yield descriptor
 
 
 def _lines(descriptor: int) -> tuple[str, str]:

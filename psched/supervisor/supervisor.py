@@ -124,7 +124,9 @@ class Supervisor:
 
     def reset_deadlines(self, now: float) -> None:
         """Ignore the silence of children before `now`: this process or its host was suspended."""
-        log.warning("the master stood still for a while (was the host suspended?); children's deadlines start afresh")
+        log.warning(
+            "the master did not run for a while (was the host suspended?); the deadlines of its children start anew"
+        )
         self.process_table.reset_deadlines(now)
 
     def handle_signal(self, number: int) -> None:
@@ -162,7 +164,7 @@ class Supervisor:
         if not self._had_terminal or self._on_terminal:
             self._begin_reload(immediate=True)
         elif self._ignores_hup:
-            log.info("the terminal is closed; going on, as nohup asks")
+            log.info("the terminal is closed; the master goes on, as it was started by nohup")
         else:
             self._stop(immediate=False)
 
