@@ -83,7 +83,7 @@ def test_a_stop_does_not_wait_for_a_database_that_does_not_answer(daemon: Daemon
         daemon.wait_for(lambda: "psched: lease recovery idle" in daemon.titles())
         daemon.signal(signal.SIGQUIT)
         assert daemon.end() == 0
-        assert "they end by themselves" in daemon.log
+        assert "they end after alive_time" in daemon.log
         busy.execute("ROLLBACK")
 
 
