@@ -89,14 +89,14 @@ class CommandOptions:
     timeout: Annotated[float | None, Check(seconds)] = None
     ok_exit_codes: Annotated[list[int], Check(list_of(_exit_code))] = Factory(lambda: [0])
 
-    @property
-    def problem(self) -> str | None:
-        """Why values that are valid each by itself contradict each other; None when they do not."""
+    def check(self) -> None:
+        """Raises ValueError if values that are valid each by itself contradict each other."""
         if self.shell and (self.command is None or self.argv is not None):
-            return 'with "shell": true give "command", not "argv"'
+            raise ValueError('with "shell": true give "command", not "argv"')
         if not self.shell and (self.argv is None or self.command is not None):
-            return 'give "argv", a list of strings, or "shell": true with "command"'
-        return None if self.argv is None or self.argv[0] else 'the first of "argv" names the program; it is empty'
+            raise ValueError('give "argv", a list of strings, or "shell": true with "command"')
+        if self.argv is not None and not self.argv[0]:
+            raise ValueError('the first of "argv" names the program; it is empty')
 
     @property
     def program(self) -> list[str]:
@@ -163,11 +163,9 @@ def command_options(data: dict[str, Any]) -> CommandOptions:
     """Raises CommandError: one line with every fault in the data."""
     try:
         options = read(CommandOptions, data)
-        problem = options.problem
+        options.check()
     except ValueError as error:
-        problem = str(error)
-    if problem is not None:
-        raise CommandError(f"the data of this task cannot be run: {problem}")
+        raise CommandError(f"the data of this task cannot be run: {error}") from None
     return options
 
 

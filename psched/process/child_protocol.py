@@ -89,7 +89,7 @@ class ChildPipe:
             return b""
 
     def close(self) -> None:
-        """Close both ends, in a process that a handler has forked."""
+        """Close both ends: in the master, and in a process that a handler has forked."""
         self._messages.close()
         self.orders.close()
 
@@ -144,14 +144,17 @@ class MasterPipe:
         return chunk
 
 
-def open_pipes() -> tuple[MasterPipe, tuple[int, int, mmap.mmap]]:
-    """Return the master's ends, and the arguments of the child's `ChildPipe`. No descriptor ever blocks."""
+def open_pipes() -> tuple[MasterPipe, ChildPipe]:
+    """Return the ends of the master and of its next child. No descriptor ever blocks."""
     messages_reader, messages_writer = os.pipe()
     orders_reader, orders_writer = os.pipe()
     for descriptor in (messages_reader, messages_writer, orders_reader, orders_writer):
         os.set_blocking(descriptor, False)
     heartbeat = mmap.mmap(-1, _HEARTBEAT.size)
-    return MasterPipe(messages_reader, orders_writer, heartbeat), (messages_writer, orders_reader, heartbeat)
+    return (
+        MasterPipe(messages_reader, orders_writer, heartbeat),
+        ChildPipe(messages_writer, orders_reader, heartbeat),
+    )
 
 
 def _identity(descriptor: int) -> tuple[int, int]:

@@ -124,7 +124,7 @@ class _Formatter(logging.Formatter):
         return f"{time.strftime('%Y-%m-%d %H:%M:%S', moment)}.{int(record.msecs):03d} {time.strftime('%z', moment)}"
 
 
-def begin_logging(log: Log, level: int = logging.INFO) -> None:
+def begin_logging(log: Log) -> None:
     """Send the log records of this process, psched's and the application's, to `log`.
 
     A program that has set up logging itself and configures no `log` keeps its own handlers.
@@ -135,7 +135,7 @@ def begin_logging(log: Log, level: int = logging.INFO) -> None:
     for handler in list(root.handlers):
         root.removeHandler(handler)
     root.addHandler(LogHandler(log))
-    root.setLevel(level)
+    root.setLevel(logging.INFO)
     logging.captureWarnings(True)
 
 

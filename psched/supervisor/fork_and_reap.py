@@ -122,18 +122,17 @@ class ProcessTable:
         Signals are blocked meanwhile: a signal that reached the child before it has its own handlers would be written
         to the master's queue.
         """
-        pipe, child_ends = open_pipes()
+        pipe, child_pipe = open_pipes()
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, MASTER_SIGNALS | {signal.SIGCHLD})
         try:
             pid = os.fork()
             if pid == 0:
-                self._run_child(pipe, lambda: child_main(name, settings, ChildPipe(*child_ends), self.log_file, make))
+                self._run_child(pipe, lambda: child_main(name, settings, child_pipe, self.log_file, make))
         except OSError:
             pipe.close()
             raise
         finally:
-            for descriptor in child_ends[:2]:
-                os.close(descriptor)
+            child_pipe.close()
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         now = self.clock()
         escalation = Escalation(Limits.of(settings), now, lifetime)

@@ -75,9 +75,10 @@ class Reload:
             self._kill_dry_run()
 
     def _kill_dry_run(self) -> None:
-        dry_run, self._dry_run = self._dry_run, None
-        if dry_run is not None and not dry_run[1].gone:
-            dry_run[1].kill()
+        if self._dry_run is not None:
+            (_, child), self._dry_run = self._dry_run, None
+            if not child.gone:
+                child.kill()
 
     def _refuse(self, reason: str, error: BaseException | None = None) -> None:
         self.request.end(reason)

@@ -55,10 +55,10 @@ class FakeProcessTable(ProcessTable):
         lifetime: float = math.inf,
     ) -> ChildProcess:
         """Record a child."""
-        pipe, child_ends = open_pipes()
+        pipe, child_pipe = open_pipes()
         escalation = Escalation(Limits.of(settings), self.now, lifetime)
         child = FakeChild(name, _NO_PID, pipe, escalation, self.now, spec)
-        child.child_pipe = ChildPipe(*child_ends)
+        child.child_pipe = child_pipe
         self.forked.append(child)
         self._children.add(child)
         return child

@@ -8,15 +8,15 @@ import sys
 
 WORKER = """
 import os, signal
-from psched.process.child_protocol import ChildPipe, open_pipes
+from psched.process.child_protocol import open_pipes
 from psched.process.signals import MASTER_SIGNALS, SignalQueue
 from psched.child.main import register_fork_hooks
 
-_, ends = open_pipes()
+_, pipe = open_pipes()
 signals = SignalQueue()
 signals.install(MASTER_SIGNALS)
 os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGTERM))  # before it can be told anything
-register_fork_hooks(signals, ChildPipe(*ends))
+register_fork_hooks(signals, pipe)
 pid = os.fork()
 if pid == 0:
     os._exit(0)

@@ -26,8 +26,7 @@ class Role(ChildRole):
 
 @pytest.fixture
 def pipes() -> Iterator[tuple[MasterPipe, ChildPipe]]:
-    master, child_ends = open_pipes()
-    child = ChildPipe(*child_ends)
+    master, child = open_pipes()
     yield master, child
     child.close()
     master.close()
