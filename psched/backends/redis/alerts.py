@@ -59,7 +59,7 @@ class RedisFailures:
         self._run("delete_failure", _name(failure.key, failure.scheduled_time, failure.fence))
 
 
-def failure_words(claim: Claim, error: str | None, holder: str) -> list[str]:
+def failure_arguments(claim: Claim, error: str | None, holder: str) -> list[str]:
     """Return the arguments of `keep_failure` in alerts.lua: the failure's name, and the members of a JSON object."""
     row = claim.row
     known = {

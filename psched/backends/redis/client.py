@@ -90,7 +90,7 @@ class Location:
 
 
 def located(url: str, tls: Mapping[str, Any]) -> Location:
-    """Return the location that `url` names. Raises ConfigError."""
+    """Read a URL and the configuration's `tls` mapping. Raises ConfigError."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -195,18 +195,18 @@ class RedisServer:
     def client(self) -> Client:
         with self._lock:
             if self._client is None:
-                self._client = self._made()
+                self._client = self._new_client()
             return self._client
 
     def node(self, key: str) -> Client:
-        """Return a client of the server that has `key`. Asks a cluster."""
+        """Return a client of the server that has `key`. In a cluster, that server is looked up."""
         client = self.client()
         if isinstance(client, Redis):
             return client
         return client.get_redis_connection(client.get_node_from_key(key))
 
     def new_connection(self, key: str) -> Any:
-        """Return a new connection to the server that has `key`, not connected yet. Asks a cluster."""
+        """Return a new connection to the server that `node` returns, not connected yet."""
         pool = self.node(key).connection_pool
         return pool.connection_class(**pool.connection_kwargs)
 
@@ -220,9 +220,9 @@ class RedisServer:
         with self._lock:
             client, self._client = self._client, None
         if client is not None:
-            _closed(client)
+            _close(client)
 
-    def _made(self) -> Client:
+    def _new_client(self) -> Client:
         single = Redis(
             connection_pool=ConnectionPool(
                 retry=Retry(NoBackoff(), 0),
@@ -236,11 +236,11 @@ class RedisServer:
             if cluster is None:
                 cluster = _is_cluster(single)
         except BaseException:
-            _closed(single)
+            _close(single)
             raise
         if not cluster:
             return single
-        _closed(single)
+        _close(single)
         options = {name: value for name, value in self.location.options.items() if name != "db"}  # a cluster has only 0
         if options.pop("connection_class", None) is SSLConnection:
             options["ssl"] = True
@@ -248,7 +248,7 @@ class RedisServer:
         return _Cluster(self._log_in, retry=Retry(NoBackoff(), 0), require_full_coverage=False, **options)
 
     def _log_in(self, connect: Callable[[], None]) -> None:
-        """Log in on a new connection by `connect`, with a pause after refusals. Raises redis-py's errors."""
+        """Log in on a new connection by `connect`, or raise the last refusal again. Raises redis-py's errors."""
         self._logins.log_in(connect, is_refused)
 
     def _drop_idle(self) -> None:
@@ -280,7 +280,7 @@ def _is_cluster(client: Redis) -> bool:
     return bool(found.get("cluster_enabled"))
 
 
-def _closed(client: Client) -> None:
+def _close(client: Client) -> None:
     client.close()
     pool = getattr(client, "connection_pool", None)
     if pool is not None:

@@ -37,7 +37,7 @@ Answer = Sequence[Any]
 
 
 class RedisLeaseStore(LeaseStore):
-    """Due rows with leases in one table. `claimed` converts a leased row into a claim."""
+    """Due rows with leases in one table."""
 
     _settling: ClassVar[Sequence[str]]
     """The scripts that settle successful runs."""
@@ -45,6 +45,7 @@ class RedisLeaseStore(LeaseStore):
     def __init__(
         self, server: RedisServer, table: Table, holder: str, claimed: Callable[[bytes, Sequence[Any]], Claim]
     ) -> None:
+        """`claimed`: makes a claim of a row's key and the values that the script `acquire` returns."""
         self._server = server
         self._table = table
         self._holder = holder
@@ -82,10 +83,10 @@ class RedisLeaseStore(LeaseStore):
         return passes(error)
 
     def _acquire(self, limit: int, options: AcquireOptions) -> list[Claim]:
-        """Lease up to `limit` due rows.
+        """Lease up to `limit` due rows. Each attempt writes a number of its own into them.
 
-        Each attempt writes its number into its rows. An attempt without an answer may hold rows, or come late; until
-        its leases end, each later attempt undoes it by its number.
+        An attempt without an answer may have leased rows, or may be executed later. Until such leases end, each further
+        attempt first releases the rows with that number.
         """
         kinds = _kinds(options.types)
         if kinds == []:
@@ -125,7 +126,7 @@ class RedisLeaseStore(LeaseStore):
 
     def extend(self, leases: Sequence[Lease], alive_time: float, begun: bool = True) -> list[Lease | None]:
         given = math.ceil(alive_time * 1000), int(begun)
-        answers = self._answers("extend", map(self._lease_words, leases), None, given)
+        answers = self._answers("extend", map(self._lease_arguments, leases), None, given)
         return [_renewed(lease, answer) for lease, (answer, _) in zip(leases, answers, strict=True)]
 
     def release_many(self, leases: Sequence[Lease], until: float) -> list[ScheduleError | None]:
@@ -134,7 +135,7 @@ class RedisLeaseStore(LeaseStore):
     def retry_many(self, retries: Sequence[Retry], until: float) -> list[ScheduleError | None]:
         words: list[list[Argument]] = [
             [
-                *self._lease_words(retry.lease),
+                *self._lease_arguments(retry.lease),
                 math.ceil(retry.wait * 1000),
                 0 if retry.counted else 1,
                 "" if retry.version is None else retry.version,
@@ -214,13 +215,13 @@ class RedisLeaseStore(LeaseStore):
 
         `rows` and `common`: as for `_answers`; `rows` are the keys and leases by default.
         """
-        answers = self._answers(verb, map(self._lease_words, leases) if rows is None else rows, until, common)
+        answers = self._answers(verb, map(self._lease_arguments, leases) if rows is None else rows, until, common)
         return [
             None if answer is None else refused(lease, answer, uncertain, outcome)
             for lease, (answer, uncertain) in zip(leases, answers, strict=True)
         ]
 
-    def _lease_words(self, lease: Lease) -> tuple[Argument, Argument]:
+    def _lease_arguments(self, lease: Lease) -> tuple[Argument, Argument]:
         return lease.key, f"{lease.fence}:{lease.claim}:{self._holder}"
 
     def _drop_unreadable(self, unreadable: Sequence[Answer]) -> None:
@@ -231,7 +232,7 @@ class RedisLeaseStore(LeaseStore):
 
 
 class SubmitOnAdvance:
-    """The tasks that one `advance` submits: their table, and the arguments of the script."""
+    """The `connection` that `on_commit` of an advance gets. It keeps the tasks for the script `advance_and_submit`."""
 
     def __init__(self, server: RedisServer) -> None:
         self.server = server
@@ -251,7 +252,7 @@ _BYTES_AT_ONCE = 4_000_000
 
 
 def parts(rows: Sequence[T], sizes: Sequence[int], most: int) -> Iterator[Sequence[T]]:
-    """Yield new rows in parts for one script each: at most `most` rows, and about _BYTES_AT_ONCE of `sizes`."""
+    """Split new rows into parts for one script each: at most `most` rows, whose `sizes` are about _BYTES_AT_ONCE."""
     first, total = 0, 0
     for place, size in enumerate(sizes):
         total += size
@@ -308,7 +309,7 @@ class _Span:
 class AcquireNumbers:
     """Numbers the acquires of a process, and remembers those without an answer, which may hold rows. Thread-safe.
 
-    Consecutive failures are one span, so an outage costs one span.
+    Consecutive ones are kept as one span, so that a long outage needs little room.
     """
 
     def __init__(self) -> None:
@@ -316,7 +317,7 @@ class AcquireNumbers:
         forks.register_for_fork(self)
 
     def begin_anew(self) -> None:
-        """Start with a random number. Called in a child after a fork, since the parent goes on with its own numbers."""
+        """Start at a random number, also in a child after a fork: the parent continues with its own numbers."""
         self._lock = threading.Lock()
         self._last = secrets.randbits(48)  # Lua compares numbers up to 2 to the 53rd
         self._spans: list[_Span] = []

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, cast
 
 from psched.backends.common.rows import TASK_FAILED, read_task, storable
-from psched.backends.redis.alerts import NO_FAILURE, failure_words
+from psched.backends.redis.alerts import NO_FAILURE, failure_arguments
 from psched.backends.redis.client import Argument, RedisServer
 from psched.backends.redis.lease_store import RedisLeaseStore, SubmitOnAdvance, new_number, parts
 from psched.backends.redis.rows import claimed_task, stored
@@ -87,7 +87,7 @@ class RedisTaskStore(RedisLeaseStore, TaskStore):
         for claim in claims:
             common[2:4] = claim.row.attempts, storable(error) or ""
             if status == TASK_FAILED and self._keeps_failures:
-                common[4:] = failure_words(claim, error, self._holder)
+                common[4:] = failure_arguments(claim, error, self._holder)
             answers += self._settle_many("retire_many", status, [claim.lease], until, common=common)
         return answers
 
@@ -127,9 +127,10 @@ class RedisTaskStore(RedisLeaseStore, TaskStore):
             self._run("remove_lost_runs", "", *keys)
 
     def _act(self, verb: str, key: str, arguments: Sequence[Argument], after: bytes | None = None) -> Sequence[Any]:
-        """Run a script on the present row of `key`. Raises an error that names the row's status when it refuses.
+        """Run a script on the row that has `key` now, not on a later row with this key. Return its answer.
 
-        A row that is created later is not touched. `after`: the status that an attempt without an answer leaves.
+        `after`: the status by which an attempt without an answer is recognised. Raises NotFoundError,
+        AlreadyFinishedError, ScheduleError.
         """
         seen = self._run("row_identity", key)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -17,11 +17,11 @@ from psched.backends.common.rows import (
     regular_time,
     settled_time,
 )
-from psched.backends.redis.alerts import NO_FAILURE, RedisOverdueAlerts, failure_words
+from psched.backends.redis.alerts import NO_FAILURE, RedisOverdueAlerts, failure_arguments
 from psched.backends.redis.client import Argument, RedisServer
 from psched.backends.redis.lease_store import Answer, RedisLeaseStore, SubmitOnAdvance, new_number, parts, refused
 from psched.backends.redis.ledger import RedisLedger
-from psched.backends.redis.rows import claimed_schedule, entry_words, read_row, stored
+from psched.backends.redis.rows import claimed_schedule, entry_arguments, read_row, stored
 from psched.backends.redis.table_checks import Table
 from psched.errors import IdempotentNotFoundError, ScheduleError
 from psched.model import Lease, ScheduleRow
@@ -57,9 +57,9 @@ class RedisScheduleStore(RedisLeaseStore, ScheduleStore):
         sizes = []
         for row in schedules:  # all schedules are checked before the first is written
             text, size = pack(row.data, max_size=self.max_data_size)
-            fields = {"data": text, "size": size, **all_columns(row)}
-            fields_and_values = [word for name, value in fields.items() if value is not None for word in (name, value)]
-            words.append([row.key, len(fields_and_values), *fields_and_values])
+            columns = {"data": text, "size": size, **all_columns(row)}
+            fields = [word for column in columns.items() if column[1] is not None for word in column]
+            words.append([row.key, len(fields), *fields])
             sizes.append(len(text))
         return [key for part in parts(words, sizes, _AT_ONCE) for key in self._add(part)]
 
@@ -95,13 +95,14 @@ class RedisScheduleStore(RedisLeaseStore, ScheduleStore):
         if not changes:
             return True
         pending = regular_time(seen) if entry is None or entry.last is None else entry.last + 1
-        passed = ["", ""] if entry is None else entry_words(seen, entry, self._reckoning)
+        passed = ["", ""] if entry is None else entry_arguments(seen, entry, self._reckoning)
         number = new_number()
         by = [self._holder, action, milliseconds(pending), self._reckoning, number]
         given = [seen.key, *_as_seen(seen), *by, *passed]
+        fields = ["" if word is None else word for change in changes.items() for word in change]
 
         def work(uncertain: bool) -> bool:
-            if self._call("modify", *given, *_words(changes)) == 1:
+            if self._call("modify", *given, *fields) == 1:
                 return True
             return uncertain and self._is_made_by(seen.key, seen.version + 1, number)
 
@@ -149,21 +150,16 @@ class RedisScheduleStore(RedisLeaseStore, ScheduleStore):
         settled = settled_time(row, entry)
         failed = entry.outcome == FAILED and self._keeps_failures
         return [
-            *self._lease_words(step.claim.lease),
-            *_words(definition_columns(row))[1::2],
+            *self._lease_arguments(step.claim.lease),
+            *definition_columns(row).values(),
             milliseconds(step.next_time),
             milliseconds(step.next_run_time),
             "" if settled is None else settled,
             milliseconds(row.next_time),
             "" if entry.started is None else milliseconds(entry.started),
-            *entry_words(row, entry, self._reckoning),
-            *(failure_words(step.claim, row.last_error, self._holder) if failed else NO_FAILURE),
+            *entry_arguments(row, entry, self._reckoning),
+            *(failure_arguments(step.claim, row.last_error, self._holder) if failed else NO_FAILURE),
         ]
-
-
-def _words(fields: Mapping[str, Any]) -> list[Argument]:
-    """Return fields and values as scripts take them: an empty text for None."""
-    return [word for name, value in fields.items() for word in (name, "" if value is None else value)]
 
 
 def _as_seen(seen: ScheduleRow) -> list[Argument]:

@@ -1,9 +1,10 @@
 """Waits for work on a table's wake list (BLPOP), onto which scripts push when rows become due.
 
-The list carries no tasks. Each element wakes one waiting worker, which then acquires rows of any type. A worker that
-takes only some types waits on one list for each of these types that the table knows, and on a list of new types; the
-elements of that list are numbered, and each such worker passes them on, so that all of them are woken. An element that
+The list carries no tasks. Each element wakes one waiting worker, which then acquires rows of any type. An element that
 no worker pops expires after a second.
+
+A worker that takes only some types waits on a list for each of these types that has rows, and on a list of new types.
+An element of that list has a number. Each worker that pops it pushes it back once, so that all such workers are woken.
 """
 
 from __future__ import annotations
@@ -143,9 +144,9 @@ class WakeList:
         return pushed is not None
 
     def _wakes_us(self, connection: Connection) -> bool:
-        """Return whether the popped element wakes this worker. An element of a new type is pushed back the first time.
+        """Return whether the popped element wakes this worker. Push an element of a new type back for other workers.
 
-        The numbers of these elements grow. An element ends with the first worker that has had it, or a later one.
+        These elements have growing numbers. A worker drops a number that it has popped before, or a lower one.
         """
         name, number = self._popped
         if name != self._new or not number.isdigit():

@@ -11,13 +11,6 @@ local function keep_failure(name, members)
   end
 end
 
--- Fails, before anything is written, where alerts cannot be written: a row that has advanced while its lease goes on
--- would run too early.
-local function check_alerts_writable()
-  call('ZCARD', T .. 'alert')
-  call('ZCARD', T .. 'alerted')
-end
-
 -- Puts a row into `alert` or `alerted` by its field `alert_at`, or takes it out of both.
 local function update_alert(key)
   local fields = call('HMGET', row_of(key), 'alert_at', 'alerted', 'next_time', 'regular_time')

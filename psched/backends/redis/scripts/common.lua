@@ -143,10 +143,6 @@ local function lease_parts(lease)
   return lease:match('^(%-?%d+:%d+):(.*)$')
 end
 
-local function fence_of(lease)
-  return lease:match('^%-?%d+')
-end
-
 local histories = {}  -- the field `endings` of rows whose lease was checked, by row
 
 -- Checks a lease. Returns nil when the row is held under it, else the answer: {'gone'}, or {'lost', status, node,
@@ -202,11 +198,6 @@ local function is_less(one, other)
     end
   end
   return #one < #other
-end
-
--- Returns the wait after a crash in milliseconds: it doubles with each crash, up to `longest`.
-local function crash_wait(crashes, longest)
-  return math.min(1000 * 2 ^ math.min(crashes, 30), longest)
 end
 
 -- Reads a list from ARGV: ARGV[first] is its length, -1 for none. Returns the values and the index of the argument

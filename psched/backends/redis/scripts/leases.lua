@@ -176,7 +176,8 @@ end)
 
 --- script KIND/give_back: common, KIND, leases
 -- Ends the leases of a dead holder. ARGV: holder, the longest wait in milliseconds, the most rows, the error of the
--- rows that it was running, then the keys of these rows, which wait. Returns the number of rows.
+-- rows that it was running, then the keys of these rows. They wait for a second, and twice as long after each further
+-- crash. Returns the number of rows.
 local held = T .. 'held:' .. ARGV[1]
 local longest, most, suspects, count = tonumber(ARGV[2]), tonumber(ARGV[3]), {}, 0
 for place = 5, #ARGV do
@@ -193,11 +194,15 @@ for _, key in ipairs(members_of(held)) do
   else
     allow_writes_when_full(row)
     increment(row, 'fence', 1)
-    increment(row, suspects[key] and 'crashes' or 'attempts', suspects[key] and 1 or -1)
+    local wait = 0
     if suspects[key] then
+      increment(row, 'crashes', 1)
       call('HSET', row, 'last_error', ARGV[4])
+      wait = math.min(1000 * 2 ^ math.min(tonumber(fields[2]) or 0, 30), longest)
+    else
+      increment(row, 'attempts', -1)
     end
-    end_lease(key, now + (suspects[key] and crash_wait(tonumber(fields[2]) or 0, longest) or 0))
+    end_lease(key, now + wait)
     count = count + 1
   end
 end

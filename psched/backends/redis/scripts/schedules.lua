@@ -15,24 +15,6 @@ local function row_of(key)
   return T .. 'row:' .. key
 end
 
--- Writes fields and values of a row from ARGV[first] on; an empty value deletes the field.
-local function write_fields(row, first)
-  local values, gone = {}, {}
-  for place = first, #ARGV, 2 do
-    if ARGV[place + 1] == '' then
-      gone[#gone + 1] = ARGV[place]
-    else
-      values[#values + 1], values[#values + 2] = ARGV[place], ARGV[place + 1]
-    end
-  end
-  if #gone > 0 then
-    call('HDEL', row, unpack(gone))
-  end
-  if #values > 0 then
-    call('HSET', row, unpack(values))
-  end
-end
-
 -- Writes the due time of a row (a number), and wakes a worker when it is earlier than before.
 local function set_due(key, type, due, before)
   local score = integer(due)
@@ -214,8 +196,18 @@ if ARGV[11] ~= '' then  -- its own fence keeps the entry apart from one of the l
   local last = call('HMGET', row, 'fence', 'node')
   write_entry(key, fields[2], last[1], version, last[2], '', ARGV[11], ARGV[12])
 end
-write_fields(row, 13)
-call('HSET', row, 'version', integer(version + 1), 'updated', integer(now))
+local values, gone = {'version', integer(version + 1), 'updated', integer(now)}, {}
+for place = 13, #ARGV, 2 do
+  if ARGV[place + 1] == '' then
+    gone[#gone + 1] = ARGV[place]
+  else
+    values[#values + 1], values[#values + 2] = ARGV[place], ARGV[place + 1]
+  end
+end
+if #gone > 0 then
+  call('HDEL', row, unpack(gone))
+end
+call('HSET', row, unpack(values))
 write_change(key, version + 1, ARGV[7], ARGV[6], ARGV[8], ARGV[9], ARGV[10])
 local becomes = call('HMGET', row, 'type', 'due')
 if becomes[1] ~= fields[4] then
