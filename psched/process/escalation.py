@@ -1,14 +1,15 @@
 """When a child is ordered to stop, and when it is killed: a pure function of time. In the master, one per child.
 
-Nothing here acts. `tick(now)` returns each order once, and a kill again while the child is there. `deadline` is when to
-call it again at the latest. Times are monotonic seconds.
+Nothing here acts. `tick(now)` returns each order once, as a signal: SIGTERM for a graceful stop, SIGQUIT for an
+immediate stop, SIGKILL, which is repeated while the child is there. `deadline` is when to call it again at the latest.
+Times are monotonic seconds.
 """
 
 from __future__ import annotations
 
 import math
+import signal
 from dataclasses import dataclass
-from enum import IntEnum
 
 from psched.config import Settings
 
@@ -16,14 +17,6 @@ RELEASE = 1.5
 """Seconds a child has beyond `child_kill_interval`: to kill its descendants and release its leases."""
 _KILL_AGAIN = 5.0
 """Seconds after SIGKILL until a child that is still there (its disk hangs, its tree grows) is killed again."""
-
-
-class Order(IntEnum):
-    """The master's orders to a child, in rising severity."""
-
-    GRACEFUL = 1
-    IMMEDIATE = 2
-    KILL = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +40,10 @@ class Escalation:
         self._last_seen = now
         self._end_at = now + lifetime
         self._leave_at = math.inf
-        self._given: Order | None = None
-        self._wanted: Order | None = None
+        self.stopping = False
+        self._given: signal.Signals | None = None
         self._next_kill = math.inf
         self._is_suspect = False
-
-    @property
-    def stopping(self) -> bool:
-        return self._wanted is not None
 
     def child_seen(self, now: float) -> None:
         """Record a sign of life."""
@@ -68,8 +57,8 @@ class Escalation:
     def stop(self, immediate: bool, now: float) -> None:
         """A second call can only hasten the stop."""
         graceful = self._limits.graceful
-        if self._wanted is None:
-            self._wanted = Order.GRACEFUL
+        if not self.stopping:
+            self.stopping = True
             self._leave_at = math.inf if graceful is None else now + graceful
         if immediate:
             self._leave_at = min(self._leave_at, now)
@@ -82,25 +71,25 @@ class Escalation:
         """Whether `tick` need not be called before the deadline."""
         return not self._is_suspect and not self.stopping
 
-    def tick(self, now: float) -> Order | None:
+    def tick(self, now: float) -> signal.Signals | None:
         self._is_suspect = now >= self._last_seen + self._limits.silence / 2
         order = self._due(now)
-        if order is None or (self._given is not None and order <= self._given and now < self._next_kill):
+        if order == self._given and now < self._next_kill:
             return None
         self._given = order
-        if order is Order.KILL:
+        if order == signal.SIGKILL:
             self._next_kill = now + _KILL_AGAIN
         return order
 
     @property
     def deadline(self) -> float:
-        if self._given is Order.KILL:
+        if self._given == signal.SIGKILL:
             return self._next_kill
         silence = self._limits.silence
         steps = [self._last_seen + (silence if self._is_suspect else silence / 2), self._kill_at]
-        if self._wanted is not None and self._given is None:
+        if self.stopping and self._given is None:
             return -math.inf
-        if self._given is not Order.IMMEDIATE:
+        if self._given != signal.SIGQUIT:
             steps.append(self._leave_at)
         return min(steps)
 
@@ -108,9 +97,9 @@ class Escalation:
     def _kill_at(self) -> float:
         return min(self._end_at, self._leave_at + self._limits.kill_interval + RELEASE)
 
-    def _due(self, now: float) -> Order | None:
-        if self._given is Order.KILL or self.silent(now) or now >= self._kill_at:
-            return Order.KILL
+    def _due(self, now: float) -> signal.Signals | None:
+        if self._given == signal.SIGKILL or self.silent(now) or now >= self._kill_at:
+            return signal.SIGKILL
         if now >= self._leave_at:
-            return Order.IMMEDIATE
-        return self._wanted
+            return signal.SIGQUIT
+        return signal.SIGTERM if self.stopping else None

@@ -186,30 +186,29 @@ class ElectionMember(SoleMember):
 
     def _leaders(self, now: float) -> dict[int, float]:
         """Return the leaders to which polling can be left, with the ends of their terms."""
-        rivals = [
-            member
-            for member in self._siblings
-            if member < self._member or (self._is_no_leader and member != self._member)
-        ]
-        return {member: term for member in rivals if (term := self._term(member, now)) > 0}
+        terms = self._terms(now).items()
+        return {member: term for member, term in terms if term > 0 and (self._is_no_leader or member < self._member)}
 
     def _has_deputy(self, now: float, until: float) -> bool:
         """Return whether a sibling on standby polls by `until`, plus its turn."""
         latest = until + self._interval * _TURNS
-        return any(-latest <= self._term(member, now) < 0 for member in self._siblings if member != self._member)
+        return any(-latest <= term < 0 for term in self._terms(now).values())
 
-    def _term(self, member: int, now: float) -> float:
-        """Return a sibling's term, 0 if the term is over or impossible."""
-        term = self._election.read(member)
-        longest = self._interval * 3 + (self._patience if term < 0 else 0.0)
-        return term if now < abs(term) <= now + longest else 0.0
+    def _terms(self, now: float) -> dict[int, float]:
+        """Return the terms of siblings, without those that are over or impossible."""
+        longest = now + self._interval * 3
+        terms = {member: self._election.read(member) for member in self._siblings if member != self._member}
+        return {
+            member: term
+            for member, term in terms.items()
+            if now < term <= longest or now < -term <= longest + self._patience
+        }
 
     def _wake(self, what: int, count: int) -> None:
         """Wake up to `count` waiting siblings, the deputy first. To run tasks (`_WORK`), wake leaders before them."""
-        now = self._clock()
-        terms = [(member, self._term(member, now)) for member in self._siblings if member != self._member]
-        standby = [member for term, member in sorted((-term, member) for member, term in terms if term < 0)]
-        leaders = [member for member, term in terms if term > 0] if what == _WORK else []
+        terms = self._terms(self._clock())
+        standby = sorted((member for member in terms if terms[member] < 0), key=terms.__getitem__, reverse=True)
+        leaders = [member for member in terms if terms[member] > 0] if what == _WORK else []
         for member in (leaders + standby)[:count]:
             self._election.wake(member, what)
 

@@ -25,12 +25,11 @@ from psched.process.child_protocol import (
     TROUBLE,
     MasterPipe,
 )
-from psched.process.escalation import Escalation, Order
+from psched.process.escalation import Escalation
 from psched.process.signals import name_of
 
 log = logging.getLogger(__name__)
 
-_ORDERS = {Order.GRACEFUL: signal.SIGTERM, Order.IMMEDIATE: signal.SIGQUIT}
 _FLAGS = {READY: "ready", RAN: "worked", RECOVERED: "recovered", EMPTY: "empty", BYE: "left"}
 """The messages that set an attribute."""
 _CGROUP_FILES = {"cgroup": "memory.oom_control", "cgroup2": "memory.events"}
@@ -118,14 +117,14 @@ class ChildProcess:
     def escalate(self, now: float) -> None:
         """Send the order that is due, or kill the child."""
         order = self.escalation.tick(now)
-        if order is Order.KILL:
+        if order == signal.SIGKILL:
             silent = self.escalation.silent(now)
             reason = "was silent for too long and counts as frozen" if silent else "did not leave in time"
             if self.spec is not None:  # the end of any other child is logged with its reason
                 log.error("%s %s; killing it%s", self, reason, self.while_running)
             self.kill(reason)
         elif order is not None:
-            self.pipe.send(_ORDERS[order])
+            self.pipe.send(order)
 
     def reap(self, now: float) -> bool:
         """Return whether the child is gone. After a crash its group is killed before the reaping frees the pid."""

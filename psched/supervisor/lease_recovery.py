@@ -74,10 +74,8 @@ class LeaseRecovery:
             self._child = None
             if not child.recovered:
                 self._failed(child.start_error or f"the recovery process {child.end}", now, last)
-        if self._child is None and self._unclaimed and (last or now >= self._fork_at):
-            self._fork(now, settings, last)
-
-    def _fork(self, now: float, settings: Settings, last: bool) -> None:
+        if self._child is not None or not self._unclaimed or (now < self._fork_at and not last):
+            return
         self._claimed = self.claim()
         try:
             make = partial(RecoveryChild, settings, self._claimed)

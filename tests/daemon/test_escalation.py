@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
-from psched.process.escalation import RELEASE, Escalation, Limits, Order
+from psched.process.escalation import RELEASE, Escalation, Limits
 
 LIMITS = Limits(silence=10, kill_interval=2, graceful=None)
 BOUNDED = Limits(silence=1000, kill_interval=2, graceful=30)
 
 
-def orders(handle: Escalation, until: float, *, beating: bool = True) -> list[tuple[float, Order]]:
+def orders(handle: Escalation, until: float, *, beating: bool = True) -> list[tuple[float, signal.Signals]]:
     """Tick at each deadline, and return the orders with their times."""
     found = []
     now = 0.0
@@ -31,20 +33,20 @@ def test_a_beating_child_is_left_alone() -> None:
 def test_a_graceful_stop_waits_for_ever() -> None:
     handle = Escalation(LIMITS, 0)
     handle.stop(immediate=False, now=0)
-    assert orders(handle, 1000) == [(0, Order.GRACEFUL)]
+    assert orders(handle, 1000) == [(0, signal.SIGTERM)]
     assert handle.stopping
 
 
 def test_an_immediate_stop_ends_in_a_kill_once_the_child_had_the_time_to_release() -> None:
     handle = Escalation(LIMITS, 0)
     handle.stop(immediate=True, now=0)
-    assert orders(handle, 2 + RELEASE) == [(0, Order.IMMEDIATE), (2 + RELEASE, Order.KILL)]
+    assert orders(handle, 2 + RELEASE) == [(0, signal.SIGQUIT), (2 + RELEASE, signal.SIGKILL)]
 
 
 def test_a_graceful_stop_turns_immediate_after_its_limit() -> None:
     handle = Escalation(BOUNDED, 0)
     handle.stop(immediate=False, now=0)
-    assert orders(handle, 33.5) == [(0, Order.GRACEFUL), (30, Order.IMMEDIATE), (32 + RELEASE, Order.KILL)]
+    assert orders(handle, 33.5) == [(0, signal.SIGTERM), (30, signal.SIGQUIT), (32 + RELEASE, signal.SIGKILL)]
 
 
 def test_asking_again_hastens_and_never_delays() -> None:
@@ -54,7 +56,7 @@ def test_asking_again_hastens_and_never_delays() -> None:
     handle.stop(immediate=True, now=25)
     handle.stop(immediate=True, now=26)
     handle.stop(immediate=False, now=27)
-    assert [when for when, order in orders(handle, 30) if order is Order.KILL] == [25 + 2 + RELEASE]
+    assert [when for when, order in orders(handle, 30) if order == signal.SIGKILL] == [25 + 2 + RELEASE]
 
 
 def test_a_child_that_beats_is_checked_rarely_and_a_silent_one_often() -> None:
@@ -79,15 +81,15 @@ def test_a_silent_child_is_killed_whether_it_stops_or_not() -> None:
         handle = Escalation(LIMITS, 0)
         if stopping:
             handle.stop(immediate=False, now=0)
-        assert orders(handle, 10, beating=False)[-1] == (10, Order.KILL)
+        assert orders(handle, 10, beating=False)[-1] == (10, signal.SIGKILL)
         assert handle.silent(10)
 
 
 def test_a_killed_child_that_is_still_there_is_killed_again() -> None:
     assert orders(Escalation(LIMITS, 0), 20, beating=False) == [
-        (10, Order.KILL),
-        (15, Order.KILL),
-        (20, Order.KILL),
+        (10, signal.SIGKILL),
+        (15, signal.SIGKILL),
+        (20, signal.SIGKILL),
     ]
 
 
