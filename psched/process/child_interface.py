@@ -39,7 +39,7 @@ class ChildSpec:
 
 
 class ChildRole:
-    """The work of a child. This base class does nothing, as in the dry run of a reload."""
+    """The work of a child. This base class does nothing: it is the role of a dry run."""
 
     def prepare(self) -> None:
         """Check the conditions of the work. Raises ConfigError."""

@@ -103,7 +103,7 @@ class LogHandler(logging.Handler):
         self._log = log
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """Take no lock: a write is atomic, and a thread that never goes on would hold the lock for ever."""
+        """Take no lock: a write is atomic, and a stuck thread would hold the lock for ever."""
         wanted = bool(self.filter(record))
         if wanted:
             self.emit(record)

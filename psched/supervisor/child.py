@@ -35,7 +35,7 @@ _FLAGS = {READY: "ready", RAN: "worked", RECOVERED: "recovered", EMPTY: "empty",
 _CGROUP_FILES = {"cgroup": "memory.oom_control", "cgroup2": "memory.events"}
 _OOM_COUNT = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 _OOM_AGE = 5.0
-"""Seconds after which an out-of-memory kill counts as that of another process than a child."""
+"""Seconds after which an out-of-memory kill no longer explains the death of a child."""
 
 
 @dataclass(eq=False, slots=True)
@@ -127,7 +127,7 @@ class ChildProcess:
             self.pipe.send(order)
 
     def reap(self, now: float) -> bool:
-        """Return whether the child is gone. After a crash its group is killed before the reaping frees the pid."""
+        """Reap the child if it is dead, and return whether it is gone. After a crash its group is killed first."""
         if self.code is None and _is_dead(self.pid):
             self.receive(now)
             if not self.left:

@@ -54,8 +54,8 @@ class OrphanReaper:
         self.deadline = math.inf
         """When `look` is due at the latest, monotonic."""
 
-    def expect(self, now: float) -> None:
-        """Let `deadline` be in a second: a run has ended, and more may end that its child does not report."""
+    def look_soon(self, now: float) -> None:
+        """Set the deadline a second from now: a child reports one run a second, and more of its runs may end."""
         self.deadline = now + _INTERVAL
 
     def look(self, ours: Collection[int], now: float) -> None:
@@ -147,7 +147,7 @@ class ProcessTable:
         has_crashed = False
         for child in list(self._children):
             if child.receive(now):
-                self._orphans.expect(now)
+                self._orphans.look_soon(now)
             gone = child.reap(now)
             if gone and child.was_sigkilled and not child.killed_here:
                 child.out_of_memory = self._oom_kills.take()

@@ -1,4 +1,4 @@
-"""Lease recovery: the leases of dead children are released. In the master and its recovery child.
+"""Lease recovery: releases the leases of dead children. In the master and its recovery child.
 
 The next worker that is forked releases them before it polls. When no worker is forked, a recovery child releases them
 and ends.

@@ -30,11 +30,12 @@ class LoadedConfig:
 
     @property
     def slots(self) -> int:
-        """With `processor_type: thread` one child has all the processors as threads."""
+        """Number of children. With `processor_type: thread` one child has all the processors as threads."""
         return 1 if self.settings.processor_type == "thread" else self.settings.processors
 
     @property
-    def cells(self) -> int:
+    def handler_threads(self) -> int:
+        """Number of threads of one child."""
         return self.settings.processors if self.settings.processor_type == "thread" else 1
 
 

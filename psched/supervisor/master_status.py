@@ -22,8 +22,8 @@ _LONGEST_END = 100
 class RequestStatus:
     """The last request of one kind. A command reads `begun`, signals, and waits until `ended` is larger than that.
 
-    The master counts and publishes a request before it reads any file, so the outcome that a command waits for is that
-    of files read after its signal. A request that comes during another one takes its place.
+    The master counts and publishes a request before it reads any file, so the outcome that a command waits for
+    belongs to files read after its signal. A request that comes during another one takes its place.
     """
 
     begun: int = 0
@@ -77,7 +77,7 @@ class MasterStatus:
 
     @classmethod
     def parse(cls, line: str) -> MasterStatus:
-        """Return an empty report when `line` cannot be read: the daemon's user may write anything there."""
+        """Return an empty status when `line` cannot be read: the daemon's user may write anything there."""
         try:
             return _converter.structure(json.loads(line), cls)
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError):

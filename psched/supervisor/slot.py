@@ -97,7 +97,7 @@ class Slot:
             self.config.application,
             holder_name(f"w{self.number}"),
             self.lease_recovery.claim(),
-            RunningTable(self.config.cells),
+            RunningTable(self.config.handler_threads),
             self.election,
         )
         try:

@@ -97,7 +97,7 @@ class Supervisor:
 
     @property
     def done(self) -> bool:
-        """Whether a stop is complete, also of the replaced master: its tasks would be killed with the service."""
+        """Whether the stop is complete. It waits for the replaced master: the service manager would kill its tasks."""
         is_over = self._stopping and not self._slots and self._lease_recovery.done
         return is_over and not self.binary_upgrade.old_is_alive
 
@@ -271,7 +271,7 @@ class Supervisor:
         )
 
     def _open_election(self) -> None:
-        """Replace the poll election. Children of the configuration before keep theirs."""
+        """Replace the poll election. Children of the previous configuration keep theirs."""
         if self._election is not None:
             self._election.close()
         sections = [name for name, _ in self.config.settings.named_sections]

@@ -38,7 +38,7 @@ def orphans() -> OrphanReaper:
 def test_a_program_set_free_just_after_a_look_is_noticed_within_a_second(orphans: OrphanReaper) -> None:
     orphans.look((), 10.0)
     with program() as free:
-        orphans.expect(10.1)
+        orphans.look_soon(10.1)
         orphans.look((), 10.1)
         assert orphans.deadline == 11.1, "the master is to wake for it"
         orphans.look((), orphans.deadline)
@@ -67,7 +67,7 @@ def test_an_orphan_that_ended_with_its_worker_is_reaped_silently(
 
 def test_the_master_is_woken_for_no_look_that_is_not_taken(orphans: OrphanReaper) -> None:
     orphans.look((), 10.0)
-    orphans.expect(10.1)
+    orphans.look_soon(10.1)
     orphans.look((), 11.05)
     assert orphans.deadline >= 12.05
     orphans.look((), orphans.deadline)
