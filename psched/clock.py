@@ -7,17 +7,12 @@ lease ends.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import partial
-from typing import Protocol
 
-
-class Clock(Protocol):
-    """Seconds since some fixed point; only differences mean anything."""
-
-    def __call__(self) -> float: ...
-
+Clock = Callable[[], float]
+"""Returns seconds since some fixed point; only differences mean anything."""
 
 monotonic: Clock = time.monotonic
 """Returns seconds that never jump and stand still while the machine sleeps. For everything but leases."""

@@ -73,25 +73,21 @@ class Application:
         return TypeFilter(tuple(dict.fromkeys(pattern for patterns in routed for pattern in patterns or ())))
 
     def handler(self, task: Task) -> Handler | None:
-        """Return a handler for `task`, or None when no router knows its type."""
-        factory = self._routes.get(task.type) or self._find(task.type)
-        return None if factory is None else factory(task)
+        """Return a handler for `task`, or None when no router knows its type. Remembers what the routers answer."""
+        factory = self._routes.get(task.type)
+        if factory is None:
+            factory = next(filter(None, (router.route(task.type) for router in self.routers)), None)
+            if factory is None:
+                return None
+            if len(self._routes) >= _MOST_TYPES:
+                self._routes.clear()
+            self._routes[task.type] = factory
+        return factory(task)
 
     def close(self) -> None:
         """Close the resources of the calling handler thread, such as its event loop."""
         for router in self.routers:
             router.close()
-
-    def _find(self, type: str) -> HandlerFactory | None:
-        """Ask the routers, and remember the factory of each type they know."""
-        for router in self.routers:
-            factory = router.route(type)
-            if factory is not None:
-                if len(self._routes) >= _MOST_TYPES:
-                    self._routes.clear()
-                self._routes[type] = factory
-                return factory
-        return None
 
 
 def check_pattern(pattern: object) -> Pattern:

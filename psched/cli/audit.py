@@ -11,7 +11,7 @@ import click
 
 from psched.cli.formatting import json_lines, printable, with_local_times, write
 from psched.cli.options import MOMENT, Chosen, When, common_options, seconds
-from psched.cli.session import opened
+from psched.cli.sections import opened
 from psched.clock import local_time
 from psched.errors import NotFoundError
 from psched.schedules.audit_result import Verdict, Violation, Why

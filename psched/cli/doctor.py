@@ -13,7 +13,7 @@ from psched.application import load
 from psched.cli.errors import DatabaseError
 from psched.cli.formatting import json_lines, printable, span, write
 from psched.cli.options import Chosen, common_options
-from psched.cli.session import opened_section
+from psched.cli.sections import opened_section
 from psched.cli.unrunnable_rows import LeftToRuby, live_workers, routing_findings
 from psched.clock import local_time
 from psched.config import Section, SectionName, Settings

@@ -42,7 +42,9 @@ def run_command(command: click.Command, arguments: Sequence[str] | None = None) 
         error.show()
         return USAGE
     except click.ClickException as error:
-        _print_error(program, _usage(error))
+        context = getattr(error, "ctx", None)
+        help_ = f" (see {context.command_path} --help)" if context is not None else ""
+        _print_error(program, f"{on_one_line(error.format_message())}{help_}")
         return USAGE if isinstance(error, click.UsageError) else FAILED
     except Exception as error:
         if os.environ.get("PSCHED_DEBUG"):
@@ -75,12 +77,6 @@ def _message(error: Exception) -> str:
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror or error}"
     return f"{type(error).__name__}: {one_line(error)} (unexpected; set PSCHED_DEBUG=1 to see the traceback)"
-
-
-def _usage(error: click.ClickException) -> str:
-    context = getattr(error, "ctx", None)
-    help_ = f" (see {context.command_path} --help)" if context is not None else ""
-    return f"{on_one_line(error.format_message())}{help_}"
 
 
 def _print_error(program: str, message: str) -> None:

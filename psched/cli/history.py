@@ -9,7 +9,7 @@ import click
 
 from psched.cli.formatting import fields_of, write_rows
 from psched.cli.options import MOMENT, Chosen, When, common_options
-from psched.cli.session import opened
+from psched.cli.sections import opened
 from psched.clock import local_time
 from psched.error_text import error_summary
 from psched.errors import NotFoundError

@@ -1,10 +1,12 @@
-"""The options common to all commands, which may stand before or after the command, and the types of option values."""
+"""The options common to all commands, which may stand before or after the command, and the parsing of values."""
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -21,6 +23,7 @@ from psched.config.urls import is_in_memory
 from psched.config.validators import MAX_SECONDS, folders, required
 from psched.error_text import shown
 from psched.errors import ConfigError
+from psched.payload import long_number
 from psched.schedules.validation import LAST_TIME
 
 DEFAULT_CONFIG = Path("etc/psched.yml")
@@ -224,3 +227,32 @@ def _number(text: str, kind: str, pattern: re.Pattern[str], lowest: float, highe
         expected = f"expected {kind} from {lowest:.0f} to {highest:.0f}{', or none' if none else ''}"
         raise ValueError(f"{expected}, got {shown(text)}")
     return int(number) if number.is_integer() else number
+
+
+def parse_data(text: str) -> dict[str, Any]:
+    """Return the JSON object in `text`. Raises ValueError with the mistake and its position."""
+    try:
+        data = json.loads(text, parse_constant=_refuse, object_pairs_hook=_unique)
+    except json.JSONDecodeError as error:
+        found = text[error.pos : error.pos + 20] or "the end"
+        raise ValueError(f"data is not valid JSON: {error.msg} at character {error.pos + 1} ({found})") from error
+    except RecursionError:
+        raise ValueError("data is not usable: nested too deeply") from None
+    except ValueError as error:
+        problem = long_number(text)
+        raise ValueError(str(error) if problem is None else f"data is not usable: {problem}") from None
+    if not isinstance(data, dict):
+        raise ValueError(f'data must be a JSON object like {{"key": "value"}}, got {text[:40]}')
+    return data
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"data is not valid JSON: {constant} is no JSON number; give a finite number, or null")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    data = dict(pairs)
+    if len(data) < len(pairs):
+        twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+        raise ValueError(f"data holds the key {twice!r} twice; leave one of them out")
+    return data

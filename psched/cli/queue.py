@@ -9,8 +9,8 @@ import click
 from attrs import evolve
 
 from psched.cli.formatting import Row, write_fields, write_object, write_rows
-from psched.cli.options import UNIX_TIME, Chosen, common_options, count
-from psched.cli.session import key_command, opened_queue, opened_section, parse_data, required_section
+from psched.cli.options import UNIX_TIME, Chosen, common_options, count, parse_data
+from psched.cli.sections import key_command, opened_queue, opened_section, required_section
 from psched.cli.unrunnable_rows import LeftToRuby, warn_unless_routed
 from psched.config import Settings
 from psched.model import TaskRow
@@ -88,9 +88,7 @@ def _listed(row: Row) -> Row:
     help="From -100 to 100; highest first (default: 0).",
 )
 @click.option(
-    "--max-attempts",
-    type=count(),
-    help="Give up after N attempts (default: that of the type, or the config).",
+    "--max-attempts", type=count(), help="Give up after N attempts (default: that of the type, or the config)."
 )
 @click.option("--compression", type=click.Choice(["gzip"]), help="Store the data compressed.")
 @common_options()

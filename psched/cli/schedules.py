@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from psched.cli.formatting import Row, fields_of, printable, span, write, write_fields, write_object, write_rows
-from psched.cli.options import NO_BOUND, UNIX_TIME, WHOLE_TIME, Chosen, common_options, count, seconds
-from psched.cli.session import key_command, opened, opened_section, parse_data
+from psched.cli.options import NO_BOUND, UNIX_TIME, WHOLE_TIME, Chosen, common_options, count, parse_data, seconds
+from psched.cli.sections import key_command, opened, opened_section
 from psched.cli.unrunnable_rows import LeftToRuby, warn_unless_routed
 from psched.error_text import error_summary
 from psched.model import CATCH_UP, Policy, ScheduleRow
@@ -42,18 +42,10 @@ def rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
             help="Of several due occurrences run all, only the latest, or only one that is not late.",
         ),
         click.option(
-            "-a",
-            "--at",
-            "next_run_time",
-            type=UNIX_TIME,
-            help="Time of the next run; its occurrence stays the same.",
+            "-a", "--at", "next_run_time", type=UNIX_TIME, help="Time of the next run; its occurrence stays the same."
         ),
         click.option(
-            "-s",
-            "--start",
-            "next_time",
-            type=WHOLE_TIME,
-            help="Next occurrence: the first match at or after TIME.",
+            "-s", "--start", "next_time", type=WHOLE_TIME, help="Next occurrence: the first match at or after TIME."
         ),
         click.option("-t", "--timezone", metavar="ZONE", help="Read the cron expression in this zone."),
         click.option(

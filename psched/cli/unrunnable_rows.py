@@ -11,7 +11,7 @@ import click
 
 from psched.application import load
 from psched.cli.options import Chosen
-from psched.cli.session import required_section
+from psched.cli.sections import required_section
 from psched.config import SectionName
 from psched.errors import ConfigError
 from psched.model import ScheduleRow, TaskRow

@@ -42,17 +42,16 @@ def faults(error: ClassValidationError) -> Iterator[tuple[str, Exception]]:
 
 @lru_cache(maxsize=8)
 def _converter(base: Path) -> Converter:
+
+    def hook(kind: Any) -> Callable[[Any, Any], Any]:
+        check = _check_of(kind)
+        arguments = (base,) if check.located else ()
+        return lambda value, _: check.function(value, *arguments)
+
     converter = Converter(forbid_extra_keys=True)
-    converter.register_structure_hook_factory(
-        lambda kind: _check_of(kind) is not None, lambda kind: _hook(_check_of(kind), base)
-    )
+    converter.register_structure_hook_factory(lambda kind: _check_of(kind) is not None, hook)
     return converter
 
 
 def _check_of(kind: Any) -> Any:
     return next((each for each in getattr(kind, "__metadata__", ()) if isinstance(each, Check)), None)
-
-
-def _hook(check: Check, base: Path) -> Callable[[Any, Any], Any]:
-    arguments = (base,) if check.located else ()
-    return lambda value, _: check.function(value, *arguments)

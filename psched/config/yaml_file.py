@@ -49,20 +49,16 @@ def read_environment(path: Path, environment: str) -> dict[str, Any]:
 def _missing(environment: str, environments: dict[str, Any]) -> str:
     if "type" in environments or "url" in environments:
         return f"the settings are at the top level; indent them under `{environment}:`"
-    names = [name for name in environments if name.replace("-", "_").isidentifier()]
-    hint = did_you_mean(environment, [name for name in names if len(name) <= _MAX_NAME_LENGTH])
-    return f"there is no environment {environment!r}, {_named(names, len(environments))}{hint} (set -e or $PSCHED_ENV)"
-
-
-def _named(names: list[str], count: int) -> str:
-    """Return ten of the `names` of environments. The other keys of the file are not shown: they may be secrets."""
-    if not names:
-        return f"and none of the file's {count} keys looks like one" if count else "only none"
+    names = [name for name in environments if name.replace("-", "_").isidentifier()]  # other keys may be secrets
     shown = [
         name if len(name) <= _MAX_NAME_LENGTH else f"{name[: _MAX_NAME_LENGTH - 1]}…" for name in names[:_MAX_SHOWN]
     ]
-    more = f" and {count - len(shown)} more" if count > len(shown) else ""
-    return f"only {', '.join(shown)}{more}"
+    more = len(environments) - len(shown)
+    found = f"only {', '.join(shown)}" + (f" and {more} more" if more else "")
+    if not names:
+        found = f"and none of the file's {more} keys looks like one" if more else "the file has none"
+    hint = did_you_mean(environment, [name for name in names if len(name) <= _MAX_NAME_LENGTH])
+    return f"there is no environment {environment!r}, {found}{hint} (set -e or $PSCHED_ENV)"
 
 
 def _parse(path: Path) -> Any:
