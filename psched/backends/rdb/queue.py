@@ -34,7 +34,7 @@ from psched.backends.common.rows import (
     read_task,
     storable,
 )
-from psched.backends.rdb.acquire_batching import BatchedAcquire
+from psched.backends.rdb.combined_acquire import CombinedAcquire
 from psched.backends.rdb.fair_acquire import FairAcquire
 from psched.backends.rdb.inserts import RowInserts, task_columns, task_insert
 from psched.backends.rdb.lease_statements import LEASE_TYPES, LeaseStatements, next_fence
@@ -59,7 +59,7 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
         users = table_named(users_table, table)
         strategy = FairAcquire(database, tasks, users)
         super().__init__(database, settings, claimed_task, read_task, tasks, users, strategy=strategy)
-        self._batched_acquire = BatchedAcquire(self._acquire)
+        self._combined_acquire = CombinedAcquire(super()._acquire)
         self._inserts = RowInserts(database, self._table, cached(task_insert, type(database.dialect), self._table))
         self._statements = cached(QueueStatements, self.lease_statements, self._table, users)
 
@@ -67,10 +67,8 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
         super()._compile(connection, types)
         self._statements.retire.prepare(connection)
 
-    def _acquire(self, limit: int, options: AcquireOptions, callers: int = 0) -> builtins.list[Claim]:
-        if not callers:
-            return self._batched_acquire.acquire(limit, options._replace(accepts=None))
-        return super()._acquire(limit, options, callers)
+    def _acquire(self, limit: int, options: AcquireOptions, callers: int = 1) -> builtins.list[Claim]:
+        return self._combined_acquire.acquire(limit, options._replace(accepts=None))
 
     def submit(self, tasks: Sequence[NewTask], connection: Any = None) -> builtins.list[str]:
         return self._inserts.insert([task_columns(task, self.max_data_size) for task in tasks], connection)
@@ -222,7 +220,18 @@ class QueueStatements:
             status=TASK_FINISHED, holder=None, fence=next_fence(table), updated=now_ms(), **self._retired(now_ms())
         )
         self.preempt = leases.leasing(self._of_one(WAITING, RUNNING), now_ms(), literal_column("0"))
-        self.revive = self._reviving()
+        self.revive = self._of_one(TASK_FAILED, TASK_CANCELLED).values(
+            status=WAITING,
+            due=now_ms(),
+            band=c.priority + case((c.user_name > "", USER_BAND), else_=0),
+            attempts=0,
+            crashes=0,
+            cancel_requested=0,
+            fence=next_fence(table),
+            finished_at=None,
+            purge_at=None,
+            updated=now_ms(),
+        )
         self.delete = delete(table).where(*self._this())
         kept_too_long = (c.holder.is_(None), c.purge_at <= now_ms())
         self.over = select(c.key, c.user_name).where(*kept_too_long).order_by(c.purge_at).limit(bindparam("limit"))
@@ -244,19 +253,3 @@ class QueueStatements:
             "finished_at": now,
             "purge_at": now + bindparam("retention", type_=BigInteger),
         }
-
-    def _reviving(self) -> Update:
-        c = self._c
-        with_user = case((c.user_name > "", USER_BAND), else_=0)
-        return self._of_one(TASK_FAILED, TASK_CANCELLED).values(
-            status=WAITING,
-            due=now_ms(),
-            band=c.priority + with_user,
-            attempts=0,
-            crashes=0,
-            cancel_requested=0,
-            fence=next_fence(self._table),
-            finished_at=None,
-            purge_at=None,
-            updated=now_ms(),
-        )

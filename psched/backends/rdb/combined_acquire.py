@@ -24,7 +24,7 @@ class AcquireRequest:
     answer: list[Claim] | Exception | None = None
 
 
-class BatchedAcquire:
+class CombinedAcquire:
     """`LeaseStore.acquire` for several threads: while one thread acquires, later requests wait, and become one acquire.
 
     Requests with equal options are combined. The statements that answer a call begin after the call.
