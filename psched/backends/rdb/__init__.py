@@ -8,9 +8,6 @@ from psched.backends.sql import open_database
 from psched.backends.sql.database import Database
 from psched.store import Stores, StoreSettings
 
-SCHEDULES_TABLE = "psched_schedules"
-"""The default name of the table of schedules."""
-
 
 def open_stores(settings: StoreSettings) -> Stores:
     """Return a store for each table that is named. Raises ConfigError."""

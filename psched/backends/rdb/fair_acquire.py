@@ -23,11 +23,17 @@ from psched.backends.rdb.acquire import (
     ordered_acquire,
     takes_more,
 )
-from psched.backends.rdb.fair_acquire_statements import NO_USER, UserStatements
 from psched.backends.rdb.lease_statements import LeaseStatements
 from psched.backends.rdb.next_due import DueTimes
 from psched.backends.rdb.schema import ABOVE_ALL_BANDS, has_users
-from psched.backends.rdb.waiting_users import WaitingUser, WaitingUsersQuery, least_of, turns
+from psched.backends.rdb.waiting_users import (
+    NO_USER,
+    UserStatements,
+    WaitingUser,
+    WaitingUsersQuery,
+    least_of,
+    turns,
+)
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import Dialect
 from psched.backends.sql.statement import cached
@@ -252,7 +258,8 @@ class _AcquireInTurn:
         for number, (user, band, types) in enumerate(parts):
             values |= {f"user_{number}": user, f"band_{number}": band, f"limit_{number}": shares[user]}
             values |= {f"type_{number}": type_ for type_ in types.types or () if types.apart}
-        found = self.connection.execute(self.strategy.statements.due(parts), values).mappings().all()
+        due = self.strategy.statements.due(tuple(user == NO_USER for user, _, _ in parts), parts[0][2].shape)
+        found = self.connection.execute(due, values).mappings().all()
         rows: defaultdict[str, list[RowMapping]] = defaultdict(list)
         for row in sorted(found, key=lambda row: (-parts[row["part"]][1], row["due"], row["key"])):
             rows[parts[row["part"]][0]].append(row)

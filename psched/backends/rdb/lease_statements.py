@@ -86,13 +86,6 @@ def has_no_run(table: Table) -> ColumnElement[bool]:
     return and_(table.c.status == constant(RUNNING), table.c.taken_ahead.in_([constant(AHEAD), constant(AHEAD_AGAIN)]))
 
 
-def _ahead(table: Table) -> ColumnElement[int]:
-    """Return the new value of the column `taken_ahead`; :ahead is 1 for a prefetch, 0 if the run begins now."""
-    ahead = bindparam("ahead", type_=Integer)
-    has_expired = or_(table.c.status == constant(RUNNING), table.c.taken_ahead == constant(EXPIRED))
-    return case((has_expired, ahead * constant(AHEAD_AGAIN)), else_=ahead)
-
-
 @dataclass(frozen=True, slots=True)
 class TypesShape:
     """The number of types in a statement, and whether it reads each of them by its own index range (`apart`)."""
@@ -101,15 +94,14 @@ class TypesShape:
     apart: bool
 
 
-Outcome = str | ColumnElement[str]
-"""How a lease ends: a word, or a column or parameter that holds the word."""
+def among_types(dialect: type[Dialect], table: Table, types: TypesShape, number: int = 0) -> ColumnElement[bool]:
+    """Return the condition that a row has one of the wanted types; with `types.apart` the type :type_<number>.
 
-
-def among_types(dialect: type[Dialect], table: Table, types: TypesShape) -> ColumnElement[bool]:
-    """Return the condition that a row has one of the wanted types, using no index on the type.
-
-    The types are one parameter; on MariaDB and MySQL, whose planners would join it, one parameter per type.
+    Unless `types.apart` no index on the type is used, and the types are one parameter; on MariaDB and MySQL, whose
+    planners would join it, one parameter per type.
     """
+    if types.apart:
+        return table.c.type == bindparam(f"type_{number}", type_=table.c.type.type)
     in_no_index = table.c.type.concat(constant(""))
     if dialect.groups_by_index:
         return in_no_index.in_(_type_parameters(table, types))
@@ -151,7 +143,10 @@ class LeaseStatements:
         self.held = select(*self._lease).where(*held)
         self.extend = self._extending(held)
         self.extend_begun = self._extending(held, taken_ahead=0)
-        self.undo = self._undoing()
+        undone = {**self._ended, "due": table.c.ready, "attempts": table.c.attempts - 1, "updated": now_ms()}
+        lost = table.c.holder == bindparam("claimer"), table.c.claim.in_(bindparam("claims", expanding=True))
+        self.undo = update(table).where(*lost, self._is_running).values(undone)
+        """Restores the rows of the acquires numbered :claims of :claimer, whose answers were lost."""
         self.give_back = self._giving_back()
 
     def writing(self, row: GivenColumns, now: ColumnElement[int], **values: Any) -> Update:
@@ -160,17 +155,19 @@ class LeaseStatements:
         lease = (c.key == row["key"], c.fence == row["fence"], c.claim == row["claim"])
         return update(self._table).where(*lease, self._is_holder, self._is_running).values(updated=now, **values)
 
-    def settling(self, row: GivenColumns, now: ColumnElement[int], outcome: Outcome, **values: Any) -> Update:
-        """Return the UPDATE that ends the leases with `outcome` and writes `values`."""
-        return self.writing(row, now, **{**self._ended, "endings": self._endings(outcome), **values})
+    def settling(
+        self, row: GivenColumns, now: ColumnElement[int], outcome: str | ColumnElement[str], **values: Any
+    ) -> Update:
+        """Return the UPDATE that ends the leases with `outcome` and writes `values`.
 
-    def _endings(self, outcome: Outcome) -> ColumnElement[str]:
-        """Return the column `endings` of a row whose lease ends; see `backends.common.lease_history`."""
+        The column `endings` is described in `backends.common.lease_history`.
+        """
         c = self._table.c
         between, end = constant(":"), constant(";")
         named = constant(outcome) if isinstance(outcome, str) else outcome
         lease = cast(c.fence, String) + between + cast(c.claim, String) + between + named + end
-        return func.substr(lease + c.endings, constant(1), constant(MOST_CHARACTERS))
+        endings = func.substr(lease + c.endings, constant(1), constant(MOST_CHARACTERS))
+        return self.writing(row, now, **{**self._ended, "endings": endings, **values})
 
     def due(self, types: TypesShape | None, locked: bool = False, sized: bool = False) -> Select[Any]:
         """Return the keys and due times of up to :limit due rows, earliest first; only of :type_0, :type_1, … if given.
@@ -219,9 +216,15 @@ class LeaseStatements:
         return select(*types.c).where(types.c.first_due.is_not(None)).order_by(types.c.first_due)
 
     def claim(self, *conditions: ColumnElement[bool], now: ColumnElement[int] = _NOW) -> Update:
-        """Return the UPDATE that leases due rows that meet `conditions`. :ahead is 1 for a prefetch."""
+        """Return the UPDATE that leases due rows that meet `conditions`.
+
+        :ahead is 1 for a prefetch, 0 if the runs begin now.
+        """
         c = self._table.c
-        return self.leasing(update(self._table).where(*conditions, c.due <= now), c.due, _ahead(self._table), now)
+        ahead = bindparam("ahead", type_=Integer)
+        has_expired = or_(self._is_running, c.taken_ahead == constant(EXPIRED))
+        taken_ahead = case((has_expired, ahead * constant(AHEAD_AGAIN)), else_=ahead)
+        return self.leasing(update(self._table).where(*conditions, c.due <= now), c.due, taken_ahead, now)
 
     def leasing(
         self, rows: Update, ready: ColumnElement[Any], ahead: ColumnElement[int], now: ColumnElement[int] = _NOW
@@ -262,13 +265,6 @@ class LeaseStatements:
         end = now_ms() + bindparam("alive", type_=BigInteger)
         extend = update(self._table).where(*held, ours).values(due=end, updated=now_ms(), **values)
         return extend.returning(*self._lease) if self._dialect.returning else extend
-
-    def _undoing(self) -> Update:
-        """Restore the rows of the acquires numbered :claims of :claimer, whose answers were lost."""
-        c = self._table.c
-        lost = c.holder == bindparam("claimer"), c.claim.in_(bindparam("claims", expanding=True)), self._is_running
-        undone = {**self._ended, "due": c.ready, "attempts": c.attempts - 1, "updated": now_ms()}
-        return update(self._table).where(*lost).values(undone)
 
     def _giving_back(self) -> Update:
         """Release the leases of :dead. The fence grows, so that a holder that still runs loses its leases."""

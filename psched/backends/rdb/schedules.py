@@ -91,22 +91,17 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
         if entry is not None:  # else its entry may have the key of the entry of the last run
             statement = statement.values(fence=self._table.c.fence + 1)
 
-        pending = regular_time(seen) if entry is None or entry.last is None else entry.last + 1
+        pending = milliseconds(regular_time(seen) if entry is None or entry.last is None else entry.last + 1)
         number = new_number()
-
-        def record(connection: Connection) -> None:
-            self._records.insert_change(connection, seen.key, action, self._holder, milliseconds(pending), number)
-            if entry is not None:
-                self._records.insert_skipped(connection, seen, entry)
 
         def work(connection: Connection, uncertain: bool) -> bool:
             with self._database.transaction(connection):
                 done = connection.execute(statement).rowcount == 1
                 if done:
-                    record(connection)
-            if done:
-                return True
-            return uncertain and self._records.is_made_by(connection, seen.key, seen.version + 1, number)
+                    self._records.insert_change(connection, seen.key, action, self._holder, pending, number)
+                if done and entry is not None:
+                    self._records.insert_skipped(connection, seen, entry)
+            return done or (uncertain and self._records.is_made_by(connection, seen.key, seen.version + 1, number))
 
         return self._database.run(work)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
@@ -32,20 +32,12 @@ from psched.backends.sql.ledger import limit_columns
 from psched.backends.sql.statement import rows_in
 
 
-class UserColumns(NamedTuple):
-    """The indexed columns of tasks with a user; NULL for tasks without, unless the database has partial indexes."""
+def user_column(queue: Table, name: str) -> ColumnElement[Any]:
+    """Return the column `band`, `due` or `holder` in the indexes of tasks with a user.
 
-    band: ColumnElement[Any]
-    due: ColumnElement[Any]
-    holder: ColumnElement[Any]
-
-
-def of_users(queue: Table) -> UserColumns:
-    """Return the columns that find tasks with a user by an index."""
-    c = queue.c
-    return (
-        UserColumns(c.user_band, c.user_due, c.user_holder) if "user_due" in c else UserColumns(c.band, c.due, c.holder)
-    )
+    It is NULL for tasks without, unless the database has partial indexes.
+    """
+    return queue.c.get(f"user_{name}", queue.c[name])
 
 
 def has_user(queue: Table) -> ColumnElement[bool]:
@@ -101,14 +93,14 @@ def _add_partial_indexes(queue: Table) -> None:
 
 
 def _add_full_indexes(queue: Table) -> None:
-    """Add the columns `UserColumns`, the indexes on them, and one index of rows that are held or retained."""
+    """Add the columns that `user_column` returns, their indexes, and one index of rows that are held or retained."""
     for source in (queue.c.band, queue.c.due, queue.c.holder):
         made = Computed(f"CASE WHEN user_name > '' THEN {source.name} END", persisted=True)
         queue.append_column(Column(f"user_{source.name}", source.type, made))
-    c, users = queue.c, of_users(queue)
-    _index(queue, "of_user_due", [users.band, c.user_name, users.due, c.key])
-    _index(queue, "of_type_user_due", [c.type, users.band, c.user_name, users.due, c.key])
-    _index(queue, "of_user_run", [c.user_name, users.holder])
+    c = queue.c
+    _index(queue, "of_user_due", [c.user_band, c.user_name, c.user_due, c.key])
+    _index(queue, "of_type_user_due", [c.type, c.user_band, c.user_name, c.user_due, c.key])
+    _index(queue, "of_user_run", [c.user_name, c.user_holder])
     _index(queue, "held", [c.holder, c.purge_at, c.claim])
 
 
@@ -197,7 +189,7 @@ def queue_table(metadata: MetaData, name: str, partial_indexes: bool) -> Table:
     type; the running tasks of a user; due tasks of a type; tasks whose retention is over; the tasks of a holder.
 
     Each index that contains a task costs several writes per run. `partial_indexes`: the indexes of users leave tasks
-    without user out. Else these indexes are on columns of their own (`UserColumns`), which are NULL for such tasks.
+    without user out. Else these indexes are on columns of their own (`user_column`), which are NULL for such tasks.
     """
     table = _leased_table(
         metadata,

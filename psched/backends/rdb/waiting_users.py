@@ -1,4 +1,4 @@
-"""The users of a queue that have due tasks, found without reading the backlog, and their shares of an acquire."""
+"""The users of a queue that have due tasks, found without reading the backlog, their shares, and their SQL."""
 
 from __future__ import annotations
 
@@ -6,13 +6,45 @@ import heapq
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Integer,
+    Select,
+    Table,
+    and_,
+    bindparam,
+    case,
+    func,
+    literal,
+    null,
+    select,
+    union_all,
+    update,
+)
 
+from psched.backends.common.rows import EXPIRED, RUNNING, WAITING
 from psched.backends.rdb.acquire import WantedTypes
-from psched.backends.rdb.fair_acquire_statements import HAS_ROW, NO_USER, UserStatements
-from psched.backends.rdb.schema import has_users
+from psched.backends.rdb.lease_statements import (
+    LeaseStatements,
+    TypesShape,
+    among_types,
+    has_no_run,
+    next_fence,
+    size_column,
+)
+from psched.backends.rdb.schema import has_user, has_user_and_type, has_users, user_column
+from psched.backends.sql.dialect import Dialect, now_ms
+from psched.backends.sql.statement import cached
+
+NO_USER = ""
+"""The user name of all tasks without user, which together count as one user."""
+
+_HAS_ROW = -1
+"""A number of tasks that means: the user has a row in the table of users."""
 
 _WINDOW = 100
 """Rows read, those that have been due longest, to find users with due rows."""
@@ -93,6 +125,101 @@ def least_of(one: object, other: object) -> int | None:
     return min((limit for limit in (one, other) if isinstance(limit, int) and limit >= 1), default=None)
 
 
+class UserStatements:
+    """The statements on one queue and its table of users. Most have :users, a list of names.
+
+    A worker that leases rows of a user holds a lock on the user's row, and changes the row: members of a Galera cluster
+    may let two workers have the lock, and refuse the second change.
+    """
+
+    def __init__(self, dialect: type[Dialect], table: Table, users: Table) -> None:
+        c = table.c
+        self._dialect = dialect
+        self._table = table
+        self.window = cache(self._build_window)
+        self.due = cache(self._build_due)
+        of_some = users.c.user_name.in_(bindparam("users", expanding=True))
+        self.lock = select(users.c.user_name).where(of_some).with_for_update()
+        self.lock_free = self.lock.with_for_update(skip_locked=True)
+        self.change = update(users).where(of_some).values(version=users.c.version + 1)
+        self.insert = dialect.insert_new(users)
+
+        of_user = (has_user(table), c.user_name.in_(bindparam("users", expanding=True)))
+        leased = (*of_user, user_column(table, "holder") > "", c.status == RUNNING)
+        is_live = c.due > now_ms()
+        live = func.count(case((is_live, 1))).label("live")
+        most = func.min(case((and_(is_live, c.max_running >= 1), c.max_running))).label("most")
+        self.leased = select(c.user_name, live, most, func.count().label("leased")).where(*leased).group_by(c.user_name)
+        has_row = select(users.c.user_name, literal(_HAS_ROW), null(), null()).where(of_some)
+        self.leased_and_has_row = union_all(self.leased, has_row)
+        self.live_userless = select(func.count()).where(
+            c.user_name == NO_USER, c.holder > "", c.status == RUNNING, is_live
+        )
+        # MariaDB assigns from left to right, and reads assigned values: `status` is read before it is written.
+        self.end_expired = (
+            update(table)
+            .where(*leased, c.due <= now_ms())
+            .ordered_values(
+                (c.attempts, case((has_no_run(table), c.attempts - 1), else_=c.attempts)),
+                (c.taken_ahead, EXPIRED),
+                (c.status, WAITING),
+                (c.holder, None),
+                (c.fence, next_fence(table)),
+                (c.updated, now_ms()),
+            )
+        )
+
+        statements = cached(LeaseStatements, dialect, table)
+        of_keys = c.key.in_(bindparam("keys", expanding=True))
+        claim = statements.claim(of_keys)
+        self.claim: Any = claim.returning(*statements.claimed) if dialect.returning else claim
+        ours = (of_keys, c.claim == bindparam("claim_number"), c.status == RUNNING)
+        self.claimed = select(*statements.claimed).where(*ours)
+
+        beyond = (user_column(table, "band") == bindparam("of_band"), c.user_name > bindparam("user"))
+        row = select(c.user_name, c.due, c.max_running, now_ms().label("now")).where(*beyond)
+        next_user = row.order_by(c.user_name, user_column(table, "due"), c.key).limit(1)
+        of_type = (has_user_and_type(table), c.type == bindparam("type_0", type_=c.type.type))
+        self.next_user = next_user.where(has_user(table))
+        self.next_user_of_type = next_user.where(*of_type)
+
+    def _build_window(self, types: TypesShape | None) -> Select[Any]:
+        """Return the SELECT of the :limit rows in :of_band that have been due longest, of the wanted types."""
+        c = self._table.c
+        due = select(c.user_name, c.due, c.max_running).where(c.band == bindparam("of_band"), c.due <= now_ms())
+        window = due.order_by(c.due, c.key).limit(bindparam("limit"))
+        return window if types is None else window.where(among_types(self._dialect, self._table, types))
+
+    def _build_due(self, without_user: tuple[bool, ...], types: TypesShape | None) -> Select[Any]:
+        """Return the SELECT of the due rows of several users, each with the number of its user in `without_user`.
+
+        The parameters of the first user are :user_0 (unless it is `NO_USER`), :band_0, :limit_0 and, if types are read
+        apart, :type_0.
+        """
+        rows = [self._due_of_one(number, types, is_no_user) for number, is_no_user in enumerate(without_user)]
+        if len(rows) == 1:
+            return rows[0].add_columns(literal(0).label("part"))
+        numbered = (select(each.subquery(), literal(number).label("part")) for number, each in enumerate(rows))
+        return select(union_all(*numbered).subquery())
+
+    def _due_of_one(self, number: int, types: TypesShape | None, is_no_user: bool) -> Select[Any]:
+        table, c = self._table, self._table.c
+        wanted_band = bindparam(f"band_{number}", type_=Integer)
+        rows = select(c.key, c.due, c.max_running, size_column(table)).limit(bindparam(f"limit_{number}"))
+        if types is not None:
+            rows = rows.where(among_types(self._dialect, table, types, number))
+        if is_no_user:
+            due = rows.where(c.band == wanted_band, c.due <= now_ms()).order_by(c.due, c.key)
+            return due.with_for_update(skip_locked=True) if self._dialect.returning else due
+        name: ColumnElement[str] = bindparam(f"user_{number}", type_=c.user_name.type)
+        if types is not None and types.apart:
+            of_user = (has_user_and_type(table), c.user_name == select(name).scalar_subquery())
+        else:
+            of_user = (has_user(table), c.user_name == name)
+        band, due_at = user_column(table, "band"), user_column(table, "due")
+        return rows.where(band == wanted_band, *of_user, due_at <= now_ms()).order_by(due_at, c.key)
+
+
 class WaitingUsersQuery:
     """Finds the users of one queue that have due rows. Safe to use from several threads."""
 
@@ -142,10 +269,9 @@ class WaitingUsersQuery:
             running[NO_USER] = (connection.execute(self._statements.live_userless).scalar_one(), None)
         without_row = first_rows.keys() - {NO_USER}
         if without_row:
-            for user, live, most, _ in connection.execute(
-                self._statements.leased_and_has_row, {"users": list(without_row)}
-            ):
-                if live == HAS_ROW:
+            names = {"users": list(without_row)}
+            for user, live, most, _ in connection.execute(self._statements.leased_and_has_row, names):
+                if live == _HAS_ROW:
                     without_row.discard(user)
                 else:
                     running[user] = (live, most)
@@ -188,7 +314,8 @@ class WaitingUsersQuery:
         for range_ in ranges:
             band, types = range_
             place = self._places.pop(range_, NO_USER)
-            next_user = self._statements.next_user(types.apart)
+            statements = self._statements
+            next_user = statements.next_user_of_type if types.apart else statements.next_user
             for _ in range(max(1, steps // len(ranges))):
                 values = {"of_band": band, "user": place, **types.parameters}
                 row = connection.execute(next_user, values).mappings().first()
