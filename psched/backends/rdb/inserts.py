@@ -90,6 +90,9 @@ class RowInserts:
         return [key for key in keys if key not in ours]
 
 
+_NONCE = bindparam("nonce", type_=BigInteger)
+
+
 def schedule_insert(dialect: type[Dialect], table: Table, records: LedgerWriter) -> BulkInsert:
     """Return the INSERT of schedules; where a statement can write to two tables, also of their definitions."""
     columns = [table.c[name] for name in _SCHEDULE_COLUMNS]
@@ -107,7 +110,7 @@ def schedule_columns(row: ScheduleRow, max_data_size: int) -> dict[str, Any]:
 def _schedule_values(records: LedgerWriter, given: GivenColumns, now: ColumnElement[int]) -> GivenColumns:
     """Return the columns of a new row, its version and fence larger than those of an earlier row with this key."""
     first = larger_of(now, records.last_version(given["key"]) + 1)
-    return {**given, "fence": first, "version": first, "created": now, "updated": now, "nonce": _nonce()}
+    return {**given, "fence": first, "version": first, "created": now, "updated": now, "nonce": _NONCE}
 
 
 def task_insert(dialect: type[Dialect], table: Table) -> BulkInsert:
@@ -133,8 +136,4 @@ def _task_values(given: GivenColumns, now: ColumnElement[int]) -> GivenColumns:
     columns = {name: given[name] for name in _TASK_COLUMNS}
     for name, default in (("user_name", "''"), ("priority", "0"), ("band", "0")):
         columns[name] = func.coalesce(given[name], literal_column(default))
-    return {**columns, "run_at": start, "due": start, "fence": now, "created": now, "updated": now, "nonce": _nonce()}
-
-
-def _nonce() -> ColumnElement[int]:
-    return bindparam("nonce", type_=BigInteger)
+    return {**columns, "run_at": start, "due": start, "fence": now, "created": now, "updated": now, "nonce": _NONCE}

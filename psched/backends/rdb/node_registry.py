@@ -8,7 +8,6 @@ from sqlalchemy import BigInteger, Column, Connection, MetaData, Table, bindpara
 
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import MYSQL_OPTIONS, ExactText, LongText, now_ms
-from psched.backends.sql.statement import cached_on_class
 from psched.store.node_registry import ALIVE, Node, read_node
 
 _FORGOTTEN = 86_400_000
@@ -37,12 +36,8 @@ class RdbNodes:
         """`table`: the name of the table of the rows."""
         self._database = database
         self._table_name = table
-        self._write_statements(nodes_table())
-
-    @cached_on_class
-    def _write_statements(self, nodes: Table) -> None:
+        self._nodes = nodes = nodes_table()
         c = nodes.c
-        self._nodes = nodes
         own = (c.node == bindparam("own_node"), c.table_name == bindparam("of_table"))
         announced = {"section": bindparam("new_section"), "types": bindparam("new_types"), "seen": now_ms()}
         self._renew = update(nodes).where(*own).values(announced)

@@ -190,21 +190,36 @@ def _refusal(key: str, row: RowMapping | None) -> ScheduleError:
     return AlreadyFinishedError(f"{key!r} is {row['status']} already")
 
 
+def _retired(now: ColumnElement[int]) -> dict[str, Any]:
+    """Return the columns of a row that is retired now and kept for :retention milliseconds (NULL: for ever)."""
+    return {
+        "due": null(),
+        "band": null(),
+        "finished_at": now,
+        "purge_at": now + bindparam("retention", type_=BigInteger),
+    }
+
+
 class QueueStatements:
     """The statements on one queue.
 
-    Parameters: :task_key, :task_nonce, :keys, :users, :retention and :alive (milliseconds), …
+    Parameters: :task_key and :task_nonce (the call that submitted it), :keys, :users, :retention and :alive
+    (milliseconds), …
     """
 
     def __init__(self, leases: LeaseStatements, table: Table, users: Table) -> None:
-        c = self._c = table.c
-        self._table = table
+        c = table.c
         of_keys = c.key.in_(bindparam("keys", expanding=True))
         kept = func.coalesce(bindparam("error", type_=c.last_error.type), c.last_error)
         outcome = bindparam("outcome", type_=c.status.type)
 
+        this = (c.key == bindparam("task_key"), c.nonce == bindparam("task_nonce"))
+
+        def of_one(*statuses: str) -> Update:
+            return update(table).where(*this, c.status.in_(statuses))
+
         def retire(row: GivenColumns, now: ColumnElement[int]) -> Update:
-            ending = {"status": outcome, "last_error": kept, "attempts": row["attempts"], **self._retired(now)}
+            ending = {"status": outcome, "last_error": kept, "attempts": row["attempts"], **_retired(now)}
             return leases.settling(row, now, outcome, **ending)
 
         def update_data(row: GivenColumns, now: ColumnElement[int]) -> Update:
@@ -212,15 +227,15 @@ class QueueStatements:
 
         self.retire = BulkUpdate({**LEASE_TYPES, "attempts": c.attempts.type}, retire)
         self.update_data = BulkUpdate(LEASE_TYPES, update_data)
-        self.cancel = self._of_one(WAITING).values(
-            status=TASK_CANCELLED, cancel_requested=1, updated=now_ms(), **self._retired(now_ms())
+        self.cancel = of_one(WAITING).values(
+            status=TASK_CANCELLED, cancel_requested=1, updated=now_ms(), **_retired(now_ms())
         )
-        self.flag = self._of_one(RUNNING).values(cancel_requested=1, updated=now_ms())
-        self.force_finish = self._of_one(WAITING, RUNNING).values(
-            status=TASK_FINISHED, holder=None, fence=next_fence(table), updated=now_ms(), **self._retired(now_ms())
+        self.flag = of_one(RUNNING).values(cancel_requested=1, updated=now_ms())
+        self.force_finish = of_one(WAITING, RUNNING).values(
+            status=TASK_FINISHED, holder=None, fence=next_fence(table), updated=now_ms(), **_retired(now_ms())
         )
-        self.preempt = leases.leasing(self._of_one(WAITING, RUNNING), now_ms(), literal_column("0"))
-        self.revive = self._of_one(TASK_FAILED, TASK_CANCELLED).values(
+        self.preempt = leases.leasing(of_one(WAITING, RUNNING), now_ms(), literal_column("0"))
+        self.revive = of_one(TASK_FAILED, TASK_CANCELLED).values(
             status=WAITING,
             due=now_ms(),
             band=c.priority + case((c.user_name > "", USER_BAND), else_=0),
@@ -232,24 +247,8 @@ class QueueStatements:
             purge_at=None,
             updated=now_ms(),
         )
-        self.delete = delete(table).where(*self._this())
+        self.delete = delete(table).where(*this)
         kept_too_long = (c.holder.is_(None), c.purge_at <= now_ms())
         self.over = select(c.key, c.user_name).where(*kept_too_long).order_by(c.purge_at).limit(bindparam("limit"))
         self.purge = delete(table).where(of_keys, c.purge_at <= now_ms())
         self.forget_users = delete(users).where(users.c.user_name.in_(bindparam("users", expanding=True)))
-
-    def _of_one(self, *statuses: str) -> Update:
-        return update(self._table).where(*self._this(), self._c.status.in_(statuses))
-
-    def _this(self) -> tuple[ColumnElement[bool], ...]:
-        """Return the condition of the row :task_key that the call :task_nonce created."""
-        return self._c.key == bindparam("task_key"), self._c.nonce == bindparam("task_nonce")
-
-    def _retired(self, now: ColumnElement[int]) -> dict[str, Any]:
-        """Return the columns of a row that is retired now and kept for :retention milliseconds (NULL: for ever)."""
-        return {
-            "due": null(),
-            "band": null(),
-            "finished_at": now,
-            "purge_at": now + bindparam("retention", type_=BigInteger),
-        }
