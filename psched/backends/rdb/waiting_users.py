@@ -104,19 +104,19 @@ def turns(users: Iterable[WaitingUser], limit: int, first: Sequence[str] = ()) -
     by_name = {user.name: user for user in users if user.room != 0}
     order = [name for name in first if name in by_name][:limit]
     given = Counter(order)
-    heap = [
-        (-user.weight(given[name]), user.due, name)
-        for name, user in by_name.items()
-        if user.room is None or given[name] < user.room
-    ]
-    heapq.heapify(heap)
+    heap: list[tuple[float, int, str]] = []
+
+    def push(user: WaitingUser) -> None:
+        if user.room is None or given[user.name] < user.room:
+            heapq.heappush(heap, (-user.weight(given[user.name]), user.due, user.name))
+
+    for user in by_name.values():
+        push(user)
     while heap and len(order) < limit:
-        _, due, name = heapq.heappop(heap)
+        _, _, name = heapq.heappop(heap)
         given[name] += 1
         order.append(name)
-        user = by_name[name]
-        if user.room is None or given[name] < user.room:
-            heapq.heappush(heap, (-user.weight(given[name]), due, name))
+        push(by_name[name])
     return order
 
 
