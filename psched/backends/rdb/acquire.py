@@ -32,7 +32,7 @@ MOST_ROWS = 500
 """Rows of one acquire for several threads, unless one thread alone wants more."""
 
 TYPES_AT_ONCE = 8
-"""Types that one statement reads apart: each of them may lock as many rows as are wanted."""
+"""The most types that one statement reads apart, since it may lock as many rows of each type as are wanted."""
 
 
 def types_parameter(types: Sequence[str]) -> str:
@@ -44,7 +44,7 @@ def types_parameter(types: Sequence[str]) -> str:
 class WantedTypes:
     """The types of the rows to acquire, each once; None for all types.
 
-    `apart`: read each type by its index, as many rows of other types may be due.
+    `apart`: each type is read by its own range of the index, since many rows of other types may be due.
     """
 
     types: tuple[str, ...] | None = None
@@ -52,7 +52,10 @@ class WantedTypes:
 
     @property
     def shape(self) -> TypesShape | None:
-        """The number of types in the statement: unless `apart` a power of two, padded with the last, for few texts."""
+        """The number of types in the statement; None for all types.
+
+        Unless `apart` it is rounded up to a power of two, so that few statements are compiled; the last type fills up.
+        """
         if self.types is None:
             return None
         count = len(self.types)

@@ -57,7 +57,7 @@ class FairAcquire:
         self.database = database
         self.statements = cached(UserStatements, dialect, table, users)
         self.cut_off: dict[str, WaitingUser] = {}
-        """Users who got no row as the rows of others had all bytes of an acquire; the next acquire begins with them."""
+        """Users that got no row because the rows of others used up :budget; the next acquire begins with them."""
         self._in_band = ordered_acquire(dialect, table, cached(_statements_in_band, dialect, table))
         self._waiting_users = WaitingUsersQuery(self.statements)
         self._due_times = DueTimes(database, table)
@@ -139,8 +139,8 @@ class _AcquireInTurn:
     def acquire(self) -> list[ClaimedRow]:
         """Lease rows round by round; the share that one user does not need goes to the other users.
 
-        A user whose rows another worker is acquiring is waited for only when there are no other rows. A user who gets
-        no row, since the data of others has all bytes of this acquire, is first in the next acquire.
+        The rows of a user whose rows another worker is acquiring are waited for only when there are no other rows. A
+        user that gets no row because the rows of others use up :budget is first in the next acquire.
         """
         cut_off = self.strategy.cut_off
         for _ in range(_ROUNDS):
@@ -161,7 +161,7 @@ class _AcquireInTurn:
     def _take_turns(self, order: Sequence[str], patient: bool = False) -> None:
         """Lease a row for each turn in `order`, of as many users as one transaction may have.
 
-        A user with fewer rows than his share has no more due rows, or his next row is too large.
+        A user that gets fewer rows than its share has no more due rows, or its next row is too large.
         """
         shares = Counter(order)
         self.had_turn |= {user: self.waiting[user] for user in shares if user not in self.served}
@@ -211,7 +211,7 @@ class _AcquireInTurn:
     def _choose(self, order: Sequence[str], shares: Mapping[str, int]) -> tuple[dict[str, str], Collection[str]]:
         """Return the keys to lease, each with its user, and the users whose next row is too large.
 
-        A user gets a row at each of his turns, until he has `max_running` rows or his next row is too large.
+        A user gets a row at each of its turns, until it has `max_running` rows or its next row is too large.
         """
         running = self._running([user for user in shares if user != NO_USER])
         due = self._due(shares) if shares else {}

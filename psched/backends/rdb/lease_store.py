@@ -54,11 +54,11 @@ class RdbLeaseStore(SqlStore):
         *others: Table,
         strategy: AcquireStrategy | None = None,
     ) -> None:
-        """`read_claim` makes a claim of the holder, the most bytes of data, and the columns `LeaseStatements.claimed`.
+        """`others`: the tables that belong to `table`, besides that of failures.
 
-        `read` makes a schedule or task of a row and the most bytes of data.
-        `others`: the tables that belong to `table`, besides that of failures. `strategy`: how due rows are chosen and
-        leased; None: the earliest first.
+        `read_claim` returns the claim of a leased row, given the holder, the most bytes of data, and the columns
+        `LeaseStatements.claimed`. `read` returns the schedule or task of a row, given the row and the most bytes of
+        data. `strategy`: how due rows are chosen and leased; None: the earliest first.
         """
         failures = table_named(failures_table, table.name)
         tables = (table, *others, failures)

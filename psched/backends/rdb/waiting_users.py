@@ -87,11 +87,11 @@ class WaitingUser:
         return max(min(free, max(free // 2, 1)) - self.taken, 0)
 
     def took(self, count: int) -> WaitingUser:
-        """Return the user after `count` more of his tasks were taken."""
+        """Return the user after `count` more of its tasks were taken."""
         return replace(self, running=self.running + count, taken=self.taken + count)
 
     def weight(self, more: int = 0) -> float:
-        """Return the precedence of the user's next task when `more` tasks of his are running (as in PerfectQueue)."""
+        """Return the precedence of the next task once `more` further tasks are running (as in PerfectQueue)."""
         return (1 if self.max_running is None else self.max_running) / (self.running + more + 1)
 
 
