@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Collection, Iterator, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any, cast
 
 from sqlalchemy import (
@@ -106,22 +107,12 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
         return self._database.run(work)
 
     def delete(self, key: str) -> None:
-        seen: int | None = None
+        def delete(connection: Connection, row: RowMapping) -> None:
+            pending = row["next_time"] if row["regular_time"] is None else row["regular_time"]
+            self._records.insert_change(connection, key, DELETE, self._holder, pending)
+            connection.execute(self._delete, {"lease_key": key})
 
-        def work(connection: Connection, uncertain: bool) -> bool:
-            nonlocal seen
-            with self._database.transaction(connection):
-                row = self._row(connection, key, locked=True)
-                if row is None:
-                    return uncertain and seen is not None
-                if uncertain and seen is not None and row["nonce"] != seen:  # another schedule, created since
-                    return True
-                seen = row["nonce"]
-                pending = row["next_time"] if row["regular_time"] is None else row["regular_time"]
-                self._records.insert_change(connection, key, DELETE, self._holder, pending)
-                return connection.execute(self._delete, {"lease_key": key}).rowcount == 1
-
-        if not self._database.run(work):
+        if not self._delete_row(key, itemgetter("nonce"), delete):
             raise IdempotentNotFoundError(f"no schedule has the key {key!r}")
 
     def park(self, lease: Lease, due: float, until: float) -> None:

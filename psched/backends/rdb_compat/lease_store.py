@@ -13,11 +13,11 @@ import logging
 import math
 import threading
 from abc import abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import groupby, islice
-from operator import attrgetter
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
@@ -69,7 +69,6 @@ _LOOKED_AT = 100
 _LOOKED_BEHIND = 20_000
 """Rows looked at by one acquire; rows behind more foreign rows wait for the next acquire."""
 
-_WAIT = attrgetter("wait")
 _NO_TYPES = "rdb_compat cannot look for rows of some types only; type: rdb can"
 
 
@@ -84,6 +83,8 @@ class CompatLeaseStore(SqlStore):
     """The rows in messages: `schedule` or `task`."""
     _lasting: Collection[str]
     """Columns that no run changes, to distinguish a row from a later row with the same key."""
+    _written: Collection[str]
+    """Columns by which an attempt to create a row recognises a row that an earlier attempt has created."""
 
     def __init__(self, database: Database, table: Table, maker: str, occurrence: ColumnElement[Any]) -> None:
         """Connects to nothing yet.
@@ -117,11 +118,12 @@ class CompatLeaseStore(SqlStore):
         _refuse(options.types)
         accepts = options.accepts
         self._foreign.are_known(accepts)
-        values = {"limit": limit, "alive": math.ceil(options.alive_time), "budget": MAX_BATCH_SIZE}
+        values = {"limit": limit, "alive": math.ceil(options.alive_time), "budget": MAX_BATCH_SIZE, "least": 1}
         claims, size, has_foreign = self._acquire_chosen(values, accepts)
         left = limit - len(claims)
         if has_foreign and left and size < MAX_BATCH_SIZE and self._look_behind(left, accepts):
-            claims += self._acquire_chosen({**values, "limit": left, "budget": MAX_BATCH_SIZE - size}, accepts)[0]
+            rest = {"limit": left, "budget": MAX_BATCH_SIZE - size, "least": int(not claims)}
+            claims += self._acquire_chosen({**values, **rest}, accepts)[0]
         return claims
 
     def next_due(self, types: Collection[str] | None = None, accepts: Accepts | None = None) -> float | None:
@@ -137,16 +139,21 @@ class CompatLeaseStore(SqlStore):
 
     def extend(self, leases: Sequence[Lease], alive_time: float, begun: bool = True) -> list[Lease | None]:
         asked = boottime()
-        values = {"keys": [lease.key for lease in leases], "alive": math.ceil(alive_time)}
+        fences = {lease: self._present_fence(lease) for lease in leases}
 
         def work(connection: Connection, uncertain: bool) -> dict[Lease, Lease]:
             with self._database.transaction(connection):
-                rows = self._locked_rows(connection, values)
-                held = [lease for lease in leases if self._present(lease, rows.get(lease.key), uncertain) is not None]
+                rows = self._locked_rows(connection, leases, math.ceil(alive_time))
+                held = {
+                    lease: row
+                    for lease, fence in fences.items()
+                    if (row := rows.get(lease.key)) is not None
+                    and (fence.holds(row) or (uncertain and fence.may_be_extended(row)))
+                }
                 if held:
-                    keys = [lease.key for lease in held]
-                    connection.execute(self._renew, {"keys": keys, "end": rows[keys[0]]["lease_end"]})
-            return {lease: _lease(rows[lease.key], Fence.of(lease), rows[lease.key]["lease_end"]) for lease in held}
+                    end = next(iter(held.values()))["lease_end"]
+                    connection.execute(self._renew, {"keys": [lease.key for lease in held], "end": end})
+            return {lease: _lease(row, Fence.of(lease), end) for lease, row in held.items()}
 
         try:
             renewed = self._database.run(work) if leases else {}
@@ -164,35 +171,24 @@ class CompatLeaseStore(SqlStore):
         if len(retries) == 1:  # 40 % less processor time than a transaction with a locking read (2026-11-22)
             ((lease, wait, *_),) = retries
             return [self._settle_one(lease, self._retry, {"wait": _rounded_up(wait)}, until)]
-        found: list[ScheduleError | None] = []
-        for start in range(0, len(retries), BATCH):
-            found += self._retry_together(retries[start : start + BATCH], until)
-        return found
+        waits = {retry.lease: _rounded_up(retry.wait) for retry in retries}
+
+        def write(connection: Connection, held: list[Lease]) -> None:
+            for wait, leases in groupby(sorted(held, key=waits.__getitem__), waits.__getitem__):
+                connection.execute(self._retry_keys, {"keys": [lease.key for lease in leases], "wait": wait})
+
+        return self._settle_together(list(waits), until, write)
 
     def give_back(self, holder: str, suspects: Collection[str], longest_wait: float, error: str = WORKER_DIED) -> int:
         """Return 0: the table does not record holders."""
         return 0
 
     def delete(self, key: str) -> None:
-        seen: RowMapping | None = None
-
-        def work(connection: Connection, uncertain: bool) -> bool:
-            nonlocal seen
-            with self._database.transaction(connection):
-                row = self._row(connection, key, locked=True)
-                if row is None:
-                    return uncertain and seen is not None
-                if uncertain and seen is not None and any(row[name] != seen[name] for name in self._lasting):
-                    return True  # the row was deleted, and another created since
-                seen = row
-                self._before_delete(connection, row)
-                return connection.execute(self._delete, {"lease_key": key}).rowcount == 1 or uncertain
-
-        if not self._database.run(work):
+        if not self._delete_row(key, itemgetter(*self._lasting), self._delete_locked):
             raise IdempotentNotFoundError(f"no {self._kind} has the key {key!r}")
 
-    def _before_delete(self, connection: Connection, row: RowMapping) -> None:
-        """Write what belongs to deleting a row, in its transaction."""
+    def _delete_locked(self, connection: Connection, row: RowMapping) -> None:
+        connection.execute(self._delete, {"lease_key": row["id"]})
 
     def _row(self, connection: Connection, key: str, locked: bool = False) -> RowMapping | None:
         """Return the row with exactly this key: in Ruby's collation `a` finds `A` too."""
@@ -200,30 +196,48 @@ class CompatLeaseStore(SqlStore):
         row = connection.execute(statement, {"lease_key": key}).mappings().first()
         return row if row is not None and row["id"] == key else None
 
-    def _insert(self, connection: Connection, row: Mapping[str, Any]) -> bool:
-        return self._database.dialect.insert_one(connection, self._table, row)
+    def _insert(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """Insert rows, and return those whose keys exist already."""
+        insert = self._database.dialect.insert_one
+        return [row for row in rows if not insert(connection, self._table, row)]
 
-    def _retry_together(self, retries: Sequence[Retry], until: float) -> list[ScheduleError | None]:
-        leases = [retry.lease for retry in retries]
-        fences = {lease: self._present_fence(lease, until) for lease in leases}
+    def _older_keys(self, connection: Connection, present: Sequence[Mapping[str, Any]], uncertain: bool) -> list[str]:
+        """Return the keys that existed before: not those of rows that an `uncertain` attempt has inserted."""
+        return [row["id"] for row in present if not (uncertain and self._is_written(connection, row))]
 
-        def work(connection: Connection, uncertain: bool) -> list[ScheduleError | None]:
+    def _is_written(self, connection: Connection, wanted: Mapping[str, Any]) -> bool:
+        row = self._row(connection, wanted["id"])
+        return row is not None and is_same(row, {name: wanted[name] for name in self._written})
+
+    def _settle_together(
+        self,
+        leases: Sequence[Lease],
+        until: float,
+        write: Callable[[Connection, list[Lease]], None],
+        outcome: Mapping[str, Any] | None = None,
+    ) -> list[ScheduleError | None]:
+        """Lock the rows of the leases, and `write` those that are still held; each `BATCH` in one transaction.
+
+        `outcome`: as for `_settle`.
+        """
+
+        def work(fences: Mapping[Lease, Fence], connection: Connection, uncertain: bool) -> list[ScheduleError | None]:
             with self._database.transaction(connection):
-                rows = self._locked_rows(connection, {"keys": [lease.key for lease in leases], "alive": 0})
-                held = {lease for lease in leases if lease.key in rows and fences[lease].holds(rows[lease.key])}
-                due = sorted((retry for retry in retries if retry.lease in held), key=_WAIT)
-                for wait, equal in groupby(due, _WAIT):
-                    keys = [retry.lease.key for retry in equal]
-                    connection.execute(self._retry_keys, {"keys": keys, "wait": _rounded_up(wait)})
-            done = held | {one for one in leases if uncertain and one.key in rows and fences[one].lasts(rows[one.key])}
+                rows = self._locked_rows(connection, fences)
+                held = {lease for lease, fence in fences.items() if lease.key in rows and fence.holds(rows[lease.key])}
+                if held:
+                    write(connection, list(held))
             return [
-                None if lease in done else refusal(lease, rows.get(lease.key), uncertain or lease.unanswered)
-                for lease in leases
+                None if lease in held else _error(lease, fence, rows.get(lease.key), uncertain, outcome)
+                for lease, fence in fences.items()
             ]
 
-        settled = self._database.run(work, until)
+        answers: list[ScheduleError | None] = []
+        for start in range(0, len(leases), BATCH):
+            fences = {lease: self._present_fence(lease, until) for lease in leases[start : start + BATCH]}
+            answers += self._database.run(partial(work, fences), until)
         self._forget(leases)
-        return settled
+        return answers
 
     def _settle(
         self,
@@ -244,24 +258,16 @@ class CompatLeaseStore(SqlStore):
 
         def work(connection: Connection, uncertain: bool) -> tuple[bool, RowMapping | None, bool]:
             further = () if on_commit is None else (partial(on_commit, connection),)
-            if self._database.change_rows(
+            done = self._database.change_rows(
                 connection, 1, lambda: connection.execute(statement, {**parameters, **values}).rowcount, *further
-            ):
-                return True, None, uncertain
-            row = connection.execute(self._read, {"lease_key": lease.key}).mappings().first()
-            if row is None or fence.holds(row) or not uncertain:
-                return False, row, uncertain
-            return fence.lasts(row) or _shows(row, outcome), row, uncertain
+            )
+            return done, None if done else self._row(connection, lease.key), uncertain
 
         done, row, uncertain = self._database.run(work, until)
         self._forget([lease])
         if done:
             return None
-        if row is not None and fence.holds(row):
-            return row
-        if row is not None and _shows(row, outcome):
-            return IdempotentAlreadyFinishedError(f"{lease.key!r}: this occurrence was finished before")
-        return refusal(lease, row, uncertain or lease.unanswered)
+        return row if row is not None and fence.holds(row) else _error(lease, fence, row, uncertain, outcome)
 
     def _settle_one(
         self,
@@ -332,21 +338,21 @@ class CompatLeaseStore(SqlStore):
         """Return rows to lease, locked, with `lease_end`, and foreign rows that are not known yet."""
         if self._foreign:
             return self._take(connection, self._due_keys(connection, values["limit"]), values)
-        if values["limit"] == 1 and _takes_any(values):
+        if values["limit"] == values["least"] == 1:
             return connection.execute(self._due, values).mappings().all()
         return self._take_sized(connection, connection.execute(self._due_sizes, values).mappings().all(), values)
 
     def _take(self, connection: Connection, keys: Sequence[Any], values: Mapping[str, Any]) -> Sequence[RowMapping]:
         """Return the first rows of these keys, as many as may be taken together; see `_take_sized`."""
-        if len(keys) == 1 and _takes_any(values):
+        if len(keys) == values["least"] == 1:
             return self._lock_due.read(connection, keys, values)
         return self._take_sized(connection, self._sizes.read(connection, keys), values)
 
     def _take_sized(
         self, connection: Connection, sized: Sequence[RowMapping], values: Mapping[str, Any]
     ) -> Sequence[RowMapping]:
-        """Return the first rows, as many as :budget has bytes for; locked, those still due."""
-        count = count_within([row["bytes"] for row in sized], values["budget"], int(_takes_any(values)))
+        """Lock the first rows, :least or as many as :budget has bytes for. Return those still due."""
+        count = count_within([row["bytes"] for row in sized], values["budget"], values["least"])
         return self._lock_due.read(connection, [row["id"] for row in sized[:count]], values)
 
     def _due_keys(self, connection: Connection, count: int) -> list[Any]:
@@ -376,31 +382,18 @@ class CompatLeaseStore(SqlStore):
                 break
         return runnable > 0
 
-    def _locked_rows(self, connection: Connection, values: Mapping[str, Any]) -> dict[str, RowMapping]:
-        """Return the rows of :keys, locked, by key, with `lease_end` :alive seconds from now."""
+    def _locked_rows(self, connection: Connection, leases: Collection[Lease], alive: int = 0) -> dict[str, RowMapping]:
+        """Lock the rows of `leases`. Return them by key, with the time `alive` seconds from now as `lease_end`."""
+        values = {"keys": [lease.key for lease in leases], "alive": alive}
         return {row["id"]: row for row in connection.execute(self._locked, values).mappings()}
 
-    def _present(self, lease: Lease, row: RowMapping | None, uncertain: bool) -> Fence | None:
-        """Return the fence under which the row is ours, or None."""
-        if row is None:
-            return None
-        fence, now = Fence.of(lease), Fence.in_row(row)
-        if now == fence:
-            return fence
-        with self._lock:
-            renewed = uncertain or lease in self._unanswered
-        return now if renewed and now.occurrence == fence.occurrence and fence.lasts(row) else None
-
-    def _present_fence(self, lease: Lease, until: float) -> Fence:
-        """Return the fence of a lease; after a renewal without an answer, read the fence from the row."""
+    def _present_fence(self, lease: Lease, until: float | None = None) -> Fence:
+        """Return the fence of a lease. After an extend without an answer, it is read from the row."""
+        fence = Fence.of(lease)
         with self._lock:
             doubtful = lease in self._unanswered
-        if not doubtful:
-            return Fence.of(lease)
-        row = self._database.run(
-            lambda connection, _: connection.execute(self._read, {"lease_key": lease.key}).mappings().first(), until
-        )
-        return self._present(lease, row, uncertain=False) or Fence.of(lease)
+        row = self._database.run(lambda connection, _: self._row(connection, lease.key), until) if doubtful else None
+        return Fence.in_row(row) if row is not None and fence.may_be_extended(row) else fence
 
     def _remember_unanswered(self, leases: Sequence[Lease], until: float) -> None:
         now = boottime()
@@ -459,6 +452,17 @@ def seconds(milliseconds: ColumnElement[int]) -> ColumnElement[int]:
     return cast(milliseconds // 1000, BigInteger)
 
 
+def is_same(row: RowMapping, values: Mapping[str, Any]) -> bool:
+    """Return whether the row holds these values; bytes may be stored as text."""
+    return all(_bytes(row[name]) == _bytes(value) for name, value in values.items())
+
+
+def _bytes(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode()
+    return bytes(value) if isinstance(value, memoryview) else value
+
+
 _SHIFT = 2**40
 
 
@@ -485,6 +489,10 @@ class Fence(NamedTuple):
         """Return whether the lease still lasts by the clock in `row`: until its end only the holder writes the row."""
         return bool(row["now"] < self.timeout)
 
+    def may_be_extended(self, row: RowMapping) -> bool:
+        """Return whether an extend of this lease may have written the timeout in `row`."""
+        return self.occurrence == Fence.in_row(row).occurrence and self.lasts(row)
+
     def lease(self, row: RowMapping) -> Lease:
         """Return the lease on a row with this fence. The time of creation 0 requests cancelling."""
         is_cancelled = "created_at" in row and row["created_at"] == 0
@@ -501,31 +509,30 @@ def _refuse(types: Collection[str] | None) -> None:
         raise NotSupportedError(_NO_TYPES)
 
 
-def _takes_any(values: Mapping[str, Any]) -> bool:
-    """Return whether no row was taken yet: the first row is taken whatever its size."""
-    return bool(values["budget"] == MAX_BATCH_SIZE)
-
-
 def _rounded_up(wait: float) -> int:
     """Return a wait in milliseconds, such that a later division to whole seconds rounds up."""
     return math.ceil(wait * 1000) + (999 if wait > 0 else 0)
 
 
-def refusal(lease: Lease, row: RowMapping | None, uncertain: bool) -> ScheduleError:
-    """Return the error for a run that cannot be settled. `row`: the present row, None if it is gone.
+def _error(
+    lease: Lease, fence: Fence, row: RowMapping | None, uncertain: bool, outcome: Mapping[str, Any] | None
+) -> ScheduleError | None:
+    """Return the error for a lease that no write has ended. None if an earlier attempt, whose answer was lost, did.
 
-    `uncertain`: an attempt of this or an earlier call had no answer, and the row does not show its effect.
+    `row`: the present row, None if it is gone. `uncertain`: an attempt of this call had no answer. `outcome`: as for
+    `CompatLeaseStore._settle`.
     """
     if row is None:
         return IdempotentNotFoundError(f"{lease.key!r}: the row is gone")
-    if uncertain:
+    is_finished = outcome is not None and all(row[name] == value for name, value in outcome.items())
+    was_written = outcome is None or Fence.in_row(row).occurrence != fence.occurrence
+    if uncertain and (is_finished or (was_written and fence.lasts(row))):
+        return None
+    if is_finished:
+        return IdempotentAlreadyFinishedError(f"{lease.key!r}: this run was finished before")
+    if uncertain or lease.unanswered:
         return OutcomeUnknownError(
             f"{lease.key!r}: the connection was lost while this run was being settled, and another worker has "
             "acquired the row since; whether it was settled cannot be found out"
         )
     return PreemptedError(f"{lease.key!r}: the lease of this run is lost; another worker has acquired the row since")
-
-
-def _shows(row: RowMapping, outcome: Mapping[str, Any] | None) -> bool:
-    """Return whether the row has the columns `outcome` of a settled run."""
-    return outcome is not None and all(row[name] == value for name, value in outcome.items())

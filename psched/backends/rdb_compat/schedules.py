@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, cast
 
 from sqlalchemy import BigInteger, Connection, MetaData, RowMapping, bindparam, func, select, update
 
-from psched.backends.rdb_compat.lease_store import CompatLeaseStore, seconds
+from psched.backends.rdb_compat.lease_store import CompatLeaseStore, is_same, seconds
 from psched.backends.rdb_compat.ledger_writer import CompatLedgerWriter
-from psched.backends.rdb_compat.schema import (
+from psched.backends.rdb_compat.rows import (
     check_rule,
     check_text,
     data_column,
     read_schedule,
     rule_columns,
-    schedules_table,
     whole_seconds,
 )
+from psched.backends.rdb_compat.schema import schedules_table
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import now_ms
 from psched.backends.sql.ledger import SqlLedger, changes_table, ledger_table
@@ -37,6 +37,7 @@ class CompatScheduleStore(CompatLeaseStore, ScheduleStore):
 
     _kind = "schedule"
     _lasting = ("cron", "delay", "timezone", "data")
+    _written = (*_lasting, "next_time")
     keeps_policies = False
 
     def __init__(self, database: Database, table: str, settings: StoreSettings) -> None:
@@ -74,11 +75,11 @@ class CompatScheduleStore(CompatLeaseStore, ScheduleStore):
         def work(connection: Connection, uncertain: bool) -> builtins.list[str]:
             single = len(rows) == 1 and self._records is None
             with nullcontext() if single else self._database.transaction(connection):
-                present = [row for row in rows if not self._insert(connection, row)]
+                present = self._insert(connection, rows)
                 if self._records is not None:
                     keys = {row["id"] for row in present}
                     self._records.added(connection, [row for row in schedules if row.key not in keys])
-            return [row["id"] for row in present if not (uncertain and self._is_there(connection, row))]
+            return self._older_keys(connection, present, uncertain)
 
         return self._database.run(work)
 
@@ -111,7 +112,7 @@ class CompatScheduleStore(CompatLeaseStore, ScheduleStore):
                 if row is None:
                     return False
                 if not _as_seen(self._read_row(row), seen):
-                    return uncertain and _same(row, changes)
+                    return uncertain and is_same(row, changes)
                 connection.execute(self._update.values(changes), {"lease_key": seen.key})
                 if self._records is not None:
                     self._records.modified(connection, seen, wanted)
@@ -155,14 +156,10 @@ class CompatScheduleStore(CompatLeaseStore, ScheduleStore):
     def _problem(self, row: Row) -> str | None:
         return row.problem or (None if self._problem_of_rule is None else self._problem_of_rule(row))
 
-    def _before_delete(self, connection: Connection, row: RowMapping) -> None:
+    def _delete_locked(self, connection: Connection, row: RowMapping) -> None:
         if self._records is not None:
             self._records.deleted(connection, self._read_row(row))
-
-    def _is_there(self, connection: Connection, wanted: Mapping[str, Any]) -> bool:
-        """Return whether an attempt without an answer may have written the row."""
-        row = self._row(connection, wanted["id"])
-        return row is not None and _same(row, wanted, besides={"timeout"})
+        super()._delete_locked(connection, row)
 
     def _write_statements(self) -> None:
         super()._write_statements()
@@ -218,14 +215,3 @@ def _as_seen(present: ScheduleRow, seen: ScheduleRow) -> bool:
     if seen.settled and present.next_run_time != seen.next_run_time:
         return False
     return (present.type, present.data) == (seen.type, seen.data)
-
-
-def _same(row: RowMapping, values: Mapping[str, Any], besides: Collection[str] = ()) -> bool:
-    """Return whether the row holds these values; bytes may be stored as text."""
-    return all(_bytes(row[name]) == _bytes(value) for name, value in values.items() if name not in besides)
-
-
-def _bytes(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode()
-    return bytes(value) if isinstance(value, memoryview) else value

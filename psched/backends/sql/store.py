@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, RowMapping, select
 
 from psched.backends.common.retries import sent_within
 from psched.backends.sql.database import Database
@@ -58,6 +60,31 @@ class SqlStore(LeaseStore):
 
     def close(self) -> None:
         self._database.close()
+
+    @abstractmethod
+    def _row(self, connection: Connection, key: str, locked: bool = False) -> RowMapping | None:
+        """Return the row of `key`, or None."""
+
+    def _delete_row(
+        self, key: str, identity: Callable[[RowMapping], Any], delete: Callable[[Connection, RowMapping], object]
+    ) -> bool:
+        """Lock the row of `key` and delete it by `delete`, in one transaction. Return False if there is no row.
+
+        `identity` distinguishes the row from a later row with this key, which stays when an answer was lost.
+        """
+        seen: Any = None
+
+        def work(connection: Connection, uncertain: bool) -> bool:
+            nonlocal seen
+            with self._database.transaction(connection):
+                row = self._row(connection, key, locked=True)
+                if row is None or (uncertain and seen not in (None, identity(row))):
+                    return uncertain and seen is not None
+                seen = identity(row)
+                delete(connection, row)
+            return True
+
+        return self._database.run(work)
 
 
 def _read_clock(connection: Connection, _: bool) -> int:
