@@ -68,7 +68,7 @@ def test_listing_tasks_reads_16_mb_at_once(
 def test_schedules_behind_due_times_that_are_none_are_listed(
     type_: str, due: str, databases: SharedDatabases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("psched.backends.sql.paging._PAGE", 2)
+    monkeypatch.setattr("psched.backends.sql.paging.BATCH", 2)
     bench = databases.bench(type_, "sqlite", tmp_path)
     bench.make()
     store = bench.open()

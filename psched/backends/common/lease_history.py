@@ -43,12 +43,6 @@ class LostRow(NamedTuple):
     owner: str
 
 
-def outcome_of(lease: Lease, endings: str) -> str | None:
-    """Return the outcome with which its holder ended `lease`, or None if `endings` does not have it."""
-    found = (outcome for fence, claim, outcome in _parsed(endings) if (fence, claim) == (lease.fence, lease.claim))
-    return next(found, None)
-
-
 def refusal(lease: Lease, row: LostRow | None, outcome: str | None, uncertain: bool) -> ScheduleError | None:
     """Return the error for a write that changed no row. None if an earlier attempt, whose answer was lost, succeeded.
 
@@ -58,7 +52,8 @@ def refusal(lease: Lease, row: LostRow | None, outcome: str | None, uncertain: b
     key = lease.key
     if row is None:
         return IdempotentNotFoundError(f"{key!r}: the row is gone")
-    before = outcome_of(lease, row.endings)
+    ended = (outcome for fence, claim, outcome in _parsed(row.endings) if (fence, claim) == (lease.fence, lease.claim))
+    before = next(ended, None)
     if before is not None and before == outcome:
         return None if uncertain else IdempotentAlreadyFinishedError(f"{key!r}: this run was {before} before")
     if before is not None:

@@ -89,11 +89,9 @@ class RowReader:
         return value
 
     def optional_text(self, name: str) -> str | None:
-        """Return a text column that may be NULL."""
         return None if self._row[name] is None else self.text(name)
 
     def one_of(self, name: str, words: Collection[str]) -> str:
-        """Return a column of text that is one of `words`."""
         value = self.text(name)
         if value not in words:
             self._complain(name, " or ".join(words), value)
@@ -108,7 +106,6 @@ class RowReader:
         return 0
 
     def optional_number(self, name: str) -> int | None:
-        """Return an integer column that may be NULL."""
         return None if self._row[name] is None else self.number(name)
 
     def limit(self, name: str) -> int | None:

@@ -97,7 +97,7 @@ class RdbLeaseStore(SqlStore):
 
     def diagnose(self) -> Iterator[Finding]:
         yield from super().diagnose()
-        if self._layout.problem() is None:
+        if self._schema.problem() is None:
             yield unusable(self._due_times.never_due(NAMED + 1))
             name = self._table.name
             if self._database.dialect.notifies and not has_triggers(self._database, name):

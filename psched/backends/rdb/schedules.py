@@ -154,7 +154,7 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
             **self._advance.parameters(given),
             **self._records.entries.parameters(given),
         }
-        advance = partial(self._database.execute_one, statement=self._advance_and_record, values=values, also=on_commit)
+        advance = partial(self._database.change_row, statement=self._advance_and_record, values=values, also=on_commit)
         answers, uncertain = self._settle([lease], advance, FINISHED, until, uncertain)
         if not answers:
             return None

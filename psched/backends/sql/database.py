@@ -156,7 +156,7 @@ class Database:
             self._roll_back(connection, error)
             raise
 
-    def execute_one(
+    def change_row(
         self,
         connection: Connection,
         statement: Statement,

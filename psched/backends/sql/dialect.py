@@ -33,7 +33,7 @@ class now_ms(FunctionElement[int]):  # noqa: N801 – spelled like the SQL funct
 
 
 def now_once() -> ScalarSelect[int]:
-    """Return the clock for a statement on many rows: PostgreSQL and SQLite compute `now_ms` for each row."""
+    """Return the clock as a subquery, for statements on many rows: there `now_ms` may be computed for each row."""
     return select(now_ms()).scalar_subquery()
 
 
@@ -199,7 +199,7 @@ class Dialect:
             return False
         return True
 
-    def unfit(self, connection: Connection) -> str | None:
+    def too_old(self, connection: Connection) -> str | None:
         """Return the error of a server that is too old, or None."""
         return None
 

@@ -15,6 +15,7 @@ from typing import Any, cast
 import sqlalchemy as sa
 
 from psched.backends.common.rows import (
+    BATCH,
     ledger_columns,
     milliseconds,
     read_change,
@@ -178,7 +179,9 @@ class SqlLedger:
         self, order: Sequence[sa.Column[Any]], conditions: Sequence[sa.ColumnElement[bool]]
     ) -> Iterator[sa.RowMapping]:
         """Yield rows in `order`, a page at a time; an index begins with the columns of `conditions`, then `order`."""
-        pages = OrderedPages(sa.select(*self._ledger.c).where(*conditions), {column.name: column for column in order})
+        pages = OrderedPages(
+            sa.select(*self._ledger.c).where(*conditions), {column.name: column for column in order}, BATCH
+        )
         for page in pages.pages(self._database.rows):
             yield from page
 
@@ -231,9 +234,6 @@ def _nth(column: sa.Column[Any], order: Any) -> sa.Select[Any]:
     """Return `column` of the row that comes after :skipped others in `order`."""
     return sa.select(column).order_by(*order).limit(1).offset(sa.bindparam("skipped"))
 
-
-_DEFINITIONS_AT_ONCE = 2000
-"""Definitions inserted by one statement."""
 
 _OF_SCHEDULE = ("key", "fence", "node", "version")
 """Columns of an entry that are read from the schedule's row."""
@@ -334,8 +334,8 @@ class LedgerWriter:
         self, change: Mapping[str, Any], connection: sa.Connection, keys: Sequence[str], nonce: int
     ) -> None:
         """Record the definitions of schedules that were just added under `nonce`; `change`: `change_parameters`."""
-        for start in range(0, len(keys), _DEFINITIONS_AT_ONCE):
-            rows = as_parameter([{"key": key} for key in keys[start : start + _DEFINITIONS_AT_ONCE]], ["key"])
+        for start in range(0, len(keys), BATCH):
+            rows = as_parameter([{"key": key} for key in keys[start : start + BATCH]], ["key"])
             connection.execute(self._insert_added, {"new_rows": rows, "nonce": nonce, **change})
 
     def insert_and_record(self, new: sa.Insert) -> sa.Insert:

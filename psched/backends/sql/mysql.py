@@ -205,7 +205,7 @@ class MySQLDialect(Dialect):
         key = next(iter(table.primary_key))
         return insert(table).on_duplicate_key_update({key.name: key})
 
-    def unfit(self, connection: Connection) -> str | None:
+    def too_old(self, connection: Connection) -> str | None:
         needed = (10, 6) if _is_mariadb(connection) else (8, 0, 17)  # which brought utf8mb4_0900_bin
         if (connection.dialect.server_version_info or (0,)) >= needed:
             return None

@@ -11,12 +11,10 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import GenericFunction
 
+from psched.backends.common.rows import BATCH
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import UndecodableText
 from psched.payload import MAX_BATCH_SIZE, count_within
-
-_PAGE = 500
-"""Keys read by one statement."""
 
 
 class stored_bytes(GenericFunction[int]):  # noqa: N801
@@ -81,9 +79,7 @@ def _read(database: Database, statement: ByKeys, keys: Sequence[Any]) -> Sequenc
 class OrderedPages:
     """A SELECT in the order of some columns, read a page at a time."""
 
-    def __init__(
-        self, rows: sa.Select[Any], order: Mapping[str, sa.ColumnElement[Any]], page_size: int = _PAGE
-    ) -> None:
+    def __init__(self, rows: sa.Select[Any], order: Mapping[str, sa.ColumnElement[Any]], page_size: int) -> None:
         """`order`: the columns, by their names in `rows`. Only one row has the same values in all of them."""
         self._order = order
         self._page_size = page_size
@@ -133,7 +129,9 @@ def read_pages(
     whole table in order to read rows in this order.
     """
     order = {"key": key} if due is None else {"due": due, "key": key}
-    keys = OrderedPages(sa.select(*(column.label(name) for name, column in order.items())).where(*conditions), order)
+    keys = OrderedPages(
+        sa.select(*(column.label(name) for name, column in order.items())).where(*conditions), order, BATCH
+    )
     whole = RowsByKeys(rows.where(*conditions), key)
     for page in keys.pages(database.rows):
         yield from whole.read(database, [row["key"] for row in page])

@@ -37,7 +37,6 @@ _REFUSED = ("authentication failed for user", "no pg_hba.conf entry", "is not pe
 _REFUSED_ROLE = re.compile(r'role ".*" does not exist')
 _TURNED_AWAY = (*_REFUSED, '" does not exist')
 """Texts of refusals before the server asks for a password, when `refusal` finds no SQLSTATE."""
-_NO_PRIVILEGE = "42501"
 
 _VERIFY = {"full": "verify-full", "ca": "verify-ca", "none": "require"}
 
@@ -157,7 +156,7 @@ class PostgreSQLDialect(Dialect):
     def is_refused(self, error: BaseException) -> bool:
         state = self.code(error)
         if state is not None:
-            return state[:2] == "28" or state == _NO_PRIVILEGE
+            return state[:2] == "28" or state == "42501"  # no privilege
         text = str(error)
         return "FATAL:" in text and (any(words in text for words in _REFUSED) or bool(_REFUSED_ROLE.search(text)))
 
@@ -170,7 +169,7 @@ class PostgreSQLDialect(Dialect):
     def insert_new(cls, table: Table) -> Any:
         return insert(table).on_conflict_do_nothing()
 
-    def unfit(self, connection: Connection) -> str | None:
+    def too_old(self, connection: Connection) -> str | None:
         found = connection.dialect.server_version_info or (0,)
         return None if found >= (12,) else f"{self.version(connection)} is too old: PostgreSQL 12 or later is needed"
 

@@ -45,7 +45,9 @@ class Schema:
         with self._database.patient() as database:
             for left in reversed(range(_TRIES)):
                 try:
-                    problem = database.run(lambda connection, _: dialect.unfit(connection) or self._create(connection))
+                    problem = database.run(
+                        lambda connection, _: dialect.too_old(connection) or self._create(connection)
+                    )
                     break
                 except DBAPIError as error:
                     if left == 0 or not dialect.is_already_there(error):
@@ -63,7 +65,7 @@ class Schema:
         """Return the error of a table that cannot be used, with the remedy, or None."""
         dialect = self._database.dialect
         try:
-            return self._database.run(lambda connection, _: dialect.unfit(connection) or self._problem(connection))
+            return self._database.run(lambda connection, _: dialect.too_old(connection) or self._problem(connection))
         except DBAPIError as error:
             if not dialect.is_missing_table(error):
                 raise
@@ -82,7 +84,7 @@ class Schema:
 
     def _create(self, connection: sa.Connection) -> str | None:
         self._create_table(connection, self._table)
-        problem = self._foreign(connection)
+        problem = self._column_problem(connection)
         if problem is None:
             with self._database.transaction(connection):  # so that no other session drops one of them meanwhile
                 missing = self._missing_indexes(connection)
@@ -95,7 +97,7 @@ class Schema:
             connection.execute(CreateTable(table))
 
     def _problem(self, connection: sa.Connection) -> str | None:
-        return self._foreign(connection)
+        return self._column_problem(connection)
 
     def _is_missing(self, table: sa.Table) -> str:
         return f"the table {table.name} does not exist; create it with: psched init (a queue's: psched queue init)"
@@ -112,7 +114,7 @@ class Schema:
                 raise
             return None
 
-    def _foreign(self, connection: sa.Connection) -> str | None:
+    def _column_problem(self, connection: sa.Connection) -> str | None:
         """Return the error of a table that is missing, or lacks columns of psched's, or None."""
         present = self._columns(connection, self._table)
         if present is None:
@@ -182,13 +184,9 @@ def meta_table(metadata: sa.MetaData) -> sa.Table:
 
 
 def schema_hash(tables: Sequence[sa.Table]) -> str:
-    """Return 16 hexadecimal digits of the SHA-256 of `schema_text`."""
-    return hashlib.sha256(schema_text(tables).encode()).hexdigest()[:16]
-
-
-def schema_text(tables: Sequence[sa.Table]) -> str:
-    """Return the schema as lines of names, types and conditions: the same on every Python, SQLAlchemy and database."""
-    return "\n".join(line for table in tables for line in _lines(table))
+    """Return 16 hexadecimal digits for the schema of `tables`: the same on every Python, SQLAlchemy and database."""
+    text = "\n".join(line for table in tables for line in _lines(table))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _lines(table: sa.Table) -> Iterator[str]:
@@ -251,7 +249,7 @@ class HashedSchema(Schema):
         absent = [table for table in tables if self._columns(connection, table) is None]
         problem = None
         if self._table not in absent:
-            problem = self._version_problem(connection) or self._foreign(connection)
+            problem = self._version_problem(connection) or self._column_problem(connection)
         return problem or (self._is_missing(absent[0]) if absent else None)
 
     def _version_problem(self, connection: sa.Connection) -> str | None:
@@ -265,7 +263,7 @@ class HashedSchema(Schema):
             return None
         if recorded is not None:
             return self._recreate(self._tables, f"their schema is {recorded}")
-        foreign = self._foreign(connection) if self._table in present else None
+        foreign = self._column_problem(connection) if self._table in present else None
         return foreign or self._recreate(self._tables, "no schema is recorded for them")
 
     def _recreate(self, tables: Collection[sa.Table], found: str) -> str:

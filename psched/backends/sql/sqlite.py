@@ -104,7 +104,7 @@ class SQLiteDialect(Dialect):
     def insert_new(cls, table: Table) -> Any:
         return insert(table).on_conflict_do_nothing()
 
-    def unfit(self, connection: Connection) -> str | None:
+    def too_old(self, connection: Connection) -> str | None:
         if sqlite3.sqlite_version_info < (3, 35):
             return f"SQLite {sqlite3.sqlite_version} is too old: 3.35 or later is needed"
         return None

@@ -13,7 +13,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, wraps
+from functools import cache, lru_cache, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import sqlalchemy as sa
@@ -98,7 +98,7 @@ class CompiledText:
 class Statement:
     """A statement that is compiled once for each kind of connection. Safe to use from several threads.
 
-    `then`: a statement for the same transaction, if this one changes a row; see `Database.execute_one`.
+    `then`: a statement for the same transaction, if this one changes a row; see `Database.change_row`.
     """
 
     def __init__(self, statement: sa.Update | sa.Insert | sa.Select[Any], then: sa.Insert | None = None) -> None:
@@ -238,7 +238,7 @@ _MOST_CHARACTERS = 500_000
 class BulkInsert:
     """Inserts new rows of one table, built once for each choice of values that are given, and that rows share.
 
-    Values that no row has are not sent, and values that all rows share are sent once.
+    The values that no row has are not sent, and the values that all rows share are sent once.
     """
 
     def __init__(
@@ -258,36 +258,30 @@ class BulkInsert:
         self._types = {field.name: field.type for field in given}
         self._values = values
         self._further = further
-        self._statements: dict[tuple[object, ...], tuple[Statement, Statement]] = {}
+        self._statements = cache(self._build)
 
     def execute(self, connection: sa.Connection, rows: Sequence[GivenRow], values: Mapping[str, Any]) -> int:
         """Insert the rows whose keys are new, and return how many; fewer, where the server does not count them.
 
         `values`: further parameters. In a transaction of the caller's, unless it is one row.
         """
-        done = 0
-        for page in _pages(rows):
-            same = page[0] if len(page) == 1 else _same(page)
-            parameters = {**{_PREFIX + name: value for name, value in same.items()}, **values}
-            differing: tuple[str, ...] = ()
-            if len(page) > 1:
-                differing = tuple(sorted(set().union(*page) - same.keys()))
-                parameters[_ROWS] = as_parameter(page, differing)
-            done += self._insert(connection, (tuple(same), differing), parameters)
-        return done
+        return sum(self._insert(connection, page, values) for page in _pages(rows))
 
-    def _insert(self, connection: sa.Connection, shape: tuple[Any, Any], values: Mapping[str, Any]) -> int:
-        if shape not in self._statements:
-            self._statements[shape] = self._build(*shape)
-        strict, lenient = self._statements[shape]
+    def _insert(self, connection: sa.Connection, page: Sequence[GivenRow], values: Mapping[str, Any]) -> int:
+        same = page[0] if len(page) == 1 else _same(page)
+        differing = () if len(page) == 1 else tuple(sorted(set().union(*page) - same.keys()))
+        parameters = {**{_PREFIX + name: value for name, value in same.items()}, **values}
+        if differing:
+            parameters[_ROWS] = as_parameter(page, differing)
+        strict, lenient = self._statements(tuple(same), differing)
         if self._dialect.counts_new_rows:
-            return lenient.execute(connection, values)
+            return lenient.execute(connection, parameters)
         try:
-            return strict.execute(connection, values)
+            return strict.execute(connection, parameters)
         except DBAPIError as error:  # an INSERT that fails undoes itself alone
             if not self._dialect.is_duplicate_key(error):
                 raise
-        lenient.execute(connection, values)
+        lenient.execute(connection, parameters)
         return 0
 
     def _build(self, same: Collection[str], differing: Collection[str]) -> tuple[Statement, Statement]:

@@ -22,23 +22,23 @@ _NOW = Statement(select(now_ms()))
 class SqlStore(LeaseStore):
     """A store in one table of one database."""
 
-    def __init__(self, database: Database, layout: Schema) -> None:
+    def __init__(self, database: Database, schema: Schema) -> None:
         """Connects to nothing yet."""
         self._database = database
-        self._layout = layout
+        self._schema = schema
         self.sent_within = sent_within(database.dialect.timeouts)
 
     def create_tables(self) -> None:
-        self._layout.create()
+        self._schema.create()
 
     def check_tables(self) -> None:
-        self._layout.check()
+        self._schema.check()
 
     def prepare(self, types: Collection[str] | None = None) -> None:
         return
 
     def diagnose(self) -> Iterator[Finding]:
-        return self._layout.diagnose()
+        return self._schema.diagnose()
 
     def now(self) -> float:
         return self._database.run(_read_clock) / 1000
