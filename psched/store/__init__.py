@@ -210,17 +210,13 @@ class LeaseStore(ABC):
         `begun`: record that their runs have begun, so that these attempts count however the leases end.
         """
 
+    @abstractmethod
     def release(self, lease: Lease, until: float) -> None:
         """Make the row due now, without counting the attempt.
 
         Raises PreemptedError, NotFoundError, and IdempotentAlreadyFinishedError if an earlier call under this lease has
         released the row.
         """
-        only(self.release_many([lease], until))
-
-    @abstractmethod
-    def release_many(self, leases: Sequence[Lease], until: float) -> list[ScheduleError | None]:
-        """Release each as `release` does."""
 
     def retry(
         self,

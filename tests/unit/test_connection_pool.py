@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -139,6 +140,16 @@ def count(connection: sa.Connection, uncertain: bool) -> int:
     return int(connection.exec_driver_sql("SELECT count(*) FROM secrets").scalar_one())
 
 
+class ObservedPlaces(SimpleQueue[None]):
+    """The free places of a pool, none at first. Knows when a thread has found none, and waits for one."""
+
+    is_waited_for = False
+
+    def get(self, block: bool = True, timeout: float | None = None) -> None:
+        self.is_waited_for = self.empty()
+        super().get(block, timeout)
+
+
 def test_an_idle_connection_serves_statements_of_both_kinds(alone: Database) -> None:
     assert alone.run(insert("a")) == 1
     assert alone.run(count) == 1
@@ -150,9 +161,12 @@ def test_a_thread_that_waits_for_the_pool_gets_the_connection_when_its_work_is_d
     found: list[int] = []
     waiter = threading.Thread(target=lambda: found.append(alone.run(count)))
 
+    places = ObservedPlaces()
+
     def work(connection: sa.Connection, uncertain: bool) -> int:
+        alone._pool._free = places
         waiter.start()
-        eventually(lambda: alone._pool._free._cond._waiters)  # type: ignore[attr-defined]
+        eventually(lambda: places.is_waited_for)
         return int(insert("a")(connection, uncertain))
 
     assert alone.run(work) == 1
@@ -232,9 +246,12 @@ def test_a_thread_that_begins_to_wait_while_a_connection_is_released_gets_it(alo
     found: list[PooledConnection] = []
     waiter = threading.Thread(target=lambda: found.append(alone._pool.take()))
 
+    places = ObservedPlaces()
+
     def wait_for_the_pool() -> None:
+        alone._pool._free = places
         waiter.start()
-        eventually(lambda: alone._pool._free._cond._waiters)  # type: ignore[attr-defined]
+        eventually(lambda: places.is_waited_for)
 
     connection = alone._pool.take()
     alone._pool._idle = Interrupted(wait_for_the_pool)

@@ -33,7 +33,7 @@ from psched.clock import boottime
 from psched.errors import IdempotentAlreadyFinishedError, PreemptedError, ScheduleError
 from psched.model import WORKER_DIED, Claim, Lease, Retry
 from psched.payload import MAX_BATCH_SIZE
-from psched.store import Accepts, AcquireOptions, Finding, StoreSettings, Wakeup
+from psched.store import Accepts, AcquireOptions, Finding, StoreSettings, Wakeup, only
 from psched.store.ledger import OnCommit
 
 
@@ -175,8 +175,8 @@ class RdbLeaseStore(SqlStore):
         row = self._database.run(lambda connection, _: self._row(connection, key))
         return None if row is None else self._read(row)
 
-    def release_many(self, leases: Sequence[Lease], until: float) -> list[ScheduleError | None]:
-        return self._settle_many(self.lease_statements.release, RELEASED, leases, until)
+    def release(self, lease: Lease, until: float) -> None:
+        only(self._settle_many(self.lease_statements.release, RELEASED, [lease], until))
 
     def retry_many(self, retries: Sequence[Retry], until: float) -> list[ScheduleError | None]:
         rows = [
