@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, NamedTuple, Self
 
+from psched.backoff import Backoff
+
 
 class _Nothing(Mapping[str, Any]):
     """An empty mapping as a default value: read-only, and it can be copied and pickled."""
@@ -294,6 +296,28 @@ class Retry(NamedTuple):
     error: str | None
     version: int | None = None
     counted: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTimes:
+    """How long leases and waits are, in seconds.
+
+    `alive_time`: the lease of a run that has begun. `prefetch_time`: the lease of a prefetched task, short so that the
+    task is soon due again if the worker dies (default: `alive_time`). `retry_wait`: from a failure to the next attempt.
+    """
+
+    alive_time: float
+    retry_wait: float | Backoff
+    prefetch_time: float | None = None
+
+    @property
+    def backoff(self) -> Backoff:
+        """`retry_wait` as a Backoff."""
+        return Backoff.of(self.retry_wait)
+
+    def lease_time(self, started: bool) -> float:
+        """Return the lease of a run that has begun, or of a prefetched task."""
+        return self.alive_time if started or self.prefetch_time is None else self.prefetch_time
 
 
 @dataclass(frozen=True, slots=True)

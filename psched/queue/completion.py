@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from psched.completion import Completion
 from psched.errors import ScheduleError
 from psched.model import Claim, Row
 from psched.store import TaskStore
-from psched.task import Completion
 
 FINISHED = "finished"
 FAILED = "failed"

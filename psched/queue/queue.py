@@ -12,12 +12,12 @@ from psched.clock import boottime
 from psched.config import Section
 from psched.error_text import shown
 from psched.errors import AlreadyExistsError, ConfigError, NotFoundError
-from psched.model import NewTask, TaskFilter, TaskRow
+from psched.model import LeaseTimes, NewTask, TaskFilter, TaskRow
 from psched.payload import check_key, encode, object_of
 from psched.queue.completion import CANCELLED, FAILED, FINISHED, Retire
 from psched.schedules.validation import check_distinct, check_times
 from psched.store import TaskStore
-from psched.task import LeaseTimes, Task
+from psched.task import Task
 from psched.task_source import PolledTable, Source
 
 PRIORITIES = range(-100, 101)

@@ -15,7 +15,7 @@ from psched.backoff import check_wait
 from psched.config import Section
 from psched.error_text import shown
 from psched.errors import ConfigError, NotSupportedError
-from psched.model import NewSchedule, ScheduleRow
+from psched.model import LeaseTimes, NewSchedule, ScheduleRow
 from psched.payload import check_key
 from psched.schedules.audit import GRACE, History, Question, audit, versions_at
 from psched.schedules.audit_result import Verdict
@@ -24,7 +24,6 @@ from psched.schedules.schedule import Schedule, ScheduleState, failed_attempts, 
 from psched.schedules.validation import Terms, check_distinct, check_time, check_times, new_rows
 from psched.store import ScheduleStore, TaskStore
 from psched.store.ledger import Change, Ledger, LedgerFilter, LedgerRow
-from psched.task import LeaseTimes
 from psched.task_source import PolledTable
 
 _FAILING = 1000

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from psched.handlers.enqueue import Enqueue
-from psched.model import Rule, ScheduleRow
+from psched.model import LeaseTimes, Rule, ScheduleRow
 from psched.schedules.collection import Defaults, ScheduleCollection
-from psched.task import LeaseTimes
 from tests.stores.bench import Bench
 from tests.stores.queue.bench import QueueBench, keys_in
 

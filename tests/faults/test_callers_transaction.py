@@ -14,9 +14,8 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from psched.errors import AlreadyExistsError
-from psched.model import NewTask
+from psched.model import LeaseTimes, NewTask
 from psched.queue.queue import Queue
-from psched.task import LeaseTimes
 from tests.faults.killed_process import is_killed_before
 from tests.stores.bench import eventually
 from tests.stores.databases import DATABASES, STORES, SharedDatabases

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from psched.model import Rule
+from psched.model import LeaseTimes, Rule
 from psched.schedules.completion import Advance
-from psched.task import LeaseTimes, finish_many
+from psched.task import finish_many
 from psched.task_source import Source
 from tests.stores.bench import LONG_AGO, Bench, soon
 from tests.stores.databases import DATABASES

@@ -9,9 +9,10 @@ import pytest
 
 from psched import cron
 from psched.errors import NotFoundError, PreemptedError, ScheduleError
+from psched.model import LeaseTimes
 from psched.schedules.collection import Defaults, ScheduleCollection
 from psched.store import ScheduleStore
-from psched.task import LeaseTimes, Task
+from psched.task import Task
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, soon
 from tests.stores.databases import on_our_tables
 

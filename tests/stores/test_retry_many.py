@@ -8,10 +8,9 @@ import pytest
 
 from psched.backends.sql.database import Database, Work
 from psched.errors import NotFoundError, PreemptedError
-from psched.model import Claim, Retry
+from psched.model import Claim, LeaseTimes, Retry
 from psched.schedules.completion import Advance
 from psched.store import ScheduleStore
-from psched.task import LeaseTimes
 from psched.task_source import Source
 from tests.stores.bench import LONG_AGO, Bench, soon
 from tests.stores.statements import watched

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from psched.model import Rule
+from psched.model import LeaseTimes, Rule
 from psched.schedules.collection import Defaults, ScheduleCollection
 from psched.store import ScheduleStore
-from psched.task import LeaseTimes
 from tests.stores.bench import LONG_AGO, Bench, keys_of
 from tests.stores.databases import on_our_tables
 

@@ -10,10 +10,9 @@ import pytest
 import sqlalchemy as sa
 
 from psched.errors import AlreadyExistsError, NotFoundError, ScheduleError
-from psched.model import Policy, Rule, ScheduleRow
+from psched.model import LeaseTimes, Policy, Rule, ScheduleRow
 from psched.schedules.collection import Defaults, ScheduleCollection
 from psched.store import ScheduleStore
-from psched.task import LeaseTimes
 from tests.stores.bench import FAR_OFF, HOURLY, LONG_AGO, Bench, new_row, soon
 from tests.stores.databases import on_sql
 from tests.stores.sent_statements import before_each

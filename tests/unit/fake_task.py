@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from psched.completion import Completion
 from psched.errors import PreemptedError, ScheduleError
-from psched.model import Claim, Lease, NewTask, Row, Rule, ScheduleRow
+from psched.model import Claim, Lease, LeaseTimes, NewTask, Row, Rule, ScheduleRow
 from psched.store import LeaseStore
-from psched.task import Completion, LeaseTimes, Task
+from psched.task import Task
 
 _RETRY_WAIT = 300.0
 

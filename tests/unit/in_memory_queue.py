@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from psched.model import LeaseTimes
 from psched.queue.queue import Queue
-from psched.task import LeaseTimes, Task
+from psched.task import Task
 
 TIMES = LeaseTimes(alive_time=60, retry_wait=0, prefetch_time=15)
 

@@ -18,11 +18,11 @@ from psched.execution.lease_renewal import LeaseRenewer
 from psched.execution.poller import PollTimer, SectionPoller
 from psched.execution.run_watchdog import RunWatchdog
 from psched.execution.stop_event import StopEvent
-from psched.model import Rule
+from psched.model import LeaseTimes, Rule
 from psched.process.child_protocol import RunningTable
 from psched.schedules.completion import Advance
 from psched.store import ScheduleStore, StoreSettings
-from psched.task import LeaseTimes, Task
+from psched.task import Task
 from psched.task_source import Source
 
 NOON = int(datetime(2026, 6, 1, 12, tzinfo=UTC).timestamp())

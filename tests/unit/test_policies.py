@@ -10,13 +10,12 @@ import pytest
 
 from psched.backends import open_stores
 from psched.errors import NotSupportedError, ScheduleError
-from psched.model import Policy, Rule, ScheduleRow
+from psched.model import LeaseTimes, Policy, Rule, ScheduleRow
 from psched.schedules.audit_result import Verdict
 from psched.schedules.collection import Defaults, ScheduleCollection
 from psched.schedules.completion import passed_over
 from psched.store import StoreSettings
 from psched.store.ledger import LedgerRow
-from psched.task import LeaseTimes
 
 MINUTE = 60
 

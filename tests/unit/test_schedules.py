@@ -18,11 +18,10 @@ from psched.errors import (
     PreemptedError,
     ScheduleError,
 )
-from psched.model import NewSchedule, Rule, ScheduleRow
+from psched.model import LeaseTimes, NewSchedule, Rule, ScheduleRow
 from psched.schedules.collection import Defaults, ScheduleCollection
 from psched.schedules.transitions import moved
 from psched.store import StoreSettings
-from psched.task import LeaseTimes
 
 HOUR = 3600
 NOON = int(datetime(2026, 6, 1, 12, tzinfo=UTC).timestamp())

@@ -10,10 +10,10 @@ import pytest
 
 from psched.backends import open_stores
 from psched.errors import OutcomeUnknownError, PreemptedError
-from psched.model import Policy, Rule
+from psched.model import LeaseTimes, Policy, Rule
 from psched.schedules.completion import Advance
 from psched.store import ScheduleStore, StoreSettings
-from psched.task import LeaseTimes, extend_many
+from psched.task import extend_many
 from psched.task_source import Source
 
 NOON = int(datetime(2026, 6, 1, 12, tzinfo=UTC).timestamp())

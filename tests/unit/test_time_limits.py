@@ -13,11 +13,10 @@ from psched.application import App
 from psched.backends import open_stores
 from psched.error_text import shown
 from psched.errors import ConfigError
-from psched.model import Policy, Rule
+from psched.model import LeaseTimes, Policy, Rule
 from psched.queue.queue import Queue
 from psched.schedules.collection import Defaults, ScheduleCollection
 from psched.store import StoreSettings
-from psched.task import LeaseTimes
 
 NO_NUMBERS = [math.inf, -math.inf, math.nan, 1e17, -1e17, 10**400, 10**5000, "5", True]
 IDS = [shown(value) for value in NO_NUMBERS]

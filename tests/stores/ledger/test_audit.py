@@ -9,12 +9,11 @@ from typing import cast
 import pytest
 
 from psched.backends import open_stores
-from psched.model import ScheduleRow
+from psched.model import LeaseTimes, ScheduleRow
 from psched.schedules.audit_result import Verdict, Why
 from psched.schedules.collection import Defaults, ScheduleCollection
 from psched.store import ScheduleStore, StoreSettings
 from psched.store.ledger import Entry
-from psched.task import LeaseTimes
 from tests.stores.bench import Bench, soon
 from tests.stores.databases import KINDS, SharedDatabases
 

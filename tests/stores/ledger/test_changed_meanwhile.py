@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 
 from psched.backoff import Backoff
-from psched.model import Claim, Retry
+from psched.model import Claim, LeaseTimes, Retry
 from psched.schedules.collection import Defaults, ScheduleCollection
 from psched.schedules.completion import Advance
 from psched.schedules.transitions import run_now
 from psched.store import ScheduleStore
 from psched.store.ledger import RUN_NOW
-from psched.task import LeaseTimes
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, soon
 
 HOUR = 3600

@@ -13,11 +13,10 @@ import sqlalchemy as sa
 from psched.backends import open_stores
 from psched.config import load
 from psched.errors import ConfigError, NotSupportedError
-from psched.model import Rule, ScheduleRow
+from psched.model import LeaseTimes, Rule, ScheduleRow
 from psched.schedules.collection import Defaults, ScheduleCollection, open_schedules
 from psched.store import ScheduleStore, StoreSettings
 from psched.store.ledger import LedgerFilter
-from psched.task import LeaseTimes
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, soon
 from tests.stores.databases import KINDS, SharedDatabases
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from psched.errors import ScheduleError
-from psched.model import ScheduleRow
+from psched.model import LeaseTimes, ScheduleRow
 from psched.schedules.collection import Defaults, ScheduleCollection
 from psched.store import ScheduleStore
 from psched.store.ledger import Ledger
-from psched.task import LeaseTimes, Task, finish_many
+from psched.task import Task, finish_many
 from tests.daemon.harness import wait_for
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from psched.errors import IdempotentAlreadyFinishedError
-from psched.model import Policy, ScheduleRow
+from psched.model import LeaseTimes, Policy, ScheduleRow
 from psched.schedules.collection import Defaults, ScheduleCollection
 from psched.schedules.completion import Advance
 from psched.store import ScheduleStore
-from psched.task import LeaseTimes, Task
+from psched.task import Task
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, soon
 
 FIRST = (LONG_AGO // 3600 + 1) * 3600

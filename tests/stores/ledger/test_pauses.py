@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from psched.errors import ScheduleError
+from psched.model import LeaseTimes
 from psched.schedules.collection import Defaults, ScheduleCollection
 from psched.schedules.transitions import MOST_PAUSES
 from psched.store import ScheduleStore
 from psched.store.ledger import LedgerRow
-from psched.task import LeaseTimes
 from tests.stores.bench import eventually
 
 Pause = tuple[float, float]

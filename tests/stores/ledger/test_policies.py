@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from psched.model import LeaseTimes
 from psched.schedules.collection import Defaults, ScheduleCollection
 from psched.store import ScheduleStore
-from psched.task import LeaseTimes, Task
+from psched.task import Task
 
 
 def run(schedules: ScheduleCollection) -> Task:

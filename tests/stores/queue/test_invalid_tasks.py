@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 
-from psched.model import TaskFilter
+from psched.model import LeaseTimes, TaskFilter
 from psched.queue.completion import Retire
-from psched.task import LeaseTimes, finish_many
+from psched.task import finish_many
 from psched.task_source import Source
 from tests.stores.bench import FAR_OFF, LONG_AGO, soon
 from tests.stores.databases import DATABASES

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from psched.errors import NotFoundError
+from psched.model import LeaseTimes
 from psched.queue.queue import Queue
 from psched.store import TaskStore
-from psched.task import LeaseTimes
 from tests.stores.bench import soon
 from tests.stores.databases import SQL_PAIRS
 from tests.stores.lost_answers import answer_lost, conflict_before_delete, sent_again, writes_of

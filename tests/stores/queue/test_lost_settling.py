@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from psched.errors import IdempotentAlreadyFinishedError, NotFoundError, OutcomeUnknownError, ScheduleError
-from psched.model import Claim
+from psched.model import Claim, LeaseTimes
 from psched.queue.completion import Retire
 from psched.store import TaskStore
-from psched.task import LeaseTimes, Task, finish_many
+from psched.task import Task, finish_many
 from tests.stores.bench import soon
 from tests.stores.lost_answers import answer_lost, writes_of
 from tests.stores.queue.bench import QueueBench, row_of

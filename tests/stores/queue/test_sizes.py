@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from psched.backends import open_stores
-from psched.model import Claim, NewTask, TaskFilter
+from psched.model import Claim, LeaseTimes, NewTask, TaskFilter
 from psched.queue.completion import Retire
 from psched.store import StoreSettings, TaskStore
-from psched.task import LeaseTimes
 from psched.task_source import Source
 from tests.stores.bench import LONG_AGO, soon
 from tests.stores.queue.bench import QueueBench, keys_in, row_of

@@ -11,10 +11,10 @@ import pytest
 
 from psched.errors import IdempotentAlreadyFinishedError, NotSupportedError, PreemptedError
 from psched.handlers.enqueue import Enqueue
-from psched.model import NewTask
+from psched.model import LeaseTimes, NewTask
 from psched.queue.queue import Queue
 from psched.schedules.collection import Defaults, ScheduleCollection
-from psched.task import LeaseTimes, Task
+from psched.task import Task
 from tests.daemon.harness import wait_for
 from tests.stores.bench import LONG_AGO, Bench
 from tests.stores.databases import PAIRS, SharedDatabases

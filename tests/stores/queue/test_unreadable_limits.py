@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from psched.model import TaskFilter
+from psched.model import LeaseTimes, TaskFilter
 from psched.queue.completion import Retire
-from psched.task import LeaseTimes, finish_many
+from psched.task import finish_many
 from psched.task_source import Source
 from tests.stores.bench import soon
 from tests.stores.databases import SharedDatabases
