@@ -21,9 +21,8 @@ from psched.error_text import one_line, shown
 from psched.errors import RUN_IS_OVER, ScheduleError
 from psched.model import WORKER_DIED, Claim, LeaseTimes, Retry, version_of
 from psched.payload import check_key
-from psched.store import Accepts, LeaseStore
+from psched.store import Accepts, LeaseStore, Wakeup
 from psched.store.type_filter import TypeFilter
-from psched.store.wakeup import Wakeup
 from psched.task import Task
 
 log = logging.getLogger(__name__)
@@ -64,10 +63,6 @@ class Source:
     def held(self) -> list[Task]:
         """The tasks in flight that are still referenced elsewhere, in the order of their acquires."""
         return [task for kept in self._acquired[:] if (task := kept()) is not None and task.in_flight]
-
-    def poll(self, types: Collection[str] | None = None) -> Task | None:
-        tasks = self.poll_multi(1, types)
-        return tasks[0] if tasks else None
 
     def poll_multi(
         self,
@@ -305,9 +300,10 @@ class RunnableFilter:
         return not claim.lease.cancel_requested and (allowed is None or claim.row.attempts < allowed)
 
     def _defer(self, unrunnable: Sequence[tuple[Claim, str]]) -> None:
-        """Make rows due later, in few statements. Rows that cannot be deferred together are deferred one by one.
+        """Make the rows of these claims due later.
 
-        While the database does not answer, no row is deferred by itself: all are due again when their leases end.
+        One statement defers the rows that are only to be retried. The other rows are settled one by one. So are all
+        rows if the database refuses that statement; if it does not answer, the rows are due when their leases end.
         """
         together: list[tuple[Claim, str]] = []
         alone: list[tuple[Claim, str]] = []

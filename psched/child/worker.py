@@ -15,7 +15,7 @@ from psched.errors import ConfigError
 from psched.execution.alert_hooks import open_alert_threads
 from psched.execution.batch_size import batch_sizer_for
 from psched.execution.forced_exit import ForcedExit
-from psched.execution.handler_thread import ActiveRuns, Runner, give_back
+from psched.execution.handler_thread import ActiveRuns, HandlerLoop, give_back
 from psched.execution.lease_renewal import LeaseRenewer
 from psched.execution.node_heartbeat import NodeHeartbeat
 from psched.execution.poller import PollTimer, SectionPoller
@@ -60,25 +60,24 @@ class ChildWorker(ChildRole):
         self._forced_exit = ForcedExit(sources, self._runs, send)
         self._watchdog = RunWatchdog(self._runs, settings.child_kill_interval, self._forced_exit.leave)
         self._pollers: list[SectionPoller] = []
-        self._runners = [self._runner(cell, application) for cell in range(self._runs.cells)]
+        self._loops = [self._handler_loop(cell, application) for cell in range(self._runs.cells)]
         interval = min(opened.section.task_heartbeat_interval for opened in self._sections)
         self._alert_threads = open_alert_threads(self._sections, spec.slot)
-        self._prefetched = LeaseRenewer(sources, self._runners, interval, prefetched=True)
-        self._runs.threads = [self._watchdog, LeaseRenewer(sources, self._runners, interval), self._prefetched]
+        self._prefetched = LeaseRenewer(sources, self._loops, interval, prefetched=True)
+        self._runs.threads = [self._watchdog, LeaseRenewer(sources, self._loops, interval), self._prefetched]
         self._node_heartbeats = [NodeHeartbeat(self._sections, served)] if spec.slot == FIRST_SLOT else []
-        self._logged: str | None = None
 
     def run(self) -> None:
         for thread in (*self._runs.threads, *self._alert_threads, *self._node_heartbeats):
             thread.start()
         try:
             self._release_dead()
-            if len(self._runners) == 1:
-                self._runners[0].run()
+            if len(self._loops) == 1:
+                self._loops[0].run()
             else:
                 threads = [
-                    threading.Thread(target=runner.run, name=f"runner {cell}", daemon=True)
-                    for cell, runner in enumerate(self._runners)
+                    threading.Thread(target=loop.run, name=f"handler {cell}", daemon=True)
+                    for cell, loop in enumerate(self._loops)
                 ]
                 for runner_thread in threads:
                     runner_thread.start()
@@ -127,8 +126,8 @@ class ChildWorker(ChildRole):
         idle = [cell for cell, run in runs.items() if run is None]
         self._spec.running_table.freeze(names | dict(zip(idle, reversed(unsettled), strict=False)))
 
-    def _runner(self, cell: int, application: Application) -> Runner:
-        """Return the runner of one handler thread, with a poller for each section."""
+    def _handler_loop(self, cell: int, application: Application) -> HandlerLoop:
+        """Return the loop of one handler thread, with a poller for each section."""
         settings, election = self._spec.settings, self._spec.election
         pollers = []
         for opened in self._sections:
@@ -148,7 +147,7 @@ class ChildWorker(ChildRole):
             )
             pollers.append(poller)
         self._pollers += pollers
-        return Runner(cell, pollers, self._runs, self._stopping)
+        return HandlerLoop(cell, pollers, self._runs, self._stopping)
 
     def prepare(self) -> None:
         """Check the tables and join the poll elections. The first child logs which `types` match no handler.
@@ -183,26 +182,16 @@ class ChildWorker(ChildRole):
 
     def _release_dead(self) -> None:
         """Release the leases of dead predecessors before the first poll; retry until the database answers."""
-        pause = 0.1
         for dead in self._spec.dead:
-            while not self._stopping.is_set() and not self._released(dead):
-                self._stopping.wait(pause)
-                pause = min(pause * 2, 5.0)
+            what = f"releasing the leases of dead worker {dead.holder}"
+            self._stopping.retry(what, partial(self._give_back, dead))
         if self._spec.dead and not self._stopping.is_set():
             self._send(pipes.RECOVERED)
             self.expect()
 
-    def _released(self, dead: DeadChild) -> bool:
-        try:
-            for opened in self._sections:
-                opened.give_back(dead)
-        except Exception as error:  # noqa: BLE001 – until the database does it
-            message = f"releasing the leases of dead worker {dead.holder} failed: {one_line(error)}"
-            if message != self._logged:
-                log.warning("%s; retrying", message)
-            self._logged = message
-            return False
-        return True
+    def _give_back(self, dead: DeadChild) -> None:
+        for opened in self._sections:
+            opened.give_back(dead)
 
     def _close(self) -> None:
         for node_heartbeat in self._node_heartbeats:

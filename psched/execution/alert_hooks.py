@@ -156,7 +156,7 @@ def open_alert_threads(opened_sections: Sequence[OpenSection], slot: int) -> lis
 
 
 def overdue_facts(overdue: Overdue) -> dict[str, object]:
-    """Return the facts for a hook. Later versions keep their names and meanings."""
+    """Return the facts that the `on_late` hook gets, by their names. Names and meanings do not change."""
     return {
         "key": overdue.key,
         "type": overdue.type,
@@ -169,7 +169,7 @@ def overdue_facts(overdue: Overdue) -> dict[str, object]:
 
 
 def failure_facts(failure: UnreportedFailure, section: str) -> dict[str, object]:
-    """Return the facts for a hook. Later versions keep their names and meanings."""
+    """Return the facts that the `on_failure` hook gets, by their names. Names and meanings do not change."""
     time = datetime.fromtimestamp(failure.scheduled_time, UTC).isoformat(" ")
     times = "1 attempt" if failure.attempts == 1 else f"{failure.attempts} attempts"
     error = "" if failure.error is None else f": {error_summary(failure.error)}"

@@ -41,8 +41,8 @@ REPORT_INTERVAL = 0.9
 """Seconds between two reports that runs have ended; the master's search for orphans relies on less than 1."""
 
 
-class Runner:
-    """Polls its sections in turn and runs the handlers of their tasks, until it is stopped."""
+class HandlerLoop:
+    """Polls the sections in turn and runs the handlers of their tasks, until the process stops."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class Runner:
             self._waiting.popleft()
 
     def _release_excess(self, poller: SectionPoller) -> None:
-        """Release tasks that would wait too long behind others, starting with the last, until a release fails."""
+        """Release the last waiting tasks, which would wait too long behind the others. A failed release ends this."""
         keep = poller.prefetch.keep([task.type for task in self._waiting])
         while len(self._waiting) > keep and give_back(self._waiting[-1]):
             self._waiting.pop()

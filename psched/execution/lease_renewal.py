@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from psched.clock import Clock, boottime
 from psched.error_text import one_line
 from psched.errors import PreemptedError
-from psched.execution.handler_thread import Runner, give_back
+from psched.execution.handler_thread import HandlerLoop, give_back
 from psched.execution.periodic_thread import PeriodicThread
 from psched.task import Task, extend_many
 from psched.task_source import Source
@@ -36,14 +36,14 @@ class LeaseRenewer(PeriodicThread):
     def __init__(
         self,
         sources: Sequence[Source],
-        runners: Sequence[Runner],
+        loops: Sequence[HandlerLoop],
         interval: float,
         prefetched: bool = False,
         clock: Clock = boottime,
     ) -> None:
         """`interval`: seconds between two renewals of one lease (`task_heartbeat_interval`)."""
         self._sources = sources
-        self._runners = runners
+        self._loops = loops
         self._renewal_interval = interval
         self._prefetched = prefetched
         self._clock = clock
@@ -56,8 +56,8 @@ class LeaseRenewer(PeriodicThread):
         """Renew what is due. Return True while any lease is held."""
         if self._prefetched:
             self._release_waiting()
-            for runner in self._runners:
-                runner.flush_overdue()
+            for loop in self._loops:
+                loop.flush_overdue()
         for source in self._sources:
             self._renew(source)
         if not self._prefetched:
@@ -71,9 +71,9 @@ class LeaseRenewer(PeriodicThread):
 
     def _release_waiting(self) -> None:
         """Release tasks that need not wait here. The first failure ends this until the next tick."""
-        for runner in self._runners:
-            if self._stopping or runner.busy_for() > _PATIENCE:
-                all(self._released(task) for task in runner.waiting())
+        for loop in self._loops:
+            if self._stopping or loop.busy_for() > _PATIENCE:
+                all(self._released(task) for task in loop.waiting())
 
     def _released(self, task: Task) -> bool:
         """Release a task unless it has begun or its lease is over. Return False if the release failed."""
@@ -98,7 +98,10 @@ class LeaseRenewer(PeriodicThread):
             self._stop_run(task)
 
     def _due(self, source: Source) -> list[Task]:
-        """Return the tasks whose lease was last written an interval ago, or is shorter than it should be by now."""
+        """Return the tasks of this thread whose leases have to be renewed now.
+
+        A lease is renewed an interval after its last renewal, and earlier if `_due_length` has grown since.
+        """
         now = self._clock()
         return [
             task
@@ -122,8 +125,8 @@ class LeaseRenewer(PeriodicThread):
 
     def _stop_run(self, task: Task) -> None:
         emit("lease_lost", task=task)
-        for runner in self._runners:
-            run = runner.current()
+        for loop in self._loops:
+            run = loop.current()
             if run is not None and run.task is task:
                 reason = PreemptedError(
                     f"{task.key!r}: the lease of this run is lost; another worker may be running it"

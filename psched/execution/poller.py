@@ -297,14 +297,17 @@ Chance = Callable[[float, float], float]
 
 
 class PollTimer:
-    """All times are seconds.
+    """Decides when a poller polls next. All times are seconds.
 
     The interval, the next due time or a wake-up ends a pause. Of several pollers that wake for one row, the poller that
     acquired the last row goes first. The others delay a moment, and query before they acquire.
     """
 
     def __init__(self, interval: float, clock: Clock = monotonic, chance: Chance = random.uniform) -> None:
-        """`interval`: between two polls without wake-ups (`poll_interval`). `chance` draws from a range."""
+        """`interval`: seconds between two polls while no wake-up comes (`poll_interval`).
+
+        `chance(low, high)` returns a random number between the two.
+        """
         self._interval = interval
         self.clock = clock
         self._chance = chance

@@ -44,7 +44,10 @@ class SettlementBuffer:
         self._collected.append(task)
 
     def flush_if_slow(self, now: float, seconds: float | None) -> None:
-        """Settle runs that would wait too long for the next run. `seconds`: its expected duration (None: not known)."""
+        """Settle the collected runs if they would wait too long behind the next run, which begins at `now`.
+
+        `seconds`: the expected duration of the next run; None: not known, so settle them.
+        """
         if self._collected and (seconds is None or now + seconds > self._since + self._budget.seconds(LONGEST)):
             self.flush()
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 
 from psched.clock import monotonic
+from psched.error_text import one_line
 from psched.process.child_protocol import OwnedDescriptor
+
+log = logging.getLogger(__name__)
+
+_LONGEST_PAUSE = 5.0
+"""Seconds between two attempts of `retry`."""
 
 
 class StopEvent:
@@ -27,6 +34,21 @@ class StopEvent:
         self._set.set()
         with self._lock:
             self._signal()
+
+    def retry(self, what: str, step: Callable[[], object]) -> None:
+        """Repeat `step` until it raises nothing, or the event is set. Each error is logged once in a row."""
+        pause, logged = 0.1, ""
+        while not self.is_set():
+            try:
+                step()
+            except Exception as error:  # noqa: BLE001 – whatever a driver raises, the database may answer later
+                if one_line(error) != logged:
+                    logged = one_line(error)
+                    log.warning("%s failed: %s; retrying", what, logged)
+                self.wait(pause)
+                pause = min(pause * 2, _LONGEST_PAUSE)
+            else:
+                return
 
     def wait_for(self, descriptors: Collection[int], seconds: float) -> Collection[int]:
         """Return those of `descriptors` that become readable, or closed. `set` ends the wait.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from psched.application import Application
 from psched.backends import is_driver_error
@@ -17,7 +17,7 @@ from psched.clock import monotonic
 from psched.error_text import one_line
 from psched.errors import ConfigError
 from psched.execution.batch_size import BatchSizer
-from psched.execution.handler_thread import ActiveRuns, Runner
+from psched.execution.handler_thread import ActiveRuns, HandlerLoop
 from psched.execution.lease_renewal import LeaseRenewer
 from psched.execution.poller import PollTimer, SectionPoller
 from psched.execution.run_watchdog import RunWatchdog
@@ -37,7 +37,6 @@ _RENEWAL_INTERVAL = 2.0
 _CANCEL_GRACE = 2.0
 """Seconds between the cancellation of an awaited handler and the warning that it continues without a lease."""
 _OCCURRENCES_PER_POLL = 20
-_MAX_RETRY_PAUSE = 5.0
 
 
 class SchedulerThreads:
@@ -69,23 +68,21 @@ class SchedulerThreads:
         self._runs = ActiveRuns(self._running_table)
         occurrences = Application((OccurrenceRouter(self._names, stores),))
         functions = Application((FunctionRouter(bindings),))
-        self._occurrences = self._runner(
+        self._occurrences = self._handler_loop(
             0, "registrations", stores.schedules.source, occurrences, _OCCURRENCES_PER_POLL
         )
-        handlers = [self._runner(cell, "tasks", stores.tasks, functions, 1) for cell in range(1, concurrency + 1)]
+        handlers = [self._handler_loop(cell, "tasks", stores.tasks, functions, 1) for cell in range(1, concurrency + 1)]
         self._threads = [
             threading.Thread(target=self._submit_occurrences, name="psched occurrences", daemon=True),
             *(
-                threading.Thread(
-                    target=self._run_handlers, args=(runner,), name=f"psched handler {number}", daemon=True
-                )
-                for number, runner in enumerate(handlers, 1)
+                threading.Thread(target=self._run_handlers, args=(loop,), name=f"psched handler {number}", daemon=True)
+                for number, loop in enumerate(handlers, 1)
             ),
         ]
-        sources, runners = [stores.schedules.source, stores.tasks], [self._occurrences, *handlers]
-        self._prefetched = LeaseRenewer(sources, runners, _RENEWAL_INTERVAL, prefetched=True)
+        sources, loops = [stores.schedules.source, stores.tasks], [self._occurrences, *handlers]
+        self._prefetched = LeaseRenewer(sources, loops, _RENEWAL_INTERVAL, prefetched=True)
         self._runs.threads = [
-            LeaseRenewer(sources, runners, _RENEWAL_INTERVAL),
+            LeaseRenewer(sources, loops, _RENEWAL_INTERVAL),
             self._prefetched,
             RunWatchdog(self._runs, _CANCEL_GRACE, self._log_overrun),
         ]
@@ -124,12 +121,12 @@ class SchedulerThreads:
             threading.Thread(target=self._close_when_done, name="psched close", daemon=True).start()
         return done
 
-    def _runner(self, cell: int, name: str, source: Source, application: Application, limit: int) -> Runner:
+    def _handler_loop(self, cell: int, name: str, source: Source, application: Application, limit: int) -> HandlerLoop:
         margin = min(1.0, source.times.alive_time / 4)
         types = ClaimableTypes(source, application.types())
         timer = PollTimer(self._poll_interval)
         poller = SectionPoller(name, source, application, BatchSizer(limit), timer, None, margin, types=types)
-        return Runner(cell, [poller], self._runs, self._stopping)
+        return HandlerLoop(cell, [poller], self._runs, self._stopping)
 
     def _log_overrun(self, why: str) -> None:
         """Log once that a handler continues without a lease; a thread cannot be killed."""
@@ -153,32 +150,17 @@ class SchedulerThreads:
 
     def _submit_occurrences(self) -> None:
         if not self._ready.is_set():
-            self._retry("preparing the store", self._prepare)
-        self._retry("skipping missed occurrences", self._skip_missed)
+            self._stopping.retry("preparing the store", self._prepare)
+        self._stopping.retry("skipping missed occurrences", self._skip_missed)
         self._occurrences.run()
 
     def _skip_missed(self) -> None:
         assert self._since is not None
         MissedOccurrences(self.stores.schedules, self._instances, self._names, self._since).skip(self._stopping)
 
-    def _retry(self, what: str, step: Callable[[], None]) -> None:
-        """Repeat `step` until it raises nothing, or the scheduler stops. Each error is logged once in a row."""
-        pause, logged = 0.1, ""
-        while not self._stopping.is_set():
-            try:
-                step()
-            except Exception as error:  # noqa: BLE001 – whatever a driver raises, the database may answer later
-                if one_line(error) != logged:
-                    logged = one_line(error)
-                    log.warning("%s failed: %s; retrying", what, logged)
-                self._stopping.wait(pause)
-                pause = min(pause * 2, _MAX_RETRY_PAUSE)
-            else:
-                return
-
-    def _run_handlers(self, runner: Runner) -> None:
+    def _run_handlers(self, loop: HandlerLoop) -> None:
         self._ready.wait()
-        runner.run()
+        loop.run()
 
     def _close_when_done(self) -> None:
         _join(self._threads, None)

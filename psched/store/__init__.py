@@ -19,7 +19,7 @@ import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from psched.errors import AlreadyExistsError, ScheduleError
 from psched.model import WORKER_DIED, Claim, Lease, NewTask, Policy, Retry, Rule, ScheduleRow, TaskFilter, TaskRow
@@ -27,7 +27,6 @@ from psched.payload import MAX_DATA_SIZE
 from psched.store.alerts import OverdueAlerts, UnreportedFailures
 from psched.store.ledger import MODIFY, Entry, Ledger, OnCommit, Step
 from psched.store.node_registry import Nodes
-from psched.store.wakeup import Wakeup as Wakeup
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +75,42 @@ class Finding(NamedTuple):
     ok: bool
     message: str
     warning: bool = False
+
+
+class Wakeup(Protocol):
+    """Notifies one waiting thread that rows may have become due. A notification may be lost, or be in vain.
+
+    A Wakeup has a connection of its own. `listen` and `is_notified` raise the driver's errors of this connection; the
+    waiting thread then polls as without notifications, and may listen again later.
+    """
+
+    @property
+    def proven(self) -> bool:
+        """Whether notifications are known to arrive, so that polls may be rare. A pooler can suppress them."""
+        ...
+
+    def listen(self, seconds: float) -> None:
+        """Listen for at most about `seconds`; earlier notifications may be dropped. Waits for the server."""
+        ...
+
+    def fileno(self) -> int:
+        """Return the descriptor that is readable after a notification. Only while it listens."""
+        ...
+
+    def is_notified(self) -> bool:
+        """Return whether a notification came since the last call, or since `listen`. Never waits.
+
+        After a notification, `listen` may have to be called again.
+        """
+        ...
+
+    def stop_listening(self) -> None:
+        """Stop listening, so that a notification goes to an idle worker instead. Never waits or raises."""
+        ...
+
+    def close(self) -> None:
+        """Close its connection; idempotent."""
+        ...
 
 
 class AcquireOptions(NamedTuple):

@@ -11,7 +11,7 @@ from psched.application import App, Application
 from psched.backends import open_stores
 from psched.errors import ScheduleError
 from psched.execution.batch_size import BatchSizer
-from psched.execution.handler_thread import ActiveRuns, Runner
+from psched.execution.handler_thread import ActiveRuns, HandlerLoop
 from psched.execution.lease_renewal import LeaseRenewer
 from psched.execution.poller import PollTimer, SectionPoller
 from psched.execution.stop_event import StopEvent
@@ -69,7 +69,7 @@ class Child:
         self.stopping = StopEvent()
         self.running_table = RunningTable(1)
         runs = ActiveRuns(self.running_table)
-        self.runner = Runner(0, [self.poller], runs, self.stopping, self.clock)
+        self.runner = HandlerLoop(0, [self.poller], runs, self.stopping, self.clock)
         self.lease_renewer = LeaseRenewer([self.source], [self.runner], interval=2.0, clock=self.clock)
         self.prefetched_renewer = LeaseRenewer(
             [self.source], [self.runner], interval=2.0, prefetched=True, clock=self.clock

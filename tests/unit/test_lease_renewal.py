@@ -13,7 +13,7 @@ from psched.application import Application, Base
 from psched.backends import open_stores
 from psched.errors import ImmediateProcessStopError, PreemptedError
 from psched.execution.batch_size import BatchSizer
-from psched.execution.handler_thread import ActiveRun, ActiveRuns, Runner, settle_stopped
+from psched.execution.handler_thread import ActiveRun, ActiveRuns, HandlerLoop, settle_stopped
 from psched.execution.lease_renewal import LeaseRenewer
 from psched.execution.poller import PollTimer, SectionPoller
 from psched.execution.run_watchdog import RunWatchdog
@@ -72,7 +72,7 @@ class Child:
             "schedules", self.source, Application(()), BatchSizer(3), PollTimer(1.0), task_timeout, MARGIN
         )
         self.watchdog = RunWatchdog(self.runs, KILL_INTERVAL, self._leave, self.clock)
-        self.runner = Runner(0, [self.poller], self.runs, StopEvent(), self.clock)
+        self.runner = HandlerLoop(0, [self.poller], self.runs, StopEvent(), self.clock)
         self.lease_renewer = LeaseRenewer([self.source], [self.runner], interval=2.0, clock=self.clock)
         self.prefetched_renewer = LeaseRenewer(
             [self.source], [self.runner], interval=2.0, prefetched=True, clock=self.clock

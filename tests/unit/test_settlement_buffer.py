@@ -205,7 +205,7 @@ def test_data_that_a_thread_of_a_handler_changes_later_is_written_all_the_same(c
 
 def test_without_a_daemon_a_function_finishes_at_once(child: Child) -> None:
     child.store.submit([NewTask("quick.1", "quick")])
-    task = child.source.poll()
+    task = child.source.poll_multi(1)[0]
     assert task is not None
     factory = child.app.route("quick")
     assert factory is not None

@@ -13,8 +13,7 @@ from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import now_ms
 from psched.backends.sql.schema import Schema
 from psched.backends.sql.statement import Statement
-from psched.store import Accepts, Finding, LeaseStore
-from psched.store.wakeup import Wakeup
+from psched.store import Accepts, Finding, LeaseStore, Wakeup
 
 _NOW = Statement(select(now_ms()))
 
