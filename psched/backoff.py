@@ -10,20 +10,22 @@ from typing import Any
 
 from psched.error_text import did_you_mean, shown
 
-_LONGEST = 1e9
-"""Seconds (31 years): more is a mistake."""
+MAX_SECONDS = 1e9
+"""31 years: more is a mistake, and more than threads can wait for."""
+MAX_COUNT = 2**31 - 1
+"""More than a database's integer column can hold is a mistake, too."""
 
 
 def check_wait(name: str, seconds: object) -> None:
     """Raise ValueError unless `seconds` is a number from 0 to 1,000,000,000."""
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= _LONGEST:
-        raise ValueError(f"{name} must be a number of seconds from 0 to {_LONGEST:.0f}, got {shown(seconds)}")
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= MAX_SECONDS:
+        raise ValueError(f"{name} must be a number of seconds from 0 to {MAX_SECONDS:.0f}, got {shown(seconds)}")
 
 
 def check_attempts(name: str, most: object) -> None:
     """Raise ValueError unless `most` is a whole number from 1 to 2147483647."""
-    if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most < 2**31:
-        raise ValueError(f"{name} must be a whole number from 1 to 2147483647, got {shown(most)}")
+    if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= MAX_COUNT:
+        raise ValueError(f"{name} must be a whole number from 1 to {MAX_COUNT}, got {shown(most)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class Backoff:
     jitter: float = 0.2
 
     def __post_init__(self) -> None:
-        bounds = {"first": (0, _LONGEST), "factor": (1, 1000), "limit": (0, _LONGEST), "jitter": (0, 1)}
+        bounds = {"first": (0, MAX_SECONDS), "factor": (1, 1000), "limit": (0, MAX_SECONDS), "jitter": (0, 1)}
         for name, (lowest, highest) in bounds.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not lowest <= value <= highest:

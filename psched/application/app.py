@@ -79,7 +79,7 @@ class App(Router):
         return next((factory for pattern, factory in self._routes.items() if matches(pattern, type)), None)
 
     def routed_types(self) -> Collection[Pattern] | None:
-        """Return the types and expressions that are registered; None, for any type, where `route` is overridden."""
+        """Return the types and expressions that are registered; None, for any type, if `route` is overridden."""
         return tuple(self._routes) if type(self).route is App.route else None
 
     def check(self) -> None:

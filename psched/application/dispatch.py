@@ -33,8 +33,8 @@ class Dispatch(Router):
     def routed_types(cls) -> Collection[Pattern] | None:
         """Return the patterns of `routes`: no row of any other type is acquired.
 
-        None, for any type, where a subclass overrides `route`, whose types are not known. Such a subclass may override
-        this method too.
+        None, which stands for any type, if a subclass overrides `route`: its types are not known. The subclass may
+        override this method, too.
         """
         is_ours = getattr(cls.route, "__func__", None) is Dispatch.__dict__["route"].__func__
         return tuple(cls.routes) if is_ours else None

@@ -25,9 +25,8 @@ class EventLoops:
 
     def close(self) -> None:
         """Close the calling thread's loop: its remaining coroutines are cancelled and awaited."""
-        runner: asyncio.Runner | None = getattr(self._own, "runner", None)
+        runner: asyncio.Runner | None = vars(self._own).pop("runner", None)
         if runner is not None:
-            del self._own.runner
             runner.close()
 
 

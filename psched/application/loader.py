@@ -122,8 +122,8 @@ def import_module(name: str) -> ModuleType:
 def import_file(file: str) -> ModuleType:
     """Return the module in `file`, loaded once per process. Raises ConfigError, with the original error as its cause.
 
-    Its name in sys.modules is its stem, unless that is taken. Its folder is appended to the import path, so that it can
-    import its neighbours, and these hide no installed module.
+    Its name in sys.modules is its stem, unless that is taken. Its folder is appended to the import path: it can import
+    its neighbours, which hide no installed module.
     """
     path = Path(file).resolve()
     if not path.is_file():

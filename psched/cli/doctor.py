@@ -43,7 +43,7 @@ def doctor(chosen: Chosen) -> int:
     and warning.
     """
     findings = []
-    for finding in findings_of(chosen):
+    for finding in _findings(chosen):
         findings.append(finding)
         if not chosen.json:
             click.echo(_line(finding))
@@ -52,7 +52,7 @@ def doctor(chosen: Chosen) -> int:
     return 0 if all(finding.ok for finding in findings) else 1
 
 
-def findings_of(chosen: Chosen) -> Iterator[Finding]:
+def _findings(chosen: Chosen) -> Iterator[Finding]:
     try:
         settings = chosen.settings()
     except ConfigError as error:

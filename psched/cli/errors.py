@@ -16,7 +16,6 @@ from psched.errors import ConfigError, ScheduleError
 from psched.store import LeaseStore
 
 FAILED = 1
-USAGE = 2
 INTERRUPTED = 130
 """As shells report a command that SIGINT ended."""
 
@@ -40,12 +39,12 @@ def run_command(command: click.Command, arguments: Sequence[str] | None = None) 
         return INTERRUPTED
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
-        return USAGE
+        return error.exit_code
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         help_ = f" (see {context.command_path} --help)" if context is not None else ""
         _print_error(program, f"{on_one_line(error.format_message())}{help_}")
-        return USAGE if isinstance(error, click.UsageError) else FAILED
+        return error.exit_code
     except Exception as error:
         if os.environ.get("PSCHED_DEBUG"):
             raise

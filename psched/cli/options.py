@@ -18,9 +18,10 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 import click
 
 from psched.application.loader import load_modules
+from psched.backoff import MAX_COUNT, MAX_SECONDS
 from psched.config import SectionName, Settings, load
 from psched.config.urls import is_in_memory
-from psched.config.validators import MAX_SECONDS, folders, required
+from psched.config.validators import folders, required
 from psched.error_text import shown
 from psched.errors import ConfigError
 from psched.payload import long_number
@@ -208,7 +209,7 @@ MOMENT = _Parsed("when", _moment)
 """Unix seconds, a date (without offset: local), or 2d: two days ago. The value is a `When`."""
 
 
-def count(lowest: int = 1, highest: int = 2**31 - 1, none: bool = False) -> _Parsed:
+def count(lowest: int = 1, highest: int = MAX_COUNT, none: bool = False) -> _Parsed:
     """A whole number; with `none` also the word none, for no limit."""
     pattern = re.compile(r"[+-]?\d{1,18}")
     return _Parsed("n", lambda text: _number(text, "a whole number", pattern, lowest, highest, none))

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import click
 import psutil
 
-from psched.cli.errors import run_command
+from psched.cli.errors import FAILED, run_command
 from psched.cli.formatting import fields_of
 from psched.cli.options import CONFIG, ENVIRONMENT, INCLUDE, REQUIRE, TYPES, Chosen, pass_chosen
 from psched.clock import attempts, monotonic
@@ -39,11 +39,10 @@ from psched.supervisor.pidfile import (
 from psched.supervisor.run import run_master
 
 DONE = 0
-FAILED = 1
 NOT_PERMITTED = 4
 NOT_CONFIGURED = 6
 NOT_RUNNING = 7
-"""Exit codes, those of LSB init scripts."""
+"""Exit codes of LSB init scripts, besides FAILED."""
 
 DIED = 1
 STOPPED = 3

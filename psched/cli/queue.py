@@ -47,7 +47,7 @@ def init(chosen: Chosen) -> None:
 @click.option("-u", "--user", metavar="USER", help="Only tasks of this user.")
 @common_options()
 def list_(chosen: Chosen, status: str | None, type: str | None, user: str | None) -> None:
-    """List the tasks by key, finished ones too for `retention_time`.
+    """List the tasks by key, and for `retention_time` also finished tasks.
 
     Times are in this host's time zone. `timeout` is when a task is due or its lease ends.
     --json prints one array of objects with key, type, user, status (waiting, running, finished, failed or cancelled),

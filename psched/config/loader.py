@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 from attrs import asdict, evolve, fields_dict
 from cattrs import ClassValidationError
 
+from psched.backoff import MAX_SECONDS
 from psched.config.settings import Section, SectionName, Settings
 from psched.config.structuring import faults, structure
 from psched.config.urls import EXPECTED_URL, masked_url, url_faults
-from psched.config.validators import MAX_SECONDS
 from psched.config.yaml_file import UnsetVariableError, expand, read_environment
 from psched.error_text import did_you_mean, shown
 from psched.errors import ConfigError
@@ -30,13 +30,13 @@ _MISSING = {"type": "expected rdb, redis or rdb_compat", "url": EXPECTED_URL}
 _KEYS = _SECTION_KEYS | _PROCESS_KEYS | _TABLES.keys()
 
 
-def default_environment() -> str:
+def _default_environment() -> str:
     return os.environ.get("PSCHED_ENV") or "development"
 
 
 def load(path: str | os.PathLike[str], environment: str | None = None, reader: SectionName = "schedules") -> Settings:
     """Return the settings of `environment` (default: $PSCHED_ENV, or `development`). Raises ConfigError."""
-    environment = default_environment() if environment is None else environment
+    environment = _default_environment() if environment is None else environment
     file = Path(path).expanduser().absolute()
     return _Loader(read_environment(file, environment), environment, reader, file.parent, file).settings()
 
@@ -51,7 +51,7 @@ def from_mapping(
 
     `reader`: the section for a flat mapping, which has `type` and `url` but no sections.
     """
-    environment = default_environment() if environment is None else environment
+    environment = _default_environment() if environment is None else environment
     return _Loader(mapping, environment, reader, Path.cwd() if base is None else base.absolute()).settings()
 
 

@@ -15,7 +15,7 @@ Made = TypeVar("Made")
 
 @frozen
 class Check:
-    """In an annotation: `function(value)` returns the converted value, or raises ValueError.
+    """The validator in a field's annotation: `function(value)` returns the converted value, or raises ValueError.
 
     `located`: the function takes the folder of relative paths as its second argument.
     """

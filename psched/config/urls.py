@@ -36,8 +36,11 @@ def check_url(url: str) -> None:
         raise ValueError(
             "expected sqlite:///file.db (three slashes, relative) or sqlite:////folder/file.db (four, absolute)"
         )
-    if scheme in _REDIS:
-        _check_port(rest)
+    if scheme in _REDIS:  # only the port; psched.backends.redis checks the rest
+        try:
+            _ = urlsplit(f"//{rest.rpartition('@')[2]}").port
+        except ValueError:
+            raise ValueError(EXPECTED_URL) from None
     elif _sqlite_file(url).startswith("file:"):
         raise ValueError("expected the path of a file as it is, as in sqlite:///psched.db, not a file: URI")
 
@@ -69,14 +72,6 @@ def absolute_url(url: str, base: Path) -> str:
 def absolute_path(path: str | Path, base: Path) -> Path:
     """Return `path` without `..`; relative paths start at `base`, paths with ~ in a home folder."""
     return Path(os.path.normpath(base / os.path.expanduser(path)))  # noqa: PTH111 - Path's fails for unknown users
-
-
-def _check_port(rest: str) -> None:
-    """Raise ValueError unless the port in a Redis URL without its scheme is a number. `redis.url` checks the rest."""
-    try:
-        _ = urlsplit(f"//{rest.rpartition('@')[2]}").port
-    except ValueError:
-        raise ValueError(EXPECTED_URL) from None
 
 
 def _sqlite_file(url: str) -> str:

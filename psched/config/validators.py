@@ -14,13 +14,10 @@ from typing import Any
 
 from psched import cron
 from psched.backends import check_name
-from psched.backoff import Backoff
+from psched.backoff import MAX_COUNT, MAX_SECONDS, Backoff
 from psched.config.urls import absolute_path, absolute_url, check_url
 from psched.errors import ConfigError
 
-MAX_SECONDS = 1e9
-"""31 years: more is a mistake, and more than threads can wait for."""
-_MAX_COUNT = 2**31 - 1
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 _APPLICATION = re.compile(r"(?:[^\W\d]\w*(?:\.[^\W\d]\w*)*:)?[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 
@@ -34,7 +31,7 @@ def seconds(minimum: float, above: bool = False, never: bool = False) -> Callabl
 def count(minimum: int, word: str | None = None, meaning: Any = None) -> Callable[[Any], Any]:
     """Return a validator for a whole number ≥ `minimum`, or `word`, which stands for `meaning`."""
     expected = f"expected a whole number ≥ {minimum}" + (f" or {word}" if word else "")
-    return _number(int, expected, minimum, _MAX_COUNT, {} if word is None else {word: meaning})
+    return _number(int, expected, minimum, MAX_COUNT, {} if word is None else {word: meaning})
 
 
 def _number(

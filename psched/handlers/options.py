@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 from attrs import AttrsInstance, fields_dict
 from cattrs import ClassValidationError
 
+from psched.backoff import MAX_SECONDS
 from psched.config.structuring import faults, structure
-from psched.config.validators import MAX_SECONDS
 from psched.error_text import did_you_mean
 
 Made = TypeVar("Made", bound=AttrsInstance)
