@@ -40,8 +40,8 @@ def audit(chosen: Chosen, keys: tuple[str, ...], since: When, until: When | None
 
     --json prints one array of objects with key, proved, expected, ran, extra_runs (those by run-now), skipped,
     running, pending, failed, missing (how many occurrences), first, last (unix seconds), reasons (why something was
-    skipped), violations (kind, time, time_local, last, count, what, behind: which run it waits for, and next_attempt of
-    what failed: unix seconds or null), unlisted (further violations), and notes (time and what).
+    skipped), violations (kind, time, time_local, last, count, what, behind: the run that the occurrence waits for, and
+    next_attempt: of the failing run, unix seconds or null), unlisted (further violations), and notes (time and what).
     """
     proved = []
     with opened(chosen) as schedules:

@@ -61,11 +61,9 @@ def _findings(chosen: Chosen) -> Iterator[Finding]:
     yield Finding("config", True, f"{settings.path}:{settings.environment}")
     yield application_finding(settings)
     yield Finding("tz database", True, f"{cron.tz_database()} (tzdata); the same on every node, or times differ")
-    if settings.schedules is not None:
-        yield from _section_findings(chosen, "schedules", settings.schedules)
-    if settings.queue is not None:
-        for finding in _section_findings(chosen, "queue", settings.queue):
-            yield finding._replace(subject=f"queue {finding.subject}")
+    for name, section in settings.named_sections:
+        for finding in _section_findings(chosen, name, section):
+            yield finding._replace(subject=f"queue {finding.subject}") if name == "queue" else finding
 
 
 def application_finding(settings: Settings) -> Finding:
@@ -125,7 +123,7 @@ def failing_findings(schedules: ScheduleCollection) -> Iterator[Finding]:
 
 
 def overdue_findings(schedules: ScheduleCollection) -> Iterator[Finding]:
-    """An occurrence is overdue if it is later than `overdue_after`, or than its own `alert_after`."""
+    """Yield the occurrences that are later than `overdue_after`, or than their own `alert_after`."""
     now = schedules.store.now()
     late = list(_late(schedules))
     nodes = None if schedules.store.nodes is None else live_workers(schedules.store)

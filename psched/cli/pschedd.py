@@ -182,8 +182,8 @@ def stop(invocation: Invocation) -> int:
             return DONE
         if waited > 1 and now is not None and (busy := running(now)) != printed:
             printed = busy
-            click.echo(f"waiting for: {'; '.join(busy) or 'the workers to leave'}")
-    left = "; ".join(running(pid)) or "nothing, it is leaving"
+            click.echo(f"waiting for: {'; '.join(busy) or 'the workers to exit'}")
+    left = "; ".join(running(pid)) or "no task is running, the master is exiting"
     click.echo(f"pschedd still runs after {limit:g} s (pid {pid}): {left}", err=True)
     return FAILED
 
@@ -275,7 +275,7 @@ def status(invocation: Invocation) -> int:
             click.echo(f"  trouble: {trouble}")
         return DONE
     if is_stale(path):
-        click.echo(f"pschedd died; {path} is left of it")
+        click.echo(f"pschedd died; its pid file {path} remains")
         return DIED
     click.echo("pschedd is not running")
     return STOPPED

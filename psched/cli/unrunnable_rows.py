@@ -132,9 +132,8 @@ def warn_unless_routed(chosen: Chosen, name: SectionName, store: LeaseStore, typ
 def _routed_types(chosen: Chosen, name: SectionName) -> TypeFilter | None:
     """None without an application, or if it cannot be loaded (`doctor` reports why)."""
     settings = chosen.settings(name)
-    application = configured_application(settings)
     try:
-        loaded = load(application) if application.names else None
+        loaded = load(configured_application(settings))
     except ConfigError:
         return None
-    return None if loaded is None else loaded.of(name).types().serving(required_section(settings, name).types)
+    return loaded.of(name).types().serving(required_section(settings, name).types)
