@@ -142,7 +142,7 @@ When = Callable[[float], float]
 
 
 @dataclass(frozen=True)
-class _Parsed(click.ParamType[Any]):
+class _Parsed(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.4
     """An option whose text `parse` converts; it raises ValueError. Any other value is a default."""
 
     name: str
