@@ -167,12 +167,12 @@ def test_a_row_is_read_again_after_a_while() -> None:
     now = 100.0
     rows = ForeignRows(lambda: now)
     rows.add("key", 5, None)
-    assert rows.are_known(None)
+    assert rows.refresh(None)
     assert rows.has("key", 5)
     assert not rows.has("key", 6)
     assert not rows.has("other", 5)
     now += 61
-    assert not rows.are_known(None)
+    assert not rows.refresh(None)
     assert not rows.has("key", 5)
 
 

@@ -4,7 +4,7 @@ Holding a row means having written its timeout. The fence is the occurrence and 
 writes a later timeout, a finish a later occurrence. Until a lease ends, only its holder writes the row, so a timeout
 written by an extend without an answer is the holder's.
 
-Rows that cannot be run here are left to Ruby workers (foreign rows): nothing is written to them.
+Rows that this process cannot run are foreign rows. It leaves them to other workers and writes nothing to them.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ log = logging.getLogger(__name__)
 _PAGE = 5000
 """Due times and keys read by one statement, when foreign rows are known."""
 
-_LOOKED_AT = 100
-"""Rows read at once to find out which of them are foreign."""
+_EXAMINED_AT_ONCE = 100
+"""Rows read by one statement to find out which of them are foreign."""
 
-_LOOKED_BEHIND = 20_000
-"""Rows looked at by one acquire; rows behind more foreign rows wait for the next acquire."""
+_EXAMINED = 20_000
+"""Due rows that one acquire examines at the most. Rows behind more foreign rows wait for the next acquire."""
 
 _NO_TYPES = "rdb_compat cannot look for rows of some types only; type: rdb can"
 
@@ -81,8 +81,8 @@ class CompatLeaseStore(SqlStore):
 
     _kind: str
     """The rows in messages: `schedule` or `task`."""
-    _lasting: Collection[str]
-    """Columns that no run changes, to distinguish a row from a later row with the same key."""
+    _identity: Collection[str]
+    """Columns that no run changes. They distinguish a row from a later row with the same key."""
     _written: Collection[str]
     """Columns by which an attempt to create a row recognises a row that an earlier attempt has created."""
 
@@ -117,11 +117,11 @@ class CompatLeaseStore(SqlStore):
         """
         _refuse(options.types)
         accepts = options.accepts
-        self._foreign.are_known(accepts)
+        self._foreign.refresh(accepts)
         values = {"limit": limit, "alive": math.ceil(options.alive_time), "budget": MAX_BATCH_SIZE, "least": 1}
         claims, size, has_foreign = self._acquire_chosen(values, accepts)
         left = limit - len(claims)
-        if has_foreign and left and size < MAX_BATCH_SIZE and self._look_behind(left, accepts):
+        if has_foreign and left and size < MAX_BATCH_SIZE and self._examine_due(left, accepts):
             rest = {"limit": left, "budget": MAX_BATCH_SIZE - size, "least": int(not claims)}
             claims += self._acquire_chosen({**values, **rest}, accepts)[0]
         return claims
@@ -129,7 +129,7 @@ class CompatLeaseStore(SqlStore):
     def next_due(self, types: Collection[str] | None = None, accepts: Accepts | None = None) -> float | None:
         """Return the seconds until a row is due, other than known foreign rows; None without such a row."""
         _refuse(types)
-        if self._foreign.are_known(accepts):
+        if self._foreign.refresh(accepts):
             return self._database.run(self._next_due_of_ours)
         wait = self._database.scalar(self._wait)
         return None if wait is None else max(0.0, wait / 1000)
@@ -153,14 +153,15 @@ class CompatLeaseStore(SqlStore):
                 if held:
                     end = next(iter(held.values()))["lease_end"]
                     connection.execute(self._renew, {"keys": [lease.key for lease in held], "end": end})
-            return {lease: _lease(row, Fence.of(lease), end) for lease, row in held.items()}
+            return {lease: fences[lease].lease(row, end) for lease, row in held.items()}
 
         try:
             renewed = self._database.run(work) if leases else {}
         except BaseException:
-            self._remember_unanswered(leases, asked + alive_time)
+            with self._lock:
+                self._unanswered = {lease: end for lease, end in self._unanswered.items() if end > asked}
+                self._unanswered.update((lease, asked + alive_time) for lease in leases)
             raise
-        self._forget(leases)
         return [renewed.get(lease) for lease in leases]
 
     def release(self, lease: Lease, until: float) -> None:
@@ -184,7 +185,7 @@ class CompatLeaseStore(SqlStore):
         return 0
 
     def delete(self, key: str) -> None:
-        if not self._delete_row(key, itemgetter(*self._lasting), self._delete_locked):
+        if not self._delete_row(key, itemgetter(*self._identity), self._delete_locked):
             raise IdempotentNotFoundError(f"no {self._kind} has the key {key!r}")
 
     def _delete_locked(self, connection: Connection, row: RowMapping) -> None:
@@ -236,7 +237,6 @@ class CompatLeaseStore(SqlStore):
         for start in range(0, len(leases), BATCH):
             fences = {lease: self._present_fence(lease, until) for lease in leases[start : start + BATCH]}
             answers += self._database.run(partial(work, fences), until)
-        self._forget(leases)
         return answers
 
     def _settle(
@@ -264,7 +264,6 @@ class CompatLeaseStore(SqlStore):
             return done, None if done else self._row(connection, lease.key), uncertain
 
         done, row, uncertain = self._database.run(work, until)
-        self._forget([lease])
         if done:
             return None
         return row if row is not None and fence.holds(row) else _error(lease, fence, row, uncertain, outcome)
@@ -292,16 +291,16 @@ class CompatLeaseStore(SqlStore):
         )
         return update(self._table).where(*under_lease, *conditions).values(values)
 
-    def _alone(self, connection: Connection) -> AbstractContextManager[bool]:
-        """Keep other workers from claiming meanwhile, if needed. Yield False if nothing may be claimed now."""
+    def _acquire_lock(self, connection: Connection) -> AbstractContextManager[bool]:
+        """Hold the lock that workers hold while they acquire rows, if there is one. Yield False if it is not free."""
         return nullcontext(True)
 
     def _acquire_chosen(self, values: Mapping[str, Any], accepts: Accepts | None) -> tuple[list[Claim], int, bool]:
         """Lease rows. Return the claims, their bytes, and whether foreign rows were among the chosen rows."""
 
         def work(connection: Connection, uncertain: bool) -> tuple[list[Claim], int, bool]:
-            with self._alone(connection) as may_claim:
-                return self._claim_rows(connection, values, accepts) if may_claim else ([], 0, False)
+            with self._acquire_lock(connection) as is_held:
+                return self._claim_rows(connection, values, accepts) if is_held else ([], 0, False)
 
         return self._database.run(work)
 
@@ -315,7 +314,7 @@ class CompatLeaseStore(SqlStore):
                 end = row["lease_end"]
                 known = self._runnable({**row, "timeout": end}, row["timeout"], accepts)
                 if known is not None:
-                    claims[row["id"]] = Claim(known, _lease(row, Fence.in_row(row), end))
+                    claims[row["id"]] = Claim(known, Fence.in_row(row).lease(row, end))
             if claims:
                 connection.execute(self._renew, {"keys": list(claims), "end": rows[0]["lease_end"]})
         size = sum(row["bytes"] for row in rows if row["id"] in claims)
@@ -325,7 +324,7 @@ class CompatLeaseStore(SqlStore):
         return row.problem
 
     def _runnable(self, row: Mapping[Any, Any], timeout: int, accepts: Accepts | None) -> Row | None:
-        """Return a row that can be run here. Remember a foreign row with its stored `timeout`, and return None."""
+        """Return a row that this process can run. Remember any other with its stored `timeout`, and return None."""
         known = self._read_row(row)
         is_accepted = accepts is None or accepts(known.type)
         problem = self._problem(known) if is_accepted else None
@@ -368,15 +367,15 @@ class CompatLeaseStore(SqlStore):
         for page in keys.pages(lambda statement, after: connection.execute(statement, after).mappings().all()):
             yield from (place for place in page if not self._foreign.has(place["key"], place["due"]))
 
-    def _look_behind(self, wanted: int, accepts: Accepts | None) -> bool:
+    def _examine_due(self, wanted: int, accepts: Accepts | None) -> bool:
         """Find foreign rows among the due rows, up to the first `wanted` others. Return whether there are others.
 
         Nothing is locked or written.
         """
         runnable = 0
-        keys = self._database.run(lambda connection, _: self._due_keys(connection, _LOOKED_BEHIND))
-        for start in range(0, len(keys), _LOOKED_AT):
-            rows = self._rows.read(self._database, keys[start : start + _LOOKED_AT])
+        keys = self._database.run(lambda connection, _: self._due_keys(connection, _EXAMINED))
+        for start in range(0, len(keys), _EXAMINED_AT_ONCE):
+            rows = self._rows.read(self._database, keys[start : start + _EXAMINED_AT_ONCE])
             runnable += sum(self._runnable(row, row["timeout"], accepts) is not None for row in rows)
             if runnable >= wanted:
                 break
@@ -394,17 +393,6 @@ class CompatLeaseStore(SqlStore):
             doubtful = lease in self._unanswered
         row = self._database.run(lambda connection, _: self._row(connection, lease.key), until) if doubtful else None
         return Fence.in_row(row) if row is not None and fence.may_be_extended(row) else fence
-
-    def _remember_unanswered(self, leases: Sequence[Lease], until: float) -> None:
-        now = boottime()
-        with self._lock:
-            self._unanswered = {lease: end for lease, end in self._unanswered.items() if end > now}
-            self._unanswered.update((lease, until) for lease in leases)
-
-    def _forget(self, leases: Sequence[Lease]) -> None:
-        with self._lock:
-            for lease in leases:
-                self._unanswered.pop(lease, None)
 
     def _live(self, timeout: ColumnElement[int]) -> Sequence[ColumnElement[bool]]:
         """Return the conditions on a row that can be due; `timeout` is its timeout."""
@@ -493,15 +481,10 @@ class Fence(NamedTuple):
         """Return whether an extend of this lease may have written the timeout in `row`."""
         return self.occurrence == Fence.in_row(row).occurrence and self.lasts(row)
 
-    def lease(self, row: RowMapping) -> Lease:
-        """Return the lease on a row with this fence. The time of creation 0 requests cancelling."""
+    def lease(self, row: RowMapping, end: int) -> Lease:
+        """Return the lease on a row of this occurrence that ends at `end`. A `created_at` of 0 requests cancelling."""
         is_cancelled = "created_at" in row and row["created_at"] == 0
-        return Lease(row["id"], self.occurrence * _SHIFT + self.timeout, float(self.timeout), is_cancelled)
-
-
-def _lease(row: RowMapping, fence: Fence, end: int) -> Lease:
-    """Return the lease on a row of the same occurrence that ends at `end`."""
-    return fence._replace(timeout=end).lease(row)
+        return Lease(row["id"], self.occurrence * _SHIFT + end, float(end), is_cancelled)
 
 
 def _refuse(types: Collection[str] | None) -> None:

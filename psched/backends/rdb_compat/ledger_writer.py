@@ -31,27 +31,24 @@ class CompatLedgerWriter:
         """`reckoning`: the cron dialect and the version of the tz database, as this process computes times."""
         self._holder = holder
         self._reckoning = reckoning
-        self._enter = insert(ledger)
-        self._change = insert(changes)
+        self._entry_statement = insert(ledger)
+        self._change_statement = insert(changes)
         entry, change = ledger.c, changes.c
         this: ColumnElement[str] = bindparam("of_key")
         self._last_change = select(*change).where(change.key == this).order_by(change.version.desc()).limit(1)
         entries = select(entry.scheduled_time, entry.last_time, entry.fence).where(entry.key == this)
         self._last_entry = entries.order_by(entry.scheduled_time.desc(), entry.fence.desc()).limit(1)
 
-    def added(self, connection: Connection, rows: Sequence[ScheduleRow]) -> None:
+    def insert_added(self, connection: Connection, rows: Sequence[ScheduleRow]) -> None:
         for row in rows:
-            self._enter_change(connection, row, ADD, self._holder)
+            self._insert_definition(connection, row, ADD, self._holder)
 
-    def modified(self, connection: Connection, seen: ScheduleRow, wanted: ScheduleRow) -> None:
+    def insert_change(self, connection: Connection, seen: ScheduleRow, row: ScheduleRow, action: str) -> None:
+        """Insert the change of a schedule from `seen` to `row`; the definition in `seen` first if it is unknown."""
         self._version(connection, seen)
-        self._enter_change(connection, wanted, MODIFY, self._holder, seen.next_time)
+        self._insert_definition(connection, row, action, self._holder, seen.next_time)
 
-    def deleted(self, connection: Connection, row: ScheduleRow) -> None:
-        self._version(connection, row)
-        self._enter_change(connection, row, DELETE, self._holder, row.next_time)
-
-    def settled(self, connection: Connection, claim: Claim, entry: Entry) -> None:
+    def insert_entry(self, connection: Connection, claim: Claim, entry: Entry) -> None:
         """Insert the entry of the claimed occurrence, whose fence is the clock: later leases may end earlier."""
         row = cast("ScheduleRow", claim.row)
         version, now = self._version(connection, row), self._now(connection)
@@ -66,20 +63,20 @@ class CompatLedgerWriter:
             "started": None if columns["started"] is None else min(columns["started"], now),
             "ended": now,
         }
-        connection.execute(self._enter, values)
+        connection.execute(self._entry_statement, values)
 
     def _version(self, connection: Connection, row: ScheduleRow) -> int:
         """Return the version of the definition in `row`, which is recorded first if it is unknown."""
         last = self._last(connection, row.key)
         if last is None:
-            return self._enter_change(connection, row, UPGRADE)
+            return self._insert_definition(connection, row, UPGRADE)
         if last["action"] == DELETE:
-            return self._enter_change(connection, row, ADD)
+            return self._insert_definition(connection, row, ADD)
         if any(last[name] != value for name, value in rule_columns(row.rule).items()):
-            return self._enter_change(connection, row, MODIFY, pending=row.next_time)
+            return self._insert_definition(connection, row, MODIFY, pending=row.next_time)
         return int(last["version"])
 
-    def _enter_change(
+    def _insert_definition(
         self,
         connection: Connection,
         row: ScheduleRow,
@@ -104,7 +101,7 @@ class CompatLedgerWriter:
             "due": milliseconds(row.next_run_time),
             "reckoning": None if action == UPGRADE else self._reckoning,
         }
-        connection.execute(self._change, values)
+        connection.execute(self._change_statement, values)
         return version
 
     def _last(self, connection: Connection, key: str) -> RowMapping | None:

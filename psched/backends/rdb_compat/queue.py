@@ -64,7 +64,7 @@ class CompatTaskStore(CompatLeaseStore, TaskStore):
     """
 
     _kind = "task"
-    _lasting = ("created_at", "data", "resource", "max_running")
+    _identity = ("created_at", "data", "resource", "max_running")
     _written = ("data", "resource")
 
     def __init__(self, database: Database, table: str, settings: StoreSettings) -> None:
@@ -129,8 +129,8 @@ class CompatTaskStore(CompatLeaseStore, TaskStore):
         values = {"lease_key": key, "alive": math.ceil(alive_time)}
 
         def work(connection: Connection, uncertain: bool) -> tuple[bool, RowMapping | None]:
-            with self._alone(connection) as may_claim:
-                if not may_claim:
+            with self._acquire_lock(connection) as is_held:
+                if not is_held:
                     return False, None
                 with self._database.transaction(connection):
                     connection.execute(self._preempt, values)
@@ -141,7 +141,8 @@ class CompatTaskStore(CompatLeaseStore, TaskStore):
             raise ScheduleError(f"{key!r}: other workers hold the table's lock for claims too long; try again")
         if row is None or row["created_at"] is None:
             raise _refusal(key, row)
-        return Claim(self._read_row(row), Fence.in_row(row).lease(row))
+        fence = Fence.in_row(row)
+        return Claim(self._read_row(row), fence.lease(row, fence.timeout))
 
     def retry_failed(self, key: str) -> None:
         raise NotSupportedError(f"{key!r}: rdb_compat does not keep failed tasks; type: rdb does")
@@ -189,8 +190,8 @@ class CompatTaskStore(CompatLeaseStore, TaskStore):
         if not done:
             raise _refusal(key, row)
 
-    def _alone(self, connection: Connection) -> AbstractContextManager[bool]:
-        """Hold the lock that Ruby workers hold while they claim."""
+    def _acquire_lock(self, connection: Connection) -> AbstractContextManager[bool]:
+        """Hold the lock that PerfectQueue's workers hold while they acquire rows."""
         return nullcontext(True) if self._table_lock is None else self._table_lock.held(connection)
 
     def _choose(self, connection: Connection, values: Mapping[str, Any]) -> Sequence[RowMapping]:

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 _REMEMBERED = 100_000
 """Foreign rows remembered. Further foreign rows are read again at each poll."""
 _FORGOTTEN = 60.0
-"""Seconds until a row is read again although its due time is the same: its data or its rule may have changed."""
+"""Seconds after which a row with the same due time is read again: its data or its rule may have changed."""
 _REPORTED = 10_000
 """Keys whose problem was logged; the problems of further keys are logged again."""
 
@@ -36,8 +36,8 @@ class ForeignRows:
         """Make a new lock: a thread of the parent process may have held it."""
         self._lock = threading.Lock()
 
-    def are_known(self, accepts: Accepts | None) -> bool:
-        """Return whether any are remembered. Forget those that were found with another `accepts`."""
+    def refresh(self, accepts: Accepts | None) -> bool:
+        """Forget rows that were added long ago or with another `accepts`. Return whether any are left."""
         with self._lock:
             if accepts != self._accepts:
                 self._rows.clear()

@@ -29,15 +29,15 @@ from psched.backends.sql.schema import HashedSchema, meta_table
 from psched.errors import NotSupportedError, ScheduleError
 from psched.model import Lease, Row, ScheduleRow
 from psched.store import Finding, ScheduleStore, StoreSettings
-from psched.store.ledger import MODIFY, Entry, OnCommit, Step
+from psched.store.ledger import DELETE, MODIFY, Entry, OnCommit, Step
 
 
 class CompatScheduleStore(CompatLeaseStore, ScheduleStore):
     """`ScheduleStore` on a table that Ruby clients and workers may share."""
 
     _kind = "schedule"
-    _lasting = ("cron", "delay", "timezone", "data")
-    _written = (*_lasting, "next_time")
+    _identity = ("cron", "delay", "timezone", "data")
+    _written = (*_identity, "next_time")
     keeps_policies = False
 
     def __init__(self, database: Database, table: str, settings: StoreSettings) -> None:
@@ -78,7 +78,7 @@ class CompatScheduleStore(CompatLeaseStore, ScheduleStore):
                 present = self._insert(connection, rows)
                 if self._records is not None:
                     keys = {row["id"] for row in present}
-                    self._records.added(connection, [row for row in schedules if row.key not in keys])
+                    self._records.insert_added(connection, [row for row in schedules if row.key not in keys])
             return self._older_keys(connection, present, uncertain)
 
         return self._database.run(work)
@@ -115,7 +115,7 @@ class CompatScheduleStore(CompatLeaseStore, ScheduleStore):
                     return uncertain and is_same(row, changes)
                 connection.execute(self._update.values(changes), {"lease_key": seen.key})
                 if self._records is not None:
-                    self._records.modified(connection, seen, wanted)
+                    self._records.insert_change(connection, seen, wanted, action)
             return True
 
         return self._database.run(work)
@@ -144,7 +144,7 @@ class CompatScheduleStore(CompatLeaseStore, ScheduleStore):
             return on_commit
 
         def work(connection: Connection) -> None:
-            records.settled(connection, step.claim, step.entry)
+            records.insert_entry(connection, step.claim, step.entry)
             if on_commit is not None:
                 on_commit(connection)
 
@@ -158,7 +158,8 @@ class CompatScheduleStore(CompatLeaseStore, ScheduleStore):
 
     def _delete_locked(self, connection: Connection, row: RowMapping) -> None:
         if self._records is not None:
-            self._records.deleted(connection, self._read_row(row))
+            seen = self._read_row(row)
+            self._records.insert_change(connection, seen, seen, DELETE)
         super()._delete_locked(connection, row)
 
     def _write_statements(self) -> None:
