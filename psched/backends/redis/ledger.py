@@ -57,7 +57,10 @@ class RedisLedger:
         return int(deleted) >= limit
 
     def _by_score(self, verb: str, name: str | int, begin: Any, end: Any) -> Iterator[Sequence[Any]]:
-        """Yield score, member and more from a sorted set; each page begins with the last score of the page before."""
+        """Yield what a script reads from a sorted set, (score, member, …), a page at a time.
+
+        A page begins with the last score of the page before, since further members may have this score.
+        """
         seen: set[bytes] = set()
         while found := self._run(verb, name, begin, end, _PAGE + len(seen)):
             page = [row for row in found if row[1] not in seen]

@@ -41,25 +41,23 @@ class RedisTaskStore(RedisLeaseStore, TaskStore):
         super().__init__(server, Table(server, table, "queue"), holder, claimed)
 
     def submit(self, tasks: Sequence[NewTask], connection: Any = None) -> builtins.list[str]:
-        """Create tasks, some thousands by one script, and return the keys that existed before.
+        """Create tasks, up to some thousands by one script, and return the keys that existed before.
 
-        Within `advance` the script of `advance` writes them, and nothing is returned.
+        With the `connection` of an advance, the tasks are created by its script, and no keys are returned.
         """
-        words = [
-            _words(task, self.max_data_size) for task in tasks
-        ]  # all tasks are checked before the first is written
+        rows = [_row(task, self.max_data_size) for task in tasks]  # raises before the first task is written
         if connection is None:
-            sizes = [len(data) for _, _, data, *_ in words]
-            return [key for part in parts(words, sizes, _AT_ONCE) for key in self._submit(part)]
+            sizes = [len(data) for _, _, data, *_ in rows]
+            return [key for part in parts(rows, sizes, _AT_ONCE) for key in self._submit(part)]
         if not isinstance(connection, SubmitOnAdvance) or self._server.location != connection.server.location:
             raise NotSupportedError(
                 "connection: a queue on Redis cannot join a database transaction; submit without `connection`"
             )
-        connection.submit(self._table.meta, [new_number(), _columns(words)])
+        connection.submit(self._table.meta, [new_number(), _columns(rows)])
         return []
 
-    def _submit(self, words: Sequence[Sequence[str]]) -> builtins.list[str]:
-        present = self._run("submit", new_number(), _columns(words), "many" if len(words) > 1 else "one")
+    def _submit(self, rows: Sequence[Sequence[str]]) -> builtins.list[str]:
+        present = self._run("submit", new_number(), _columns(rows), "many" if len(rows) > 1 else "one")
         return [key.decode() for key in present]
 
     def get(self, key: str) -> TaskRow | None:
@@ -148,16 +146,17 @@ class RedisTaskStore(RedisLeaseStore, TaskStore):
         return answer
 
 
-def _columns(words: Sequence[Sequence[str]]) -> str:
-    """Return tasks as JSON columns for the script `submit`; a column of equal values is one value.
+def _columns(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows as JSON columns for the script `submit`; a column of equal values is one value.
 
     The server reads this in a tenth of the time that it needs for one argument per value.
     """
-    keys, *rest = zip(*words, strict=True)
+    keys, *rest = zip(*rows, strict=True)
     return _ENCODER.encode([keys, *(column if column.count(column[0]) < len(column) else column[0] for column in rest)])
 
 
-def _words(task: NewTask, max_data_size: int) -> tuple[str, ...]:
+def _row(task: NewTask, max_data_size: int) -> tuple[str, ...]:
+    """Return the values of `read_columns` in submit.lua. Raises ValueError."""
     if task.priority not in _PRIORITIES:
         raise ValueError(f"priority must be a whole number from -100 to 100, got {shown(task.priority)}")
     text, size = pack(dict(task.data), task.compression is not None, max_data_size)
