@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import signal
-from dataclasses import dataclass
 
 from psched.config import Settings
 
@@ -19,23 +18,12 @@ _KILL_AGAIN = 5.0
 """Seconds after SIGKILL until a child that is still there (its disk hangs, its tree grows) is killed again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Seconds: of silence; from an immediate stop to the kill; from a graceful to an immediate stop (None: never)."""
-
-    silence: float
-    kill_interval: float
-    graceful: float | None
-
-    @classmethod
-    def of(cls, settings: Settings) -> Limits:
-        return cls(settings.child_heartbeat_limit, settings.child_kill_interval, settings.child_graceful_kill_limit)
-
-
 class Escalation:
-    def __init__(self, limits: Limits, now: float, lifetime: float = math.inf) -> None:
+    def __init__(self, settings: Settings, now: float, lifetime: float = math.inf) -> None:
         """`lifetime`: seconds from `now` to the kill."""
-        self._limits = limits
+        self._silence = settings.child_heartbeat_limit
+        self._graceful = settings.child_graceful_kill_limit
+        self._kill_interval = settings.child_kill_interval
         self._lifetime = lifetime
         self._last_seen = now
         self._end_at = now + lifetime
@@ -56,15 +44,14 @@ class Escalation:
 
     def stop(self, immediate: bool, now: float) -> None:
         """A second call can only hasten the stop."""
-        graceful = self._limits.graceful
         if not self.stopping:
             self.stopping = True
-            self._leave_at = math.inf if graceful is None else now + graceful
+            self._leave_at = math.inf if self._graceful is None else now + self._graceful
         if immediate:
             self._leave_at = min(self._leave_at, now)
 
     def silent(self, now: float) -> bool:
-        return now >= self._last_seen + self._limits.silence
+        return now >= self._last_seen + self._silence
 
     @property
     def idle(self) -> bool:
@@ -72,7 +59,7 @@ class Escalation:
         return not self._is_suspect and not self.stopping
 
     def tick(self, now: float) -> signal.Signals | None:
-        self._is_suspect = now >= self._last_seen + self._limits.silence / 2
+        self._is_suspect = now >= self._last_seen + self._silence / 2
         order = self._due(now)
         if order == self._given and now < self._next_kill:
             return None
@@ -85,8 +72,8 @@ class Escalation:
     def deadline(self) -> float:
         if self._given == signal.SIGKILL:
             return self._next_kill
-        silence = self._limits.silence
-        steps = [self._last_seen + (silence if self._is_suspect else silence / 2), self._kill_at]
+        silence = self._silence if self._is_suspect else self._silence / 2
+        steps = [self._last_seen + silence, self._kill_at]
         if self.stopping and self._given is None:
             return -math.inf
         if self._given != signal.SIGQUIT:
@@ -95,7 +82,7 @@ class Escalation:
 
     @property
     def _kill_at(self) -> float:
-        return min(self._end_at, self._leave_at + self._limits.kill_interval + RELEASE)
+        return min(self._end_at, self._leave_at + self._kill_interval + RELEASE)
 
     def _due(self, now: float) -> signal.Signals | None:
         if self._given == signal.SIGKILL or self.silent(now) or now >= self._kill_at:

@@ -13,24 +13,20 @@ from pathlib import Path
 
 import psutil
 
+from psched.process import child_protocol as protocol
 from psched.process.child_interface import ChildSpec
-from psched.process.child_protocol import (
-    BYE,
-    DONE,
-    EMPTY,
-    RAN,
-    READY,
-    RECOVERED,
-    START_ERROR,
-    TROUBLE,
-    MasterPipe,
-)
 from psched.process.escalation import Escalation
 from psched.process.signals import name_of
 
 log = logging.getLogger(__name__)
 
-_FLAGS = {READY: "ready", RAN: "worked", RECOVERED: "recovered", EMPTY: "empty", BYE: "left"}
+_FLAGS = {
+    protocol.READY: "ready",
+    protocol.RAN: "worked",
+    protocol.RECOVERED: "recovered",
+    protocol.EMPTY: "empty",
+    protocol.BYE: "left",
+}
 """The messages that set an attribute."""
 _CGROUP_FILES = {"cgroup": "memory.oom_control", "cgroup2": "memory.events"}
 _OOM_COUNT = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
@@ -44,7 +40,7 @@ class ChildProcess:
 
     name: str
     pid: int
-    pipe: MasterPipe
+    pipe: protocol.MasterPipe
     escalation: Escalation
     forked_at: float
     spec: ChildSpec | None = None
@@ -75,16 +71,16 @@ class ChildProcess:
             word, _, rest = message.partition(" ")
             if word in _FLAGS:
                 setattr(self, _FLAGS[word], True)
-            elif word == START_ERROR:
+            elif word == protocol.START_ERROR:
                 self.start_error = rest
-            elif word == TROUBLE:
+            elif word == protocol.TROUBLE:
                 self.trouble = rest or None
         return bool(messages)
 
     @property
     def orderly(self) -> bool:
         """Whether the child left by itself; false when a handler called `os._exit(0)`."""
-        return self.left and self.code == DONE
+        return self.left and self.code == protocol.DONE
 
     @property
     def end(self) -> str:

@@ -21,7 +21,7 @@ from psched.clock import Clock, monotonic
 from psched.config import Settings
 from psched.process.child_interface import ChildRole, ChildSpec
 from psched.process.child_protocol import ChildPipe, MasterPipe, open_pipes
-from psched.process.escalation import Escalation, Limits
+from psched.process.escalation import Escalation
 from psched.process.linux import signal_at_death_of_parent
 from psched.process.logs import Log
 from psched.process.signals import MASTER_SIGNALS, SignalQueue
@@ -135,7 +135,7 @@ class ProcessTable:
             child_pipe.close()
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         now = self.clock()
-        escalation = Escalation(Limits.of(settings), now, lifetime)
+        escalation = Escalation(settings, now, lifetime)
         child = ChildProcess(name, pid, pipe, escalation, now, spec)
         self._children.add(child)
         emit("fork", name=name, pid=pid)

@@ -12,7 +12,7 @@ from psched.application import ApplicationSpec
 from psched.config import Settings, from_mapping
 from psched.process.child_interface import ChildRole, ChildSpec
 from psched.process.child_protocol import ChildPipe, open_pipes
-from psched.process.escalation import Escalation, Limits
+from psched.process.escalation import Escalation
 from psched.process.logs import Log
 from psched.process.signals import SignalQueue
 from psched.supervisor.child import ChildProcess
@@ -56,7 +56,7 @@ class FakeProcessTable(ProcessTable):
     ) -> ChildProcess:
         """Record a child."""
         pipe, child_pipe = open_pipes()
-        escalation = Escalation(Limits.of(settings), self.now, lifetime)
+        escalation = Escalation(settings, self.now, lifetime)
         child = FakeChild(name, _NO_PID, pipe, escalation, self.now, spec)
         child.child_pipe = child_pipe
         self.forked.append(child)

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import signal
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from psched.process.escalation import RELEASE, Escalation, Limits
+from psched.config import Settings
+from psched.process.escalation import RELEASE, Escalation
 
-LIMITS = Limits(silence=10, kill_interval=2, graceful=None)
-BOUNDED = Limits(silence=1000, kill_interval=2, graceful=30)
+
+def limits(silence: float, graceful: float | None) -> Settings:
+    """Return settings with a kill interval of 2 s."""
+    settings = SimpleNamespace(child_heartbeat_limit=silence, child_kill_interval=2, child_graceful_kill_limit=graceful)
+    return cast("Settings", settings)
+
+
+LIMITS = limits(silence=10, graceful=None)
+BOUNDED = limits(silence=1000, graceful=30)
 
 
 def orders(handle: Escalation, until: float, *, beating: bool = True) -> list[tuple[float, signal.Signals]]:
@@ -85,6 +95,16 @@ def test_a_silent_child_is_killed_whether_it_stops_or_not() -> None:
         assert handle.silent(10)
 
 
+def test_a_child_is_killed_at_the_end_of_its_lifetime_which_a_suspension_of_the_host_prolongs() -> None:
+    handle = Escalation(LIMITS, 0, lifetime=3)
+    assert handle.tick(0) is None
+    assert handle.deadline == 3
+    handle.host_resumed(2)
+    assert handle.tick(4.5) is None
+    assert handle.deadline == 5
+    assert handle.tick(5) == signal.SIGKILL
+
+
 def test_a_killed_child_that_is_still_there_is_killed_again() -> None:
     assert orders(Escalation(LIMITS, 0), 20, beating=False) == [
         (10, signal.SIGKILL),
@@ -97,7 +117,7 @@ def test_a_killed_child_that_is_still_there_is_killed_again() -> None:
 @pytest.mark.parametrize("immediate", [None, False, True])
 @pytest.mark.parametrize("beating", [False, True])
 def test_nothing_is_due_before_the_deadline_and_every_order_comes_at_it(
-    limits: Limits, immediate: bool | None, beating: bool
+    limits: Settings, immediate: bool | None, beating: bool
 ) -> None:
     """Asking at the deadlines only gives the same orders as asking all the time."""
 
