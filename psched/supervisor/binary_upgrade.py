@@ -146,10 +146,9 @@ class BinaryUpgrade:
     def tick(self, now: float) -> bool:
         """Supervise the new master; True once, when it has taken over."""
         new = self._new_master
-        if new is None or self._pipe is None:
+        if new is None or not self.active:
             return False
-        if self._is_ready():
-            self._hand_over(new)
+        if self._hand_over_if_ready(new):
             return True
         code = new.poll()
         if code is None and now < self.deadline:
@@ -165,12 +164,9 @@ class BinaryUpgrade:
 
     def abort(self, why: str) -> None:
         """Kill the new master, unless it is ready: then it has taken over, and may have sent the stop."""
-        if self._new_master is None or self._pipe is None:
-            return
-        if self._is_ready():
-            self._hand_over(self._new_master)
-        else:
-            self._kill(self._new_master)
+        new = self._new_master
+        if new is not None and self.active and not self._hand_over_if_ready(new):
+            self._kill(new)
             self.request.end(why)
 
     def publish(self, status: str) -> None:
@@ -199,13 +195,12 @@ class BinaryUpgrade:
         if self._pipe is not None:
             os.close(self._pipe)
 
-    def _is_ready(self) -> bool:
+    def _hand_over_if_ready(self, new: subprocess.Popen[bytes]) -> bool:
         try:
-            return self._pipe is not None and os.read(self._pipe, len(_READY)) == _READY
+            if self._pipe is None or os.read(self._pipe, len(_READY)) != _READY:
+                return False
         except BlockingIOError:
             return False
-
-    def _hand_over(self, new: subprocess.Popen[bytes]) -> None:
         log.info("the new master is up (pid %d); this one stops", new.pid)
         self.notifier.notify(MAINPID=new.pid)  # systemd accepts it from the present main process only
         self.notifier.address = None  # from now on the new master reports
@@ -214,6 +209,7 @@ class BinaryUpgrade:
         if self.pid_file is not None:
             self.pid_file.close()
             self.pid_file = None
+        return True
 
     def _refuse(self, reason: str) -> None:
         self.request.end(reason)

@@ -198,7 +198,8 @@ class Supervisor:
         self._lease_recovery.tick(now, self.config.settings, last=self._stopping and not self._slots)
         if not self.reload.active:
             self.notifier.reloaded()
-        self._status.troubles = self._troubles()
+        troubles = (slot.trouble for slot in self._slots.values() if slot.trouble is not None)
+        self._status.troubles = tuple(dict.fromkeys(troubles))
         self._status.pending = tuple(pending for slot in self._slots.values() if (pending := slot.pending) is not None)
         self._publish()
         if not self._is_up and not self._stopping:
@@ -304,12 +305,9 @@ class Supervisor:
         names = [name.partition(":")[2] for slot in self._slots.values() for name in slot.running]
         workers = f"{len(self._slots)} worker{'s' if len(self._slots) != 1 else ''}"
         shown = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
-        troubles = self._troubles()
+        troubles = self._status.troubles
         state = f"{len(names)} running {shown}" if names else "waiting" if troubles else "idle"
         return "; ".join([f"{workers}, {state}", *troubles])[:_LONGEST_STATUS]
-
-    def _troubles(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(slot.trouble for slot in self._slots.values() if slot.trouble is not None))
 
 
 def _has_terminal() -> bool:
