@@ -68,11 +68,11 @@ class Tls:
         if tls.verify not in ("full", "ca", "none"):
             raise ConfigError(f"tls: verify must be full, ca or none, got {tls.verify!r}")
         for name in ("ca", "cert", "key"):
-            _see_file(name, getattr(tls, name))
+            _check_file(name, getattr(tls, name))
         return tls
 
 
-def _see_file(name: str, path: str | None) -> None:
+def _check_file(name: str, path: str | None) -> None:
     """Raise ConfigError unless the file can be read. Drivers report this differently, or at the first task."""
     try:
         if path is not None:

@@ -163,7 +163,7 @@ class Database:
         values: Mapping[str, Any],
         also: Callable[[Connection], object] | None = None,
     ) -> bool:
-        """Change one row, then do `statement.then` and `also` in the same transaction. Return False without the row."""
+        """Change one row, then do `statement.then` and `also` in the same transaction. Return whether it was there."""
         then = statement.then
         if then is not None and also is None and self.dialect.compound_statements:
             joined = self._joined(connection, statement, then, values)

@@ -137,13 +137,13 @@ class Dialect:
         """Create the file of SQLite. Administrators create other databases."""
 
     @staticmethod
-    def code(error: BaseException) -> Any:
-        """Return the error code of the driver, also of an error that SQLAlchemy wraps."""
+    def code(error: BaseException | None) -> Any:
+        """Return the code of a driver's error."""
         raise NotImplementedError
 
     def fault(self, error: DBAPIError) -> Fault | None:
         """Return the temporary fault that caused `error`, or None."""
-        code = self.code(error)
+        code = self.code(error.orig)
         if code in self.conflict_codes:
             return Fault.CONFLICT
         return Fault.LOST if code in self.lost_codes else None
@@ -155,11 +155,11 @@ class Dialect:
     @classmethod
     def is_duplicate_key(cls, error: DBAPIError) -> bool:
         """Return whether a row with this key exists."""
-        return cls.code(error) in cls.duplicate_codes
+        return cls.code(error.orig) in cls.duplicate_codes
 
     def is_missing_table(self, error: DBAPIError) -> bool:
         """Return whether a table, or the database file, does not exist."""
-        return self.code(error) in self.missing_table_codes
+        return self.code(error.orig) in self.missing_table_codes
 
     def missing_file(self, error: DBAPIError) -> str | None:
         """If `error` means that the database file or its folder is missing, return a message with the remedy."""
@@ -167,7 +167,7 @@ class Dialect:
 
     def is_already_there(self, error: DBAPIError) -> bool:
         """Return whether a table, index or row to be created exists, perhaps since a moment ago."""
-        return self.code(error) in self.existing_codes
+        return self.code(error.orig) in self.existing_codes
 
     @classmethod
     def among(cls, column: ColumnElement[Any], keys: Select[Any]) -> ColumnElement[bool]:

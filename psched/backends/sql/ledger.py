@@ -21,7 +21,7 @@ from psched.backends.common.rows import (
     read_change,
     read_row,
 )
-from psched.backends.common.table_names import checked_name
+from psched.backends.common.table_checks import checked_name
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import MYSQL_OPTIONS, Dialect, ExactText, LongText, larger_of, now_ms
 from psched.backends.sql.paging import OrderedPages
@@ -213,7 +213,7 @@ class SqlLedger:
         return done
 
     def _trim_changes(self, connection: sa.Connection, age: int) -> None:
-        """Delete, of the next key, the changes before its last old change, and that change if it is a deletion."""
+        """Delete the changes of the next key that precede the last one older than `age`, and a deletion itself."""
         key = connection.execute(self._next_key, {"after_key": self._trim_after}).scalar()
         self._trim_after = "" if key is None else key
         version = None if key is None else connection.execute(self._version, {"of_key": key, "age": age}).scalar()

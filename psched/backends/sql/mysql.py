@@ -183,13 +183,13 @@ class MySQLDialect(Dialect):
             )
 
     @staticmethod
-    def code(error: BaseException) -> int:
+    def code(error: BaseException | None) -> int:
         """Return the code, 0 for the driver's own errors."""
-        arguments = getattr(error.orig if isinstance(error, DBAPIError) else error, "args", ())
+        arguments = getattr(error, "args", ())
         return arguments[0] if arguments and isinstance(arguments[0], int) else 0
 
     def fault(self, error: DBAPIError) -> Fault | None:
-        is_drivers_own = self.code(error) == 0 and isinstance(error, InterfaceError | OperationalError)
+        is_drivers_own = self.code(error.orig) == 0 and isinstance(error, InterfaceError | OperationalError)
         return Fault.LOST if is_drivers_own else super().fault(error)
 
     def is_refused(self, error: BaseException) -> bool:

@@ -139,15 +139,14 @@ class PostgreSQLDialect(Dialect):
             cursor.execute("; ".join(f"SET {name} = {value}" for name, value in settings.items()))
 
     @staticmethod
-    def code(error: BaseException) -> str | None:
+    def code(error: BaseException | None) -> str | None:
         """Return the SQLSTATE; psycopg 2 has it as `pgcode`."""
-        driver = error.orig if isinstance(error, DBAPIError) else error
-        state: str | None = getattr(driver, "sqlstate", None) or getattr(driver, "pgcode", None)
+        state: str | None = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
         return state
 
     def fault(self, error: DBAPIError) -> Fault | None:
         """Return the fault of `error`. Errors of connecting, such as a refused connection, have no SQLSTATE."""
-        state = self.code(error)
+        state = self.code(error.orig)
         if state is None:
             passes = isinstance(error, OperationalError) and not _is_turned_away(error)
             return Fault.LOST if passes else None

@@ -85,10 +85,9 @@ class SQLiteDialect(Dialect):
         return f"the folder {folder} of the SQLite file {found}; create or mount it, or name another"
 
     @staticmethod
-    def code(error: BaseException) -> int:
+    def code(error: BaseException | None) -> int:
         """Return the primary code, but the extended code of a broken constraint."""
-        driver = error.orig if isinstance(error, DBAPIError) else error
-        code: int = getattr(driver, "sqlite_errorcode", 0)
+        code: int = getattr(error, "sqlite_errorcode", 0)
         return code if code & 0xFF == sqlite3.SQLITE_CONSTRAINT else code & 0xFF
 
     def is_missing_table(self, error: DBAPIError) -> bool:

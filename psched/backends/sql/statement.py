@@ -236,7 +236,7 @@ _MOST_CHARACTERS = 500_000
 
 
 class BulkInsert:
-    """Inserts new rows of one table, built once for each choice of values that are given, and that rows share.
+    """INSERTs of new rows in one table: one for each set of columns that rows have, and have in common.
 
     The values that no row has are not sent, and the values that all rows share are sent once.
     """

@@ -1,4 +1,4 @@
-"""Names of tables, and what `psched doctor` says of one that cannot be written."""
+"""Checks of tables that all backends share: their names, and whether they can be written."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def checked_name(name: str) -> str:
 
 
 def unwritable(table: str, error: object) -> Finding:
-    """Return what `psched doctor` shows of a table that refuses to be written, as `error` says."""
+    """Return the finding on a table whose test write raised `error`."""
     return Finding(
         "writing",
         False,
