@@ -37,9 +37,15 @@ def new_table(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.fixture
-def bench(bare: Bench, databases: SharedDatabases, new_table: bool) -> Iterator[Bench]:
+def unchecked(request: pytest.FixtureRequest) -> bool:
+    """Whether the test writes what the table's CHECK constraints forbid: it is marked so."""
+    return request.node.get_closest_marker("unchecked") is not None
+
+
+@pytest.fixture
+def bench(bare: Bench, databases: SharedDatabases, new_table: bool, unchecked: bool) -> Iterator[Bench]:
     """Each kind of store on each database, on an empty table."""
-    with databases.made(bare, new_table):
+    with databases.made(bare, new_table, unchecked):
         yield bare
 
 

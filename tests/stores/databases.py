@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,7 +51,7 @@ class SharedDatabases:
         self._lab = lab
         self._urls: dict[str, str] = {}
         self._numbers = itertools.count()
-        self._kept: dict[tuple[type[Bench], str, str], list[SqlRows]] = {}
+        self._kept = defaultdict[tuple[type[Bench], str, str, bool], list[SqlRows]](list)
 
     def bench(self, type_: str, database: str, folder: Path) -> Bench:
         """Return a bench for a table that does not exist yet; SQLite's file is in `folder`."""
@@ -58,20 +59,21 @@ class SharedDatabases:
         return Bench(type_, url, f"schedules_{next(self._numbers)}")
 
     @contextlib.contextmanager
-    def made(self, bench: Bench, new: bool) -> Iterator[None]:
+    def made(self, bench: Bench, new: bool = False, unchecked: bool = False) -> Iterator[None]:
         """Give the bench an empty table: a new one, or an emptied table of an earlier test, which costs less.
 
-        Tests marked `new_table` look at plans: databases keep statistics of the rows that a table had.
+        Tests marked `new_table` look at plans: databases keep statistics of the rows that a table had. Tests marked
+        `unchecked` write what CHECK constraints forbid: they share the tables without these among themselves.
         """
-        kept = self._kept.setdefault((type(bench), bench.type, sa.make_url(bench.url).drivername), [])
-        if kept and not new:
+        kind = (type(bench), bench.type, sa.make_url(bench.url).drivername)
+        if not new and (kept := self._kept[*kind, unchecked]):
             bench.settle_on(kept.pop())
             bench.sql.empty()
         else:
             bench.make()
         yield
         if not new and isinstance(bench.rows, SqlRows) and bench.rows.as_made:
-            kept.append(bench.rows)
+            self._kept[*kind, bench.rows.unchecked].append(bench.rows)
 
     def _url(self, database: str) -> str:
         if database == MYSQLCLIENT:

@@ -79,7 +79,9 @@ class SqlRows:
         self.url = url
         self.table = table
         self.as_made = True
-        """Whether nothing has been done to the table but to its rows."""
+        """Whether nothing has been done to the table but to its rows, and by `spoil`."""
+        self.unchecked = False
+        """Whether `spoil` has dropped the table's CHECK constraints."""
         self._columns = columns
         self._beside = beside
         parsed = sa.make_url(url)
@@ -112,10 +114,10 @@ class SqlRows:
         quote = "`" if self.plain_url.get_backend_name() == "mysql" else '"'
         name, names = f"{quote}{column}{quote}", f"{quote}{self._columns.key}{quote}"
         update = sa.text(f"UPDATE {self.table} SET {name} = {value} WHERE {names} = :key")
-        if self.as_made:
+        if not self.unchecked:
             with self.connect() as connection:
                 self._lift_checks(connection)
-        self.as_made = False
+        self.unchecked = True
         try:
             with self.connect() as connection:
                 return connection.execute(update, {"key": key}).rowcount == 1
@@ -126,8 +128,10 @@ class SqlRows:
         """Drop the table's CHECK constraints, so that rows can be written that these forbid."""
         if connection.dialect.name != "sqlite":
             quote = connection.dialect.identifier_preparer.quote
-            for check in sa.inspect(connection).get_check_constraints(self.table):
-                connection.exec_driver_sql(f"ALTER TABLE {self.table} DROP CONSTRAINT {quote(str(check['name']))}")
+            checks = sa.inspect(connection).get_check_constraints(self.table)
+            drops = [f"DROP CONSTRAINT {quote(str(check['name']))}" for check in checks]
+            if drops:
+                connection.exec_driver_sql(f"ALTER TABLE {self.table} {', '.join(drops)}")
             return
         connection.exec_driver_sql("PRAGMA writable_schema = ON")
         made = connection.execute(sa.text("SELECT sql FROM sqlite_schema WHERE name = :name"), {"name": self.table})

@@ -15,6 +15,7 @@ from tests.stores.invalid_values import IN_SQL, SCHEDULE_COLUMNS, spoil
 OURS = [*(("rdb", database) for database in DATABASES), ("redis", "redis")]
 
 
+@pytest.mark.unchecked
 @pytest.mark.parametrize("bare", OURS, indirect=True, ids="-".join)
 @pytest.mark.parametrize("column", SCHEDULE_COLUMNS)
 def test_a_spoilt_column_stops_no_other_schedule(bench: Bench, column: str) -> None:

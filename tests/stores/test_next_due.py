@@ -31,7 +31,7 @@ def tasks(
     request: pytest.FixtureRequest, databases: SharedDatabases, tmp_path: Path, new_table: bool
 ) -> Iterator[QueueBench]:
     """Each kind of queue on each database."""
-    with made_bench(databases, *request.param, tmp_path, new_table) as bench:
+    with made_bench(databases, *request.param, tmp_path, new=new_table) as bench:
         yield bench
 
 

@@ -20,10 +20,10 @@ def open_bench(databases: SharedDatabases, type_: str, database: str, folder: Pa
 
 @contextlib.contextmanager
 def made_bench(
-    databases: SharedDatabases, type_: str, database: str, folder: Path, new_table: bool = False
+    databases: SharedDatabases, type_: str, database: str, folder: Path, **table: bool
 ) -> Iterator[QueueBench]:
-    """Open a bench on an empty table, and close it at the end."""
-    with contextlib.closing(open_bench(databases, type_, database, folder)) as bench, databases.made(bench, new_table):
+    """Open a bench on an empty table, and close it at the end. `table`: as `SharedDatabases.made` takes it."""
+    with contextlib.closing(open_bench(databases, type_, database, folder)) as bench, databases.made(bench, **table):
         yield bench
 
 
@@ -32,17 +32,17 @@ def bench(
     request: pytest.FixtureRequest, databases: SharedDatabases, tmp_path: Path, new_table: bool
 ) -> Iterator[QueueBench]:
     """Each kind of queue on each database."""
-    with made_bench(databases, *request.param, tmp_path, new_table) as bench:
+    with made_bench(databases, *request.param, tmp_path, new=new_table) as bench:
         yield bench
 
 
 @pytest.fixture(params=[*DATABASES, "redis"])
 def ours(
-    request: pytest.FixtureRequest, databases: SharedDatabases, tmp_path: Path, new_table: bool
+    request: pytest.FixtureRequest, databases: SharedDatabases, tmp_path: Path, new_table: bool, unchecked: bool
 ) -> Iterator[QueueBench]:
     """Each queue that is psched's own: `rdb` on each database, and `redis`."""
     type_ = "redis" if request.param == "redis" else "rdb"
-    with made_bench(databases, type_, request.param, tmp_path, new_table) as bench:
+    with made_bench(databases, type_, request.param, tmp_path, new=new_table, unchecked=unchecked) as bench:
         yield bench
 
 

@@ -17,6 +17,7 @@ from tests.stores.queue.bench import QueueBench, keys_in, row_of
 GOOD = {"good", "of a user"}
 
 
+@pytest.mark.unchecked
 @pytest.mark.parametrize("user", [None, "one"])
 @pytest.mark.parametrize("column", QUEUE_COLUMNS)
 def test_a_spoilt_column_stops_no_other_task(ours: QueueBench, column: str, user: str | None) -> None:
