@@ -26,7 +26,6 @@ class Shared(Protocol):
 
         Takes no lock, asks no database and raises nothing: a thread of the parent may have left any part half changed.
         """
-        ...
 
 
 class Closing(Protocol):
@@ -35,11 +34,9 @@ class Closing(Protocol):
     @property
     def fork_patience(self) -> float:
         """The seconds that a fork waits for work on the connections."""
-        ...
 
     def close_before_fork(self) -> None:
         """Close the idle connections. No thread begins work until the process has forked."""
-        ...
 
 
 class WorkLock:

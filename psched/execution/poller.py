@@ -330,10 +330,8 @@ class PollTimer:
 
     def worked(self) -> None:
         """Rows were found: poll again at once."""
-        self._next = self.clock()
         self._in_vain = 0
-        self._expects_row = self.checks_first = False
-        self.working = True
+        self.now()
 
     def now(self) -> None:
         self._next = self.clock()

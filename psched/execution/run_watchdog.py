@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
 from psched.clock import Clock, boottime
 from psched.errors import CancelRequestedError, ImmediateProcessStopError, PreemptedError
 from psched.execution.handler_thread import ActiveRun, ActiveRuns
 from psched.execution.periodic_thread import PeriodicThread
-
-log = logging.getLogger(__name__)
 
 _TICK = 0.2
 _LAST_MOMENT = 0.5

@@ -87,30 +87,24 @@ class Wakeup(Protocol):
     @property
     def proven(self) -> bool:
         """Whether notifications are known to arrive, so that polls may be rare. A pooler can suppress them."""
-        ...
 
     def listen(self, seconds: float) -> None:
         """Listen for at most about `seconds`; earlier notifications may be dropped. Waits for the server."""
-        ...
 
     def fileno(self) -> int:
         """Return the descriptor that is readable after a notification. Only while it listens."""
-        ...
 
     def is_notified(self) -> bool:
         """Return whether a notification came since the last call, or since `listen`. Never waits.
 
         After a notification, `listen` may have to be called again.
         """
-        ...
 
     def stop_listening(self) -> None:
         """Stop listening, so that a notification goes to an idle worker instead. Never waits or raises."""
-        ...
 
     def close(self) -> None:
         """Close its connection; idempotent."""
-        ...
 
 
 class AcquireOptions(NamedTuple):

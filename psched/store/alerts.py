@@ -60,19 +60,15 @@ class OverdueAlerts(Protocol):
 
     def overdue(self, limit: int) -> list[Overdue]:
         """Return up to `limit` overdue occurrences, reported or not, those longest overdue first."""
-        ...
 
     def unreported(self, limit: int) -> list[Overdue]:
         """Return up to `limit` overdue occurrences that were not reported and are not claimed."""
-        ...
 
     def claim(self, overdue: Overdue, seconds: float) -> bool:
         """Claim the right to report an occurrence within `seconds`. Return True for one caller at a time."""
-        ...
 
     def mark_reported(self, overdue: Overdue) -> None:
         """Record that the occurrence was reported."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +94,6 @@ class UnreportedFailures(Protocol):
 
     def claim(self, seconds: float) -> UnreportedFailure | None:
         """Return a failure that no other caller gets for `seconds`, or None."""
-        ...
 
     def mark_reported(self, failure: UnreportedFailure) -> None:
         """Delete a reported failure. Idempotent."""
-        ...

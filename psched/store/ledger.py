@@ -139,19 +139,15 @@ class Ledger(Protocol):
 
         An entry that stands for several occurrences counts by the first one.
         """
-        ...
 
     def changes(self, key: str) -> list[Change]:
         """Return the changes of a schedule's definition that are kept, the oldest first."""
-        ...
 
     def row_before(self, key: str, time: int, version: int) -> LedgerRow | None:
         """Return the last entry by this definition of `key` whose first occurrence comes before `time`, or None."""
-        ...
 
     def keys(self) -> Iterator[str]:
         """Yield the keys with recorded changes, also of deleted schedules, in order."""
-        ...
 
     def trim(self, retention: float, count: int, limit: int, key: str | None) -> bool:
         """Delete about `limit` entries older than `retention` seconds, and of `key` those before its last `count`.
@@ -159,4 +155,3 @@ class Ledger(Protocol):
         Also delete changes of one key that are so old that no recorded entry ran by them. Return True if there may be
         more to delete. Safe to call concurrently.
         """
-        ...

@@ -24,15 +24,12 @@ class Nodes(Protocol):
 
     def announce(self, name: str, section: str, types: str) -> None:
         """Record that a node is alive, with its encoded `TypeFilter`. One statement, except for the first call."""
-        ...
 
     def withdraw(self, name: str) -> None:
         """Remove a node that stops."""
-        ...
 
     def alive(self) -> list[Node]:
         """Return the nodes that were seen within the last `ALIVE` seconds."""
-        ...
 
 
 def read_node(name: str, section: str, types: str, age: float) -> Node | None:
