@@ -2,9 +2,16 @@
 
 from psched.application.app import App
 from psched.application.dispatch import Dispatch
-from psched.application.handler import Base, Decider, DefaultDecider, UndefinedDecisionError
+from psched.application.handler import (
+    Application,
+    Base,
+    Decider,
+    DefaultDecider,
+    Handler,
+    Router,
+    UndefinedDecisionError,
+)
 from psched.application.loader import ApplicationSpec, load
-from psched.application.routing import Application, Handler, Router
 
 __all__ = [
     "App",

@@ -8,8 +8,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from psched.application.event_loop import EventLoops
-from psched.application.handler import FunctionHandler, TaskFunction
-from psched.application.routing import HandlerFactory, Router, check_pattern
+from psched.application.handler import FunctionHandler, HandlerFactory, Router, TaskFunction, check_pattern
 from psched.backoff import Backoff, check_attempts, check_wait
 from psched.errors import ConfigError
 from psched.store.type_filter import Pattern, matches

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Collection
 from typing import ClassVar, cast
 
+from psched.application.handler import HandlerFactory, Router, Routes, check_pattern
 from psched.application.loader import find, import_module
-from psched.application.routing import HandlerFactory, Router, Routes, check_pattern
 from psched.errors import ConfigError
 from psched.store.type_filter import Pattern, matches
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeGuard
 
-from psched.application.routing import Application, Router
+from psched.application.handler import Application, Router
 from psched.config.validators import is_file
 from psched.error_text import did_you_mean
 from psched.errors import ConfigError

@@ -29,7 +29,7 @@ from typing import Annotated, Any, ClassVar
 from attrs import Factory, frozen
 
 from psched.application import Base, Dispatch
-from psched.application.routing import Routes
+from psched.application.handler import Routes
 from psched.config.structuring import Check
 from psched.error_text import exception_line
 from psched.handlers.options import flag, list_of, mapping_of, number, read, seconds, text

@@ -9,8 +9,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from psched.application.event_loop import CancellableRun, EventLoops
-from psched.application.handler import Base
-from psched.application.routing import HandlerFactory, Router
+from psched.application.handler import Base, HandlerFactory, Router
 from psched.errors import NotFoundError, ScheduleError
 from psched.queue.queue import checked_task
 from psched.scheduler.jobs import JobData

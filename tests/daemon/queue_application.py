@@ -9,7 +9,7 @@ import time
 from app import trace
 
 from psched.application import App, Dispatch
-from psched.application.routing import HandlerFactory
+from psched.application.handler import HandlerFactory
 from psched.task import Task
 
 app = App()

@@ -8,7 +8,7 @@ from typing import ClassVar
 import pytest
 
 from psched.application import App, Base, Dispatch
-from psched.application.routing import Application, HandlerFactory
+from psched.application.handler import Application, HandlerFactory
 from psched.handlers.command import Command
 from psched.handlers.enqueue import Enqueue
 from psched.store.type_filter import TypeFilter, mismatch
