@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from selectors import EVENT_READ, BaseSelector
 
@@ -127,7 +128,7 @@ class ProcessTable:
         try:
             pid = os.fork()
             if pid == 0:
-                self._run_child(pipe, lambda: child_main(name, settings, child_pipe, self.log_file, make))
+                self._run_child(pipe, partial(child_main, name, settings, child_pipe, self.log_file, make))
         except OSError:
             pipe.close()
             raise

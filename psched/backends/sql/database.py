@@ -169,10 +169,15 @@ class Database:
             joined = self._joined(connection, statement, then, values)
             if joined is not None:
                 return joined
-        steps: list[Callable[[], object]] = [] if then is None else [partial(then.execute, connection, values)]
-        if also is not None:
-            steps.append(partial(also, connection))
-        return self.change_rows(connection, 1, partial(statement.execute, connection, values), *steps)
+        if then is None and also is None:
+            return statement.execute(connection, values) == 1
+        with self.transaction(connection):
+            done = statement.execute(connection, values) == 1
+            if done and then is not None:
+                then.execute(connection, values)
+            if done and also is not None:
+                also(connection)
+        return done
 
     def _joined(
         self, connection: Connection, statement: Statement, then: Statement, values: Mapping[str, Any]

@@ -54,15 +54,6 @@ class ExactText(String):
     """Text compared byte by byte: case, accents and trailing spaces differ. Four-byte UTF-8 fits."""
 
 
-class UndecodableText(bytes):
-    """Stored text of SQLite that is no UTF-8. It differs from a BLOB of the same bytes."""
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, UndecodableText) and super().__eq__(other)
-
-    __hash__ = bytes.__hash__
-
-
 class LongText(Text):
     """Text of at least 15 MB."""
 

@@ -11,9 +11,8 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import GenericFunction
 
-from psched.backends.common.rows import BATCH
+from psched.backends.common.rows import BATCH, UndecodableText
 from psched.backends.sql.database import Database
-from psched.backends.sql.dialect import UndecodableText
 from psched.payload import MAX_BATCH_SIZE, count_within
 
 

@@ -18,7 +18,8 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 
-from psched.backends.sql.dialect import Dialect, UndecodableText, now_ms
+from psched.backends.common.rows import text_or_bytes
+from psched.backends.sql.dialect import Dialect, now_ms
 from psched.backends.sql.statement import given_rows
 from psched.errors import ConfigError
 
@@ -63,7 +64,7 @@ class SQLiteDialect(Dialect):
         return {"creator": lambda: self._connect("rw")}
 
     def prepare(self, connection: Any) -> None:
-        connection.text_factory = _text
+        connection.text_factory = text_or_bytes
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
 
@@ -128,14 +129,3 @@ class SQLiteDialect(Dialect):
         return sqlite3.connect(
             path, timeout=self.timeouts.lock, isolation_level=None, check_same_thread=False, uri=not self.ephemeral
         )
-
-
-def _text(stored: bytes) -> str | bytes:
-    """Return a stored text, or its bytes if they are no UTF-8, which the driver would refuse with the whole answer.
-
-    As fast as the driver's own conversion (3.2 against 4.0 microseconds for a row of five texts, 2026-11-22).
-    """
-    try:
-        return stored.decode()
-    except UnicodeDecodeError:
-        return UndecodableText(stored)
