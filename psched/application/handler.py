@@ -117,7 +117,7 @@ class Base:
         return self.decider(self).decide(decision, **options)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class FunctionHandler(Base):
     """Runs one function on one task. `finish`: whether returning finishes the task."""
 

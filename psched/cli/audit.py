@@ -5,11 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Any
 
 import click
 
-from psched.cli.formatting import json_lines, printable, with_local_times, write
+from psched.cli.formatting import Fields, json_lines, printable, with_local_times, write
 from psched.cli.options import MOMENT, Chosen, When, common_options, seconds
 from psched.cli.sections import opened
 from psched.clock import local_time
@@ -70,7 +69,7 @@ def audit(chosen: Chosen, keys: tuple[str, ...], since: When, until: When | None
     return 0 if all(proved) else 1
 
 
-def _object(verdict: Verdict) -> dict[str, Any]:
+def _object(verdict: Verdict) -> Fields:
     """Return the `--json` object of a verdict. Later versions keep its names and meanings."""
     counts = ("expected", "ran", "extra_runs", "skipped", "running", "pending", "failed", "missing")
     return {
@@ -84,7 +83,7 @@ def _object(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _violation_object(found: Violation) -> dict[str, Any]:
+def _violation_object(found: Violation) -> Fields:
     fields = asdict(found)
     return with_local_times(fields | fields.pop("why"), ("time",))
 

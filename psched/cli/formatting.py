@@ -20,7 +20,7 @@ _SAMPLE = 200
 _MIN_WIDTH = 5
 _MULTILINE = ("last_error",)
 
-Row = dict[str, Any]
+Fields = dict[str, Any]
 """The fields of a row by name, as in JSON."""
 
 Shown = Callable[[float], str]
@@ -33,12 +33,12 @@ def write(lines: Iterable[str]) -> None:
 
 
 def write_rows(
-    rows: Iterable[Row],
+    rows: Iterable[Fields],
     times: Collection[str],
     columns: Mapping[str, int],
     *,
     as_json: bool,
-    listed: Callable[[Row], Row],
+    listed: Callable[[Fields], Fields],
     uncut: Collection[str] = (),
 ) -> None:
     """Print the rows as they are read: as one JSON array, or as a table with a header and the number of rows.
@@ -65,12 +65,12 @@ def write_rows(
     write([f"{count} entries."])
 
 
-def write_object(row: Row, times: Iterable[str]) -> None:
+def write_object(row: Fields, times: Iterable[str]) -> None:
     """Print one row as JSON."""
     write([json_line(with_local_times(row, times))])
 
 
-def write_fields(row: Row, times: Collection[str]) -> None:
+def write_fields(row: Fields, times: Collection[str]) -> None:
     """Print a line for each value that is neither None nor false. `times`: the names of unix seconds."""
     for name, value in row.items():
         if value is None or value is False:
@@ -105,7 +105,7 @@ def fields_of(value: Any) -> dict[str, Any]:
     return {field.name: getattr(value, field.name) for field in fields(value)}
 
 
-def with_local_times(row: Row, times: Iterable[str]) -> Row:
+def with_local_times(row: Fields, times: Iterable[str]) -> Fields:
     """Return the fields with `NAME_local` in ISO 8601 for each of the `times`."""
     return row | {f"{name}_local": local_iso(row[name]) for name in times}
 

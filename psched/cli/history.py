@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from itertools import chain
-from typing import Any
 
 import click
 
-from psched.cli.formatting import fields_of, write_rows
+from psched.cli.formatting import Fields, fields_of, write_rows
 from psched.cli.options import MOMENT, Chosen, When, common_options
 from psched.cli.sections import opened
 from psched.clock import local_time
@@ -76,16 +75,16 @@ def _is_within(time: float, first: float | None, last: float | None) -> bool:
     return (first is None or time >= first) and (last is None or time <= last)
 
 
-def _settled(row: LedgerRow) -> dict[str, Any]:
+def _settled(row: LedgerRow) -> Fields:
     """Return the `--json` object of a ledger entry. Later versions keep its names and meanings."""
     fields = {"key": row.key, "scheduled_time": row.scheduled_time} | fields_of(row)
     del fields["version"]
     return fields
 
 
-def _unsettled(row: ScheduleRow) -> dict[str, Any]:
+def _unsettled(row: ScheduleRow) -> Fields:
     """Return the `--json` object of a failing occurrence, with the names of a ledger entry."""
-    fields: dict[str, Any] = {"key": row.key, "scheduled_time": row.next_time}
+    fields: Fields = {"key": row.key, "scheduled_time": row.next_time}
     fields |= dict.fromkeys(("started", "ended", "detail", "last", "fence", "reckoning"))
     fields |= {"attempts": row.attempts, "node": row.node, "previous": row.previous, "error": row.last_error}
     fields |= {"extra": row.is_extra, "count": 1}
@@ -93,7 +92,7 @@ def _unsettled(row: ScheduleRow) -> dict[str, Any]:
     return fields
 
 
-def _listed(entry: dict[str, Any]) -> dict[str, Any]:
+def _listed(entry: Fields) -> Fields:
     details = [] if entry["detail"] is None else [entry["detail"]]
     if entry["last"] is not None:
         details.append(f"{entry['count'] or 'many'} up to {local_time(entry['last'])}")

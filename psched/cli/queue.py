@@ -8,7 +8,7 @@ from typing import Any
 import click
 from attrs import evolve
 
-from psched.cli.formatting import Row, write_fields, write_object, write_rows
+from psched.cli.formatting import Fields, write_fields, write_object, write_rows
 from psched.cli.options import UNIX_TIME, Chosen, common_options, count, parse_data
 from psched.cli.sections import key_command, opened_queue, opened_section, required_section
 from psched.cli.unrunnable_rows import LeftToRuby, warn_unless_routed
@@ -62,14 +62,14 @@ def list_(chosen: Chosen, status: str | None, type: str | None, user: str | None
         left.note(tasks.store)
 
 
-def _fields(row: TaskRow) -> Row:
+def _fields(row: TaskRow) -> Fields:
     """Return the fields of `--json`. Later versions keep their names and meanings."""
     fields = row._asdict()
     fields["timeout"] = fields.pop("due")
     return fields
 
 
-def _listed(row: Row) -> Row:
+def _listed(row: Fields) -> Fields:
     is_pending = row["cancel_requested"] and row["timeout"] is not None
     return row | {"status": "cancel_requested"} if is_pending else row
 

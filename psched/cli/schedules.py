@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from psched.cli.formatting import Row, fields_of, printable, span, write, write_fields, write_object, write_rows
+from psched.cli.formatting import Fields, fields_of, printable, span, write, write_fields, write_object, write_rows
 from psched.cli.options import NO_BOUND, UNIX_TIME, WHOLE_TIME, Chosen, common_options, count, parse_data, seconds
 from psched.cli.sections import key_command, opened, opened_section
 from psched.cli.unrunnable_rows import LeftToRuby, warn_unless_routed
@@ -109,7 +109,7 @@ def list_(chosen: Chosen, layout: str) -> None:
         left.note(schedules.store)
 
 
-def _fields(row: ScheduleRow, state: ScheduleState) -> Row:
+def _fields(row: ScheduleRow, state: ScheduleState) -> Fields:
     """Return the fields of `--json`. Later versions keep their names and meanings."""
     fields = {"key": row.key, "type": row.type, **fields_of(row.rule)}
     fields |= {name: getattr(row, name) for name in ("next_time", "next_run_time", "data", "status")}
@@ -118,16 +118,16 @@ def _fields(row: ScheduleRow, state: ScheduleState) -> Row:
     return fields | fields_of(row.policy) | {"paused": row.paused, "regular_time": row.regular_time}
 
 
-def _listed(row: Row) -> Row:
+def _listed(row: Fields) -> Fields:
     return _shown(row) | {"state": _state_text(row)}
 
 
-def _shown(row: Row) -> Row:
+def _shown(row: Fields) -> Fields:
     """Return the fields for people: the next run of a paused schedule has no time."""
     return row | {"next_run_time": "paused"} if row["paused"] else row
 
 
-def _state_text(row: Row) -> str:
+def _state_text(row: Fields) -> str:
     """Return the state as `failing (next: attempt 3, 2 h late): ValueError: it broke`."""
     facts = _attempt_text(row)
     if row["overdue"]:
@@ -138,7 +138,7 @@ def _state_text(row: Row) -> str:
     return text if row["last_error"] is None else f"{text}: {error_summary(row['last_error'])}"
 
 
-def _attempt_text(row: Row) -> list[str]:
+def _attempt_text(row: Fields) -> list[str]:
     """Return the running or next attempt, by its number in the log; nothing for the first attempt."""
     attempts = row["attempts"]
     if row["state"] == RUNNING:
@@ -180,7 +180,7 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _current(schedules: ScheduleCollection, key: str) -> Row:
+def _current(schedules: ScheduleCollection, key: str) -> Fields:
     row = schedules[key].metadata()
     return _fields(row, schedules.state(row, schedules.store.now()))
 
