@@ -133,9 +133,9 @@ class SectionPoller:
         """Prepare a pause. If the listener is idle, poll again first, since a poll starts the listener."""
         if self._timer.pause() > 0:
             self.member.extend()
-        if self._failures or (self._is_standby and self.member.taken):
+        if self._failures or (self._is_standby and self.member.participates):
             return
-        if self._listener.can_listen or not self.member.taken:
+        if self._listener.can_listen or not self.member.participates:
             self._timer.check_now()
 
     def ignore_wakeups(self) -> None:

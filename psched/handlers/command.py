@@ -1,7 +1,7 @@
 """Runs programs, so that a crontab can be replaced without Python: `-r psched.handlers.command Command`. In children.
 
 **Every user who may write the table can run any program as the user of this daemon**, with its environment and with the
-passwords that the configuration takes from there. That is why this application is never loaded unless it is named.
+passwords that the configuration takes from there. Therefore this application is loaded only if it is named.
 
 It handles tasks of the type `command`, and of each type that begins with `command.`. Their data is
 
@@ -12,9 +12,9 @@ and, if wanted, `cwd` (an absolute folder), `env` (added to the daemon's own), `
 (default `[0]`). The program reads from /dev/null, has a process group of its own, and in its environment `PSCHED_KEY`,
 `PSCHED_TYPE`, `PSCHED_SCHEDULED_TIME` (unix seconds), `PSCHED_ATTEMPT` and, where the store has fences, `PSCHED_FENCE`.
 
-Exit status, duration and the last lines of the output are logged. Any other exit status is an error, as is data that
-cannot be used: the task is retried after `retry_wait`. When the program ends, the processes left in its group get
-SIGTERM, then SIGKILL. A process that has moved to another session gets neither.
+Exit status, duration and the last lines of the output are logged. After an exit status that is not one of
+`ok_exit_codes`, or with data that cannot be used, the task is retried after `retry_wait`. When the program ends, the
+processes left in its group get SIGTERM, then SIGKILL. A process that has moved to another session gets neither.
 """
 
 from __future__ import annotations

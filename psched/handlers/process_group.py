@@ -23,8 +23,8 @@ _GUARD = "trap '' TERM; read -r end || kill -s KILL 0"
 class ProcessGroup:
     """A process group, led by a small guard process that kills the group when the worker is gone.
 
-    Without the guard a program would survive a worker that was killed, and run beside the next attempt. The guard also
-    keeps the number of the group from being used again.
+    Without the guard a program would survive a worker that was killed, and run beside the next attempt. While the guard
+    lives, the system gives the number of the group to no other.
     """
 
     def __init__(self) -> None:

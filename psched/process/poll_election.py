@@ -47,7 +47,7 @@ class SoleMember:
     """The membership of a poller without siblings, which always polls itself; base class of `ElectionMember`."""
 
     @property
-    def taken(self) -> bool:
+    def participates(self) -> bool:
         """Whether this child leads, or is on standby and can be woken."""
         return True
 
@@ -79,10 +79,10 @@ class SoleMember:
     def wake_sibling(self) -> None:
         """Wake a sibling to lead while the row that is due soon runs here."""
 
-    def leave(self, taken: int = 0) -> None:
+    def leave(self, batch: int = 0) -> None:
         """Neither lead nor be woken, as there are tasks to run. Wake a sibling to lead.
 
-        `taken`: the size of a full batch; more siblings are woken for the rows behind the batch.
+        `batch`: the size of a full batch; more siblings are woken for the rows behind it.
         """
 
     def wake_reason(self) -> WakeReason | None:
@@ -109,7 +109,7 @@ class ElectionMember(SoleMember):
         self.leave()  # its predecessor in this slot is dead
 
     @property
-    def taken(self) -> bool:
+    def participates(self) -> bool:
         return self._election.read(self._member) != 0
 
     @property
@@ -155,21 +155,21 @@ class ElectionMember(SoleMember):
         self._read = 0
 
     def wake_sibling(self) -> None:
-        """Wake a sibling while this child leads, at most once an interval, so that a standby process boots."""
+        """Wake a sibling while this child leads, at most once an interval: a standby process boots."""
         now = self._clock()
         if now >= self._alert_at:
             self._alert_at = now + self._interval
             self._wake(_LEAD, 1)
 
-    def leave(self, taken: int = 0) -> None:
+    def leave(self, batch: int = 0) -> None:
         """A wake-up that has come is passed on, read or not."""
         led = not self._is_no_leader
         self._extend_at = math.inf
         self._election.write(self._member, 0.0)
         woken_for = self._election.read_reasons(self._member) + self._read
         self._read = 0
-        if taken or woken_for >= _WORK:
-            self._wake(_WORK, max(2 * taken, 1))
+        if batch or woken_for >= _WORK:
+            self._wake(_WORK, max(2 * batch, 1))
         elif led or woken_for:
             self._wake(_LEAD, 1)
 

@@ -51,7 +51,7 @@ class AlreadyRunningError(PidFileError):
 
 
 class _EndedError(Exception):
-    """No other process holds the lock, or not any more."""
+    """No other process holds the lock (any more)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +216,7 @@ def _locked_by_other(path: Path) -> Iterator[int]:
 
 
 def _lines(descriptor: int) -> tuple[str, str]:
-    """Return the first two lines; an older and longer text may have left more lines behind them."""
+    """Return the first two lines. Others are the rest of a longer text, which `write` has not cut off yet."""
     text = os.pread(descriptor, _LARGEST, 0).decode("utf-8", "replace")
     pid, _, rest = text.partition("\n")
     return pid.strip(), rest.partition("\n")[0]

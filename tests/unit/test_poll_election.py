@@ -175,14 +175,14 @@ def test_a_file_that_a_handler_has_opened_in_place_of_a_bell_is_left_alone(sibli
 def test_where_there_may_be_more_than_was_taken_others_are_called_for_it_the_keeper_too(siblings: Siblings) -> None:
     siblings.members[1].lead()
     siblings.rest(3, 4)
-    siblings.members[0].leave(taken=1)
+    siblings.members[0].leave(batch=1)
     assert [member.wake_reason() for member in siblings.members] == [
         None,
         "work",
         "work",
         None,
     ]
-    siblings.members[0].leave(taken=500)
+    siblings.members[0].leave(batch=500)
     assert [member.wake_reason() for member in siblings.members] == [None, *["work"] * 3]
 
 
@@ -228,7 +228,7 @@ def test_a_newborn_child_does_not_speak_for_its_predecessor(siblings: Siblings) 
     siblings.members[0].lead()
     siblings.members[0] = siblings.sit(1)
     assert siblings.rest(2) == [None]
-    assert not siblings.members[0].taken
+    assert not siblings.members[0].participates
 
 
 def test_what_cannot_be_a_word_of_a_child_is_not_relied_on(siblings: Siblings) -> None:

@@ -167,7 +167,7 @@ def test_a_database_that_refuses_the_user_is_asked_less_and_less_often_by_one_ch
 
         left = False
 
-        def leave(self, taken: int = 0) -> None:
+        def leave(self, batch: int = 0) -> None:
             self.left = True
 
     lone.poller.member = member = Kept()
