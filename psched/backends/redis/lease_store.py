@@ -130,7 +130,7 @@ class RedisLeaseStore(LeaseStore):
         return [_renewed(lease, answer) for lease, (answer, _) in zip(leases, answers, strict=True)]
 
     def release(self, lease: Lease, until: float) -> None:
-        only(self._settle_many("release_many", RELEASED, [lease], until, common=[""]))
+        only(self._settle_many("release", RELEASED, [lease], until, common=[""]))
 
     def retry_many(self, retries: Sequence[Retry], until: float) -> list[ScheduleError | None]:
         words: list[list[Argument]] = [

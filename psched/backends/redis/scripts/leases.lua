@@ -147,9 +147,9 @@ for place = 3, #ARGV, 2 do
 end
 return renewed
 
---- script KIND/release_many: common, KIND, leases
--- Makes leased rows due now and does not count the attempts. ARGV: the due time of a schedule that is paused by now (''
--- for now), then pairs of key and lease. Returns the answers of `settle_each`.
+--- script KIND/release: common, KIND, leases
+-- Makes a leased row due now and does not count the attempt. ARGV: the due time if it is a schedule that is paused by
+-- now ('' for now in any case), key, lease. Returns the answer of `settle_each` as its only one.
 local due_when_paused = tonumber(ARGV[1])
 return settle_each(2, 2, function(key, row, lease)
   increment(row, 'attempts', -1)
