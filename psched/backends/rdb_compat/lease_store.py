@@ -89,7 +89,7 @@ class CompatLeaseStore(SqlStore):
     def __init__(self, database: Database, table: Table, maker: str, occurrence: ColumnElement[Any]) -> None:
         """Connects to nothing yet.
 
-        `maker`: the original. `occurrence`: an SQL expression on a row whose value changes when its run is finished.
+        `maker`: PerfectSched or PerfectQueue. `occurrence`: an SQL expression that changes when a run is finished.
         """
         super().__init__(database, Schema(database, table, "id", maker))
         self._table = table

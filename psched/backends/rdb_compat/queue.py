@@ -48,19 +48,19 @@ from psched.store import StoreSettings, TaskStore, only
 log = logging.getLogger(__name__)
 
 _RETIRED = 1_000_000_000
-"""Seconds by which the timeouts of finished rows lie back."""
+"""Seconds subtracted from the timeout of a finished row."""
 
 _FIRST_TIMEOUT = 1_300_000_000
 """No worker acquires rows with this timeout or earlier."""
 
 _FINISHED = {"created_at": None}
-"""The columns of a finished row that are known before."""
+"""The column by which a finished row is recognised."""
 
 
 class CompatTaskStore(CompatLeaseStore, TaskStore):
     """`TaskStore` on a table that Ruby clients and workers may share.
 
-    The occurrence is 1 for a finished row, else 0. A finish leaves no other certain trace.
+    The occurrence of a fence is 1 for a finished row, else 0: no other column shows for certain that a run is finished.
     """
 
     _kind = "task"
