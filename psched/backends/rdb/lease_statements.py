@@ -6,29 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    BindParameter,
-    ColumnElement,
-    Integer,
-    Select,
-    String,
-    Table,
-    Update,
-    and_,
-    bindparam,
-    case,
-    cast,
-    func,
-    literal,
-    literal_column,
-    null,
-    or_,
-    select,
-    tuple_,
-    union_all,
-    update,
-)
+import sqlalchemy as sa
 
 from psched.backends.common.lease_history import MOST_CHARACTERS, RELEASED, RETRIED
 from psched.backends.common.rows import AHEAD, AHEAD_AGAIN, EXPIRED, RUNNING, WAITING
@@ -40,40 +18,44 @@ from psched.payload import MAX_BATCH_SIZE
 _LONGEST_BACKOFF = 30
 """The most doublings of the wait after crashes: more would overflow."""
 
-LEASE_TYPES = {"key": ExactText(255), "fence": BigInteger(), "claim": BigInteger()}
+LEASE_TYPES = {"key": ExactText(255), "fence": sa.BigInteger(), "claim": sa.BigInteger()}
 """Values and types that a bulk statement takes of each lease."""
 
 _RETRY_TYPES = {
     **LEASE_TYPES,
-    "wait": BigInteger(),
+    "wait": sa.BigInteger(),
     "error": LongText(),
-    "seen_version": BigInteger(),
-    "uncounted": Integer(),
+    "seen_version": sa.BigInteger(),
+    "uncounted": sa.Integer(),
 }
 
 
-def constant(value: str | int) -> ColumnElement[Any]:
+def constant(value: str | int) -> sa.ColumnElement[Any]:
     """Return a value as part of the statement's text, so that it is not sent at each call."""
-    return literal_column(f"'{value}'", String) if isinstance(value, str) else literal_column(str(value), BigInteger)
+    return (
+        sa.literal_column(f"'{value}'", sa.String)
+        if isinstance(value, str)
+        else sa.literal_column(str(value), sa.BigInteger)
+    )
 
 
-def one_more(column: ColumnElement[int], most: int = 2**31 - 1) -> ColumnElement[int]:
+def one_more(column: sa.ColumnElement[int], most: int = 2**31 - 1) -> sa.ColumnElement[int]:
     """Return `column` + 1, but at most `most`: an overflow in one row would fail the statement for all rows."""
-    return case((column < constant(most), column + constant(1)), else_=column)
+    return sa.case((column < constant(most), column + constant(1)), else_=column)
 
 
-def size_column(table: Table) -> ColumnElement[int]:
+def size_column(table: sa.Table) -> sa.ColumnElement[int]:
     """Return the bytes of a row's data as `size`. An invalid size counts as a whole batch."""
     size = table.c.size
     is_usual = size.between(constant(0), constant(MAX_BATCH_SIZE))
-    return case((is_usual, size), else_=constant(MAX_BATCH_SIZE)).label("size")
+    return sa.case((is_usual, size), else_=constant(MAX_BATCH_SIZE)).label("size")
 
 
 _NOW = now_ms()
 """The clock of a statement on one row; statements on many rows use `now_once`."""
 
 
-def next_fence(table: Table, now: ColumnElement[int] = _NOW) -> ColumnElement[int]:
+def next_fence(table: sa.Table, now: sa.ColumnElement[int] = _NOW) -> sa.ColumnElement[int]:
     """Return the fence of the next lease: larger than the last fence, and at least the clock in milliseconds.
 
     The clock keeps fences unique after a failover to a server that lost the last acquires.
@@ -81,9 +63,11 @@ def next_fence(table: Table, now: ColumnElement[int] = _NOW) -> ColumnElement[in
     return larger_of(one_more(table.c.fence, 2**63 - 1), now)
 
 
-def has_no_run(table: Table) -> ColumnElement[bool]:
+def has_no_run(table: sa.Table) -> sa.ColumnElement[bool]:
     """Return the condition that no run is recorded as begun under a row's lease, which may have expired."""
-    return and_(table.c.status == constant(RUNNING), table.c.taken_ahead.in_([constant(AHEAD), constant(AHEAD_AGAIN)]))
+    return sa.and_(
+        table.c.status == constant(RUNNING), table.c.taken_ahead.in_([constant(AHEAD), constant(AHEAD_AGAIN)])
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,23 +78,23 @@ class TypesShape:
     apart: bool
 
 
-def among_types(dialect: type[Dialect], table: Table, types: TypesShape, number: int = 0) -> ColumnElement[bool]:
+def among_types(dialect: type[Dialect], table: sa.Table, types: TypesShape, number: int = 0) -> sa.ColumnElement[bool]:
     """Return the condition that a row has one of the wanted types; with `types.apart` the type :type_<number>.
 
     Unless `types.apart` no index on the type is used, and the types are one parameter; on MariaDB and MySQL, whose
     planners would join it, one parameter per type.
     """
     if types.apart:
-        return table.c.type == bindparam(f"type_{number}", type_=table.c.type.type)
+        return table.c.type == sa.bindparam(f"type_{number}", type_=table.c.type.type)
     in_no_index = table.c.type.concat(constant(""))
     if dialect.groups_by_index:
         return in_no_index.in_(_type_parameters(table, types))
-    return dialect.among(in_no_index, select(wanted_types(table).c.wanted_type))
+    return dialect.among(in_no_index, sa.select(wanted_types(table).c.wanted_type))
 
 
-def _type_parameters(table: Table, types: TypesShape) -> list[BindParameter[str]]:
+def _type_parameters(table: sa.Table, types: TypesShape) -> list[sa.BindParameter[str]]:
     """Return :type_0, :type_1, and so on, for the wanted types."""
-    return [bindparam(f"type_{number}", type_=table.c.type.type) for number in range(types.count)]
+    return [sa.bindparam(f"type_{number}", type_=table.c.type.type) for number in range(types.count)]
 
 
 class LeaseStatements:
@@ -120,44 +104,44 @@ class LeaseStatements:
     a column (`due`, `crashes`, `status`) before it writes that column.
     """
 
-    def __init__(self, dialect: type[Dialect], table: Table, *scope: ColumnElement[bool]) -> None:
+    def __init__(self, dialect: type[Dialect], table: sa.Table, *scope: sa.ColumnElement[bool]) -> None:
         """`scope`: conditions on due rows, for an index on their columns followed by due and key."""
         self._dialect = dialect
         self._table = table
         self._scope = scope
         flags = [name for name in ("cancel_requested", "paused_from", "paused_until") if name in table.c]
         self._lease = [table.c[name] for name in ("key", "fence", "due", "claim", "nonce", *flags)]
-        self._ended = {"status": constant(WAITING), "holder": null()}
+        self._ended = {"status": constant(WAITING), "holder": sa.null()}
         self._is_running = table.c.status == constant(RUNNING)
         # The key finds the row. With statistics of an idle table a planner would read all rows of the holder.
-        in_no_index = func.coalesce(table.c.holder, constant(""))
-        self._is_holder = in_no_index == bindparam("lease_holder", type_=table.c.holder.type)
+        in_no_index = sa.func.coalesce(table.c.holder, constant(""))
+        self._is_holder = in_no_index == sa.bindparam("lease_holder", type_=table.c.holder.type)
         self.claimed = [table.c[name] for name in table.info["claimed"]]
-        self.read = select(*table.c).where(table.c.key == bindparam("lease_key"))
+        self.read = sa.select(*table.c).where(table.c.key == sa.bindparam("lease_key"))
         without_data = [column for column in table.c if column is not table.c.data]
-        of_keys = table.c.key.in_(bindparam("keys", expanding=True))
-        self.read_many = select(*without_data).where(of_keys)
+        of_keys = table.c.key.in_(sa.bindparam("keys", expanding=True))
+        self.read_many = sa.select(*without_data).where(of_keys)
         self.release = BulkUpdate(LEASE_TYPES, self._releasing)
         self.retry = BulkUpdate(_RETRY_TYPES, self._retrying)
         held = (of_keys, self._is_holder, self._is_running)
-        self.held = select(*self._lease).where(*held)
+        self.held = sa.select(*self._lease).where(*held)
         self.extend = self._extending(held)
         self.extend_begun = self._extending(held, taken_ahead=0)
         undone = {**self._ended, "due": table.c.ready, "attempts": table.c.attempts - 1, "updated": now_ms()}
-        lost = table.c.holder == bindparam("claimer"), table.c.claim.in_(bindparam("claims", expanding=True))
-        self.undo = update(table).where(*lost, self._is_running).values(undone)
+        lost = table.c.holder == sa.bindparam("claimer"), table.c.claim.in_(sa.bindparam("claims", expanding=True))
+        self.undo = sa.update(table).where(*lost, self._is_running).values(undone)
         """Restores the rows of the acquires numbered :claims of :claimer, whose answers were lost."""
         self.give_back = self._giving_back()
 
-    def writing(self, row: GivenColumns, now: ColumnElement[int], **values: Any) -> Update:
+    def writing(self, row: GivenColumns, now: sa.ColumnElement[int], **values: Any) -> sa.Update:
         """Return the UPDATE that writes `values` to each row under the lease in `row`; the holder is :lease_holder."""
         c = self._table.c
         lease = (c.key == row["key"], c.fence == row["fence"], c.claim == row["claim"])
-        return update(self._table).where(*lease, self._is_holder, self._is_running).values(updated=now, **values)
+        return sa.update(self._table).where(*lease, self._is_holder, self._is_running).values(updated=now, **values)
 
     def settling(
-        self, row: GivenColumns, now: ColumnElement[int], outcome: str | ColumnElement[str], **values: Any
-    ) -> Update:
+        self, row: GivenColumns, now: sa.ColumnElement[int], outcome: str | sa.ColumnElement[str], **values: Any
+    ) -> sa.Update:
         """Return the UPDATE that ends the leases with `outcome` and writes `values`.
 
         The column `endings` is described in `backends.common.lease_history`.
@@ -165,11 +149,11 @@ class LeaseStatements:
         c = self._table.c
         between, end = constant(":"), constant(";")
         named = constant(outcome) if isinstance(outcome, str) else outcome
-        lease = cast(c.fence, String) + between + cast(c.claim, String) + between + named + end
-        endings = func.substr(lease + c.endings, constant(1), constant(MOST_CHARACTERS))
+        lease = sa.cast(c.fence, sa.String) + between + sa.cast(c.claim, sa.String) + between + named + end
+        endings = sa.func.substr(lease + c.endings, constant(1), constant(MOST_CHARACTERS))
         return self.writing(row, now, **{**self._ended, "endings": endings, **values})
 
-    def due(self, types: TypesShape | None, locked: bool = False, sized: bool = False) -> Select[Any]:
+    def due(self, types: TypesShape | None, locked: bool = False, sized: bool = False) -> sa.Select[Any]:
         """Return the keys and due times of up to :limit due rows, earliest first; only of :type_0, :type_1, … if given.
 
         `types.apart`: each type is read by its own index range, so that due rows of other types are not read.
@@ -179,9 +163,11 @@ class LeaseStatements:
         c = self._table.c
         sizes = [size_column(self._table)] if sized else []
 
-        def rows(*of_type: ColumnElement[bool]) -> Select[Any]:
-            due = select(c.key, c.due, *sizes).where(*self._scope, *of_type, c.due <= now_ms()).order_by(c.due, c.key)
-            limited = due.limit(bindparam("limit"))
+        def rows(*of_type: sa.ColumnElement[bool]) -> sa.Select[Any]:
+            due = (
+                sa.select(c.key, c.due, *sizes).where(*self._scope, *of_type, c.due <= now_ms()).order_by(c.due, c.key)
+            )
+            limited = due.limit(sa.bindparam("limit"))
             return limited.with_for_update(skip_locked=True) if locked else limited
 
         if types is None:
@@ -191,44 +177,50 @@ class LeaseStatements:
         parts = [by_type(rows(c.type == type_), self._table) for type_ in _type_parameters(self._table, types)]
         if types.count == 1:
             return parts[0]
-        together = union_all(*(select(part.subquery()) for part in parts)).subquery()
-        return select(*together.c).order_by(together.c.due, together.c.key).limit(bindparam("limit"))
+        together = sa.union_all(*(sa.select(part.subquery()) for part in parts)).subquery()
+        return sa.select(*together.c).order_by(together.c.due, together.c.key).limit(sa.bindparam("limit"))
 
-    def due_within(self, types: TypesShape | None) -> Select[Any]:
+    def due_within(self, types: TypesShape | None) -> sa.Select[Any]:
         """Lock the rows of `due`; return the first, up to :budget bytes of data in total, but :least rows in any case.
 
         The running total relies on the order in which rows are read; a window ordered by due would cost a sort.
         """
         rows = self.due(types, locked=True, sized=True).subquery()
-        total = func.sum(rows.c.size).over(rows=(None, 0)).label("total")
-        place = func.count().over(rows=(None, 0)).label("place")
-        summed = select(rows.c.key, rows.c.due, rows.c.size, total, place).subquery()
-        fits = or_(summed.c.total <= bindparam("budget", type_=BigInteger), summed.c.place <= bindparam("least"))
-        return select(summed.c.key, summed.c.due).where(fits)
+        total = sa.func.sum(rows.c.size).over(rows=(None, 0)).label("total")
+        place = sa.func.count().over(rows=(None, 0)).label("place")
+        summed = sa.select(rows.c.key, rows.c.due, rows.c.size, total, place).subquery()
+        fits = sa.or_(
+            summed.c.total <= sa.bindparam("budget", type_=sa.BigInteger), summed.c.place <= sa.bindparam("least")
+        )
+        return sa.select(summed.c.key, summed.c.due).where(fits)
 
-    def due_types(self) -> Select[Any]:
+    def due_types(self) -> sa.Select[Any]:
         """Return the types among :types that have a due row, with their earliest due times, earliest first."""
         c = self._table.c
         wanted = wanted_types(self._table)
         of_type = (*self._scope, has_wanted_type(self._table, wanted), c.due <= now_ms())
-        first = by_type(select(c.due), self._table).where(*of_type).order_by(c.due, c.key).limit(1)
-        types = select(wanted.c.wanted_type, first.correlate(wanted).scalar_subquery().label("first_due")).subquery()
-        return select(*types.c).where(types.c.first_due.is_not(None)).order_by(types.c.first_due)
+        first = by_type(sa.select(c.due), self._table).where(*of_type).order_by(c.due, c.key).limit(1)
+        types = sa.select(wanted.c.wanted_type, first.correlate(wanted).scalar_subquery().label("first_due")).subquery()
+        return sa.select(*types.c).where(types.c.first_due.is_not(None)).order_by(types.c.first_due)
 
-    def claim(self, *conditions: ColumnElement[bool], now: ColumnElement[int] = _NOW) -> Update:
+    def claim(self, *conditions: sa.ColumnElement[bool], now: sa.ColumnElement[int] = _NOW) -> sa.Update:
         """Return the UPDATE that leases due rows that meet `conditions`.
 
         :ahead is 1 for a prefetch, 0 if the runs begin now.
         """
         c = self._table.c
-        ahead = bindparam("ahead", type_=Integer)
-        has_expired = or_(self._is_running, c.taken_ahead == constant(EXPIRED))
-        taken_ahead = case((has_expired, ahead * constant(AHEAD_AGAIN)), else_=ahead)
-        return self.leasing(update(self._table).where(*conditions, c.due <= now), c.due, taken_ahead, now)
+        ahead = sa.bindparam("ahead", type_=sa.Integer)
+        has_expired = sa.or_(self._is_running, c.taken_ahead == constant(EXPIRED))
+        taken_ahead = sa.case((has_expired, ahead * constant(AHEAD_AGAIN)), else_=ahead)
+        return self.leasing(sa.update(self._table).where(*conditions, c.due <= now), c.due, taken_ahead, now)
 
     def leasing(
-        self, rows: Update, ready: ColumnElement[Any], ahead: ColumnElement[int], now: ColumnElement[int] = _NOW
-    ) -> Update:
+        self,
+        rows: sa.Update,
+        ready: sa.ColumnElement[Any],
+        ahead: sa.ColumnElement[int],
+        now: sa.ColumnElement[int] = _NOW,
+    ) -> sa.Update:
         """Return the UPDATE of `rows` that leases them to :claimer for :alive milliseconds.
 
         :claim_number is the number of the acquire. `ready` and `ahead`: the columns `ready` and `taken_ahead`.
@@ -236,52 +228,52 @@ class LeaseStatements:
         c = self._table.c
         return rows.ordered_values(
             (c.ready, ready),
-            (c.due, now + bindparam("alive", type_=BigInteger)),
-            (c.attempts, case((has_no_run(self._table), c.attempts), else_=one_more(c.attempts))),
+            (c.due, now + sa.bindparam("alive", type_=sa.BigInteger)),
+            (c.attempts, sa.case((has_no_run(self._table), c.attempts), else_=one_more(c.attempts))),
             (c.taken_ahead, ahead),
             (c.status, constant(RUNNING)),
             (c.fence, next_fence(self._table, now)),
-            (c.claim, bindparam("claim_number")),
-            (c.holder, bindparam("claimer")),
-            (c.node, bindparam("claimer")),
+            (c.claim, sa.bindparam("claim_number")),
+            (c.holder, sa.bindparam("claimer")),
+            (c.node, sa.bindparam("claimer")),
             (c.updated, now),
         )
 
-    def _releasing(self, row: GivenColumns, now: ColumnElement[int]) -> Update:
+    def _releasing(self, row: GivenColumns, now: sa.ColumnElement[int]) -> sa.Update:
         return self.settling(row, now, RELEASED, due=now, attempts=self._table.c.attempts - 1)
 
-    def _retrying(self, row: GivenColumns, now: ColumnElement[int]) -> Update:
+    def _retrying(self, row: GivenColumns, now: sa.ColumnElement[int]) -> sa.Update:
         c = self._table.c
         due = now + row["wait"]
         if "version" in c:  # due now when the definition is not the one because of which the row waits (NULL: any)
-            due = case((c.version != row["seen_version"], now), else_=due)
-        kept, counted = func.coalesce(row["error"], c.last_error), c.attempts - row["uncounted"]
+            due = sa.case((c.version != row["seen_version"], now), else_=due)
+        kept, counted = sa.func.coalesce(row["error"], c.last_error), c.attempts - row["uncounted"]
         return self.settling(row, now, RETRIED, due=due, last_error=kept, attempts=counted, crashes=constant(0))
 
-    def _extending(self, held: Sequence[ColumnElement[bool]], **values: Any) -> Update:
+    def _extending(self, held: Sequence[sa.ColumnElement[bool]], **values: Any) -> sa.Update:
         """Extend the :leases of :lease_holder by :alive and write `values`; :keys are the keys of the leases."""
         c = self._table.c
-        ours = tuple_(c.key, c.fence, c.claim).in_(bindparam("leases", expanding=True))
-        end = now_ms() + bindparam("alive", type_=BigInteger)
-        extend = update(self._table).where(*held, ours).values(due=end, updated=now_ms(), **values)
+        ours = sa.tuple_(c.key, c.fence, c.claim).in_(sa.bindparam("leases", expanding=True))
+        end = now_ms() + sa.bindparam("alive", type_=sa.BigInteger)
+        extend = sa.update(self._table).where(*held, ours).values(due=end, updated=now_ms(), **values)
         return extend.returning(*self._lease) if self._dialect.returning else extend
 
-    def _giving_back(self) -> Update:
+    def _giving_back(self) -> sa.Update:
         """Release the leases of :dead. The fence grows, so that a holder that still runs loses its leases."""
         c = self._table.c
-        suspect = c.key.in_(bindparam("suspects", expanding=True))
-        longest = bindparam("longest", type_=BigInteger)
-        doublings = case((c.crashes < _LONGEST_BACKOFF, c.crashes), else_=_LONGEST_BACKOFF)
-        backoff = literal(1000, BigInteger).bitwise_lshift(doublings)
-        wait = case((backoff < longest, backoff), else_=longest)
+        suspect = c.key.in_(sa.bindparam("suspects", expanding=True))
+        longest = sa.bindparam("longest", type_=sa.BigInteger)
+        doublings = sa.case((c.crashes < _LONGEST_BACKOFF, c.crashes), else_=_LONGEST_BACKOFF)
+        backoff = sa.literal(1000, sa.BigInteger).bitwise_lshift(doublings)
+        wait = sa.case((backoff < longest, backoff), else_=longest)
         return (
-            update(self._table)
-            .where(c.holder == bindparam("dead"), self._is_running)
+            sa.update(self._table)
+            .where(c.holder == sa.bindparam("dead"), self._is_running)
             .ordered_values(
-                (c.due, now_ms() + case((suspect, wait), else_=0)),
-                (c.attempts, c.attempts - case((suspect, 0), else_=1)),
-                (c.crashes, case((suspect, one_more(c.crashes)), else_=c.crashes)),
-                (c.last_error, case((suspect, bindparam("error", type_=c.last_error.type)), else_=c.last_error)),
+                (c.due, now_ms() + sa.case((suspect, wait), else_=0)),
+                (c.attempts, c.attempts - sa.case((suspect, 0), else_=1)),
+                (c.crashes, sa.case((suspect, one_more(c.crashes)), else_=c.crashes)),
+                (c.last_error, sa.case((suspect, sa.bindparam("error", type_=c.last_error.type)), else_=c.last_error)),
                 (c.fence, next_fence(self._table)),
                 (c.status, constant(WAITING)),
                 (c.holder, None),

@@ -11,22 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache, reduce
 from typing import Any, cast
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    FromClause,
-    Integer,
-    Select,
-    Table,
-    and_,
-    bindparam,
-    column,
-    func,
-    null,
-    select,
-    true,
-    union_all,
-)
+import sqlalchemy as sa
 
 from psched.backends.common.rows import LAST_SECOND
 from psched.backends.rdb.acquire import types_parameter
@@ -41,7 +26,7 @@ _LAST_MS = LAST_SECOND * 1000
 class DueTimes:
     """The due times of one table. Safe to use from several threads."""
 
-    def __init__(self, database: Database, table: Table) -> None:
+    def __init__(self, database: Database, table: sa.Table) -> None:
         self._database = database
         self._bands: tuple[int, ...] = ()
         """The bands that had rows last time, the highest first; empty for schedules."""
@@ -50,7 +35,7 @@ class DueTimes:
         self._write_statements(type(database.dialect), table)
 
     @cached_on_class
-    def _write_statements(self, dialect: type[Dialect], table: Table) -> None:
+    def _write_statements(self, dialect: type[Dialect], table: sa.Table) -> None:
         self._table = table
         self._of_bands = cache(self._build)
         self._by_type = Statement(_first_of_each_type(dialect, table))
@@ -82,7 +67,7 @@ class DueTimes:
         self._due_types = frozenset(type_ for type_, wait in waits.items() if wait == 0)
         return waits
 
-    def bands(self, connection: Connection) -> tuple[int, ...]:
+    def bands(self, connection: sa.Connection) -> tuple[int, ...]:
         """Return the bands that have rows, the highest first."""
         rows = self._in_each_band(connection, None)
         return tuple(sorted({row[1] for row in rows} - {None}, reverse=True))
@@ -92,21 +77,21 @@ class DueTimes:
         c = self._table.c
         too_late = c.due > _LAST_MS  # SQLite sorts due times that are not numbers after all numbers
 
-        def work(connection: Connection, uncertain: bool) -> list[str]:
+        def work(connection: sa.Connection, uncertain: bool) -> list[str]:
             conditions = [too_late]
             if "band" in c:
                 conditions = [c.band > USER_BAND + USER_BAND // 2, c.band < -USER_BAND // 2]
                 for band in self.bands(connection):
-                    conditions += [and_(c.band == band, c.due.is_(None)), and_(c.band == band, too_late)]
+                    conditions += [sa.and_(c.band == band, c.due.is_(None)), sa.and_(c.band == band, too_late)]
             keys: list[str] = []
             for condition in conditions:
-                found = select(c.key).where(condition).order_by(c.due, c.key).limit(most - len(keys))
+                found = sa.select(c.key).where(condition).order_by(c.due, c.key).limit(most - len(keys))
                 keys += connection.execute(found).scalars()
             return keys
 
         return self._database.run(work)
 
-    def _in_each_band(self, connection: Connection, types: Collection[str] | None) -> Sequence[Sequence[Any]]:
+    def _in_each_band(self, connection: sa.Connection, types: Collection[str] | None) -> Sequence[Sequence[Any]]:
         """Return the rows of the statement that `_build` returns; only a new band costs a second statement."""
         while True:
             bands = self._bands
@@ -133,37 +118,37 @@ class DueTimes:
         c = self._table.c
         rows = []
         for place in range(count):
-            below: ColumnElement[Any] = null()
-            in_band: list[ColumnElement[bool]] = []
+            below: sa.ColumnElement[Any] = sa.null()
+            in_band: list[sa.ColumnElement[bool]] = []
             if "band" in c:
-                band = bindparam(f"band_{place}", type_=Integer)
-                below = select(func.max(c.band)).where(c.band < band).scalar_subquery()
+                band = sa.bindparam(f"band_{place}", type_=sa.Integer)
+                below = sa.select(sa.func.max(c.band)).where(c.band < band).scalar_subquery()
                 in_band = [c.band == band]
             if by_type:
                 first_type = self._first(c.type, *in_band, c.due <= now_ms()).scalar_subquery()
-                rows.append(select(now_ms(), below, first_type, null() if place else self._earliest_of_types()))
+                rows.append(sa.select(now_ms(), below, first_type, sa.null() if place else self._earliest_of_types()))
             else:
-                rows.append(select(now_ms(), below, self._first(c.due, *in_band).scalar_subquery()))
-        return Statement(cast("Select[Any]", union_all(*rows)))
+                rows.append(sa.select(now_ms(), below, self._first(c.due, *in_band).scalar_subquery()))
+        return Statement(cast("sa.Select[Any]", sa.union_all(*rows)))
 
-    def _earliest_of_types(self) -> ColumnElement[Any]:
+    def _earliest_of_types(self) -> sa.ColumnElement[Any]:
         c = self._table.c
         types = wanted_types(self._table)
         wanted, of_type = [types], [has_wanted_type(self._table, types)]
         if "band" in c:
-            bands = rows_in("bands", [column("wanted_band", c.band.type)]).alias("wanted_bands")
+            bands = rows_in("bands", [sa.column("wanted_band", c.band.type)]).alias("wanted_bands")
             wanted, of_type = [types, bands], [*of_type, c.band == bands.c.wanted_band]
         first = by_type(self._first(c.due, *of_type), self._table).correlate(*wanted).scalar_subquery()
-        every = reduce(lambda left, right: left.join(right, true()), wanted)
-        return select(func.min(first)).select_from(every).scalar_subquery()
+        every = reduce(lambda left, right: left.join(right, sa.true()), wanted)
+        return sa.select(sa.func.min(first)).select_from(every).scalar_subquery()
 
-    def _first(self, value: ColumnElement[Any], *conditions: ColumnElement[bool]) -> Select[Any]:
+    def _first(self, value: sa.ColumnElement[Any], *conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
         """Return the SELECT of `value` of the first row that is not retired; min() would make PostgreSQL read all."""
         c = self._table.c
-        return select(value).where(*conditions, c.due.is_not(None)).order_by(c.due, c.key).limit(1)
+        return sa.select(value).where(*conditions, c.due.is_not(None)).order_by(c.due, c.key).limit(1)
 
 
-def _first_of_each_type(dialect: type[Dialect], table: Table) -> Select[Any]:
+def _first_of_each_type(dialect: type[Dialect], table: sa.Table) -> sa.Select[Any]:
     """Return the SELECT of the type and due time of the first row of each type and band, and the clock.
 
     A database that cannot skip from group to group in an index does so by a recursive statement.
@@ -171,16 +156,16 @@ def _first_of_each_type(dialect: type[Dialect], table: Table) -> Select[Any]:
     names = [name for name in ("type", "band") if name in table.c]
     if dialect.groups_by_index:
         groups = [table.c[name] for name in names]
-        first_rows = select(*groups, func.min(table.c.due).label("due")).group_by(*groups).subquery()
-        return select(first_rows.c.type, first_rows.c.due, now_ms())
+        first_rows = sa.select(*groups, sa.func.min(table.c.due).label("due")).group_by(*groups).subquery()
+        return sa.select(first_rows.c.type, first_rows.c.due, now_ms())
 
-    def first(rows: FromClause, *conditions: ColumnElement[bool]) -> Select[Any]:
+    def first(rows: sa.FromClause, *conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
         groups = [rows.c[name] for name in names]
         in_index = [rows.c.band.is_not(None)] if "band" in rows.c else []
-        wanted = select(rows.c.key, *groups, rows.c.due).where(*in_index, *conditions)
+        wanted = sa.select(rows.c.key, *groups, rows.c.due).where(*in_index, *conditions)
         return wanted.order_by(*groups, rows.c.due, rows.c.key).limit(1)
 
-    found = select(first(table).subquery("earliest")).cte("first_rows", recursive=True)
+    found = sa.select(first(table).subquery("earliest")).cte("first_rows", recursive=True)
     next_keys = []
     # For (type, band) > (…, …) SQLite would read all rows of a type to find the next band.
     for place in reversed(range(len(names))):
@@ -189,10 +174,10 @@ def _first_of_each_type(dialect: type[Dialect], table: Table) -> Select[Any]:
         next_row = first(further, *same, further.c[names[place]] > found.c[names[place]])
         next_keys.append(next_row.with_only_columns(further.c.key).correlate(found).scalar_subquery())
     row = table.alias("row")
-    key = select(func.coalesce(*next_keys, null()))  # SQLite's takes two arguments at least
-    step = select(row.c.key, *(row.c[name] for name in names), row.c.due)
+    key = sa.select(sa.func.coalesce(*next_keys, sa.null()))  # SQLite's takes two arguments at least
+    step = sa.select(row.c.key, *(row.c[name] for name in names), row.c.due)
     found = found.union_all(step.select_from(found.join(row, dialect.among(row.c.key, key))))
-    return select(found.c.type, found.c.due, now_ms())
+    return sa.select(found.c.type, found.c.due, now_ms())
 
 
 def _wait(dues: Iterable[Any], now: int) -> float | None:

@@ -7,22 +7,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from sqlalchemy import (
-    BigInteger,
-    ColumnElement,
-    Connection,
-    RowMapping,
-    Table,
-    Update,
-    bindparam,
-    case,
-    delete,
-    func,
-    literal_column,
-    null,
-    select,
-    update,
-)
+import sqlalchemy as sa
 
 from psched.backends.common.rows import (
     RUNNING,
@@ -63,7 +48,7 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
         self._inserts = RowInserts(database, self._table, cached(task_insert, type(database.dialect), self._table))
         self._statements = cached(QueueStatements, self.lease_statements, self._table, users)
 
-    def _compile(self, connection: Connection, types: Collection[str] | None) -> None:
+    def _compile(self, connection: sa.Connection, types: Collection[str] | None) -> None:
         super()._compile(connection, types)
         self._statements.retire.prepare(connection)
 
@@ -77,7 +62,7 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
         c = self._table.c
         values = {c.status: wanted.status, c.type: wanted.type, c.user_name: wanted.user}
         conditions = [column == value for column, value in values.items() if value is not None]
-        return map(self._read, read_pages(self._database, select(*c), c.key, conditions=conditions))
+        return map(self._read, read_pages(self._database, sa.select(*c), c.key, conditions=conditions))
 
     def retire_many(
         self, claims: Sequence[Claim], status: str, retention: float | None, until: float, error: str | None = None
@@ -125,7 +110,7 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
         row = self._database.run(lambda connection, _: self._row(connection, key))
         values = {"task_key": key, "task_nonce": None if row is None else row["nonce"]}
 
-        def work(connection: Connection, uncertain: bool) -> bool:
+        def work(connection: sa.Connection, uncertain: bool) -> bool:
             return connection.execute(self._statements.delete, values).rowcount == 1 or uncertain
 
         if row is None or not self._database.run(work):
@@ -134,7 +119,7 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
     def purge(self, limit: int) -> int:
         """Delete up to `limit` tasks whose retention is over, and the rows of their users."""
 
-        def work(connection: Connection, uncertain: bool) -> int:
+        def work(connection: sa.Connection, uncertain: bool) -> int:
             rows = connection.execute(self._statements.over, {"limit": limit}).all()
             if not rows:
                 return 0
@@ -149,9 +134,9 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
     def _act(
         self,
         key: str,
-        statements: Sequence[Update],
+        statements: Sequence[sa.Update],
         values: Mapping[str, Any],
-        is_done: Callable[[RowMapping, RowMapping], bool],
+        is_done: Callable[[sa.RowMapping, sa.RowMapping], bool],
     ) -> None:
         """Execute `statements` until one of them finds the row. Raises what `_refusal` returns when none does.
 
@@ -161,7 +146,7 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
         seen = self._database.run(lambda connection, _: self._row(connection, key))
         parameters = {"task_key": key, "task_nonce": None if seen is None else seen["nonce"], **values}
 
-        def work(connection: Connection, uncertain: bool) -> tuple[bool, RowMapping | None]:
+        def work(connection: sa.Connection, uncertain: bool) -> tuple[bool, sa.RowMapping | None]:
             row = self._row(connection, key) if uncertain else seen
             if row is None or seen is None or row["nonce"] != seen["nonce"]:
                 return False, None
@@ -182,7 +167,7 @@ def _milliseconds(retention: float | None) -> int | None:
     return None if retention is None else math.ceil(retention * 1000)
 
 
-def _refusal(key: str, row: RowMapping | None) -> ScheduleError:
+def _refusal(key: str, row: sa.RowMapping | None) -> ScheduleError:
     if row is None:
         return NotFoundError(f"no task has the key {key!r}")
     if row["status"] in (WAITING, RUNNING):
@@ -190,13 +175,13 @@ def _refusal(key: str, row: RowMapping | None) -> ScheduleError:
     return AlreadyFinishedError(f"{key!r} is {row['status']} already")
 
 
-def _retired(now: ColumnElement[int]) -> dict[str, Any]:
+def _retired(now: sa.ColumnElement[int]) -> dict[str, Any]:
     """Return the columns of a row that is retired now and kept for :retention milliseconds (NULL: for ever)."""
     return {
-        "due": null(),
-        "band": null(),
+        "due": sa.null(),
+        "band": sa.null(),
         "finished_at": now,
-        "purge_at": now + bindparam("retention", type_=BigInteger),
+        "purge_at": now + sa.bindparam("retention", type_=sa.BigInteger),
     }
 
 
@@ -207,23 +192,23 @@ class QueueStatements:
     (milliseconds), …
     """
 
-    def __init__(self, leases: LeaseStatements, table: Table, users: Table) -> None:
+    def __init__(self, leases: LeaseStatements, table: sa.Table, users: sa.Table) -> None:
         c = table.c
-        of_keys = c.key.in_(bindparam("keys", expanding=True))
-        kept = func.coalesce(bindparam("error", type_=c.last_error.type), c.last_error)
-        outcome = bindparam("outcome", type_=c.status.type)
+        of_keys = c.key.in_(sa.bindparam("keys", expanding=True))
+        kept = sa.func.coalesce(sa.bindparam("error", type_=c.last_error.type), c.last_error)
+        outcome = sa.bindparam("outcome", type_=c.status.type)
 
-        this = (c.key == bindparam("task_key"), c.nonce == bindparam("task_nonce"))
+        this = (c.key == sa.bindparam("task_key"), c.nonce == sa.bindparam("task_nonce"))
 
-        def of_one(*statuses: str) -> Update:
-            return update(table).where(*this, c.status.in_(statuses))
+        def of_one(*statuses: str) -> sa.Update:
+            return sa.update(table).where(*this, c.status.in_(statuses))
 
-        def retire(row: GivenColumns, now: ColumnElement[int]) -> Update:
+        def retire(row: GivenColumns, now: sa.ColumnElement[int]) -> sa.Update:
             ending = {"status": outcome, "last_error": kept, "attempts": row["attempts"], **_retired(now)}
             return leases.settling(row, now, outcome, **ending)
 
-        def update_data(row: GivenColumns, now: ColumnElement[int]) -> Update:
-            return leases.writing(row, now, data=bindparam("content"), size=bindparam("content_size"))
+        def update_data(row: GivenColumns, now: sa.ColumnElement[int]) -> sa.Update:
+            return leases.writing(row, now, data=sa.bindparam("content"), size=sa.bindparam("content_size"))
 
         self.retire = BulkUpdate({**LEASE_TYPES, "attempts": c.attempts.type}, retire)
         self.update_data = BulkUpdate(LEASE_TYPES, update_data)
@@ -234,11 +219,11 @@ class QueueStatements:
         self.force_finish = of_one(WAITING, RUNNING).values(
             status=TASK_FINISHED, holder=None, fence=next_fence(table), updated=now_ms(), **_retired(now_ms())
         )
-        self.preempt = leases.leasing(of_one(WAITING, RUNNING), now_ms(), literal_column("0"))
+        self.preempt = leases.leasing(of_one(WAITING, RUNNING), now_ms(), sa.literal_column("0"))
         self.revive = of_one(TASK_FAILED, TASK_CANCELLED).values(
             status=WAITING,
             due=now_ms(),
-            band=c.priority + case((c.user_name > "", USER_BAND), else_=0),
+            band=c.priority + sa.case((c.user_name > "", USER_BAND), else_=0),
             attempts=0,
             crashes=0,
             cancel_requested=0,
@@ -247,8 +232,10 @@ class QueueStatements:
             purge_at=None,
             updated=now_ms(),
         )
-        self.delete = delete(table).where(*this)
+        self.delete = sa.delete(table).where(*this)
         kept_too_long = (c.holder.is_(None), c.purge_at <= now_ms())
-        self.over = select(c.key, c.user_name).where(*kept_too_long).order_by(c.purge_at).limit(bindparam("limit"))
-        self.purge = delete(table).where(of_keys, c.purge_at <= now_ms())
-        self.forget_users = delete(users).where(users.c.user_name.in_(bindparam("users", expanding=True)))
+        self.over = (
+            sa.select(c.key, c.user_name).where(*kept_too_long).order_by(c.purge_at).limit(sa.bindparam("limit"))
+        )
+        self.purge = sa.delete(table).where(of_keys, c.purge_at <= now_ms())
+        self.forget_users = sa.delete(users).where(users.c.user_name.in_(sa.bindparam("users", expanding=True)))

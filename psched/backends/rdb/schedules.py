@@ -8,22 +8,7 @@ from functools import partial
 from operator import itemgetter
 from typing import Any, cast
 
-from sqlalchemy import (
-    BigInteger,
-    BindParameter,
-    ColumnElement,
-    Connection,
-    RowMapping,
-    Select,
-    Table,
-    Update,
-    bindparam,
-    case,
-    delete,
-    null,
-    select,
-    update,
-)
+import sqlalchemy as sa
 
 from psched.backends.common.lease_history import FINISHED, RELEASED, finished_before
 from psched.backends.common.rows import (
@@ -76,7 +61,7 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
 
     def list(self) -> Iterator[ScheduleRow]:
         c = self._table.c
-        return map(self._read, read_pages(self._database, select(*c), c.key, c.due))
+        return map(self._read, read_pages(self._database, sa.select(*c), c.key, c.due))
 
     def long_due(self, age: float, limit: int) -> builtins.list[ScheduleRow]:
         return self._aged(self._long_due, age, limit)
@@ -95,7 +80,7 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
         pending = milliseconds(regular_time(seen) if entry is None or entry.last is None else entry.last + 1)
         number = new_number()
 
-        def work(connection: Connection, uncertain: bool) -> bool:
+        def work(connection: sa.Connection, uncertain: bool) -> bool:
             with self._database.transaction(connection):
                 done = connection.execute(statement).rowcount == 1
                 if done:
@@ -107,7 +92,7 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
         return self._database.run(work)
 
     def delete(self, key: str) -> None:
-        def delete(connection: Connection, row: RowMapping) -> None:
+        def delete(connection: sa.Connection, row: sa.RowMapping) -> None:
             pending = row["next_time"] if row["regular_time"] is None else row["regular_time"]
             self._records.insert_change(connection, key, DELETE, self._holder, pending)
             connection.execute(self._delete, {"lease_key": key})
@@ -138,7 +123,7 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
         """
         rows = [self._step_values(step) for step in steps]
 
-        def work(connection: Connection, uncertain: bool) -> tuple[bool, bool]:
+        def work(connection: sa.Connection, uncertain: bool) -> tuple[bool, bool]:
             advance = partial(self._advance.execute, connection, rows, {"lease_holder": self._holder})
             record = partial(self._records.entries.execute, connection, rows, {})
             return self._database.change_rows(connection, len(rows), advance, record), uncertain
@@ -162,7 +147,7 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
         is_unknown = isinstance(answer, NotFoundError | OutcomeUnknownError)
         if is_unknown and self._database.run(lambda own, _: self._records.has(own, row, lease), until):
             return None if uncertain else finished_before(lease)
-        return read_schedule({**answer, "data": "{}"}) if isinstance(answer, RowMapping) else answer
+        return read_schedule({**answer, "data": "{}"}) if isinstance(answer, sa.RowMapping) else answer
 
     def _step_values(self, step: Step) -> dict[str, Any]:
         row = cast("ScheduleRow", step.claim.row)
@@ -180,42 +165,42 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
             return self.failures.insert(step.claim, step.claim.row.last_error, step.on_commit)
         return step.on_commit
 
-    def _compile(self, connection: Connection, types: Collection[str] | None) -> None:
+    def _compile(self, connection: sa.Connection, types: Collection[str] | None) -> None:
         super()._compile(connection, types)
         self._advance_and_record.prepare(connection)
         self._advance.prepare(connection, one_row=False)
         self._records.entries.prepare(connection, one_row=False)
 
-    def _aged(self, statement: Select[Any], age: float, limit: int) -> builtins.list[ScheduleRow]:
+    def _aged(self, statement: sa.Select[Any], age: float, limit: int) -> builtins.list[ScheduleRow]:
         values = {"age": milliseconds(age), "limit": limit}
         return [read_schedule({**row, "data": "{}"}) for row in self._database.rows(statement, values)]
 
-    def _unchanged(self, seen: ScheduleRow) -> Update:
+    def _unchanged(self, seen: ScheduleRow) -> sa.Update:
         """Return an UPDATE on the condition that the row is as `seen`, except the end of a lease (`due`)."""
         c = self._table.c
         same = [c.version == seen.version, c.status == seen.status, c.next_time == milliseconds(seen.next_time)]
         if seen.status != RUNNING:
             same.append(c.due == milliseconds(seen.next_run_time))
-        return update(self._table).where(c.key == seen.key, *same)
+        return sa.update(self._table).where(c.key == seen.key, *same)
 
     @cached_on_class
-    def _write_statements(self, table: Table, statements: LeaseStatements, records: LedgerWriter) -> None:
+    def _write_statements(self, table: sa.Table, statements: LeaseStatements, records: LedgerWriter) -> None:
         c = table.c
-        ago = now_ms() - bindparam("age", type_=BigInteger)
-        most: BindParameter[int] = bindparam("limit")
+        ago = now_ms() - sa.bindparam("age", type_=sa.BigInteger)
+        most: sa.BindParameter[int] = sa.bindparam("limit")
         without_data = [column for column in c if column is not c.data]
-        self._long_due = select(*without_data).where(c.due <= ago).order_by(c.due, c.key).limit(most)
+        self._long_due = sa.select(*without_data).where(c.due <= ago).order_by(c.due, c.key).limit(most)
         runs = c.paused_from.is_(None) | c.paused_until.is_not(None)
-        self._failing = select(*without_data).where(c.failing <= ago, runs).order_by(c.failing, c.key).limit(most)
-        self._delete = delete(table).where(c.key == bindparam("lease_key"))
+        self._failing = sa.select(*without_data).where(c.failing <= ago, runs).order_by(c.failing, c.key).limit(most)
+        self._delete = sa.delete(table).where(c.key == sa.bindparam("lease_key"))
         is_paused = c.paused_from.is_not(None) & c.paused_until.is_(None)
 
-        def park(row: GivenColumns, now: ColumnElement[int]) -> Update:
-            due = case((is_paused, bindparam("parked_until", type_=BigInteger)), else_=now)
+        def park(row: GivenColumns, now: sa.ColumnElement[int]) -> sa.Update:
+            due = sa.case((is_paused, sa.bindparam("parked_until", type_=sa.BigInteger)), else_=now)
             return statements.settling(row, now, RELEASED, due=due, attempts=c.attempts - 1)
 
-        def advance(row: GivenColumns, now: ColumnElement[int]) -> Update:
-            alert_at = case((is_paused, None), else_=row["following"] + c.delay_ms + c.alert_after_ms)
+        def advance(row: GivenColumns, now: sa.ColumnElement[int]) -> sa.Update:
+            alert_at = sa.case((is_paused, None), else_=row["following"] + c.delay_ms + c.alert_after_ms)
             columns = {
                 "next_time": row["following"],
                 "due": row["following_due"],
@@ -223,7 +208,7 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
                 "alert_at": alert_at,
                 "attempts": constant(0),
                 "crashes": constant(0),
-                **dict.fromkeys(("regular_time", "regular_due", "last_error"), null()),
+                **dict.fromkeys(("regular_time", "regular_due", "last_error"), sa.null()),
             }
             unchanged = [c[name] == row[name] for name in DEFINITION]
             return statements.settling(row, now, FINISHED, **columns).where(*unchanged)
@@ -231,6 +216,6 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
         types = LEASE_TYPES | {name: c[name].type for name in DEFINITION}
         self._park = BulkUpdate(LEASE_TYPES, park)
         self._advance = BulkUpdate(
-            types | dict.fromkeys(("following", "following_due", "settled"), BigInteger()), advance
+            types | dict.fromkeys(("following", "following_due", "settled"), sa.BigInteger()), advance
         )
         self._advance_and_record = records.settle_and_insert(self._advance)

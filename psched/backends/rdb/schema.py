@@ -5,24 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    CheckConstraint,
-    Column,
-    ColumnElement,
-    Computed,
-    FromClause,
-    Index,
-    Integer,
-    MetaData,
-    Select,
-    String,
-    Table,
-    column,
-    literal_column,
-    select,
-    text,
-)
+import sqlalchemy as sa
 
 from psched.backends.common.lease_history import MOST_CHARACTERS
 from psched.backends.common.rows import CLAIMED_OF_SCHEDULE, CLAIMED_OF_TASK, WAITING
@@ -32,7 +15,7 @@ from psched.backends.sql.ledger import limit_columns
 from psched.backends.sql.statement import rows_in
 
 
-def user_column(queue: Table, name: str) -> ColumnElement[Any]:
+def user_column(queue: sa.Table, name: str) -> sa.ColumnElement[Any]:
     """Return the column `band`, `due` or `holder` in the indexes of tasks with a user.
 
     It is NULL for tasks without, unless the database has partial indexes.
@@ -40,21 +23,21 @@ def user_column(queue: Table, name: str) -> ColumnElement[Any]:
     return queue.c.get(f"user_{name}", queue.c[name])
 
 
-def has_user(queue: Table) -> ColumnElement[bool]:
+def has_user(queue: sa.Table) -> sa.ColumnElement[bool]:
     """Return the condition that a row is in the indexes of users; with a parameter no planner would use them."""
-    return queue.c.user_name > literal_column("''")
+    return queue.c.user_name > sa.literal_column("''")
 
 
-def has_user_and_type(queue: Table) -> ColumnElement[bool]:
+def has_user_and_type(queue: sa.Table) -> sa.ColumnElement[bool]:
     """Return the condition that a row is in the index of users by type.
 
     It equals `has_user`, but is written differently so that a query by type does not use the index of users. Such a
     query gets the user's name from a subquery: from a parameter PostgreSQL concludes that the name is not empty.
     """
-    return queue.c.user_name != literal_column("''")
+    return queue.c.user_name != sa.literal_column("''")
 
 
-def by_type(rows: Select[Any], table: Table) -> Select[Any]:
+def by_type(rows: sa.Select[Any], table: sa.Table) -> sa.Select[Any]:
     """Return a SELECT of rows of one type that uses the index on type.
 
     When most rows are of this type, MariaDB and MySQL use the index of all types, and read due rows of other types.
@@ -63,26 +46,26 @@ def by_type(rows: Select[Any], table: Table) -> Select[Any]:
     return rows.with_hint(table, force, "mysql").with_hint(table, force, "mariadb")
 
 
-def wanted_types(table: Table) -> FromClause:
+def wanted_types(table: sa.Table) -> sa.FromClause:
     """Return the rows of :types, a parameter made by `types_parameter`, with the column `wanted_type`."""
-    return rows_in("types", [column("wanted_type", table.c.type.type)])
+    return rows_in("types", [sa.column("wanted_type", table.c.type.type)])
 
 
-def has_wanted_type(table: Table, types: FromClause) -> ColumnElement[bool]:
+def has_wanted_type(table: sa.Table, types: sa.FromClause) -> sa.ColumnElement[bool]:
     """Return the condition that a row has the type of a row of `types`, which are `wanted_types`.
 
     The type is a subquery: for an expression on JSON PostgreSQL may prefer the index of all types.
     """
-    return table.c.type == select(types.c.wanted_type).correlate(types).scalar_subquery()
+    return table.c.type == sa.select(types.c.wanted_type).correlate(types).scalar_subquery()
 
 
-def _index(table: Table, suffix: str, columns: Sequence[ColumnElement[Any]], where: str | None = None) -> None:
+def _index(table: sa.Table, suffix: str, columns: Sequence[sa.ColumnElement[Any]], where: str | None = None) -> None:
     """Add an index; of the rows that meet `where` only, if the database has partial indexes."""
-    condition = None if where is None else text(where)
-    Index(f"{table.name}_{suffix}", *columns, postgresql_where=condition, sqlite_where=condition)
+    condition = None if where is None else sa.text(where)
+    sa.Index(f"{table.name}_{suffix}", *columns, postgresql_where=condition, sqlite_where=condition)
 
 
-def _add_partial_indexes(queue: Table) -> None:
+def _add_partial_indexes(queue: sa.Table) -> None:
     """Add partial indexes, which leave out rows that no query needs."""
     c = queue.c
     _index(queue, "user_due", [c.band, c.user_name, c.due, c.key], "band IS NOT NULL AND user_name > ''")
@@ -92,11 +75,11 @@ def _add_partial_indexes(queue: Table) -> None:
     _index(queue, "holder", [c.holder], "holder IS NOT NULL")
 
 
-def _add_full_indexes(queue: Table) -> None:
+def _add_full_indexes(queue: sa.Table) -> None:
     """Add the columns that `user_column` returns, their indexes, and one index of rows that are held or retained."""
     for source in (queue.c.band, queue.c.due, queue.c.holder):
-        made = Computed(f"CASE WHEN user_name > '' THEN {source.name} END", persisted=True)
-        queue.append_column(Column(f"user_{source.name}", source.type, made))
+        made = sa.Computed(f"CASE WHEN user_name > '' THEN {source.name} END", persisted=True)
+        queue.append_column(sa.Column(f"user_{source.name}", source.type, made))
     c = queue.c
     _index(queue, "of_user_due", [c.user_band, c.user_name, c.user_due, c.key])
     _index(queue, "of_type_user_due", [c.type, c.user_band, c.user_name, c.user_due, c.key])
@@ -109,7 +92,7 @@ USER_BAND = 1000
 ABOVE_ALL_BANDS = 2 * USER_BAND
 
 
-def schedules_table(metadata: MetaData, name: str) -> Table:
+def schedules_table(metadata: sa.MetaData, name: str) -> sa.Table:
     """Return the table of schedules. Raises ConfigError for a name that is no plain identifier.
 
     `version` counts the changes of the definition; `last_time` is the regular occurrence that was settled last, `extra`
@@ -126,29 +109,29 @@ def schedules_table(metadata: MetaData, name: str) -> Table:
         metadata,
         name,
         CLAIMED_OF_SCHEDULE,
-        Column("cron", ExactText(255), nullable=False),
-        Column("timezone", ExactText(255), nullable=False),
-        Column("delay_ms", BigInteger, nullable=False),
-        Column("next_time", BigInteger, nullable=False),
-        Column("due", BigInteger, nullable=False),
-        Column("version", BigInteger, nullable=False, server_default="0"),
-        Column("last_time", BigInteger),
-        Column("extra", BigInteger),
-        Column("regular_time", BigInteger),
-        Column("regular_due", BigInteger),
-        Column("catch_up", String(8), nullable=False, server_default="all"),
+        sa.Column("cron", ExactText(255), nullable=False),
+        sa.Column("timezone", ExactText(255), nullable=False),
+        sa.Column("delay_ms", sa.BigInteger, nullable=False),
+        sa.Column("next_time", sa.BigInteger, nullable=False),
+        sa.Column("due", sa.BigInteger, nullable=False),
+        sa.Column("version", sa.BigInteger, nullable=False, server_default="0"),
+        sa.Column("last_time", sa.BigInteger),
+        sa.Column("extra", sa.BigInteger),
+        sa.Column("regular_time", sa.BigInteger),
+        sa.Column("regular_due", sa.BigInteger),
+        sa.Column("catch_up", sa.String(8), nullable=False, server_default="all"),
         *limit_columns(),
-        Column("alert_at", BigInteger),
-        Column("alerted", BigInteger),
-        Column("alert_claimed_until", BigInteger),
-        Column("paused_from", BigInteger),
-        Column("paused_until", BigInteger),
-        Column("earlier_pauses", LongText),
-        Column("extra_waits", Integer),
+        sa.Column("alert_at", sa.BigInteger),
+        sa.Column("alerted", sa.BigInteger),
+        sa.Column("alert_claimed_until", sa.BigInteger),
+        sa.Column("paused_from", sa.BigInteger),
+        sa.Column("paused_until", sa.BigInteger),
+        sa.Column("earlier_pauses", LongText),
+        sa.Column("extra_waits", sa.Integer),
     )
     failed = "attempts > CASE WHEN status = 'running' THEN 1 ELSE 0 END"
-    made = Computed(f"CASE WHEN {failed} THEN next_time + delay_ms END", persisted=True)
-    table.append_column(Column("failing", BigInteger, made))
+    made = sa.Computed(f"CASE WHEN {failed} THEN next_time + delay_ms END", persisted=True)
+    table.append_column(sa.Column("failing", sa.BigInteger, made))
     c = table.c
     _index(table, "due", [c.due, c.key])
     _index(table, "type_due", [c.type, c.due, c.key])
@@ -158,30 +141,30 @@ def schedules_table(metadata: MetaData, name: str) -> Table:
     return table
 
 
-def failures_table(metadata: MetaData, name: str) -> Table:
+def failures_table(metadata: sa.MetaData, name: str) -> sa.Table:
     """Return the table of runs that have failed for good and are not reported yet.
 
     `claimed_until` is the end of the claim of the node that is reporting the failure.
     """
-    table = Table(
+    table = sa.Table(
         f"{checked_name(name)}_failures",
         metadata,
-        Column("key", ExactText(255), primary_key=True),
-        Column("scheduled_time", BigInteger, primary_key=True),
-        Column("fence", BigInteger, primary_key=True),
-        Column("type", ExactText(255), nullable=False),
-        Column("attempts", Integer, nullable=False),
-        Column("error", LongText),
-        Column("node", ExactText(255), nullable=False),
-        Column("failed", BigInteger, nullable=False),
-        Column("claimed_until", BigInteger, nullable=False, server_default="0"),
+        sa.Column("key", ExactText(255), primary_key=True),
+        sa.Column("scheduled_time", sa.BigInteger, primary_key=True),
+        sa.Column("fence", sa.BigInteger, primary_key=True),
+        sa.Column("type", ExactText(255), nullable=False),
+        sa.Column("attempts", sa.Integer, nullable=False),
+        sa.Column("error", LongText),
+        sa.Column("node", ExactText(255), nullable=False),
+        sa.Column("failed", sa.BigInteger, nullable=False),
+        sa.Column("claimed_until", sa.BigInteger, nullable=False, server_default="0"),
         **MYSQL_OPTIONS,
     )
     _index(table, "claimed", [table.c.claimed_until, table.c.key])
     return table
 
 
-def queue_table(metadata: MetaData, name: str, partial_indexes: bool) -> Table:
+def queue_table(metadata: sa.MetaData, name: str, partial_indexes: bool) -> sa.Table:
     """Return the table of queue tasks. Raises ConfigError for a name that is no plain identifier.
 
     `band` (see `band_of`) is NULL once a task is retired, as is `due`; `purge_at` is NULL until then. `user_name` is
@@ -195,24 +178,24 @@ def queue_table(metadata: MetaData, name: str, partial_indexes: bool) -> Table:
         metadata,
         name,
         CLAIMED_OF_TASK,
-        Column("run_at", BigInteger, nullable=False),
-        Column("due", BigInteger),
-        Column("user_name", ExactText(255), nullable=False, server_default=""),
-        Column("max_running", Integer),
-        Column("priority", Integer, nullable=False, server_default="0"),
-        Column("band", Integer),
-        Column("max_attempts", Integer),
-        Column("cancel_requested", Integer, nullable=False, server_default="0"),
-        Column("finished_at", BigInteger),
-        Column("purge_at", BigInteger),
-        CheckConstraint("(due IS NULL) = (status <> 'waiting' AND status <> 'running')", name=f"{name}_has_due"),
-        CheckConstraint("(due IS NULL) = (band IS NULL)", name=f"{name}_has_band"),
-        CheckConstraint(
+        sa.Column("run_at", sa.BigInteger, nullable=False),
+        sa.Column("due", sa.BigInteger),
+        sa.Column("user_name", ExactText(255), nullable=False, server_default=""),
+        sa.Column("max_running", sa.Integer),
+        sa.Column("priority", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("band", sa.Integer),
+        sa.Column("max_attempts", sa.Integer),
+        sa.Column("cancel_requested", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("finished_at", sa.BigInteger),
+        sa.Column("purge_at", sa.BigInteger),
+        sa.CheckConstraint("(due IS NULL) = (status <> 'waiting' AND status <> 'running')", name=f"{name}_has_due"),
+        sa.CheckConstraint("(due IS NULL) = (band IS NULL)", name=f"{name}_has_band"),
+        sa.CheckConstraint(
             f"band = priority + CASE WHEN user_name > '' THEN {USER_BAND} ELSE 0 END", name=f"{name}_right_band"
         ),
-        CheckConstraint("purge_at IS NULL OR due IS NULL", name=f"{name}_no_purge"),
-        CheckConstraint("max_running >= 1", name=f"{name}_max_running"),
-        CheckConstraint("typeof(user_name) = 'text'", name=f"{name}_user").ddl_if(dialect="sqlite"),
+        sa.CheckConstraint("purge_at IS NULL OR due IS NULL", name=f"{name}_no_purge"),
+        sa.CheckConstraint("max_running >= 1", name=f"{name}_max_running"),
+        sa.CheckConstraint("typeof(user_name) = 'text'", name=f"{name}_user").ddl_if(dialect="sqlite"),
     )
     c = table.c
     _index(table, "due", [c.band, c.due, c.key], "band IS NOT NULL")
@@ -221,13 +204,13 @@ def queue_table(metadata: MetaData, name: str, partial_indexes: bool) -> Table:
     return table
 
 
-def users_table(metadata: MetaData, queue: str) -> Table:
+def users_table(metadata: sa.MetaData, queue: str) -> sa.Table:
     """Return the table of a queue's users: a worker that claims tasks of a user locks and changes the user's row."""
-    return Table(
+    return sa.Table(
         f"{checked_name(queue)}_users",
         metadata,
-        Column("user_name", ExactText(255), primary_key=True),
-        Column("version", BigInteger, nullable=False, server_default="0"),
+        sa.Column("user_name", ExactText(255), primary_key=True),
+        sa.Column("version", sa.BigInteger, nullable=False, server_default="0"),
         **MYSQL_OPTIONS,
     )
 
@@ -243,8 +226,8 @@ def has_users(band: int) -> bool:
 
 
 def _leased_table(
-    metadata: MetaData, name: str, claimed: tuple[str, ...], *columns: Column[Any] | CheckConstraint
-) -> Table:
+    metadata: sa.MetaData, name: str, claimed: tuple[str, ...], *columns: sa.Column[Any] | sa.CheckConstraint
+) -> sa.Table:
     """Return a table of due rows with leases: the columns that lease_statements.py writes, and `columns`.
 
     CHECK constraints refuse rows that could never be due, and keys that only SQLite would store. Any other invalid
@@ -259,29 +242,29 @@ def _leased_table(
     but no lease that expired while `taken_ahead` was `AHEAD` or `AHEAD_AGAIN`: no run began under it. `taken_ahead` is
     0 once a run is recorded as begun.
     """
-    return Table(
+    return sa.Table(
         checked_name(name),
         metadata,
-        Column("key", ExactText(255), primary_key=True),
-        Column("type", ExactText(255), nullable=False),
-        Column("data", LongText, nullable=False),
-        Column("size", BigInteger, nullable=False, server_default="0"),
+        sa.Column("key", ExactText(255), primary_key=True),
+        sa.Column("type", ExactText(255), nullable=False),
+        sa.Column("data", LongText, nullable=False),
+        sa.Column("size", sa.BigInteger, nullable=False, server_default="0"),
         *columns,
-        Column("ready", BigInteger),
-        Column("status", String(16), nullable=False, server_default=WAITING),
-        Column("fence", BigInteger, nullable=False, server_default="0"),
-        Column("claim", BigInteger),
-        Column("nonce", BigInteger, nullable=False, server_default="0"),
-        Column("endings", String(MOST_CHARACTERS), nullable=False, server_default=""),
-        Column("holder", ExactText(255)),
-        Column("node", ExactText(255)),
-        Column("attempts", Integer, nullable=False, server_default="0"),
-        Column("taken_ahead", Integer, nullable=False, server_default="0"),
-        Column("crashes", Integer, nullable=False, server_default="0"),
-        Column("last_error", LongText),
-        Column("created", BigInteger, nullable=False, server_default="0"),
-        Column("updated", BigInteger, nullable=False, server_default="0"),
-        CheckConstraint('typeof("key") = \'text\' AND length("key") BETWEEN 1 AND 255', name=f"{name}_key").ddl_if(
+        sa.Column("ready", sa.BigInteger),
+        sa.Column("status", sa.String(16), nullable=False, server_default=WAITING),
+        sa.Column("fence", sa.BigInteger, nullable=False, server_default="0"),
+        sa.Column("claim", sa.BigInteger),
+        sa.Column("nonce", sa.BigInteger, nullable=False, server_default="0"),
+        sa.Column("endings", sa.String(MOST_CHARACTERS), nullable=False, server_default=""),
+        sa.Column("holder", ExactText(255)),
+        sa.Column("node", ExactText(255)),
+        sa.Column("attempts", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("taken_ahead", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("crashes", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("last_error", LongText),
+        sa.Column("created", sa.BigInteger, nullable=False, server_default="0"),
+        sa.Column("updated", sa.BigInteger, nullable=False, server_default="0"),
+        sa.CheckConstraint('typeof("key") = \'text\' AND length("key") BETWEEN 1 AND 255', name=f"{name}_key").ddl_if(
             dialect="sqlite"
         ),
         info={"claimed": claimed},

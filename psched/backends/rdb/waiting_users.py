@@ -9,22 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Integer,
-    Select,
-    Table,
-    and_,
-    bindparam,
-    case,
-    func,
-    literal,
-    null,
-    select,
-    union_all,
-    update,
-)
+import sqlalchemy as sa
 
 from psched.backends.common.rows import EXPIRED, RUNNING, WAITING
 from psched.backends.rdb.acquire import WantedTypes
@@ -132,35 +117,37 @@ class UserStatements:
     may let two workers have the lock, and refuse the second change.
     """
 
-    def __init__(self, dialect: type[Dialect], table: Table, users: Table) -> None:
+    def __init__(self, dialect: type[Dialect], table: sa.Table, users: sa.Table) -> None:
         c = table.c
         self._dialect = dialect
         self._table = table
         self.window = cache(self._build_window)
         self.due = cache(self._build_due)
-        of_some = users.c.user_name.in_(bindparam("users", expanding=True))
-        self.lock = select(users.c.user_name).where(of_some).with_for_update()
+        of_some = users.c.user_name.in_(sa.bindparam("users", expanding=True))
+        self.lock = sa.select(users.c.user_name).where(of_some).with_for_update()
         self.lock_free = self.lock.with_for_update(skip_locked=True)
-        self.change = update(users).where(of_some).values(version=users.c.version + 1)
+        self.change = sa.update(users).where(of_some).values(version=users.c.version + 1)
         self.insert = dialect.insert_new(users)
 
-        of_user = (has_user(table), c.user_name.in_(bindparam("users", expanding=True)))
+        of_user = (has_user(table), c.user_name.in_(sa.bindparam("users", expanding=True)))
         leased = (*of_user, user_column(table, "holder") > "", c.status == RUNNING)
         is_live = c.due > now_ms()
-        live = func.count(case((is_live, 1))).label("live")
-        most = func.min(case((and_(is_live, c.max_running >= 1), c.max_running))).label("most")
-        self.leased = select(c.user_name, live, most, func.count().label("leased")).where(*leased).group_by(c.user_name)
-        has_row = select(users.c.user_name, literal(_HAS_ROW), null(), null()).where(of_some)
-        self.leased_and_has_row = union_all(self.leased, has_row)
-        self.live_userless = select(func.count()).where(
+        live = sa.func.count(sa.case((is_live, 1))).label("live")
+        most = sa.func.min(sa.case((sa.and_(is_live, c.max_running >= 1), c.max_running))).label("most")
+        self.leased = (
+            sa.select(c.user_name, live, most, sa.func.count().label("leased")).where(*leased).group_by(c.user_name)
+        )
+        has_row = sa.select(users.c.user_name, sa.literal(_HAS_ROW), sa.null(), sa.null()).where(of_some)
+        self.leased_and_has_row = sa.union_all(self.leased, has_row)
+        self.live_userless = sa.select(sa.func.count()).where(
             c.user_name == NO_USER, c.holder > "", c.status == RUNNING, is_live
         )
         # MariaDB assigns from left to right, and reads assigned values: `status` is read before it is written.
         self.end_expired = (
-            update(table)
+            sa.update(table)
             .where(*leased, c.due <= now_ms())
             .ordered_values(
-                (c.attempts, case((has_no_run(table), c.attempts - 1), else_=c.attempts)),
+                (c.attempts, sa.case((has_no_run(table), c.attempts - 1), else_=c.attempts)),
                 (c.taken_ahead, EXPIRED),
                 (c.status, WAITING),
                 (c.holder, None),
@@ -170,27 +157,27 @@ class UserStatements:
         )
 
         statements = cached(LeaseStatements, dialect, table)
-        of_keys = c.key.in_(bindparam("keys", expanding=True))
+        of_keys = c.key.in_(sa.bindparam("keys", expanding=True))
         claim = statements.claim(of_keys)
         self.claim: Any = claim.returning(*statements.claimed) if dialect.returning else claim
-        ours = (of_keys, c.claim == bindparam("claim_number"), c.status == RUNNING)
-        self.claimed = select(*statements.claimed).where(*ours)
+        ours = (of_keys, c.claim == sa.bindparam("claim_number"), c.status == RUNNING)
+        self.claimed = sa.select(*statements.claimed).where(*ours)
 
-        beyond = (user_column(table, "band") == bindparam("of_band"), c.user_name > bindparam("user"))
-        row = select(c.user_name, c.due, c.max_running, now_ms().label("now")).where(*beyond)
+        beyond = (user_column(table, "band") == sa.bindparam("of_band"), c.user_name > sa.bindparam("user"))
+        row = sa.select(c.user_name, c.due, c.max_running, now_ms().label("now")).where(*beyond)
         next_user = row.order_by(c.user_name, user_column(table, "due"), c.key).limit(1)
-        of_type = (has_user_and_type(table), c.type == bindparam("type_0", type_=c.type.type))
+        of_type = (has_user_and_type(table), c.type == sa.bindparam("type_0", type_=c.type.type))
         self.next_user = next_user.where(has_user(table))
         self.next_user_of_type = next_user.where(*of_type)
 
-    def _build_window(self, types: TypesShape | None) -> Select[Any]:
+    def _build_window(self, types: TypesShape | None) -> sa.Select[Any]:
         """Return the SELECT of the :limit rows in :of_band that have been due longest, of the wanted types."""
         c = self._table.c
-        due = select(c.user_name, c.due, c.max_running).where(c.band == bindparam("of_band"), c.due <= now_ms())
-        window = due.order_by(c.due, c.key).limit(bindparam("limit"))
+        due = sa.select(c.user_name, c.due, c.max_running).where(c.band == sa.bindparam("of_band"), c.due <= now_ms())
+        window = due.order_by(c.due, c.key).limit(sa.bindparam("limit"))
         return window if types is None else window.where(among_types(self._dialect, self._table, types))
 
-    def _build_due(self, without_user: tuple[bool, ...], types: TypesShape | None) -> Select[Any]:
+    def _build_due(self, without_user: tuple[bool, ...], types: TypesShape | None) -> sa.Select[Any]:
         """Return the SELECT of the due rows of several users, each with the number of its user in `without_user`.
 
         The parameters of the first user are :user_0 (unless it is `NO_USER`), :band_0, :limit_0 and, if types are read
@@ -198,22 +185,22 @@ class UserStatements:
         """
         rows = [self._due_of_one(number, types, is_no_user) for number, is_no_user in enumerate(without_user)]
         if len(rows) == 1:
-            return rows[0].add_columns(literal(0).label("part"))
-        numbered = (select(each.subquery(), literal(number).label("part")) for number, each in enumerate(rows))
-        return select(union_all(*numbered).subquery())
+            return rows[0].add_columns(sa.literal(0).label("part"))
+        numbered = (sa.select(each.subquery(), sa.literal(number).label("part")) for number, each in enumerate(rows))
+        return sa.select(sa.union_all(*numbered).subquery())
 
-    def _due_of_one(self, number: int, types: TypesShape | None, is_no_user: bool) -> Select[Any]:
+    def _due_of_one(self, number: int, types: TypesShape | None, is_no_user: bool) -> sa.Select[Any]:
         table, c = self._table, self._table.c
-        wanted_band = bindparam(f"band_{number}", type_=Integer)
-        rows = select(c.key, c.due, c.max_running, size_column(table)).limit(bindparam(f"limit_{number}"))
+        wanted_band = sa.bindparam(f"band_{number}", type_=sa.Integer)
+        rows = sa.select(c.key, c.due, c.max_running, size_column(table)).limit(sa.bindparam(f"limit_{number}"))
         if types is not None:
             rows = rows.where(among_types(self._dialect, table, types, number))
         if is_no_user:
             due = rows.where(c.band == wanted_band, c.due <= now_ms()).order_by(c.due, c.key)
             return due.with_for_update(skip_locked=True) if self._dialect.returning else due
-        name: ColumnElement[str] = bindparam(f"user_{number}", type_=c.user_name.type)
+        name: sa.ColumnElement[str] = sa.bindparam(f"user_{number}", type_=c.user_name.type)
         if types is not None and types.apart:
-            of_user = (has_user_and_type(table), c.user_name == select(name).scalar_subquery())
+            of_user = (has_user_and_type(table), c.user_name == sa.select(name).scalar_subquery())
         else:
             of_user = (has_user(table), c.user_name == name)
         band, due_at = user_column(table, "band"), user_column(table, "due")
@@ -230,7 +217,7 @@ class WaitingUsersQuery:
 
     def find(
         self,
-        connection: Connection,
+        connection: sa.Connection,
         bands: Sequence[int],
         types: WantedTypes,
         enough: int,
@@ -262,7 +249,7 @@ class WaitingUsersQuery:
             found += self._further(connection, bands, types, first_rows, enough - _room(found, enough))
         return found
 
-    def _with_room(self, connection: Connection, first_rows: FirstRows) -> list[WaitingUser]:
+    def _with_room(self, connection: sa.Connection, first_rows: FirstRows) -> list[WaitingUser]:
         """Return the users that may run more tasks; insert missing rows into the table of users."""
         running: dict[str, tuple[int, int | None]] = {}
         if NO_USER in first_rows:
@@ -285,7 +272,7 @@ class WaitingUsersQuery:
         return [user for user in found if user.room != 0]
 
     def _further(
-        self, connection: Connection, bands: Sequence[int], types: WantedTypes, known: FirstRows, missing: int
+        self, connection: sa.Connection, bands: Sequence[int], types: WantedTypes, known: FirstRows, missing: int
     ) -> list[WaitingUser]:
         """Return users that are not `known`, until these may run `missing` more tasks."""
         self._walked = not self._walked
@@ -302,7 +289,7 @@ class WaitingUsersQuery:
         return found
 
     def _walk(
-        self, connection: Connection, ranges: Sequence[_Range], known: FirstRows, steps: int
+        self, connection: sa.Connection, ranges: Sequence[_Range], known: FirstRows, steps: int
     ) -> tuple[FirstRows, list[_Range]]:
         """Return the first due rows of users that are not `known`, and the ranges that have more users.
 
