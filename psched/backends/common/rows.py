@@ -15,7 +15,7 @@ from psched.store.ledger import FAILED, PAUSED, SKIPPED, Change, Entry, LedgerRo
 LAST_SECOND = 253_402_300_799
 """The end of the year 9999 in unix seconds."""
 BATCH = 500
-"""Rows that one statement or script extends, settles or reads, so that it is short."""
+"""The most rows that one statement or script acquires for several threads, extends, settles or reads, to be short."""
 LAST_ERROR_LENGTH = 8000
 """Characters kept of an error."""
 _LEDGER_ERROR_LENGTH = 2000

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from sqlalchemy import Connection, Table, bindparam, select
 
-from psched.backends.common.rows import CLAIMED_OF_TASK, RUNNING
+from psched.backends.common.rows import BATCH, CLAIMED_OF_TASK, RUNNING
 from psched.backends.rdb.lease_statements import LeaseStatements, TypesShape, constant
 from psched.backends.sql.dialect import Dialect, now_ms, now_once
 from psched.backends.sql.statement import Statement, as_parameter, cached_on_class
@@ -27,9 +27,6 @@ from psched.payload import MAX_BATCH_SIZE, count_within
 Parameters = dict[str, Any]
 ClaimedRow = Sequence[Any]
 """The columns of `LeaseStatements.claimed`, the key first."""
-
-MOST_ROWS = 500
-"""Rows of one acquire for several threads, unless one thread alone wants more."""
 
 TYPES_AT_ONCE = 8
 """The most types that one statement reads apart, since it may lock as many rows of each type as are wanted."""
@@ -228,7 +225,7 @@ class SelectingAcquire(OrderedAcquire):
 
     def prepare(self, connection: Connection, types: WantedTypes) -> None:
         super().prepare(connection, types)
-        for power in range(MOST_ROWS.bit_length() + 1):
+        for power in range(BATCH.bit_length() + 1):
             self._take.prepare(connection, 1 << power)
         self._taken.prepare(connection)
 

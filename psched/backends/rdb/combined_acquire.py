@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from psched import fork_safety
-from psched.backends.rdb.acquire import MOST_ROWS
+from psched.backends.common.rows import BATCH
 from psched.model import Claim
 from psched.store import AcquireOptions
 
@@ -27,7 +27,8 @@ class AcquireRequest:
 class CombinedAcquire:
     """`LeaseStore.acquire` for several threads: while one thread acquires, later requests wait, and become one acquire.
 
-    Requests with equal options are combined. The statements that answer a call begin after the call.
+    Requests with equal options are combined, up to `BATCH` rows unless one request alone wants more. The statements
+    that answer a call begin after the call.
     """
 
     def __init__(self, acquire: Acquire) -> None:
@@ -66,9 +67,7 @@ class CombinedAcquire:
         limits = [request.limit for request in requests]
         answers: Sequence[list[Claim] | Exception] = ()
         try:
-            answers = share_out(
-                self._acquire(max(*limits, min(sum(limits), MOST_ROWS), 1), kind, len(requests)), limits
-            )
+            answers = share_out(self._acquire(max(*limits, min(sum(limits), BATCH), 1), kind, len(requests)), limits)
         except Exception as error:  # noqa: BLE001 – each thread raises it
             answers = [error] * len(requests)
         finally:

@@ -13,7 +13,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import Connection, MetaData, RowMapping, Table
+from sqlalchemy import Connection, RowMapping, Table
 
 from psched import fork_safety
 from psched.backends.common.lease_history import RELEASED, RETRIED, LostRow, refusal
@@ -26,7 +26,7 @@ from psched.backends.rdb.node_registry import RdbNodes, nodes_table
 from psched.backends.rdb.schema import failures_table
 from psched.backends.sql.database import Database
 from psched.backends.sql.listen_notify import ListenWakeup, create_triggers, has_triggers
-from psched.backends.sql.schema import NAMED, HashedSchema, meta_table, unusable
+from psched.backends.sql.schema import NAMED, HashedSchema, unusable
 from psched.backends.sql.statement import BulkUpdate, cached, table_named
 from psched.backends.sql.store import SqlStore
 from psched.clock import boottime
@@ -35,10 +35,6 @@ from psched.model import WORKER_DIED, Claim, Lease, Retry
 from psched.payload import MAX_BATCH_SIZE
 from psched.store import Accepts, AcquireOptions, Finding, StoreSettings, Wakeup, only
 from psched.store.ledger import OnCommit
-
-
-def _meta() -> Table:
-    return meta_table(MetaData())
 
 
 class RdbLeaseStore(SqlStore):
@@ -62,7 +58,7 @@ class RdbLeaseStore(SqlStore):
         """
         failures = table_named(failures_table, table.name)
         tables = (table, *others, failures)
-        super().__init__(database, HashedSchema(database, cached(_meta), *tables, common=(nodes_table(),)))
+        super().__init__(database, HashedSchema(database, *tables, common=(nodes_table(),)))
         dialect = type(database.dialect)
         self._table = table
         self._holder = settings.holder

@@ -25,7 +25,7 @@ from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import now_ms
 from psched.backends.sql.ledger import SqlLedger, changes_table, ledger_table
 from psched.backends.sql.paging import read_pages
-from psched.backends.sql.schema import HashedSchema, meta_table
+from psched.backends.sql.schema import HashedSchema
 from psched.errors import NotSupportedError, ScheduleError
 from psched.model import Lease, Row, ScheduleRow
 from psched.store import Finding, ScheduleStore, StoreSettings
@@ -47,7 +47,7 @@ class CompatScheduleStore(CompatLeaseStore, ScheduleStore):
             others = ledger_table(MetaData(), settings.ledger), changes_table(MetaData(), settings.ledger)
             self.ledger = SqlLedger(database, *others)
             self._records = CompatLedgerWriter(*others, settings.holder, settings.reckoning)
-            self._others = HashedSchema(database, meta_table(MetaData()), *others)
+            self._others = HashedSchema(database, *others)
         self.max_data_size = settings.max_data_size
         self._problem_of_rule = settings.problem
         rows = schedules_table(MetaData(), table)

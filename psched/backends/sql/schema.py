@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
+from functools import cache
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
@@ -172,11 +173,12 @@ def unusable(keys: Sequence[object]) -> Finding:
     )
 
 
-def meta_table(metadata: sa.MetaData) -> sa.Table:
+@cache
+def _meta_table() -> sa.Table:
     """Return the table of schema hashes, one per store; `table_name` is the name of the store's first table."""
     return sa.Table(
         "psched_meta",
-        metadata,
+        sa.MetaData(),
         sa.Column("table_name", ExactText(64), primary_key=True),
         sa.Column("schema_hash", ExactText(64), nullable=False),
         **MYSQL_OPTIONS,
@@ -215,12 +217,12 @@ def _index_line(index: sa.Index) -> str:
 
 
 class HashedSchema(Schema):
-    """The tables of one store, whose schema hash is recorded in `meta` under the name of the first of them."""
+    """The tables of one store, whose schema hash is recorded in `psched_meta` under the name of the first of them."""
 
-    def __init__(self, database: Database, meta: sa.Table, *tables: sa.Table, common: Sequence[sa.Table] = ()) -> None:
+    def __init__(self, database: Database, *tables: sa.Table, common: Sequence[sa.Table] = ()) -> None:
         """`tables`: the table of the rows, then the store's other tables; `common`: tables that all stores share."""
         super().__init__(database, tables[0], "key", "psched's rdb store", *tables[1:])
-        self._meta = meta
+        self._meta = meta = _meta_table()
         self._common = tuple(common)
         self._current = schema_hash((*tables, *common))
         self._recorded = sa.select(meta.c.schema_hash).where(meta.c.table_name == self._table.name)
