@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from psched.backends.common.lease_history import MOST_CHARACTERS, RELEASED, RETRIED
 from psched.backends.common.rows import AHEAD, AHEAD_AGAIN, EXPIRED, RUNNING, WAITING
-from psched.backends.rdb.schema import by_type, has_wanted_type, wanted_types
+from psched.backends.rdb.schema import has_wanted_type, using_type_index, wanted_types
 from psched.backends.sql.dialect import Dialect, ExactText, LongText, larger_of, now_ms
 from psched.backends.sql.statement import BulkUpdate, GivenColumns
 from psched.payload import MAX_BATCH_SIZE
@@ -174,7 +174,7 @@ class LeaseStatements:
             return rows()
         if not types.apart:
             return rows(among_types(self._dialect, self._table, types))
-        parts = [by_type(rows(c.type == type_), self._table) for type_ in _type_parameters(self._table, types)]
+        parts = [using_type_index(rows(c.type == type_), self._table) for type_ in _type_parameters(self._table, types)]
         if types.count == 1:
             return parts[0]
         together = sa.union_all(*(sa.select(part.subquery()) for part in parts)).subquery()
@@ -199,7 +199,7 @@ class LeaseStatements:
         c = self._table.c
         wanted = wanted_types(self._table)
         of_type = (*self._scope, has_wanted_type(self._table, wanted), c.due <= now_ms())
-        first = by_type(sa.select(c.due), self._table).where(*of_type).order_by(c.due, c.key).limit(1)
+        first = using_type_index(sa.select(c.due), self._table).where(*of_type).order_by(c.due, c.key).limit(1)
         types = sa.select(wanted.c.wanted_type, first.correlate(wanted).scalar_subquery().label("first_due")).subquery()
         return sa.select(*types.c).where(types.c.first_due.is_not(None)).order_by(types.c.first_due)
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache, reduce
-from typing import Any, cast
+from typing import Any
 
 import sqlalchemy as sa
 
 from psched.backends.common.rows import LAST_SECOND
 from psched.backends.rdb.acquire import types_parameter
-from psched.backends.rdb.schema import ABOVE_ALL_BANDS, USER_BAND, by_type, has_wanted_type, wanted_types
+from psched.backends.rdb.schema import ABOVE_ALL_BANDS, USER_BAND, has_wanted_type, using_type_index, wanted_types
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import Dialect, now_ms
 from psched.backends.sql.statement import Statement, as_parameter, cached_on_class, rows_in
@@ -108,11 +108,11 @@ class DueTimes:
             if is_complete:
                 return rows
 
-    def _build(self, count: int, by_type: bool) -> Statement:
+    def _build(self, count: int, of_types: bool) -> Statement:
         """Return a statement that returns a row for each of the bands :band_0, :band_1, and so on.
 
         Its first columns are the clock, and the highest band below this band that has rows. The third column is the due
-        time of the first row in this band. With `by_type` the third column is the type of that row, if the row is due,
+        time of the first row in this band. With `of_types` the third column is the type of that row, if the row is due,
         and a fourth column, NULL in all rows but the first, is the earliest due time of the types :types in :bands.
         """
         c = self._table.c
@@ -124,12 +124,12 @@ class DueTimes:
                 band = sa.bindparam(f"band_{place}", type_=sa.Integer)
                 below = sa.select(sa.func.max(c.band)).where(c.band < band).scalar_subquery()
                 in_band = [c.band == band]
-            if by_type:
+            if of_types:
                 first_type = self._first(c.type, *in_band, c.due <= now_ms()).scalar_subquery()
                 rows.append(sa.select(now_ms(), below, first_type, sa.null() if place else self._earliest_of_types()))
             else:
                 rows.append(sa.select(now_ms(), below, self._first(c.due, *in_band).scalar_subquery()))
-        return Statement(cast("sa.Select[Any]", sa.union_all(*rows)))
+        return Statement(sa.union_all(*rows))
 
     def _earliest_of_types(self) -> sa.ColumnElement[Any]:
         c = self._table.c
@@ -138,7 +138,7 @@ class DueTimes:
         if "band" in c:
             bands = rows_in("bands", [sa.column("wanted_band", c.band.type)]).alias("wanted_bands")
             wanted, of_type = [types, bands], [*of_type, c.band == bands.c.wanted_band]
-        first = by_type(self._first(c.due, *of_type), self._table).correlate(*wanted).scalar_subquery()
+        first = using_type_index(self._first(c.due, *of_type), self._table).correlate(*wanted).scalar_subquery()
         every = reduce(lambda left, right: left.join(right, sa.true()), wanted)
         return sa.select(sa.func.min(first)).select_from(every).scalar_subquery()
 
@@ -151,7 +151,8 @@ class DueTimes:
 def _first_of_each_type(dialect: type[Dialect], table: sa.Table) -> sa.Select[Any]:
     """Return the SELECT of the type and due time of the first row of each type and band, and the clock.
 
-    A database that cannot skip from group to group in an index does so by a recursive statement.
+    Where GROUP BY cannot skip from group to group in an index, a recursive statement does: each step finds the first
+    row of the next band of the same type, or else of the next type.
     """
     names = [name for name in ("type", "band") if name in table.c]
     if dialect.groups_by_index:

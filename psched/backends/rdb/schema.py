@@ -37,7 +37,7 @@ def has_user_and_type(queue: sa.Table) -> sa.ColumnElement[bool]:
     return queue.c.user_name != sa.literal_column("''")
 
 
-def by_type(rows: sa.Select[Any], table: sa.Table) -> sa.Select[Any]:
+def using_type_index(rows: sa.Select[Any], table: sa.Table) -> sa.Select[Any]:
     """Return a SELECT of rows of one type that uses the index on type.
 
     When most rows are of this type, MariaDB and MySQL use the index of all types, and read due rows of other types.

@@ -79,9 +79,7 @@ class CompiledText:
     constants: Mapping[str, Any]
 
     @classmethod
-    def of(
-        cls, statement: sa.Update | sa.Insert | sa.Select[Any], connection: sa.Connection, keys: int = 0
-    ) -> CompiledText:
+    def of(cls, statement: sa.UpdateBase | sa.SelectBase, connection: sa.Connection, keys: int = 0) -> CompiledText:
         compiled: Any = statement.compile(dialect=connection.dialect)
         constants = {name: bind.effective_value for bind, name in compiled.bind_names.items() if not bind.required}
         values = {**dict.fromkeys(compiled.bind_names.values()), **constants, **({"keys": [""] * keys} if keys else {})}
@@ -101,7 +99,7 @@ class Statement:
     `then`: a statement for the same transaction, if this one changes a row; see `Database.change_row`.
     """
 
-    def __init__(self, statement: sa.Update | sa.Insert | sa.Select[Any], then: sa.Insert | None = None) -> None:
+    def __init__(self, statement: sa.UpdateBase | sa.SelectBase, then: sa.Insert | None = None) -> None:
         self._statement = statement
         self.then = None if then is None else Statement(then)
         self._compiled: dict[tuple[object, ...], CompiledText] = {}
