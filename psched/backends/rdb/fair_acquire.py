@@ -122,7 +122,11 @@ class FairAcquire:
 
 @dataclass
 class _AcquireInTurn:
-    """One acquire of rows of the users `waiting`; the rows without user count as one more user, `NO_USER`."""
+    """One acquire of rows of the users `waiting`; the rows without user count as one more user, `NO_USER`.
+
+    `left`: the parameters of what may still be taken. Users that `had_turn` got a turn; those `served` got a row or
+    have none; of those `busy` another worker is acquiring rows. `is_cut`: a row was too large for what was left.
+    """
 
     strategy: FairAcquire
     connection: Connection
@@ -139,8 +143,8 @@ class _AcquireInTurn:
     def acquire(self) -> list[ClaimedRow]:
         """Lease rows round by round; the share that one user does not need goes to the other users.
 
-        The rows of a user whose rows another worker is acquiring are waited for only when there are no other rows. A
-        user that gets no row because the rows of others use up :budget is first in the next acquire.
+        Rows of a user that another worker is serving are waited for only when there are no other rows. A user that
+        gets no row because the rows of others use up :budget is first in the next acquire.
         """
         cut_off = self.strategy.cut_off
         for _ in range(_ROUNDS):
