@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from operator import itemgetter
 
@@ -30,17 +30,17 @@ MOVED = "moved"
 """The reason of due occurrences that `modify --start` moved the schedule past."""
 
 GRACE = 10.0
-"""Seconds for which a due occurrence may wait for a worker: until then it is pending, not missing."""
+"""Seconds for which a due occurrence may wait for a worker; until then it is pending, not missing."""
 _RUN_NOW_TOLERANCE = 60.0
 """Seconds by which the time of an extra run may precede the recorded run-now."""
 _BEGIN_TOLERANCE = 1.0
 """Seconds by which the recorded begin of a run may differ from the database's clock."""
-_MAX_RECKONINGS = 20
-"""The most changes of the cron dialect or the tz database that are noted."""
+_MAX_NOTES = 20
+"""The most notes about changes of the cron dialect or the tz database."""
 _MAX_NEIGHBOURS = 16
 """Earlier runs with which each run is compared, besides the run that ended last."""
 _NOTHING_KNOWN = Why("nothing is on record of it")
-_RECKONED = "times were computed by {} before, by {} from"
+_CHANGED = "times were computed by {} before, by {} from"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +87,10 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Which occurrences to audit, both ends included.
+    """The occurrences to audit, both ends included.
 
-    `late`: how many seconds late a run may begin, None for any. `grace`: for how many seconds a due occurrence may wait
-    for a worker.
+    `late`: the most seconds by which a run may begin late, None for no bound. `grace`: the seconds for which a due
+    occurrence may wait for a worker.
     """
 
     since: int
@@ -100,10 +100,7 @@ class Question:
 
 
 def audit(history: History, question: Question) -> Verdict:
-    """Compare the occurrences that should have run in the span of `question` with the ledger.
-
-    Reads `history.rows` once.
-    """
+    """Compare the occurrences that should have run with the ledger. Reads `history.rows` once."""
     verdict = Verdict(history.key, known=bool(history.changes) or history.present is not None)
     definitions = _definitions(history, question, verdict)
     by_version = {definition.change.version: definition for definition in definitions}
@@ -112,8 +109,8 @@ def audit(history: History, question: Question) -> Verdict:
     for row in history.rows:
         time = row.scheduled_time
         is_asked_about = question.since <= time <= question.until
-        if reckoning not in (None, row.reckoning) and len(verdict.notes) < _MAX_RECKONINGS:
-            verdict.notes.append((_RECKONED.format(reckoning, row.reckoning), time))
+        if reckoning not in (None, row.reckoning) and len(verdict.notes) < _MAX_NOTES:
+            verdict.notes.append((_CHANGED.format(reckoning, row.reckoning), time))
         reckoning = row.reckoning
         shared = overlaps.seconds(row)
         if shared > 0 and is_asked_about:
@@ -131,13 +128,13 @@ def audit(history: History, question: Question) -> Verdict:
     for definition in definitions:
         definition.end()
     if reckoning not in (None, history.reckoning):
-        verdict.notes.append((_RECKONED.format(reckoning, history.reckoning), history.now))
+        verdict.notes.append((_CHANGED.format(reckoning, history.reckoning), history.now))
     verdict.violations.sort(key=lambda found: found.time)
     return verdict
 
 
 def versions_at(changes: Sequence[Change], time: int) -> Iterator[int]:
-    """Yield the versions of the definitions that held at `time`: a schedule may have been moved back across it."""
+    """Yield the versions of the definitions that held at `time`: several if `modify` moved the schedule back."""
     for change, following in zip_longest(changes, changes[1:]):
         pending = None if following is None else following.pending
         if change.action != DELETE and change.first < time and (pending is None or time < pending):
@@ -193,46 +190,39 @@ def _report_unknown_beginning(change: Change, question: Question, verdict: Verdi
         verdict.add_violation(Kind.UNKNOWN, question.since, f"nothing is on record before: {older}", end, 0)
 
 
+@dataclass(slots=True)
 class _Definition:
     """One definition of a schedule: compares its occurrences with its ledger entries, and reports to the verdict.
 
-    `compare` is called with each entry, then `end`. `_due` is the next occurrence without an entry yet.
+    `compare` is called with each entry, then `end`. `following`: the next change, if any. `earliest`: when the first
+    run may begin. `due`: the next occurrence without an entry yet.
     """
 
-    def __init__(
-        self,
-        history: History,
-        question: Question,
-        verdict: Verdict,
-        change: Change,
-        following: Change | None,
-        earliest: float,
-    ) -> None:
-        """`following`: the next change, if any. `earliest`: when the first run may begin."""
-        self.change = change
-        self._history = history
-        self._question = question
-        self._verdict = verdict
-        self._following = following
-        self._earliest = earliest
-        self._dialect = self._dialect_of(change.reckoning)
-        since = self._question.since
-        self._due = float(change.first) if change.first >= since else self._next(since - 1)
-        self._check_rule()
+    history: History
+    question: Question
+    verdict: Verdict
+    change: Change
+    following: Change | None
+    earliest: float
+    dialect: str = field(init=False)
+    due: float = field(init=False)
 
-    def _check_rule(self) -> None:
-        """Report a rule that is now invalid as unknown, as its occurrences cannot be computed."""
-        since, until = max(self.change.first, self._question.since), self._question.until
+    def __post_init__(self) -> None:
+        """Report the occurrences of a rule that is invalid by now as unknown, as they cannot be computed."""
+        change, since, until = self.change, self.question.since, self.question.until
+        self.dialect = self._dialect_of(change.reckoning)
+        self.due = float(change.first) if change.first >= since else self._next(since - 1)
+        begin = max(change.first, since)
         try:
-            cron.validate(self.change.rule.cron, self.change.rule.timezone, self._dialect)
+            cron.validate(change.rule.cron, change.rule.timezone, self.dialect)
         except ConfigError as error:
-            if since <= until:
-                self._verdict.add_violation(Kind.UNKNOWN, since, f"its rule cannot be used: {error}", until, 0)
+            if begin <= until:
+                self.verdict.add_violation(Kind.UNKNOWN, begin, f"its rule cannot be used: {error}", until, 0)
 
     def compare(self, row: LedgerRow, is_repeated: bool) -> None:
-        """Compare the next entry of this definition. `is_repeated`: its occurrence was settled before."""
-        since, time = self._question.since, row.scheduled_time
-        if row.end < since or time > self._question.until:
+        """Compare the next entry of this definition. `is_repeated`: an earlier entry settled its occurrence."""
+        since, time = self.question.since, row.scheduled_time
+        if row.end < since or time > self.question.until:
             return
         if row.extra:
             if not is_repeated:
@@ -240,70 +230,70 @@ class _Definition:
             return
         if since <= time:
             self._report_missing_until(time)
-        if time == self._due or time < since:
+        if time == self.due or time < since:
             self._count(row)
         elif not is_repeated:
             what = "the definition has no such occurrence"
-            if time < self._due:
+            if time < self.due:
                 what = "it was settled before, or comes before this definition"
-            self._verdict.add_violation(Kind.EXTRA, time, what)
-        self._dialect = self._dialect_of(row.reckoning)
-        self._due = max(self._due, self._next(row.end))
+            self.verdict.add_violation(Kind.EXTRA, time, what)
+        self.dialect = self._dialect_of(row.reckoning)
+        self.due = max(self.due, self._next(row.end))
 
     def end(self) -> None:
         """Judge the occurrences after the last entry, up to the next change or up to now."""
-        following = self._following
+        following = self.following
         if following is None:
             self._end_at_present()
             return
         if following.pending is not None:
-            self._report_missing_until(min(following.pending, self._question.until + 1))
+            self._report_missing_until(min(following.pending, self.question.until + 1))
         if following.action == DELETE or following.pending is None:
-            end = self._end_of_due(following.at - self._question.grace)
+            end = self._end_of_due(following.at - self.question.grace)
             self._report_missing_until(end, Why("it was due, and not finished, when the schedule was deleted"))
         else:
             # Occurrences that were due and that the change has moved past are skipped by it.
-            self._verdict.skip(MOVED, self._count_until(min(following.first, self._end_of_due(following.at))))
+            self.verdict.skip(MOVED, self._count_until(min(following.first, self._end_of_due(following.at))))
 
     def _end_at_present(self) -> None:
         """Judge the occurrences that are due now by the present row, if any."""
-        row, now = self._history.present, self._history.now
-        end, fresh = self._end_of_due(now), self._end_of_due(now - self._question.grace)
+        row, now = self.history.present, self.history.now
+        end, fresh = self._end_of_due(now), self._end_of_due(now - self.question.grace)
         if row is None:
             self._report_missing_until(fresh, Why("nothing is on record of it, and the schedule is gone"))
             return
         present = row.regular()
-        self._report_missing_until(min(present.next_time, self._question.until + 1))
+        self._report_missing_until(min(present.next_time, self.question.until + 1))
         for begin, until in self._pauses_of(row):
             self._report_waiting(row, min(begin, end), fresh)
-            self._verdict.skip(PAUSED, self._count_until(min(until, end)))
+            self.verdict.skip(PAUSED, self._count_until(min(until, end)))
         self._report_waiting(row, end, fresh)
-        if row.paused and self._question.since <= present.next_time <= self._question.until:
-            self._verdict.notes.append(("it is paused, and nothing of it runs from", present.next_time))
+        if row.paused and self.question.since <= present.next_time <= self.question.until:
+            self.verdict.notes.append(("it is paused, and nothing of it runs from", present.next_time))
 
     def _report_waiting(self, row: ScheduleRow, end: float, fresh: float) -> None:
         """Judge due occurrences without an entry before `end`. From `fresh` on they may still wait for a worker."""
-        if self._due >= end:
+        if self.due >= end:
             return
-        present, state = row.regular(), _state_of_run(row, self._history.now)
+        present, state = row.regular(), _state_of_run(row, self.history.now)
         if not self._is_first_run_later(present):
-            if present.next_time == self._due and not row.is_extra and state is not None:
+            if present.next_time == self.due and not row.is_extra and state is not None:
                 self._report_next(row, state, fresh)
             # The policy passes over occurrences that wait for a run in progress.
-            if present.status != RUNNING or present.policy.catch_up == "all" or self._due <= present.next_time:
+            if present.status != RUNNING or present.policy.catch_up == "all" or self.due <= present.next_time:
                 why = _NOTHING_KNOWN
-                if state is not None and (row.next_time != self._due or row.is_extra):
+                if state is not None and (row.next_time != self.due or row.is_extra):
                     run = "an extra run" if row.is_extra else "an occurrence"
                     why = replace(state, what=f"it waits behind {run} that {state.what}", behind=row.next_time)
                 self._report_missing_until(min(fresh, end), why)
-        self._verdict.pending += self._count_until(end)
+        self.verdict.pending += self._count_until(end)
 
     def _report_next(self, row: ScheduleRow, state: Why, fresh: float) -> None:
         """Judge the row's occurrence, which is leased, was retried or cannot be run."""
-        end, is_leased = row.next_time + 1, row.next_run_time > self._history.now
+        end, is_leased = row.next_time + 1, row.next_run_time > self.history.now
         why = replace(state, what=f"it {state.what}")
         if row.status == RUNNING and is_leased:
-            self._verdict.running += self._count_until(end)
+            self.verdict.running += self._count_until(end)
         elif row.next_time < fresh and row.status == LEASED and is_leased:
             self._report_until(end, Kind.UNKNOWN, why)
         elif row.next_time < fresh:
@@ -312,7 +302,7 @@ class _Definition:
     def _is_first_run_later(self, row: ScheduleRow) -> bool:
         """Return whether the definition itself delays its first run (`--at`)."""
         change = self.change
-        at = change.first == row.next_time and change.due == row.next_run_time > self._history.now
+        at = change.first == row.next_time and change.due == row.next_run_time > self.history.now
         return at and row.status != RUNNING and not row.attempts and not row.paused
 
     def _pauses_of(self, row: ScheduleRow) -> Iterator[tuple[float, float]]:
@@ -325,43 +315,43 @@ class _Definition:
 
     def _end_of_due(self, time: float) -> float:
         """Return the end (not included) of the audited occurrences that were due at `time`."""
-        return min(self._question.until, math.floor(time - self.change.rule.delay)) + 1
+        return min(self.question.until, math.floor(time - self.change.rule.delay)) + 1
 
     def _report_missing_until(self, end: float, why: Why = _NOTHING_KNOWN) -> None:
         """Report the expected occurrences before `end` as missing (as unknown before the oldest kept entry)."""
-        known, is_empty = self._history.known_from, self._history.oldest is None
+        known, is_empty = self.history.known_from, self.history.oldest is None
         gone = "the ledger is not kept for so long" if is_empty else "what the ledger had of it was deleted since"
         self._report_until(min(end, known), Kind.UNKNOWN, Why(gone))
         self._report_until(end, Kind.MISSING, why)
 
     def _report_until(self, end: float, kind: Kind, why: Why) -> None:
         """Report the expected occurrences before `end`."""
-        if self._due < end:
-            rule, first = self.change.rule, int(self._due)
+        if self.due < end:
+            rule, first = self.change.rule, int(self.due)
             count = self._count_until(end)
-            last = cron.last_time(rule.cron, first, int(end) - 1, rule.timezone, self._dialect) if count > 1 else None
-            self._verdict.add_violation(kind, first, why, last, count)
+            last = cron.last_time(rule.cron, first, int(end) - 1, rule.timezone, self.dialect) if count > 1 else None
+            self.verdict.add_violation(kind, first, why, last, count)
 
     def _count_until(self, end: float) -> int:
         """Move on to `end`, and return how many expected occurrences that passes."""
-        if self._due >= end:
+        if self.due >= end:
             return 0
-        rule, first, count = self.change.rule, int(self._due), 1
+        rule, first, count = self.change.rule, int(self.due), 1
         if self._next(first) < end:
-            count += cron.count(rule.cron, first, int(end) - 1, rule.timezone, self._dialect)
-        self._due = self._next(end - 1)
+            count += cron.count(rule.cron, first, int(end) - 1, rule.timezone, self.dialect)
+        self.due = self._next(end - 1)
         return count
 
     def _count_extra(self, row: LedgerRow) -> None:
         """Count an extra run, if the ledger has the run-now that asked for it."""
         since, until = row.scheduled_time - MOST_SECONDS_AHEAD, row.scheduled_time + _RUN_NOW_TOLERANCE
-        changes = [change for change in self._history.changes if change.version <= row.version]
+        changes = [change for change in self.history.changes if change.version <= row.version]
         if any(change.action == RUN_NOW and since <= change.at <= until for change in changes):
             if row.outcome != FAILED:
-                self._verdict.extra_runs += 1
+                self.verdict.extra_runs += 1
             self._count(row)
         else:
-            self._verdict.add_violation(Kind.EXTRA, row.scheduled_time, "it ran by run-now, which is not on record")
+            self.verdict.add_violation(Kind.EXTRA, row.scheduled_time, "it ran by run-now, which is not on record")
 
     def _count(self, row: LedgerRow) -> None:
         """Count an entry that the definition, or a run-now, asks for."""
@@ -369,28 +359,28 @@ class _Definition:
             self._count_skipped(row)
         elif row.outcome == FAILED:
             what = f"given up after {row.attempts} attempts{_error(row.error)}"
-            self._verdict.add_violation(Kind.FAILED, row.scheduled_time, what)
+            self.verdict.add_violation(Kind.FAILED, row.scheduled_time, what)
         else:
-            self._verdict.ran += 1
-            self._verdict.settled(row.scheduled_time, row.end)
+            self.verdict.ran += 1
+            self.verdict.settled(row.scheduled_time, row.end)
             if row.started is not None and not row.extra:
                 self._check_begin(row, row.started)
 
     def _count_skipped(self, row: LedgerRow) -> None:
-        begin, end = max(row.scheduled_time, self._question.since), min(row.end, self._question.until)
+        begin, end = max(row.scheduled_time, self.question.since), min(row.end, self.question.until)
         rule = self.change.rule
         try:
-            count = cron.count(rule.cron, begin - 1, end, rule.timezone, self._dialect)
+            count = cron.count(rule.cron, begin - 1, end, rule.timezone, self.dialect)
         except ConfigError:  # the rule is invalid by now
             count = row.count or 1
         if row.scheduled_time == begin == self.change.first and self._next(begin - 1) != begin:
             count += 1  # a kept occurrence of the previous rule, which this rule does not have
         why = self._unpermitted(row)
         if why is None:
-            self._verdict.skip(row.detail or "", max(count, 1))
-            self._verdict.settled(begin, end)
+            self.verdict.skip(row.detail or "", max(count, 1))
+            self.verdict.settled(begin, end)
         else:
-            self._verdict.add_violation(Kind.UNPERMITTED, begin, why, end, max(count, 1))
+            self.verdict.add_violation(Kind.UNPERMITTED, begin, why, end, max(count, 1))
 
     def _unpermitted(self, row: LedgerRow) -> str | None:
         """Return the violation if the definition does not permit this skip for the entry's reason, else None."""
@@ -408,7 +398,7 @@ class _Definition:
             return None if is_late else f"skipped as {reason}, but it was in time: {terms}"
         if reason == PAUSED:
             begin, end = row.scheduled_time + delay, row.end + delay
-            in_pause = any(since <= begin and end < until for since, until in self._history.pauses)
+            in_pause = any(since <= begin and end < until for since, until in self.history.pauses)
             return None if in_pause else f"skipped as {reason}, but the schedule was not paused then"
         return f"skipped for no reason that a policy or a pause gives: {reason}"
 
@@ -417,25 +407,25 @@ class _Definition:
         time, change = row.scheduled_time, self.change
         earliest = latest = time + change.rule.delay
         if time == change.first:
-            earliest = self._earliest
+            earliest = self.earliest
             latest = latest if change.due >= NEVER else max(latest, change.due)
         if started < earliest - _BEGIN_TOLERANCE and row.detail != RUN_NOW:
-            self._verdict.add_violation(Kind.EARLY, time, f"it began {earliest - started:.3f} s before its time")
+            self.verdict.add_violation(Kind.EARLY, time, f"it began {earliest - started:.3f} s before its time")
         late = started - latest
-        if self._question.late is not None and late > self._question.late:
-            self._verdict.add_violation(
+        if self.question.late is not None and late > self.question.late:
+            self.verdict.add_violation(
                 Kind.LATE, time, f"it began {late:.3f} s after its time, at attempt {row.attempts}"
             )
 
     def _dialect_of(self, reckoning: str | None) -> str:
         """Return the recorded cron dialect, or the present dialect where none was recorded."""
-        known = [(found or "").partition(" ")[0] for found in (reckoning, self._history.reckoning)]
+        known = [(found or "").partition(" ")[0] for found in (reckoning, self.history.reckoning)]
         return next((name for name in known if name in cron.DIALECTS), cron.DIALECTS[0])
 
     def _next(self, after: float, dialect: str | None = None) -> float:
         rule = self.change.rule
         try:
-            return cron.next_time(rule.cron, int(after), rule.timezone, self._dialect if dialect is None else dialect)
+            return cron.next_time(rule.cron, int(after), rule.timezone, self.dialect if dialect is None else dialect)
         except ConfigError:
             return math.inf  # the rule is invalid by now, or has no match before the year 10000
 
