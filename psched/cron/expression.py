@@ -46,7 +46,8 @@ class Expression:
 
     seconds: tuple[int, ...]
     minutes: tuple[int, ...]
-    hours: tuple[int, ...]
+    """Minutes of the day, not of the hour."""
+    hours: frozenset[int]
     months: frozenset[int]
     month_days: MonthDays
     once: bool
@@ -60,7 +61,7 @@ class Expression:
         """Return the first matching wall time at or after `wall`, or None when there is none up to the year 9999."""
         day, second = divmod(wall, DAY)
         passed = self._count_times(second - 1)
-        if passed == len(self.hours) * len(self.minutes) * len(self.seconds):
+        if passed == len(self.minutes) * len(self.seconds):
             day, passed = day + 1, 0
         found = self._day_from(day)
         return None if found is None else found * DAY + self._time(passed if found == day else 0)
@@ -80,19 +81,13 @@ class Expression:
     def _count_times(self, second_of_day: int) -> int:
         """Return how many times of a matching day match, up to and including `second_of_day`."""
         minute, second = divmod(second_of_day, 60)
-        hour, minute = divmod(minute, 60)
-        hours, minutes, seconds = bisect_left(self.hours, hour), 0, 0
-        if hour in self.hours:
-            minutes = bisect_left(self.minutes, minute)
-            if minute in self.minutes:
-                seconds = bisect_right(self.seconds, second)
-        return (hours * len(self.minutes) + minutes) * len(self.seconds) + seconds
+        before, until = bisect_left(self.minutes, minute), bisect_right(self.minutes, minute)
+        return before * len(self.seconds) + (until - before) * bisect_right(self.seconds, second)
 
     def _time(self, passed: int) -> int:
         """Return the second of a matching day at which it matches after `passed` matches."""
-        minutes, second = divmod(passed, len(self.seconds))
-        hour, minute = divmod(minutes, len(self.minutes))
-        return (self.hours[hour] * 60 + self.minutes[minute]) * 60 + self.seconds[second]
+        minute, second = divmod(passed, len(self.seconds))
+        return self.minutes[minute] * 60 + self.seconds[second]
 
     def _count_days(self, first: int, last: int) -> int:
         count = 0
@@ -201,8 +196,8 @@ def _read(fields: list[str], dialect: str) -> Expression:
     )
     expression = Expression(
         seconds=tuple(seconds),
-        minutes=tuple(minutes),
-        hours=tuple(hours),
+        minutes=tuple(hour * 60 + minute for hour in hours for minute in minutes),
+        hours=frozenset(hours),
         months=frozenset(months),
         month_days=_month_days(day, weekday, vixie),
         once=vixie and not minute.startswith("*") and not hour.startswith("*"),
