@@ -2,8 +2,8 @@
 
 scheduler = psched.create_scheduler("redis://127.0.0.1:6379/0")
 
-A registration is a schedule. At each occurrence a scheduler thread submits a task to a queue in the same database and
-advances the schedule, in one transaction. Any instance that has bound the task's name runs it.
+A registration is a schedule. At each of its occurrences, a thread submits a task to a queue in the same database and
+advances the schedule, in one transaction. Any instance that has bound the task's name runs the task.
 """
 
 from psched.scheduler.scheduler import Scheduler, create_scheduler

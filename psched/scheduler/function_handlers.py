@@ -1,4 +1,4 @@
-"""The scheduler's handlers: an occurrence submits a task, a task calls the function bound to its name."""
+"""The handlers of an embedded scheduler: an occurrence submits a task, a task calls the function bound to its name."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ from psched.task import Task
 log = logging.getLogger(__name__)
 
 Function = Callable[[Any], Any]
-"""A bound function: it is called with the data; it fails by returning False or raising."""
+"""A bound function: it is called with the task's data, and fails by returning False or raising."""
 
 MIN_LEASE = 3.0
-"""Seconds of lease that a running task has at least, however short its retry_timeout: time to renew it."""
-
+"""The least seconds of lease of a running task, however short its retry_timeout."""
 current: ContextVar[Task | None] = ContextVar("psched_scheduler_task", default=None)
 """The task that the calling handler runs."""
 
@@ -41,7 +40,7 @@ class OccurrenceHandler(Base):
         self._stores = stores
 
     def run(self) -> None:
-        """If the database does not answer, the occurrence is due again when its lease ends."""
+        """Submit the task. If the database does not answer, the occurrence is due again when its lease ends."""
         occurrence = self.task
         key = occurrence.enqueued_key
         job = JobData.of(occurrence.data)
@@ -83,7 +82,7 @@ class JobHandler(Base):
 
     def perform(self) -> None:
         if self._job.retry:
-            # if this process dies, the retry is due when the lease ends: after about retry_timeout
+            # If this process dies, the task is due again when its lease ends: after about retry_timeout.
             self.task.alive_time = max(self._job.retry_timeout, MIN_LEASE)
             self.task.heartbeat()
         token = current.set(self.task)
@@ -102,7 +101,7 @@ class JobHandler(Base):
             self._stop_without_row(error)
 
     def decide(self, decision: str, **options: Any) -> Any:
-        """Let the decider settle a failed run; without a row there is nothing to settle."""
+        """As the base class, but a task that was removed meanwhile is not settled."""
         try:
             return super().decide(decision, **options)
         except NotFoundError as error:

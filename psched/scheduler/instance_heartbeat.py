@@ -1,7 +1,7 @@
-"""The live instances of a scheduler, each with a heartbeat row in the queue.
+"""The heartbeat rows by which the instances of a scheduler see each other.
 
-The row is a leased task of a type that no handler runs. `created_at` is the start of the instance, a valid lease means
-that it is alive. An instance that starts reads these rows to learn which overdue occurrences fell into a downtime.
+The row is a leased task of a type that no handler runs. `created_at` is the start of the instance, and a valid lease
+means that it is alive. A new instance reads the rows to decide which overdue occurrences came while no instance ran.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class InstanceRegistry:
         lease: float = LEASE,
         restore_tables: Callable[[], None] = lambda: None,
     ) -> None:
-        """`restore_tables` is called when a database that answers refuses a heartbeat: its tables may be gone."""
+        """`restore_tables` is called when the database answers a heartbeat with an error: its tables may be gone."""
         self.key = f"instance:{secrets.token_hex(16)}"
         self.thread = PeriodicThread("psched instance heartbeat", self.heartbeat, INTERVAL, self.unregister)
         self._queue = queue
@@ -70,7 +70,7 @@ class InstanceRegistry:
         return _instance(cast("TaskRow", claim.row), 0.0).since
 
     def heartbeat(self) -> bool:
-        """Log the first of several errors in a row."""
+        """Renew the row. Log the first of several errors in a row."""
         try:
             self._renew_or_restore()
         except Exception as error:  # noqa: BLE001 – the next heartbeat tries again, whatever a driver raises
@@ -96,7 +96,7 @@ class InstanceRegistry:
                 log.debug("key=%s was removed by another client", key)
 
     def unregister(self) -> None:
-        """Delete this instance's row. Raises nothing: without the delete, the row's lease ends soon."""
+        """Delete this instance's row. Raises nothing: if the delete fails, the row's lease ends soon."""
         try:
             self.delete([self.key])
         except Exception as error:  # noqa: BLE001 – the instance is stopping

@@ -1,4 +1,4 @@
-"""Jobs: the data of a registration or a task, the checks of their arguments, and storing registrations as schedules."""
+"""The data of registrations and tasks, the checks of their arguments, and how registrations are stored as schedules."""
 
 from __future__ import annotations
 
@@ -18,15 +18,11 @@ log = logging.getLogger(__name__)
 
 RETRY_TIMEOUT = 60.0
 """Seconds between a failed run and its retry, by default."""
-
 INSTANCE = "psched.instance"
 """The task type of the heartbeat rows of instances; reserved."""
-
 _MAX_NAME_LENGTH = 200
 """Leaves room in the keys of the tasks for the time of the occurrence."""
-
 _STORE_ATTEMPTS = 10
-
 _OPTIONS = {
     "push": {"data": "data", "delay": "delay", "retry": "retry", "retryTimeout": "retry_timeout"},
     "register": {"cronExpr": "cron", "retry": "retry", "retryTimeout": "retry_timeout"},
@@ -37,7 +33,7 @@ _MILLISECONDS = {"delay", "retryTimeout"}
 
 @dataclass(frozen=True, slots=True)
 class JobData:
-    """The data of one task. `retry_timeout` (seconds) matters with `retry` only."""
+    """The data of one task. `retry_timeout` (seconds) is used with `retry` only."""
 
     data: Any = None
     retry: bool = False
@@ -91,11 +87,11 @@ def _as_keyword(option: str, value: object) -> str:
 def checked_name(name: object) -> str:
     """Return the name of a task. Raises ValueError unless it is text of 1 to 200 characters that is not reserved."""
     if callable(name):
-        raise ValueError(f"{name!r} is no name of a task; write bind('name') or @bind('name')")
+        raise ValueError(f"expected the name of a task, got {name!r}; write bind('name') or @bind('name')")
     text = check_key(name)
     if len(text) > _MAX_NAME_LENGTH or text == INSTANCE:
         raise ValueError(
-            f"a task's name has at most {_MAX_NAME_LENGTH} characters and is not {INSTANCE!r}, got {text!r}"
+            f"a task's name must have at most {_MAX_NAME_LENGTH} characters and not be {INSTANCE!r}, got {text!r}"
         )
     return text
 
@@ -116,13 +112,13 @@ class Registration:
 
 
 def store_registrations(schedules: ScheduleCollection, registrations: Mapping[str, Registration]) -> None:
-    """Safe to run in several instances at once. Raises the driver's errors."""
+    """Add or change their schedules. Safe to run in several instances at once. Raises the driver's errors."""
     for registration in registrations.values():
         _store(schedules, registration)
     for row in schedules.list():
         if row.key not in registrations:
             log.warning(
-                "the registration %r (%s) is in the store, but not in this code; it stays until unregister(%r)",
+                "the registration %r (%s) is in the store, but not in this program; unregister(%r) removes it",
                 row.key, row.rule.cron, row.key,
             )  # fmt: skip
 

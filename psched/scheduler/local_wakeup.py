@@ -1,4 +1,4 @@
-"""Wakes a handler thread for a task that this process has submitted, on stores without a wake-up of their own.
+"""Wakes a handler thread for a task that this process has submitted, on stores that cannot notify workers.
 
 Other processes find the task by polling.
 """
@@ -13,7 +13,7 @@ from psched.store import Accepts, LeaseStore, Wakeup
 
 
 class LocalWakeup:
-    """Opens a wake-up for each handler thread, and wakes the thread that has been waiting longest."""
+    """Wakes the handler thread that has been waiting longest. Opens a wake-up for each thread."""
 
     def __init__(self, store: LeaseStore) -> None:
         self._store = store

@@ -40,7 +40,7 @@ class MissedOccurrences:
     grace: float = GRACE
 
     def skip(self, stopping: StopEvent) -> None:
-        """Return when every name is decided, or `stopping` is set. May be repeated after an error of the driver."""
+        """Return when every name is decided or `stopping` is set. Raises the driver's errors; may be called again."""
         undecided = [name for name in self.names if self._overdue_row(name) is not None]
         end = self.clock() + self.patience
         while undecided and not stopping.is_set():
@@ -70,6 +70,7 @@ class MissedOccurrences:
         return self._skip(row, min([self.since, *(other.since for other in with_handler)]))
 
     def _skip(self, row: ScheduleRow, start: float) -> bool:
+        """Move the schedule to its first occurrence from `start` on."""
         if row.problem is not None:
             return True
         if not row.settled:
@@ -95,7 +96,4 @@ class MissedOccurrences:
                 else:
                     task.release()
             except (IdempotentError, OutcomeUnknownError, PreemptedError) as error:
-                words = (
-                    "key=%s abandoned occurrence not settled: another instance was faster, or an answer was lost: %s"
-                )
-                log.info(words, name, error)
+                log.info("key=%s the occurrence of a dead worker was not settled: %s; retrying", name, error)

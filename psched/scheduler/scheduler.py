@@ -65,7 +65,7 @@ class Scheduler:
 
     @property
     def current(self) -> Task | None:
-        """The task that the calling handler runs (with its key, scheduled_time and attempts); None elsewhere."""
+        """The task that the calling handler runs, with its key, scheduled_time and attempts. None outside a handler."""
         return current.get()
 
     @overload
@@ -75,7 +75,7 @@ class Scheduler:
     def bind(self, name: str, function: F) -> F: ...
 
     def bind(self, name: str, function: F | None = None) -> Callable[[F], F] | F:
-        """Run tasks of this name by `function`, called with their data, in this instance; also as a decorator.
+        """Call `function` with the data of each task of this name, in this instance. Also a decorator.
 
         The function runs in a thread of the scheduler, an `async def` on an event loop of that thread. It fails by
         returning False or raising.
@@ -132,7 +132,7 @@ class Scheduler:
         self._registrations[name] = Registration(name, rule, job)
 
     def unregister(self, name: str) -> bool:
-        """Remove the registration, from this instance and from the store; False when the store had none.
+        """Remove the registration from this instance and from the store. Return False if the store had none.
 
         Its tasks stay. Another instance that registers the name stores it again at its next start.
         """
@@ -180,8 +180,8 @@ class Scheduler:
 
         An instance that has bound `name` runs the task. Without `retry` it starts at most once. With `retry` it starts
         again `retry_timeout` seconds (None: 60) after it failed or its process died, until a handler succeeds.
-        `data`: any JSON value, by position or keyword. By position, a mapping of schedule-mq's option names is refused:
-        psched takes them as keywords.
+        `data`: any JSON value, by position or keyword. By position, a mapping of schedule-mq's option names is refused,
+        as psched takes options by keyword.
 
         Raises:
             ScheduleError: the scheduler was started before this process was forked.
@@ -203,9 +203,9 @@ class Scheduler:
         return key
 
     def start(self) -> None:
-        """Store the registrations and start the threads; returns when that is done.
+        """Store the registrations and start the threads.
 
-        If the database does not answer, the threads wait for it in the background.
+        If the database does not answer, the threads store the registrations when it answers.
 
         Raises:
             ScheduleError: the scheduler is running or was started before a fork; or a registered name is not bound.
@@ -234,14 +234,14 @@ class Scheduler:
                 raise
 
     def stop(self, timeout: float | None = None) -> bool:
-        """Acquire no more tasks, and wait for running handlers, `timeout` seconds at most; False if that is too short.
+        """Acquire no more tasks, and wait for running handlers. Return False if one outlasts `timeout` seconds.
 
-        Handlers that still run then continue in their threads, with their leases, and another `stop` waits for them
-        again. An unavailable database does not delay the stop. Does nothing when the scheduler is not running. The
-        scheduler can be started again.
+        Such handlers continue in their threads, with their leases, and another `stop` waits for them again. A database
+        that does not answer does not delay the stop. Does nothing if the scheduler is not running. The scheduler can be
+        started again.
 
         Raises:
-            ScheduleError: a handler calls it, and would wait for itself.
+            ScheduleError: a handler of this scheduler calls it.
             ValueError: `timeout` is not a number of seconds.
         """
         if timeout is not None:
@@ -265,7 +265,7 @@ class Scheduler:
         return done
 
     def clear(self) -> None:
-        """Remove all registrations and tasks of this URL and prefix from the store, also those of other instances.
+        """Remove all registrations and tasks of this URL and prefix from the store, those of other instances too.
 
         Running handlers continue, but their tasks cannot be settled. The next `start` stores the registrations again.
         """
@@ -279,7 +279,7 @@ class Scheduler:
 
     @contextmanager
     def _stores(self) -> Iterator[OpenStores]:
-        """Yield the stores of the threads, or of a client, its tables created; a `stop` meanwhile keeps them open."""
+        """Yield open stores with their tables: those of the threads once these are ready. A `stop` keeps them open."""
         with self._checked_lock():
             if self._threads is not None and self._threads.is_ready:
                 stores = self._threads.stores
@@ -296,7 +296,7 @@ class Scheduler:
             stores.end_use()
 
     def begin_anew(self) -> None:
-        """In a forked process: use no connection of the parent. A started scheduler cannot be used here."""
+        """Forget the connections of the parent, in a forked process. A started scheduler stays unusable there."""
         self._lock = threading.RLock()
         self._parents_stores.append(self._client_stores)  # kept, as closing them could end the parent's sessions
         self._client_stores = self._stopping = None

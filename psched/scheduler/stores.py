@@ -42,7 +42,7 @@ class OpenStores:
         self._close_requested = False
 
     def create_tables(self) -> bool:
-        """Return whether tables were missing. Several processes may call it at once. Raises ConfigError."""
+        """Create missing tables, and return whether there were any. Safe in several processes. Raises ConfigError."""
         created = False
         for store in (self.schedules.store, self.queue):
             try:
@@ -79,7 +79,7 @@ class OpenStores:
 
 
 def open_scheduler_stores(settings: Settings, threads: int = 1) -> OpenStores:
-    """Return the stores, for this number of threads; connects to nothing yet. Raises ConfigError."""
+    """Return the stores for this number of threads. Connects to nothing yet. Raises ConfigError."""
     assert settings.schedules is not None and settings.queue is not None
     holder, connections = holder_name(str(os.getpid())), min(threads, _MAX_CONNECTIONS)
     retention = settings.queue.retention_time
@@ -114,10 +114,10 @@ def scheduler_settings(
 
 
 def table_stem(prefix: object) -> str:
-    """Return the beginning of the table names of a prefix; different prefixes get different ones.
+    """Return the beginning of the table names of a prefix, such as `_schedule_mq` for `_schedule_mq:`.
 
-    `_schedule_mq:` gives `_schedule_mq`. Characters that no table name may have are replaced, and a digest is added.
-    Raises ConfigError unless the prefix is text.
+    Characters that no table name may have are replaced; a digest then keeps different prefixes apart. Raises
+    ConfigError unless the prefix is text.
     """
     if not isinstance(prefix, str) or not prefix.strip(":"):
         raise ConfigError(f"prefix: expected text, got {prefix!r}")
