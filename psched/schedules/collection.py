@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import chain
 from typing import Any, Unpack
@@ -34,10 +34,10 @@ _AUDITS = 5
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """The configured values that schedules share: keys of `Section`, where `dialect` is `cron_dialect`."""
+    """The configured values that schedules share, as in `Section`."""
 
     timezone: str = "UTC"
-    dialect: str = "vixie"
+    cron_dialect: str = "vixie"
     ledger_retention: float = 400 * 86400.0
     ledger_count: int = 100_000
     poll_interval: float = 1.0
@@ -51,14 +51,15 @@ class ScheduleCollection(PolledTable):
 
     def __init__(self, store: ScheduleStore, times: LeaseTimes, defaults: Defaults) -> None:
         kept = (defaults.ledger_retention, defaults.ledger_count)
-        self._advance = Advance(store, defaults.dialect, *kept, defaults.max_attempts)
+        self._advance = Advance(store, defaults.cron_dialect, *kept, defaults.max_attempts)
         super().__init__(store, self._advance, times)
-        self._retry_wait = times.retry_wait
         self._defaults = defaults
+        self.overdue_after = overdue_after(times.retry_wait)
+        """Seconds after which a late occurrence is overdue: twice the longest `retry_wait`, at least a minute."""
 
     def __getitem__(self, key: str) -> Schedule:
         """Return a reference to a schedule, which need not exist."""
-        return Schedule(self.store, check_key(key), self._defaults.dialect)
+        return Schedule(self.store, check_key(key), self._defaults.cron_dialect)
 
     def add(
         self,
@@ -91,7 +92,7 @@ class ScheduleCollection(PolledTable):
         """
         content = {} if data is None else data
         new = NewSchedule(key, type, cron, delay, timezone, next_time, next_run_time, content, **terms)
-        [row] = new_rows([new], self.store, self._defaults.timezone, self._defaults.dialect)
+        [row] = new_rows([new], self.store, self._defaults.timezone, self._defaults.cron_dialect)
         self.store.add(row.key, row.type, row.rule, row.next_time, row.next_run_time, row.data, row.policy)
         return self[key]
 
@@ -101,7 +102,7 @@ class ScheduleCollection(PolledTable):
         All are written in one transaction, on Redis 500 at a time; repeat a call that failed midway. Raises
         ConfigError, ValueError and NotSupportedError like `add`, before anything is written.
         """
-        rows = new_rows(schedules, self.store, self._defaults.timezone, self._defaults.dialect)
+        rows = new_rows(schedules, self.store, self._defaults.timezone, self._defaults.cron_dialect)
         check_distinct([row.key for row in rows], "schedule")
         return self.store.add_many(rows) if rows else []
 
@@ -192,17 +193,12 @@ class ScheduleCollection(PolledTable):
             present=present,
             now=now,
             kept_since=now - self._defaults.ledger_retention,
-            reckoning=cron.reckoning(self._defaults.dialect),
+            reckoning=cron.reckoning(self._defaults.cron_dialect),
         )
 
     def state(self, row: ScheduleRow, now: float) -> ScheduleState:
         """Return the state of `row` at `now` (database's clock)."""
         return state_of(row, now, self.overdue_after)
-
-    @property
-    def overdue_after(self) -> float:
-        """Seconds after which a late occurrence is overdue: two of the longest `retry_wait`, at least a minute."""
-        return overdue_after(self._retry_wait)
 
     def overdue(self, limit: int) -> builtins.list[ScheduleRow]:
         """Return up to `limit` overdue schedules, the most overdue first: they fail, or no worker acquires them.
@@ -210,8 +206,8 @@ class ScheduleCollection(PolledTable):
         Their `data` is {}, and `problem` does not cover it. On `rdb_compat`, whose table does not distinguish a run
         from the wait for a retry, only those that no worker acquires.
         """
-        bound = self.overdue_after
-        found = {row.key: row for row in (*self.store.long_due(bound, limit), *self.store.failing(bound, limit))}
+        age = self.overdue_after
+        found = {row.key: row for row in (*self.store.long_due(age, limit), *self.store.failing(age, limit))}
         return sorted(found.values(), key=lambda row: row.next_time + row.rule.delay)[:limit]
 
     def failing(self, key: str | None = None) -> Iterator[ScheduleRow]:
@@ -245,12 +241,5 @@ def open_schedules(
     if store is None:
         raise ConfigError(f"the store type {section.type!r} keeps no schedules")
     times = LeaseTimes(section.alive_time, section.retry_wait, prefetch_time)
-    defaults = Defaults(
-        section.timezone,
-        section.cron_dialect,
-        section.ledger_retention,
-        section.ledger_count,
-        section.poll_interval,
-        section.max_attempts,
-    )
+    defaults = Defaults(**{field.name: getattr(section, field.name) for field in fields(Defaults)})
     return ScheduleCollection(store, times, defaults)

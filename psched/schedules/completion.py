@@ -34,7 +34,7 @@ _TRIM_INTERVAL = 60.0
 _SOON_ENOUGH = 60.0
 """Seconds by which an occurrence may begin late with `catch_up: none` and no `max_lateness`."""
 _COUNTED = 1000
-"""The most skipped occurrences that one entry counts. A larger number is not recorded."""
+"""The most skipped occurrences that are counted for one ledger entry; a larger number is recorded as unknown."""
 
 
 class Advance(Completion):
@@ -75,13 +75,13 @@ class Advance(Completion):
             if changed is None:
                 return
             row = replace(changed, attempts=row.attempts)
-        raise ScheduleError(f"{row.key!r}: it is changed faster than its run can be finished")
+        raise ScheduleError(f"{row.key!r}: not finished: the schedule was changed during each of {_TRIES} attempts")
 
     def finish_many(self, claims: Sequence[Claim], until: float) -> list[ScheduleError | None]:
-        """Store the next occurrences together, or one by one where some schedules were changed."""
+        """Store the next occurrences together; afterwards one by one those of schedules that were changed."""
         try:
             steps = [self._step(claim, _run_entry(claim, FINISHED)) for claim in claims]
-        except ConfigError:  # one rule has no further match; finish the other runs
+        except ConfigError:  # a rule has no further match; the other runs are finished all the same
             return [self._refusal(claim, until) for claim in claims]
         answers = self.store.advance_many(steps, until)
         return [
@@ -90,9 +90,9 @@ class Advance(Completion):
         ]
 
     def finish_by(self, claim: Claim, task: NewTask, until: float) -> None:
-        """Submit `task`, then advance; one transaction where both tables are in one database.
+        """Submit `task`, then advance, in one transaction if both tables are in one database.
 
-        A task that exists was submitted for this occurrence by an earlier attempt.
+        If the task exists, an earlier attempt has submitted it for this occurrence.
         """
         queue = self.queue
         if queue is None:
@@ -119,7 +119,7 @@ class Advance(Completion):
     def pass_over(self, claim: Claim, now: float, until: float) -> bool:
         """Skip occurrences by policy or pause; park a paused schedule.
 
-        The row as acquired decides. A schedule that was changed since is due at once instead, to be acquired again.
+        Decides by the row as it was acquired. A schedule that was changed since is released, to be acquired again.
         """
         row = cast("ScheduleRow", claim.row)
         if self.is_paused(row):
@@ -134,7 +134,7 @@ class Advance(Completion):
             self.store.release(claim.lease, until)
             return True
         number = "many" if entry.count is None else str(entry.count)
-        log.info("key=%s skipped %s from %s on: %s", row.key, number, _date(row.next_time), entry.detail)
+        log.info("key=%s skipped %s occurrences from %s on: %s", row.key, number, _date(row.next_time), entry.detail)
         return True
 
     def is_paused(self, row: Row) -> bool:
@@ -143,7 +143,7 @@ class Advance(Completion):
         return schedule.paused and (schedule.extra_waits or not schedule.is_asked_for)
 
     def attempts_allowed(self, row: Row, max_attempts: int | None) -> int | None:
-        """As the base class; None for a row that cannot be run, and where no attempts are counted (`rdb_compat`)."""
+        """As the base class, but None for a row that cannot be run, and on `rdb_compat`, which counts no attempts."""
         allowed = super().attempts_allowed(row, max_attempts)
         if allowed is None or not self.store.keeps_policies:
             return None

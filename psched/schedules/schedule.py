@@ -23,7 +23,7 @@ from psched.store import ScheduleStore
 from psched.store.ledger import MODIFY, PAUSE, RESUME, RUN_NOW, Entry
 
 _TRIES = 100
-"""How often a compare-and-set is repeated while other processes change the row."""
+"""Attempts to write a row that other processes change at the same time."""
 
 
 class Schedule:
@@ -147,7 +147,7 @@ class Schedule:
             if self._store.modify(seen, wanted, action, entry):
                 return seen
         raise ScheduleError(
-            f"{self.key!r}: not modified: other processes changed the schedule during each attempt; try again"
+            f"{self.key!r}: not modified: the schedule was changed during each of {_TRIES} attempts; try again"
         )
 
     def _timed(

@@ -13,7 +13,7 @@ from psched.schedules.validation import first_match
 from psched.store.ledger import PAUSED, Entry
 
 MOST_PAUSES = 100
-"""The most pauses before the last one that a row keeps."""
+"""The most earlier pauses that a row keeps, besides the last one."""
 MOST_SECONDS_AHEAD = 2
 """Seconds by which the time of an extra run may come after its `run_now`."""
 
@@ -21,8 +21,8 @@ MOST_SECONDS_AHEAD = 2
 def paused(row: ScheduleRow, now: float, dialect: str) -> ScheduleRow:
     """Return `row` paused from `now` on. A run in progress goes on, and the pause begins when the run is settled.
 
-    A run that `run_now` asked for waits for the end of the pause. Earlier pauses are kept while they have occurrences
-    to skip. Raises ScheduleError for more of them than a row keeps.
+    A run that `run_now` asked for waits for the end of the pause. Earlier pauses are kept as long as they have
+    occurrences to skip. Raises ScheduleError for more than `MOST_PAUSES` of these.
     """
     if row.paused:
         return row
@@ -30,9 +30,8 @@ def paused(row: ScheduleRow, now: float, dialect: str) -> ScheduleRow:
     earlier = tuple(pause for pause in row.ended_pauses if _is_to_come(regular, pause, dialect))
     if len(earlier) > MOST_PAUSES:
         raise ScheduleError(
-            f"{row.key!r}: it was paused {len(earlier)} times since its next occurrence came, and {MOST_PAUSES} such "
-            f"pauses can be kept; let a worker catch up, or leave the occurrences out with modify, before it is paused "
-            f"again"
+            f"{row.key!r}: it was paused {len(earlier)} times since its next occurrence came; expected at most "
+            f"{MOST_PAUSES}; let a worker run its occurrences, or move it past them with modify, and pause it again"
         )
     row = replace(
         row,
