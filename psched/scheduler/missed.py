@@ -7,16 +7,17 @@ heartbeat lease has ended may be dead, or may have lost the database just like t
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from psched.clock import Clock, local_time, monotonic
+from psched import cron
+from psched.clock import local_time, monotonic
 from psched.errors import IdempotentError, OutcomeUnknownError, PreemptedError
 from psched.execution.stop_event import StopEvent
 from psched.model import ScheduleRow
 from psched.scheduler.instance_heartbeat import Instance, InstanceRegistry
 from psched.schedules.collection import ScheduleCollection
-from psched.schedules.validation import first_match
 
 log = logging.getLogger(__name__)
 
@@ -34,18 +35,16 @@ class MissedOccurrences:
     names: Collection[str]
     since: float
     """The start of this instance, by the database's clock."""
-    dialect: str = "vixie"
-    clock: Clock = monotonic
     patience: float = PATIENCE
     grace: float = GRACE
 
     def skip(self, stopping: StopEvent) -> None:
         """Return when every name is decided or `stopping` is set. Raises the driver's errors; may be called again."""
         undecided = [name for name in self.names if self._overdue_row(name) is not None]
-        end = self.clock() + self.patience
+        end = monotonic() + self.patience
         while undecided and not stopping.is_set():
             others = self.instances.others()
-            if self.clock() >= end:
+            if monotonic() >= end:
                 self.instances.delete([other.key for other in others if not other.is_alive])
                 others = [other for other in others if other.is_alive]
             undecided = [name for name in undecided if not self._is_decided(name, others)]
@@ -76,7 +75,7 @@ class MissedOccurrences:
         if not row.settled:
             self._finish_abandoned(row.key, start)
             return False
-        time = first_match(row.rule, start, self.dialect)
+        time = cron.first_time(row.rule.cron, math.ceil(start), row.rule.timezone)
         wanted = replace(row, next_time=time, next_run_time=time + row.rule.delay)
         if not self.schedules.store.modify(row, wanted):
             return False

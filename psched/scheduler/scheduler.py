@@ -14,7 +14,7 @@ from psched import fork_safety
 from psched.backoff import check_wait
 from psched.config import Settings
 from psched.error_text import shown
-from psched.errors import ConfigError, IdempotentError, NotFoundError, ScheduleError
+from psched.errors import IdempotentError, NotFoundError, ScheduleError
 from psched.model import Rule, TaskFilter
 from psched.payload import encode
 from psched.queue.queue import storable_task
@@ -120,8 +120,6 @@ class Scheduler:
         self._refuse_running("register")
         section = self._settings.sections[0]
         refuse_options("register", name, cron)
-        if not isinstance(cron, str):
-            raise ConfigError(f"cron must be text like '*/10 * * * *', got {shown(cron)}")
         rule = checked_rule(Rule(cron, section.timezone if timezone is None else timezone), section.cron_dialect)
         job = job_data(data, retry, retry_timeout)
         encode(job.stored())
