@@ -6,7 +6,7 @@ import inspect
 import re
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
@@ -134,10 +134,7 @@ class FunctionHandler(Base):
         """Call the function, await its result if that is awaitable, and conclude the task."""
         result = self.function(self.task)
         if result is not None and inspect.isawaitable(result):
-            self._running = CancellableRun()
-            if self._killed:  # of `kill` and this thread, the second one sees the write of the first
-                self._running.cancel()
-            self._running.run(result, self.loops.runner())
+            self._await(result)
         if self.finish and not self.task.settled:
             self.task.conclude()
 
@@ -146,6 +143,12 @@ class FunctionHandler(Base):
         self._killed = True
         if self._running is not None:
             self._running.cancel()
+
+    def _await(self, result: Awaitable[object]) -> object:
+        self._running = CancellableRun()
+        if self._killed:  # of `kill` and this thread, the second one sees the write of the first
+            self._running.cancel()
+        return self._running.run(result, self.loops.runner())
 
 
 def retry_failed(task: Task, error: BaseException, retry_wait: float | Backoff | None = None) -> None:

@@ -6,10 +6,12 @@ import inspect
 import logging
 from collections.abc import Callable, Collection, Mapping
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
-from psched.application.event_loop import CancellableRun, EventLoops
-from psched.application.handler import Base, HandlerFactory, Router
+from psched.application.app import App
+from psched.application.event_loop import EventLoops
+from psched.application.handler import Base, FunctionHandler
 from psched.errors import NotFoundError, ScheduleError
 from psched.queue.queue import checked_task
 from psched.scheduler.jobs import JobData
@@ -59,26 +61,17 @@ class OccurrenceHandler(Base):
             self._stores.wakeup.wake_one()
 
 
-class OccurrenceRouter(Router):
+class OccurrenceRouter(App):
     def __init__(self, names: Collection[str], stores: OpenStores) -> None:
-        self._names = names
-        self._stores = stores
-
-    def route(self, type: str) -> HandlerFactory:
-        return lambda task: OccurrenceHandler(task, self._stores)
-
-    def routed_types(self) -> Collection[str]:
-        return self._names
+        super().__init__()
+        self._routes = dict.fromkeys(names, partial(OccurrenceHandler, stores=stores))
 
 
-class JobHandler(Base):
+class JobHandler(FunctionHandler):
     def __init__(self, task: Task, function: Function, loops: EventLoops) -> None:
-        super().__init__(task)
-        self._function = function
-        self._loops = loops
-        self._running = CancellableRun()
         self._job = JobData.of(task.data)
-        self.retry_wait = self._job.retry_timeout if self._job.retry else None
+        retry_wait = self._job.retry_timeout if self._job.retry else None
+        super().__init__(task, function, loops, finish=False, retry_wait=retry_wait, max_attempts=None)
 
     def perform(self) -> None:
         if self._job.retry:
@@ -87,9 +80,9 @@ class JobHandler(Base):
             self.task.heartbeat()
         token = current.set(self.task)
         try:
-            result = self._function(self._job.data)
+            result = self.function(self._job.data)
             if inspect.isawaitable(result):
-                result = self._running.run(result, self._loops.runner())
+                result = self._await(result)
         finally:
             current.reset(token)
         try:
@@ -107,32 +100,18 @@ class JobHandler(Base):
         except NotFoundError as error:
             self._stop_without_row(error)
 
-    def kill(self, reason: Exception) -> None:
-        """Cancel the awaited result; a plain function continues."""
-        self._running.cancel()
-
     def _stop_without_row(self, error: NotFoundError) -> None:
         log.warning("key=%s type=%s was removed while it ran: %s", self.task.key, self.task.type, error)
         self.task.stop_reason = error
 
     def _retry(self) -> None:
-        then = f"next attempt in {self.retry_wait:g} s" if self.retry_wait is not None else "no further attempt"
+        then = f"next attempt in {self._job.retry_timeout:g} s" if self._job.retry else "no further attempt"
         log.warning("key=%s type=%s failed: the handler returned False; %s", self.task.key, self.task.type, then)
         self.task.retry(self.retry_wait, error="the handler returned False")
 
 
-class FunctionRouter(Router):
+class FunctionRouter(App):
     def __init__(self, bindings: Mapping[str, Function]) -> None:
-        self._bindings = bindings
-        self._loops = EventLoops()
-
-    def route(self, type: str) -> HandlerFactory | None:
-        function = self._bindings.get(type)
-        return None if function is None else lambda task: JobHandler(task, function, self._loops)
-
-    def routed_types(self) -> Collection[str]:
-        return tuple(self._bindings)
-
-    def close(self) -> None:
-        """Close the event loop of the calling thread."""
-        self._loops.close()
+        super().__init__()
+        for name, function in bindings.items():
+            self._routes[name] = partial(JobHandler, function=function, loops=self._loops)
