@@ -16,7 +16,7 @@ from psched.execution.stop_event import StopEvent
 from psched.model import NewTask, ScheduleRow
 from psched.scheduler.instance_heartbeat import Instance, InstanceRegistry
 from psched.scheduler.jobs import INSTANCE
-from psched.scheduler.missed import MissedOccurrences
+from psched.scheduler.missed_occurrences import MissedOccurrences
 from psched.scheduler.stores import OpenStores
 from tests.scheduler.site import Site
 
