@@ -40,7 +40,7 @@ _MAX_NOTES = 20
 _MAX_NEIGHBOURS = 16
 """Earlier runs with which each run is compared, besides the run that ended last."""
 _NOTHING_KNOWN = Why("nothing is on record of it")
-_CHANGED = "times were computed by {} before, by {} from"
+_CHANGED = "occurrences were computed by {}, and by {} from"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +114,7 @@ def audit(history: History, question: Question) -> Verdict:
         reckoning = row.reckoning
         shared = overlaps.seconds(row)
         if shared > 0 and is_asked_about:
-            verdict.add_violation(
-                Kind.OVERLAPPING, time, f"it ran for {shared:.3f} s beside the run of another occurrence"
-            )
+            verdict.add_violation(Kind.OVERLAPPING, time, f"it ran for {shared:.3f} s at the same time as another run")
         before = repeats.settled_before(row)
         if before is not None and is_asked_about:
             verdict.add_violation(Kind.DOUBLED, time, f"it is on record twice: {_settled(before)}, and {_settled(row)}")
@@ -220,7 +218,7 @@ class _Definition:
                 self.verdict.add_violation(Kind.UNKNOWN, begin, f"its rule cannot be used: {error}", until, 0)
 
     def compare(self, row: LedgerRow, is_repeated: bool) -> None:
-        """Compare the next entry of this definition. `is_repeated`: an earlier entry settled its occurrence."""
+        """Compare the next entry. `is_repeated`: an earlier entry has settled its occurrence."""
         since, time = self.question.since, row.scheduled_time
         if row.end < since or time > self.question.until:
             return
@@ -256,7 +254,7 @@ class _Definition:
             self.verdict.skip(MOVED, self._count_until(min(following.first, self._end_of_due(following.at))))
 
     def _end_at_present(self) -> None:
-        """Judge the occurrences that are due now by the present row, if any."""
+        """Judge the occurrences that are due now by the schedule's present row, if there is one."""
         row, now = self.history.present, self.history.now
         end, fresh = self._end_of_due(now), self._end_of_due(now - self.question.grace)
         if row is None:
@@ -269,10 +267,10 @@ class _Definition:
             self.verdict.skip(PAUSED, self._count_until(min(until, end)))
         self._report_waiting(row, end, fresh)
         if row.paused and self.question.since <= present.next_time <= self.question.until:
-            self.verdict.notes.append(("it is paused, and nothing of it runs from", present.next_time))
+            self.verdict.notes.append(("it is paused, and skips its occurrences from", present.next_time))
 
     def _report_waiting(self, row: ScheduleRow, end: float, fresh: float) -> None:
-        """Judge due occurrences without an entry before `end`. From `fresh` on they may still wait for a worker."""
+        """Judge due occurrences without an entry before `end`. Those from `fresh` on may still wait for a worker."""
         if self.due >= end:
             return
         present, state = row.regular(), _state_of_run(row, self.history.now)
@@ -320,7 +318,7 @@ class _Definition:
     def _report_missing_until(self, end: float, why: Why = _NOTHING_KNOWN) -> None:
         """Report the expected occurrences before `end` as missing (as unknown before the oldest kept entry)."""
         known, is_empty = self.history.known_from, self.history.oldest is None
-        gone = "the ledger is not kept for so long" if is_empty else "what the ledger had of it was deleted since"
+        gone = "the ledger is not kept for so long" if is_empty else "its ledger entry was deleted since"
         self._report_until(min(end, known), Kind.UNKNOWN, Why(gone))
         self._report_until(end, Kind.MISSING, why)
 
@@ -351,7 +349,7 @@ class _Definition:
                 self.verdict.extra_runs += 1
             self._count(row)
         else:
-            self.verdict.add_violation(Kind.EXTRA, row.scheduled_time, "it ran by run-now, which is not on record")
+            self.verdict.add_violation(Kind.EXTRA, row.scheduled_time, "run-now ran it, but no run-now is on record")
 
     def _count(self, row: LedgerRow) -> None:
         """Count an entry that the definition, or a run-now, asks for."""
@@ -487,7 +485,7 @@ def _error(error: str | None, before: str = ": ") -> str:
 
 
 def _state_of_run(row: ScheduleRow, now: float) -> Why | None:
-    """Return why the run that the row is about is not settled, as a predicate, or None without a reason."""
+    """Return why the row's run is not settled, as a predicate ("is running"). None if it simply has not begun."""
     next_attempt = None
     if row.problem is not None:
         what = f"cannot be run: {row.problem}"

@@ -157,10 +157,10 @@ class Schedule:
         explicit = next_time is not None or next_run_time is not None
         if explicit and not seen.settled:
             raise ScheduleError(
-                f"{self.key!r}: a run is in progress or waits for a retry; its times cannot be moved now"
+                f"{self.key!r}: a run is in progress or waits for a retry; move its times when the run is finished"
             )
         if next_run_time is not None and seen.paused:
-            raise ScheduleError(f"{self.key!r} is paused, and runs at no time; resume it, or run it now")
+            raise ScheduleError(f"{self.key!r} is paused, so it has no run time; resume it first, or use run_now")
         if explicit:
             time = seen.next_time if next_time is None else first_match(wanted.rule, next_time, self._dialect)
             due = time + wanted.rule.delay if next_run_time is None else next_run_time
