@@ -90,3 +90,25 @@ def test_a_wait_does_not_go_on_to_the_next_whole_millisecond(order: StopEvent, e
         assert order.wait_for([ends[0]], 0.0011) == []
         took = min(took, time.monotonic() - begun)
     assert 0.0011 <= took < 0.0019
+
+
+def test_a_step_is_retried_until_it_raises_nothing_and_each_error_is_logged_once_in_a_row(
+    order: StopEvent, caplog: pytest.LogCaptureFixture
+) -> None:
+    errors = [OSError("away"), OSError("away"), OSError("refused")]
+
+    def step() -> None:
+        if errors:
+            raise errors.pop(0)
+
+    order.retry("the step", step)
+    assert caplog.messages == ["the step failed: away; retrying", "the step failed: refused; retrying"]
+
+
+def test_a_stop_ends_the_retries(order: StopEvent) -> None:
+    def step() -> None:
+        order.set()
+        raise OSError("away")
+
+    order.retry("the step", step)
+    assert order.is_set()
