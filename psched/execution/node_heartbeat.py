@@ -32,19 +32,12 @@ class NodeHeartbeat(PeriodicThread):
             for opened in opened_sections
             if (nodes := opened.source.store.nodes) is not None
         ]
-        self._failing = False
         super().__init__("node heartbeat", self.record, _INTERVAL * max(1, len(self._recorded)), self.withdraw)
 
     def record(self) -> bool:
         """Record every section. Return True while there is one."""
-        try:
-            for nodes, section, types in self._recorded:
-                nodes.announce(self._node, section, types)
-            self._failing = False
-        except Exception as error:  # noqa: BLE001 – only `doctor` and `list` depend on it
-            if not self._failing:
-                log.warning("recording this node in psched_nodes failed: %s; retrying", one_line(error))
-            self._failing = True
+        for nodes, section, types in self._recorded:
+            nodes.announce(self._node, section, types)
         return bool(self._recorded)
 
     def withdraw(self) -> None:

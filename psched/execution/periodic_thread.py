@@ -6,7 +6,9 @@ import logging
 import threading
 from collections.abc import Callable
 
+from psched.backends import is_driver_error
 from psched.clock import monotonic
+from psched.error_text import one_line
 
 log = logging.getLogger(__name__)
 
@@ -39,15 +41,20 @@ class PeriodicThread(threading.Thread):
         self._woken.set()
 
     def run(self) -> None:
-        """Tick until closed. An error of a tick is logged, and the next tick follows."""
+        """Tick until closed. A tick that raises is followed by the next. Log each error once in a row."""
+        logged = ""
         while not self._closed:
             self.is_idle = True
             begun = monotonic()
             try:
                 is_needed = self._tick()
-            except Exception:
-                log.exception("%s failed; retrying", self.name)
+                logged = ""
+            except Exception as error:
                 is_needed = True
+                if one_line(error) != logged:
+                    logged = one_line(error)
+                    fault = None if is_driver_error(error) else error
+                    log.warning("%s failed: %s; retrying", self.name, logged, exc_info=fault)
             if not is_needed:
                 self._woken.wait()
                 begun = monotonic()

@@ -60,7 +60,6 @@ class InstanceRegistry:
         self._lease: Lease | None = None
         self._renewals = 0
         """Heartbeats in a row without a failure."""
-        self._is_failing = False
 
     def register(self) -> float:
         """Create this instance's row, and return when, by the database's clock. Raises the driver's errors."""
@@ -70,16 +69,15 @@ class InstanceRegistry:
         return _instance(cast("TaskRow", claim.row), 0.0).since
 
     def heartbeat(self) -> bool:
-        """Renew the row. Log the first of several errors in a row."""
+        """Renew the row, and return True. Raises the driver's errors."""
         try:
-            self._renew_or_restore()
-        except Exception as error:  # noqa: BLE001 – the next heartbeat tries again, whatever a driver raises
+            self._renew()
+        except Exception as error:
             self._renewals = 0
-            if not self._is_failing:
-                log.warning("heartbeat of this instance failed: %s; retrying", one_line(error))
-            self._is_failing = True
-        else:
-            self._is_failing = False
+            if self._queue.is_unavailable(error):
+                raise
+            self._restore_tables()
+            self._renew()
         return True
 
     def others(self) -> list[Instance]:
@@ -101,15 +99,6 @@ class InstanceRegistry:
             self.delete([self.key])
         except Exception as error:  # noqa: BLE001 – the instance is stopping
             log.info("deleting the heartbeat row of this instance failed: %s", one_line(error))
-
-    def _renew_or_restore(self) -> None:
-        try:
-            self._renew()
-        except Exception as error:
-            if self._queue.is_unavailable(error):
-                raise
-            self._restore_tables()
-            self._renew()
 
     def _renew(self) -> None:
         lease = None if self._lease is None else self._queue.extend([self._lease], self._lease_time)[0]
