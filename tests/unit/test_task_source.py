@@ -13,7 +13,7 @@ from psched.errors import OutcomeUnknownError, PreemptedError
 from psched.model import LeaseTimes, Policy, Rule
 from psched.schedules.completion import Advance
 from psched.store import ScheduleStore, StoreSettings
-from psched.task import extend_many
+from psched.task import Task, extend_many
 from psched.task_source import Source
 
 NOON = int(datetime(2026, 6, 1, 12, tzinfo=UTC).timestamp())
@@ -34,25 +34,29 @@ def source(store: ScheduleStore, retry_wait: float) -> Source:
     return Source(store, Advance(store, "vixie"), LeaseTimes(60, retry_wait, 15))
 
 
+def polled_first(source: Source) -> Task | None:
+    return next(iter(source.poll_multi(1)), None)
+
+
 def test_what_cannot_be_run_keeps_nothing_behind_it_waiting(store: ScheduleStore) -> None:
     store.add("whole", "t", Rule("0 * * * *", "UTC"), NOON, NOON + 5, {})
-    task = source(store, retry_wait=300).poll()
+    task = polled_first(source(store, retry_wait=300))
     assert task is not None
     assert task.key == "whole"
 
 
 def test_a_poll_ends_when_what_cannot_be_run_comes_back_at_once(store: ScheduleStore) -> None:
-    assert source(store, retry_wait=0).poll() is None
+    assert polled_first(source(store, retry_wait=0)) is None
     assert all(row.status == "waiting" for row in store.list())
 
 
 def test_a_run_whose_row_was_deleted_and_came_again_is_told_so_while_the_new_one_goes_on(store: ScheduleStore) -> None:
     polled = source(store, retry_wait=300)
     store.add("again", "t", Rule("0 * * * *", "UTC"), NOON, NOON, {})
-    first = polled.poll()
+    first = polled_first(polled)
     store.delete("again")
     store.add("again", "t", Rule("0 * * * *", "UTC"), NOON, NOON, {})
-    second = polled.poll()
+    second = polled_first(polled)
     assert (first and first.key, second and second.key) == ("again", "again")
     assert extend_many(polled.held) == [first]
     assert polled.held == [second]
@@ -75,7 +79,7 @@ def test_a_release_that_was_never_answered_is_not_said_to_have_changed_nothing(
 ) -> None:
     polled = source(store, retry_wait=300)
     store.add("key", "t", Rule("0 * * * *", "UTC"), NOON, NOON, {})
-    task = polled.poll()
+    task = polled_first(polled)
     assert task is not None
     with monkeypatch.context() as patch:
         patch.setattr(store, "release", unanswered)
@@ -156,11 +160,11 @@ def test_references_to_settled_and_dropped_tasks_are_removed_while_tasks_in_flig
     polled = source(store, retry_wait=300)
     for number in range(20):
         store.add(f"key {number:02}", "t", Rule("0 * * * *", "UTC"), NOON, NOON + number, {})
-    kept = [polled.poll()]
+    kept = [polled_first(polled)]
     for _ in range(15):
-        task = polled.poll()
+        task = polled_first(polled)
         assert task is not None
         task.finish()
-    kept.append(polled.poll())
+    kept.append(polled_first(polled))
     assert polled.held == kept
     assert len(polled._acquired) <= 5
