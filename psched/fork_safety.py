@@ -1,12 +1,15 @@
-"""Makes locks, flags and connections anew in a forked process. In clients that fork.
+"""Replaces locks, flags and connections in a forked process, for clients and handlers that fork.
 
-Only the thread that forks goes on in the new process. A lock that another thread held stays held there, a flag that
-another thread would have reset stays set, and an answer that another thread waits for belongs to the parent. So objects
-that several threads share register here, and make such parts anew in the new process. Two processes that speak on one
-connection read each other's answers, and closing it would end the parent's session. So the new process leaves the
-parent's connections alone and makes its own. SQLite's connections are closed before the fork.
+Only the thread that forks goes on in the new process. There a lock that another thread held would stay held, and a flag
+that another thread would have reset would stay set. So objects that several threads share register here, and
+`begin_anew` replaces such parts in the new process.
 
-Tasks do not register: they belong to the process that acquired them, and refuse any other before they take a lock.
+Two processes that use one connection read each other's answers, and closing the connection would end the parent's
+session. So the new process leaves the parent's connections alone and opens its own. SQLite's connections are closed
+before the fork.
+
+Tasks do not register. A task belongs to the process that acquired it; in any other process its methods raise before
+they take a lock.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The values that cross the layers: rows as they were read, rules, leases. All frozen; no behaviour. Any process."""
+"""The values that cross the layers: rows as they were read, rules, leases. All frozen; no behaviour."""
 
 from __future__ import annotations
 

@@ -340,7 +340,7 @@ class Task:
 
     def _refuse_if_settled(self, wanted: str) -> None:
         if self.outcome is not None:
-            message = f"{self.key!r}: this run was {self.outcome} before; it cannot be {wanted} now"
+            message = f"{self.key!r}: this run was already {self.outcome}; it cannot be {wanted} now"
             raise IdempotentAlreadyFinishedError(message)
 
 

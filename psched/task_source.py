@@ -1,6 +1,6 @@
 """Acquires due rows of one store as tasks, for the types that have handlers, and defers rows that cannot be run.
 
-`PolledTable` is the client's base class of schedules and queue.
+`PolledTable` is the base class of the two public table classes, `ScheduleCollection` and `Queue`.
 """
 
 from __future__ import annotations

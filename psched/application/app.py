@@ -1,4 +1,4 @@
-"""A router made of functions: `@app.task("type")` turns a function of one task into a handler. In children."""
+"""A router made of functions: `@app.task("type")` turns a function that takes a Task into a handler. In children."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Event loops for `async def` handlers: one for each handler thread, kept from task to task. In children."""
+"""Event loops for `async def` handlers: one for each handler thread, kept from task to task.
+
+Used in children and by the embedded scheduler.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,7 @@ class CancellableRun:
         except asyncio.CancelledError as error:
             if self._cancelled:
                 raise
-            raise RuntimeError("the handler was cancelled from within") from error
+            raise RuntimeError("the handler raised CancelledError, but psched did not cancel it") from error
 
     def cancel(self) -> None:
         """Throw CancelledError into the awaited coroutine. Any thread; a second call does nothing."""

@@ -1,4 +1,7 @@
-"""What runs a task: the base classes of handlers, routers that choose a handler by type, and deciders. In children."""
+"""Base classes of applications: handlers, routers (type of task → handler), deciders (how a failed run is settled).
+
+Used in children and by the embedded scheduler.
+"""
 
 from __future__ import annotations
 

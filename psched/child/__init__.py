@@ -1,1 +1,1 @@
-"""The forked worker process, around the execution of its tasks."""
+"""The forked worker process: start, heartbeat, standby and end. psched.execution runs its tasks."""

@@ -207,7 +207,7 @@ def _cross_faults(settings: Settings, given: Mapping[str, Any]) -> Iterator[str]
 
 
 def _lease_faults(settings: Settings, section: Section, name: str, given: Mapping[str, Any]) -> Iterator[str]:
-    """A frozen child must be killed before its lease ends, and a lease renewed well before."""
+    """Yield a fault if a lease ends before a frozen child is killed, or if leases are renewed too rarely."""
     limit, grace = settings.child_heartbeat_limit, settings.child_kill_interval
     explicit = given.keys() & {"child_heartbeat_limit", "child_kill_interval"}
     if explicit and limit + grace >= section.alive_time:

@@ -42,7 +42,7 @@ def check_url(url: str) -> None:
         except ValueError:
             raise ValueError(EXPECTED_URL) from None
     elif _sqlite_file(url).startswith("file:"):
-        raise ValueError("expected the path of a file as it is, as in sqlite:///psched.db, not a file: URI")
+        raise ValueError("expected a plain file path, as in sqlite:///psched.db, not a file: URI")
 
 
 def url_faults(type_: str, url: str, pooler: str | None) -> Iterator[str]:

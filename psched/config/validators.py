@@ -1,7 +1,7 @@
 """Validators of single configuration values: each returns the converted value, or raises ValueError.
 
-`loader` appends `, got …` to a message that begins with "expected", with the text of the file: a value from `${VAR}`
-may be a secret and is not shown.
+`loader` appends `, got …` to a message that begins with "expected". It quotes the file as written: `${VAR}` is shown by
+its name, since its value may be a secret.
 """
 
 from __future__ import annotations

@@ -1,10 +1,13 @@
 """Occurrences of a cron expression in a time zone: next, last, count and preview, with clock changes.
 
-A *gap* is the wall times that do not exist because the clock is put forward. A *once* expression (`Expression.once`)
-runs once for each matching wall time: at its first pass if it comes twice, and at the end of the gap if it is in one,
-unless the gap is 3 h or longer, as in Debian's cron(8). Any other expression matches each instant whose wall time
-matches: none in a gap, two if the wall time comes twice. If an hour begins within a gap (Lord Howe Island, each
-spring), the dialect perfectsched matches the rest of the hour only if the hour before matches too.
+When a clock is put forward, some wall times do not exist: they are a *gap*. When it is put back, some come twice.
+
+- A *once* expression (`Expression.once`) runs once for each matching wall time, as in Debian's cron(8). A time that
+  comes twice runs at its first pass. A time in a gap runs at the end of the gap, or not at all if the gap is 3 h or
+  longer.
+- Any other expression matches each instant whose wall time matches: none in a gap, two for a time that comes twice.
+- The dialect perfectsched has an exception: when an hour begins within a gap (Lord Howe Island, each spring), the rest
+  of that hour matches only if the hour before matches too.
 
 This relies on two facts about the tz database, which a test checks: no zone sets its clock back by more than a day,
 and two changes of one zone are more than two days apart.

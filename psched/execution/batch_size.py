@@ -1,4 +1,4 @@
-"""Chooses how many rows one poll acquires, and how many seconds of runs one transaction settles."""
+"""Chooses how many rows one poll acquires, and how many seconds of finished runs are settled in one transaction."""
 
 from __future__ import annotations
 

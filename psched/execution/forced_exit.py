@@ -1,8 +1,9 @@
-"""Ends a child by force: park the handler, kill its descendants, release its leases, exit.
+"""Ends a child by force: stop the handler, kill its descendants, release the leases, exit.
 
-In this order a lease is released only when no process works under it any more. Only the main thread can be parked.
-With several handler threads, a successor or a lease recovery process releases the leases when this process has ended.
-Where that is impossible (`rdb_compat` knows no holders; the master is gone) they are released just before the end, and
+In this order a lease is released only when no process works under it any more. The handler is stopped by a signal
+handler that sleeps in the main thread (the thread is *parked*); other threads cannot be stopped. So with several
+handler threads, a successor or a lease recovery process releases the leases after this process has ended. Where neither
+can (`rdb_compat` does not record holders, or the master is gone), this process releases them just before it exits, and
 a handler may overlap the next run by some milliseconds. If a release fails, the lease ends by itself.
 """
 

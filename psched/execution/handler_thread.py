@@ -327,7 +327,7 @@ class ActiveRuns:
     ) -> None:
         """`running_table` has a cell for each handler thread; the master reads it.
 
-        `report` is called when runs have ended, once in REPORT_INTERVAL, and `stop` after `most` runs.
+        `report` is called when a run has ended, at most once per REPORT_INTERVAL. `stop` is called after `most` runs.
         """
         self.cells = running_table.cells
         self.running_table = running_table

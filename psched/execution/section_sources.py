@@ -1,4 +1,4 @@
-"""The configured sections with the sources of their rows."""
+"""Opens the stores of the configured sections (schedules, queue), and releases the leases of dead children in them."""
 
 from __future__ import annotations
 

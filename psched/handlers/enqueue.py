@@ -2,15 +2,18 @@
 
     app: psched.handlers.enqueue:Enqueue
 
-It handles schedules of the type `enqueue`, and of each type that begins with `enqueue.`: the rest is the type of the
-tasks. The data of a schedule may hold `type` (which replaces it; not on `rdb_compat`, where that is the schedule's own
-type), `data` (of the tasks; default `{}`), `user`, `max_running`, `priority`, `max_attempts` and `compression`, as for
-`Queue.submit`.
+It handles schedules of the type `enqueue`, and of each type that begins with `enqueue.`; what follows the dot is the
+type of the submitted tasks. The data of a schedule may hold:
 
-The key of the task is `<schedule>@<scheduled_time>`, for an extra run by run-now with `.extra` at its end. So each
-occurrence is submitted once, even if a process ends in between. Where both tables are in one database, one transaction
-writes the task and advances the schedule. The occurrence is finished once its task is in the queue, so a long task
-delays no later occurrence.
+- `type`: the type of the tasks, instead of that in the schedule's type. Not on `rdb_compat`, where a `type` in the data
+  is the type of the schedule itself.
+- `data`: the data of the tasks, by default `{}`.
+- `user`, `max_running`, `priority`, `max_attempts` and `compression`, as for `Queue.submit`.
+
+The key of a task is `<schedule>@<scheduled_time>`, followed by `.extra` for an extra run (run-now). So each occurrence
+is submitted once, even if a process ends in between. Where both tables are in one database, one transaction writes the
+task and advances the schedule. The occurrence is finished once its task is in the queue, so a long task delays no later
+occurrence.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs a program in a process group that ends with the worker, even when that is killed. In children."""
+"""Runs a program in a process group that ends with the worker, even when the worker is killed. In children."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The data that the master gives a child at its fork, and the interface of a child's work."""
+"""The data that the master gives a child at its fork (`ChildSpec`), and the base class of its work (`ChildRole`)."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """Elects one idle child per section to poll for its siblings.
 
 An idle child, the *leader*, writes the end of its term into shared memory, and polls until then. One sibling, the
-*deputy*, pauses until then and polls itself if the leader has not extended the term: a frozen leader is replaced within
-two intervals. The other siblings pause for longer, in case the deputy is gone too. When the leader dies, the master
-wakes a sibling. A child that is about to run tasks wakes a sibling to lead, and more siblings after a full batch. No
-lock is needed: two leaders at once do no harm, and the later one steps down. Times are monotonic seconds, which all
-processes of a host share.
+*deputy*, pauses until then, and begins to poll if the leader has not extended the term: a frozen leader is replaced
+within two intervals. The other siblings pause for longer, in case the deputy is gone too. When the leader dies, the
+master wakes a sibling. A child that is about to run tasks wakes a sibling to lead, and more siblings after a full
+batch. No lock is needed: two leaders at once do no harm, and the later one steps down. Times are monotonic seconds,
+which all processes of a host share.
 """
 
 from __future__ import annotations

@@ -72,8 +72,8 @@ def refuse_options(method: str, name: str, given: object) -> None:
     call = ", ".join([repr(name), *options])
     as_data = f"; or {method}({name!r}, data={{…}}) if this mapping is the task's data" if method == "push" else ""
     raise ValueError(
-        f"{name!r}: {', '.join(given)} in a mapping are options as schedule-mq takes them; "
-        f"write {method}({call}), in seconds{as_data}"
+        f"{name!r}: a mapping with {', '.join(given)} looks like schedule-mq's options; "
+        f"write {method}({call}), with times in seconds{as_data}"
     )
 
 

@@ -1,7 +1,8 @@
 """Skips the occurrences that came due while no instance ran. Run once by each instance that starts.
 
-An occurrence is missed only if no live instance with a handler for its name had started by then. An instance whose
-heartbeat lease has ended may be dead, or may have lost the database just like this instance: it gets time to renew it.
+An occurrence is missed only if, when it came due, no instance was running that has a handler for its name and is still
+alive. An instance with an expired heartbeat lease may be dead, or may have lost the database just like this instance.
+It counts as dead only if it does not renew the lease within some seconds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The two tables of a scheduler: their settings by URL and prefix, and the open stores of a process."""
+"""The two tables of a scheduler: settings, made from a URL and a table prefix, and the open stores of a process."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The audit: compares the occurrences that a schedule should have run with the ledger of those that it ran. Pure.
 
-A schedule has one definition (rule and policy) after another. Each definition holds from its first occurrence up to the
-occurrence that was next when the definition was changed, and asks for every match of its rule in between. The ledger
+The definition of a schedule (rule and policy) changes over time. A definition is in force from its first occurrence
+until the occurrence that was next when it was replaced, and asks for every match of its rule in that span. The ledger
 has one entry for each of these occurrences, or one entry for several that were skipped together. An occurrence without
 an entry is running, pending or missing. Entries are read as a stream in the order of occurrences, and occurrences
 without an entry are counted, not listed, so memory is bounded. Occurrences are unix seconds.
@@ -381,7 +381,7 @@ class _Definition:
             self.verdict.add_violation(Kind.UNPERMITTED, begin, why, end, max(count, 1))
 
     def _unpermitted(self, row: LedgerRow) -> str | None:
-        """Return the violation if the definition does not permit this skip for the entry's reason, else None."""
+        """Return the violation if the definition does not allow the reason of the recorded skip, else None."""
         policy, delay, reason = self.change.policy, self.change.rule.delay, row.detail
         bound = lateness_bound(policy)
         max_lateness = "no max_lateness" if policy.max_lateness is None else f"max_lateness={policy.max_lateness:g}"
@@ -444,7 +444,7 @@ class _Repeats:
         return before
 
     def _repeats(self, before: LedgerRow, row: LedgerRow) -> bool:
-        """Return whether no change between the two entries asked to run the occurrence again."""
+        """Return whether `row` settled the same run as `before`: no change between them asked for another run."""
         time = row.scheduled_time
         between = [change for change in self._changes if before.version < change.version <= row.version]
         if row.extra:

@@ -1,4 +1,4 @@
-"""A reference to one schedule by its key, and the state of a schedule for people."""
+"""A reference to one schedule by its key, and its state as a word for listings, such as "overdue"."""
 
 from __future__ import annotations
 

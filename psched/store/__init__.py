@@ -4,10 +4,13 @@ A store holds rows that are due at a time. Holding a row means having written a 
 fence. Only the database's clock decides what is due and when a lease ends, and each statement reads the clock itself.
 Every write under a lease compares the fence and checks the row count. No method waits for work.
 
-Errors: a method raises what it names, or the driver's own error (wrapped by SQLAlchemy, or redis-py's) once the bounded
-retries of transient faults are spent; `is_unavailable` of the store decides whether such an error is transient.
-Writes under a lease take `until`, a deadline on `psched.clock.boottime`: up to then lost connections and deadlocks are
-retried, and a commit whose answer was lost is recognised by the fence, so that a retry never settles twice.
+Errors: a method raises the exceptions that its docstring names, or the driver's own error (wrapped by SQLAlchemy, or
+redis-py's). Transient faults raise only after a bounded number of retries; the store's `is_unavailable` tells whether
+an error is transient.
+
+Writes under a lease take `until`, a deadline on `psched.clock.boottime`. Until then, lost connections and deadlocks are
+retried. If the answer to a commit was lost, the retry recognises the commit by its fence and does not settle twice.
+
 Methods may be called from any thread of the process that opened the store; a store must not cross a fork.
 """
 

@@ -1,6 +1,7 @@
 """The contract of the ledger: how each occurrence of a schedule was settled, and each change of a definition.
 
-Times are unix seconds on the database's clock, except occurrences.
+All times are unix seconds. Occurrences are computed from the schedule's rule; all other times are on the database's
+clock.
 """
 
 from __future__ import annotations

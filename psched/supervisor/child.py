@@ -176,7 +176,10 @@ class OomKills:
         self._looked = -math.inf
 
     def look(self, now: float) -> None:
-        """Forget old kills that `take` has not counted, such as that of a program which a handler had started."""
+        """Forget kills of more than _OOM_AGE seconds ago that `take` has not matched with a dead child.
+
+        The kernel may have killed a program that a handler had started.
+        """
         if now >= self._looked + _OOM_AGE:
             self._old, self._recent, self._looked = self._recent, self._count(), now
 

@@ -1,7 +1,8 @@
 """Reports to systemd: state, status line, watchdog (the sd_notify(3) protocol). In the master only.
 
-The variables are taken out of the environment, so that processes which handlers start cannot report for the daemon; a
-binary upgrade hands them on by `Notifier.environment`. Without NOTIFY_SOCKET every method does nothing.
+NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID are taken out of the environment, so that processes started by handlers
+cannot report for the daemon. A binary upgrade passes the first two to the new master (`Notifier.environment`). Without
+NOTIFY_SOCKET every method does nothing.
 """
 
 from __future__ import annotations

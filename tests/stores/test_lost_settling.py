@@ -137,10 +137,10 @@ def test_a_lease_that_was_ended_otherwise_says_so(bench: Bench, store: ScheduleS
             bench.take(other, "key")
         before = bench.raw("key")
         for verb in ("release", "advance"):
-            with pytest.raises(AlreadyFinishedError, match="'key': this run was retried before") as caught:
+            with pytest.raises(AlreadyFinishedError, match="'key': this run was already retried") as caught:
                 SETTLING[verb](store, claim)
             assert not isinstance(caught.value, IdempotentAlreadyFinishedError)
-        with pytest.raises(IdempotentAlreadyFinishedError, match="'key': this run was retried before"):
+        with pytest.raises(IdempotentAlreadyFinishedError, match="'key': this run was already retried"):
             store.retry(claim.lease, 0, None, soon())
         assert bench.raw("key") == before
 

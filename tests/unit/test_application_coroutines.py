@@ -47,7 +47,9 @@ def test_a_coroutine_that_cancels_itself_has_failed(app: App, ledger: Ledger) ->
         raise asyncio.CancelledError
 
     run(app, ledger)
-    assert ledger.entries == [("retried", 4, "RuntimeError('the handler was cancelled from within')")]
+    assert ledger.entries == [
+        ("retried", 4, "RuntimeError('the handler raised CancelledError, but psched did not cancel it')")
+    ]
 
 
 def test_the_loop_stays_from_task_to_task_and_the_context_does_not(app: App, ledger: Ledger) -> None:

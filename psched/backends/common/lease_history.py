@@ -55,9 +55,9 @@ def refusal(lease: Lease, row: LostRow | None, outcome: str | None, uncertain: b
     ended = (outcome for fence, claim, outcome in _parsed(row.endings) if (fence, claim) == (lease.fence, lease.claim))
     before = next(ended, None)
     if before is not None and before == outcome:
-        return None if uncertain else IdempotentAlreadyFinishedError(f"{key!r}: this run was {before} before")
+        return None if uncertain else IdempotentAlreadyFinishedError(f"{key!r}: this run was already {before}")
     if before is not None:
-        return AlreadyFinishedError(f"{key!r}: this run was {before} before; nothing was changed")
+        return AlreadyFinishedError(f"{key!r}: this run was already {before}; nothing was changed")
     doubtful = uncertain or lease.unanswered
     if doubtful and (outcome is None or not _was_never_ended(lease, row)):
         return OutcomeUnknownError(
@@ -69,7 +69,7 @@ def refusal(lease: Lease, row: LostRow | None, outcome: str | None, uncertain: b
 
 def finished_before(lease: Lease) -> ScheduleError:
     """Return the error for a lease that an earlier call has ended with the same outcome."""
-    return IdempotentAlreadyFinishedError(f"{lease.key!r}: this run was {FINISHED} before")
+    return IdempotentAlreadyFinishedError(f"{lease.key!r}: this run was already {FINISHED}")
 
 
 def _was_never_ended(lease: Lease, row: LostRow) -> bool:

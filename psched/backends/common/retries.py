@@ -1,4 +1,4 @@
-"""Decides when a call to a database or Redis is repeated after an error, and when a refused login is."""
+"""Retries of calls to a database or Redis (`Retries`), and the wait after a refused login (`LoginBackoff`)."""
 
 from __future__ import annotations
 

@@ -179,7 +179,9 @@ class RowReader:
 def claimed_schedule(holder: str, max_data_size: int, row: Sequence[Any]) -> Claim:
     """Return a schedule that `holder` has just leased, read with the columns `CLAIMED_OF_SCHEDULE`.
 
-    A valid row, never paused and without an extra run, is checked as a whole; any other row column by column.
+    For speed, a usual row is checked in one pass: valid, never paused, no extra run, and no `max_lateness`,
+    `alert_after` or `max_attempts` of its own. Any other row is read column by column, so that its problem names the
+    column.
     """
     schedule = _plain_schedule(holder, max_data_size, row)
     if schedule is None:
@@ -465,7 +467,7 @@ def read_task(row: Mapping[Any, Any], max_data_size: int = MAX_DATA_SIZE) -> Tas
 
 
 def milliseconds(seconds: float) -> int:
-    """Return unix seconds as tables keep them. Raises ValueError for a time outside the calendar."""
+    """Convert unix seconds to whole milliseconds, as in tables. Raises ValueError for a time that cannot be stored."""
     if not abs(seconds) < LAST_SECOND + 1:
         raise ValueError(f"{seconds!r} is no time that can be stored: the last year is 9999")
     return round(seconds * 1000)

@@ -1,8 +1,9 @@
 """Leasing due tasks of a queue fairly: by priority, and by turns between users. See acquire.py for the other classes.
 
 A band is a set of rows with equal precedence: the rows of one priority with user, or the rows of one priority without.
-The bands are read when the known bands have too few rows, and from time to time. Without users and priorities there is
-one band, and the queue is acquired like schedules, by a statement that takes nothing if a higher band exists.
+Higher bands are acquired first. The list of bands is read again when the known bands have too few rows, and when it is
+more than a second old. A queue without users and priorities has one band. It is acquired like schedules, and its list
+does not expire: the statement itself takes nothing if a higher band has rows.
 """
 
 from __future__ import annotations

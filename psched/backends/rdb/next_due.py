@@ -1,8 +1,8 @@
 """Queries for due times; an idle poller sleeps until the next one.
 
-An index has a queue's rows in the order of their due times within each band only, and not every database skips from
-band to band in an index. So a query names the bands that had rows last time, reads the first row of each, and looks for
-new bands between them.
+A queue's index is ordered by band (see fair_acquire.py) before due time, so the first due row of each band has to be
+found. Some databases cannot jump from band to band in an index. So a query names the bands that had rows last time,
+reads the first row of each, and looks for new bands between them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The users of a queue that have due tasks, found without reading the backlog, their shares, and their SQL."""
+"""Finds the users of a queue that have due tasks, and divides the rows of one acquire among them.
+
+Users are found without reading the whole backlog. The SQL for both is here too.
+"""
 
 from __future__ import annotations
 

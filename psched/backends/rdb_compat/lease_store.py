@@ -1,8 +1,8 @@
 """The base class of both `rdb_compat` stores: leases in the tables of PerfectSched and PerfectQueue.
 
-Holding a row means having written its timeout. The fence is the occurrence and the timeout written last: an acquire
-writes a later timeout, a finish a later occurrence. Until a lease ends, only its holder writes the row, so a timeout
-written by an extend without an answer is the holder's.
+A worker holds a row by having written its timeout. The fence of a lease is the occurrence and the timeout written last:
+an acquire writes a later timeout, a finish a later occurrence. Until a lease ends, only its holder writes the row. So
+when the answer to an extend was lost, a new timeout found in the row before that end is the holder's own.
 
 Rows that this process cannot run are foreign rows. It leaves them to other workers and writes nothing to them.
 """
@@ -512,7 +512,7 @@ def _error(
     if uncertain and (is_finished or (was_written and fence.lasts(row))):
         return None
     if is_finished:
-        return IdempotentAlreadyFinishedError(f"{lease.key!r}: this run was finished before")
+        return IdempotentAlreadyFinishedError(f"{lease.key!r}: this run was already finished")
     if uncertain or lease.unanswered:
         return OutcomeUnknownError(
             f"{lease.key!r}: the connection was lost while this run was being settled, and another worker has "

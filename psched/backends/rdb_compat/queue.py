@@ -103,7 +103,7 @@ class CompatTaskStore(CompatLeaseStore, TaskStore):
     def retire_many(
         self, claims: Sequence[Claim], status: str, retention: float | None, until: float, error: str | None = None
     ) -> builtins.list[ScheduleError | None]:
-        """Finish the claimed runs: the table has no other `status`."""
+        """Finish the claimed runs. The table has no columns for `status` and `error`."""
         seconds, leases = _whole_retention(retention), [claim.lease for claim in claims]
         if len(leases) == 1:  # 40 % less processor time than a transaction with a locking read (2026-11-22)
             return [self._settle_one(leases[0], self._retire, {"retention": seconds}, until, _FINISHED)]

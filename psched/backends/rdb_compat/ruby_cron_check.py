@@ -1,8 +1,9 @@
-"""Finds rules that PerfectSched 0.8.12 cannot read, or computes for ever.
+"""Finds cron rules that PerfectSched 0.8.12 cannot read, or on which it loops for ever.
 
-Such a row ends or blocks a Ruby worker, so psched writes none into a table that Ruby workers may share. As observed,
-PerfectSched first replaces names and each 7 of the weekday by numbers, 7 and `sun` by 0, also within steps; `L` is a
-day of the month, in capitals and by itself.
+Such a row crashes or blocks a Ruby worker, so psched writes none into a table that Ruby workers may share. Observed
+behaviour of PerfectSched: before it parses a field, it replaces names by numbers (`sun` by 0). In the weekday field it
+also replaces every digit 7 by 0, even in a step. `L` is the last day of the month only as a capital letter and by
+itself.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class _Field:
         while len(terms) > 2 and not terms[-1]:  # as Ruby splits
             terms.pop()
         if self.name == "day" and set(terms) == {"L"} and len(terms) > 1:
-            raise _UnreadableError(f"PerfectSched takes no day from {text!r}; write 'L'")
+            raise _UnreadableError(f"PerfectSched finds no day in {text!r}; write 'L'")
         return {value for term in terms for value in self._term(term)}
 
     def _term(self, term: str) -> range:
@@ -62,8 +63,8 @@ class _Field:
         if step == 0:
             raise _UnreadableError(f"PerfectSched reads each 7 in {term!r} as 0, and cannot step by 0; list the days")
         if not self.low <= low <= high <= self.high:
-            sunday = "; Sunday is its day 0, so list it by itself" if self.name == "weekday" else ""
-            raise _UnreadableError(f"PerfectSched takes nothing from the {self.name} {term!r}{sunday}")
+            sunday = "; it counts Sunday as day 0, so write Sunday as a separate term" if self.name == "weekday" else ""
+            raise _UnreadableError(f"PerfectSched finds no {self.name} in {term!r}{sunday}")
         return range(low, high + 1, step)
 
     def _instead(self, term: str) -> str:

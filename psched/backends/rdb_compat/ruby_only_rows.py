@@ -33,7 +33,7 @@ class ForeignRows:
         fork_safety.register_for_fork(self)
 
     def begin_anew(self) -> None:
-        """Make a new lock: a thread of the parent process may have held it."""
+        """In a forked process: make a new lock, since a thread of the parent may hold the old one."""
         self._lock = threading.Lock()
 
     def refresh(self, accepts: Accepts | None) -> bool:

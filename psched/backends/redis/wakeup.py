@@ -3,8 +3,9 @@
 The list carries no tasks. Each element wakes one waiting worker, which then acquires rows of any type. An element that
 no worker pops expires after a second.
 
-A worker that takes only some types waits on a list for each of these types that has rows, and on a list of new types.
-An element of that list has a number. Each worker that pops it pushes it back once, so that all such workers are woken.
+A worker that takes only some types waits on a list for each of these types that has rows, and on a list of new types. A
+script that adds a row of a new type pushes a number onto the list of new types, each time a higher one. A worker that
+pops a number for the first time pushes it back for the next worker, so all of these workers are woken once.
 """
 
 from __future__ import annotations

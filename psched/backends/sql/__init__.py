@@ -1,4 +1,4 @@
-"""Opens SQL databases by URL; the package has all that the stores on them share."""
+"""Opens SQL databases by URL. This package holds what all stores on SQL databases share."""
 
 from __future__ import annotations
 

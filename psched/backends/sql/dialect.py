@@ -1,4 +1,4 @@
-"""The differences between databases: each dialect overrides its own.
+"""The differences between databases: each dialect overrides what differs in its database.
 
 SQL that differs is a construct here (`now_ms`, `ExactText`), and each dialect compiles it in its own way. So the stores
 build every statement once for all databases.

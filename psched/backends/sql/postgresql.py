@@ -207,10 +207,11 @@ def _is_turned_away(error: DBAPIError) -> bool:
 
 
 def _refuse_pooler(connection: Any) -> None:
-    """Close the connection and raise PoolerError if a pooler answers.
+    """Close the connection and raise PoolerError if it leads to a pooler instead of a PostgreSQL server.
 
-    A pooler logs clients in itself, and makes up the process number for cancel requests, which the server would send.
-    Only psycopg 2 and 3 pass this number on; with other drivers a pooler is not noticed.
+    At login a server sends the process number of the session, which clients need for cancel requests. A pooler answers
+    the login itself and makes the number up, so the number differs from pg_backend_pid(). Only psycopg 2 and 3 expose
+    it; with other drivers a pooler is not noticed.
     """
     sent = getattr(getattr(connection, "info", None), "backend_pid", None)
     if sent is None or sent == _session_of(connection):

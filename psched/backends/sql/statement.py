@@ -1,10 +1,10 @@
 """Statements that SQLAlchemy compiles once and the driver executes: on one row, or on many rows given as JSON.
 
-SQLAlchemy takes some 30 ms to build the SQL of a store, and stores on tables of the same names share it in a process
-(`cached`). Shared objects only gain entries, so threads need no lock.
+SQLAlchemy takes some 30 ms to build the SQL of a store. So stores on tables of the same names share their statements
+within a process (`cached`). Threads only add to shared objects and never change what is there, so they need no lock.
 
-In a bulk statement, values that all rows have in common are parameters of their own: to parse each row, member by
-member, costs a database as much as the change itself, MariaDB even more.
+In a bulk statement, a value that all rows have in common is a parameter of its own, not a member of each row's JSON:
+parsing the JSON costs a database as much as the change itself, and MariaDB even more.
 """
 
 from __future__ import annotations
