@@ -219,7 +219,7 @@ class Task:
         self._settle("finished", self._completion.finish)
 
     def conclude(self) -> None:
-        """Finish the run. A daemon does so within moments, together with others; until then the run may run again.
+        """Finish the run. A daemon does so later, for many runs at once. If it dies before, the task runs again.
 
         Raises like `finish` if the run is finished at once.
         """
@@ -282,7 +282,7 @@ class Task:
             self._data = merged
 
     def heartbeat(self) -> None:
-        """Renew the lease, and write the changes of `update_data`. The daemon does so by itself.
+        """Renew the lease, and write the changes of `update_data`. In a daemon no call is needed: it renews all leases.
 
         Raises PreemptedError if the lease is lost.
         """
@@ -314,7 +314,7 @@ class Task:
         self.lease = self.lease._replace(unanswered=True)
 
     def _settle(self, wanted: str, settle: Callable[..., str | None], *details: object) -> None:
-        """Call `settle(claim, *details, until)`, which returns the outcome, or None for `wanted`."""
+        """Call `settle(claim, *details, until)`. Its result is the outcome of the run; None means `wanted`."""
         self._refuse_elsewhere()
         with self.lock:
             self._refuse_if_settled(wanted)

@@ -61,7 +61,7 @@ class Source:
 
     @property
     def held(self) -> list[Task]:
-        """The tasks in flight that are still referenced elsewhere, in the order of their acquires."""
+        """The tasks in flight, in the order of their acquires, without those that nothing refers to any more."""
         return [task for kept in self._acquired[:] if (task := kept()) is not None and task.in_flight]
 
     def poll_multi(

@@ -178,7 +178,7 @@ class Handler(Protocol):
         """Do the work and settle the task. In a handler thread; an exception ends this run only."""
 
     def kill(self, reason: Exception) -> None:
-        """Bring `run` to its end soon, for `reason`. From another thread, at any time, at most once."""
+        """Make `run` end soon; `reason` says why. Called from another thread, at any time, at most once."""
 
 
 HandlerFactory = Callable[[Task], Handler]

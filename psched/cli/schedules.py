@@ -123,7 +123,7 @@ def _listed(row: Fields) -> Fields:
 
 
 def _shown(row: Fields) -> Fields:
-    """Return the fields for people: the next run of a paused schedule has no time."""
+    """Return the fields for people: a paused schedule has `paused` instead of the time of its next run."""
     return row | {"next_run_time": "paused"} if row["paused"] else row
 
 

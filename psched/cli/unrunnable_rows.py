@@ -99,7 +99,7 @@ class LeftToRuby:
         yield Finding("Ruby's rows", True, self._summary() or "psched leaves none to Ruby workers: it can run all")
 
     def note(self, store: LeaseStore) -> None:
-        """Print which of the rows no worker runs."""
+        """Print which types no live worker routes, and which rows psched leaves to Ruby workers."""
         workers = live_workers(store)
         unrouted = _unrouted_types(store, workers) if workers else ""
         if unrouted:

@@ -280,7 +280,7 @@ def _step(field: _Field, text: str, vixie: bool) -> int:
 
 
 def _number(field: _Field, value: str) -> int:
-    """Return a single value as a number. Sunday is 7 if it was written as 7."""
+    """Return a single value as a number. A Sunday written as 7 is 7, any other Sunday 0."""
     if not value.isdecimal() and value not in field.names:
         raise _MistakeError(
             f": {field.name} {value!r} is unknown; {field.expected()}" + did_you_mean(value, field.names)

@@ -70,7 +70,10 @@ class LeaseRenewer(PeriodicThread):
         self.wake()
 
     def _release_waiting(self) -> None:
-        """Release tasks that need not wait here. The first failure ends this until the next tick."""
+        """Release the waiting tasks of handler threads that have been busy for long, or of all when stopping.
+
+        If a release fails, the other tasks of that thread stay until the next tick.
+        """
         for loop in self._loops:
             if self._stopping or loop.busy_for() > _PATIENCE:
                 all(self._released(task) for task in loop.waiting())

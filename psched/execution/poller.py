@@ -399,7 +399,7 @@ class PollTimer:
         self._expects_row, self.checks_first = False, True
 
     def _delay(self) -> float:
-        """Return the delay of a poller whose last wake-ups were in vain."""
+        """Return the seconds from a wake-up to the poll: 0, or random and longer after wake-ups in vain."""
         if not self._in_vain:
             return 0.0
         return self._chance(0.0, min(_FIRST_DELAY * 2 ** min(self._in_vain, 10), _LONGEST_DELAY))

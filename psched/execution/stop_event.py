@@ -36,7 +36,7 @@ class StopEvent:
             self._signal()
 
     def retry(self, what: str, step: Callable[[], object]) -> None:
-        """Repeat `step` until it raises nothing, or the event is set. Each error is logged once in a row."""
+        """Repeat `step` until it raises nothing, or the event is set. An error repeated in a row is logged once."""
         pause, logged = 0.1, ""
         while not self.is_set():
             try:
@@ -51,9 +51,9 @@ class StopEvent:
                 return
 
     def wait_for(self, descriptors: Collection[int], seconds: float) -> Collection[int]:
-        """Return those of `descriptors` that become readable, or closed. `set` ends the wait.
+        """Return those of `descriptors` that become readable or closed within `seconds`. `set` ends the wait.
 
-        `poll` rounds milliseconds up, so less than a millisecond is waited for without it.
+        `poll` waits for whole milliseconds; the rest is waited for without it.
         """
         end = monotonic() + seconds
         if not descriptors:

@@ -182,7 +182,7 @@ class RunningTable:
             self._write(cell, name)
 
     def freeze(self, names: Mapping[int, str]) -> None:
-        """Record `names` by cell, and ignore every later change."""
+        """Record `names` (cell → name) for good: `running` and `idle` do nothing from now on."""
         self._frozen = True
         for cell, name in names.items():
             self._write(cell, name)

@@ -33,8 +33,8 @@ def adopt_orphans(yes: bool) -> None:
 class KillTimer:
     """A kernel timer that kills this process `seconds` after it was last restarted.
 
-    It needs no interpreter and works on a stopped process, so a frozen child does not outlive its master, and its own
-    lease, by more than that. Forked processes do not inherit it.
+    It needs no interpreter and works on a stopped process: a frozen child dies in time even if its master is dead.
+    Forked processes do not inherit it.
     """
 
     def __init__(self, seconds: float) -> None:

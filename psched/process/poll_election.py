@@ -80,7 +80,7 @@ class SoleMember:
         """Wake a sibling to lead while the row that is due soon runs here."""
 
     def leave(self, batch: int = 0) -> None:
-        """Neither lead nor be woken, as there are tasks to run. Wake a sibling to lead.
+        """Neither lead nor be woken while tasks run here. Wake a sibling to lead.
 
         `batch`: the size of a full batch; more siblings are woken for the rows behind it.
         """
@@ -125,7 +125,7 @@ class ElectionMember(SoleMember):
             self.lead()
 
     def defer(self, news: bool = False) -> float | None:
-        """Of two leaders the one in the lower slot stays."""
+        """Of two leaders, the leader in the lower slot goes on."""
         now = self._clock()
         leaders = self._leaders(now)
         if not leaders:
@@ -143,7 +143,7 @@ class ElectionMember(SoleMember):
         return until - now
 
     def lead(self) -> None:
-        """The poll that follows answers earlier wake-ups."""
+        """Forget earlier wake-ups: the poll that follows finds their rows."""
         if self._is_no_leader:
             self._election.read_reasons(self._member)
         self._read = 0
@@ -162,7 +162,7 @@ class ElectionMember(SoleMember):
             self._wake(_LEAD, 1)
 
     def leave(self, batch: int = 0) -> None:
-        """A wake-up that has come is passed on, read or not."""
+        """Pass the wake-ups that have come on to siblings, read or not."""
         led = not self._is_no_leader
         self._extend_at = math.inf
         self._election.write(self._member, 0.0)

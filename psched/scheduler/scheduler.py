@@ -207,7 +207,7 @@ class Scheduler:
 
         Raises:
             ScheduleError: the scheduler is running or was started before a fork; or a registered name is not bound.
-            ConfigError: the database refuses the login, or other tables have our names.
+            ConfigError: the database refuses the login, or has tables of these names that psched cannot use.
         """
         with self._checked_lock():
             self._refuse_running("start")

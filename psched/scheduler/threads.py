@@ -89,7 +89,7 @@ class SchedulerThreads:
         self._periodic_threads = [*self._runs.threads, self._instances.thread]
 
     def start(self) -> None:
-        """Raises ConfigError: the database refuses the login, or other tables have our names."""
+        """Raises ConfigError if the database refuses the login, or has tables of these names that psched cannot use."""
         try:
             self._prepare()
         except Exception as error:

@@ -331,7 +331,7 @@ class _Definition:
             self.verdict.add_violation(kind, first, why, last, count)
 
     def _count_until(self, end: float) -> int:
-        """Move on to `end`, and return how many expected occurrences that passes."""
+        """Move `due` to the first expected occurrence from `end` on. Return the number of occurrences passed."""
         if self.due >= end:
             return 0
         rule, first, count = self.change.rule, int(self.due), 1

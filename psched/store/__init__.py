@@ -268,7 +268,7 @@ class LeaseStore(ABC):
 
     @abstractmethod
     def retry_many(self, retries: Sequence[Retry], until: float) -> list[ScheduleError | None]:
-        """Retry each as `retry` does."""
+        """Retry several rows like `retry`. Return for each None, or the error that `retry` raises."""
 
     @abstractmethod
     def give_back(self, holder: str, suspects: Collection[str], longest_wait: float, error: str = WORKER_DIED) -> int:
@@ -338,8 +338,7 @@ class ScheduleStore(LeaseStore):
     def long_due(self, age: float, limit: int) -> builtins.list[ScheduleRow]:
         """Return up to `limit` schedules that have been due for `age` seconds, those due longest first.
 
-        No worker acquires them, and the leases of running ones ended as long ago. Their `data` is {}, and `problem`
-        does not cover it.
+        A leased schedule is due when its lease ends. In these rows `data` is {}, and `problem` does not cover it.
         """
 
     @abstractmethod

@@ -120,7 +120,7 @@ class TypeFilter:
 
 
 def mismatch(filters: Collection[TypeFilter]) -> str | None:
-    """Return a message on globs that match no routed type of any section, with the remedy, or None.
+    """Return a message that names the globs without a routed type in any section, and the remedy; else None.
 
     `filters`: those of the sections that one worker serves.
     """

@@ -26,7 +26,7 @@ _UMASK = 0o027
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`reason`: why the daemon died, empty if that is in its log. Neither ready nor dead: the time was up."""
+    """`reason`: why the daemon died; empty if its log says why. Neither `ready` nor `died`: the timeout is over."""
 
     ready: bool
     died: bool

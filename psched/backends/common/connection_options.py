@@ -73,7 +73,7 @@ class Tls:
 
 
 def _check_file(name: str, path: str | None) -> None:
-    """Raise ConfigError unless the file can be read. Drivers report this differently, or at the first task."""
+    """Raise ConfigError unless the file can be read. A driver may report it only at the first task."""
     try:
         if path is not None:
             Path(path).open("rb").close()

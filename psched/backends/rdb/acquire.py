@@ -106,7 +106,7 @@ def after_rows(parameters: Parameters, rows: Sequence[ClaimedRow]) -> Parameters
 
 
 def takes_more(parameters: Parameters) -> bool:
-    """Return whether an acquire with these parameters may take any row."""
+    """Return whether an acquire with these parameters may take another row."""
     limit, budget, least = (int(parameters[name]) for name in ("limit", "budget", "least"))
     return limit > 0 and (budget > 0 or least > 0)
 
@@ -163,7 +163,7 @@ class OrderedAcquire(ABC):
 
     @abstractmethod
     def _build(self, types: TypesShape | None, any_size: bool) -> Statement:
-        """Return the first statement of an acquire; `any_size`: each row is within the budget, whatever its size."""
+        """Return the first statement of an acquire. `any_size`: it takes rows of any size, and sums no sizes."""
 
     @abstractmethod
     def _acquire(self, connection: Connection, parameters: Parameters, types: WantedTypes) -> Sequence[ClaimedRow]: ...

@@ -125,8 +125,9 @@ class FairAcquire:
 class _AcquireInTurn:
     """One acquire of rows of the users `waiting`; the rows without user count as one more user, `NO_USER`.
 
-    `left`: the parameters of what may still be taken. Users that `had_turn` got a turn; those `served` got a row or
-    have none; of those `busy` another worker is acquiring rows. `is_cut`: a row was too large for what was left.
+    `left`: the parameters of what may still be taken. `had_turn`: the users that got a turn. `served`: the users that
+    got a row or have none. `busy`: the users whose rows another worker is acquiring. `is_cut`: a row was too large for
+    what was left.
     """
 
     strategy: FairAcquire
@@ -277,7 +278,7 @@ def _is_plain(bands: Collection[int]) -> bool:
 
 
 def _statements_in_band(dialect: type[Dialect], table: Table) -> LeaseStatements:
-    """Return the statements on the rows in :of_band, which find none if a band is between it and :known_above.
+    """Return the statements on the rows in :of_band. They find none if a band between it and :known_above has rows.
 
     PostgreSQL and MariaDB test that before they read rows.
     """

@@ -119,7 +119,7 @@ def task_insert(dialect: type[Dialect], table: Table) -> BulkInsert:
 
 
 def task_columns(task: NewTask, max_data_size: int) -> dict[str, Any]:
-    """Return the columns of a new task that are not default values. Raises ValueError."""
+    """Return the columns of a new task, without those that have their default values. Raises ValueError."""
     data = task.data if isinstance(task.data, dict) else dict(task.data)
     text, size = pack(data, task.compression is not None, max_data_size)
     row: dict[str, Any] = {"key": task.key, "type": task.type, "data": text, "size": size}

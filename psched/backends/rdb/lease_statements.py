@@ -157,7 +157,7 @@ class LeaseStatements:
         """Return the keys and due times of up to :limit due rows, earliest first; only of :type_0, :type_1, … if given.
 
         `types.apart`: each type is read by its own index range, so that due rows of other types are not read.
-        Otherwise due rows of all types are read, and other types are skipped: cheap while there are few of these.
+        Otherwise due rows of all types are read, and other types are skipped: cheap while these have few rows.
         `sized`: with the size of the data.
         """
         c = self._table.c

@@ -203,10 +203,10 @@ class RdbLeaseStore(SqlStore):
         values: Mapping[str, Any] = MappingProxyType({}),
         on_commit: OnCommit | None = None,
     ) -> list[ScheduleError | None]:
-        """Execute `statement`, which ends leases with `outcome` (None: they go on); each `BATCH` in one transaction.
+        """Execute `statement`, which ends leases with `outcome` (None: they go on), in transactions of `BATCH` rows.
 
-        `rows`: the values of each row, `lease_values` among them; `values`: those of all rows. `on_commit`: for one
-        lease only.
+        `rows`: the values of each row, with its `lease_values`. `values`: the values that all rows share. `on_commit`
+        is only allowed for a single lease.
         """
         answers: list[ScheduleError | None] = []
         values = {**values, "lease_holder": self._holder}

@@ -52,7 +52,7 @@ def wanted_types(table: sa.Table) -> sa.FromClause:
 
 
 def has_wanted_type(table: sa.Table, types: sa.FromClause) -> sa.ColumnElement[bool]:
-    """Return the condition that a row has the type of a row of `types`, which are `wanted_types`.
+    """Return the condition that the type of a row is among `types`, the result of `wanted_types`.
 
     The type is a subquery: for an expression on JSON PostgreSQL may prefer the index of all types.
     """
@@ -60,7 +60,7 @@ def has_wanted_type(table: sa.Table, types: sa.FromClause) -> sa.ColumnElement[b
 
 
 def _index(table: sa.Table, suffix: str, columns: Sequence[sa.ColumnElement[Any]], where: str | None = None) -> None:
-    """Add an index; of the rows that meet `where` only, if the database has partial indexes."""
+    """Add an index. Where the database has partial indexes, it contains only the rows that meet `where`."""
     condition = None if where is None else sa.text(where)
     sa.Index(f"{table.name}_{suffix}", *columns, postgresql_where=condition, sqlite_where=condition)
 

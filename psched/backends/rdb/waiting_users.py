@@ -181,8 +181,9 @@ class UserStatements:
         return window if types is None else window.where(among_types(self._dialect, self._table, types))
 
     def _build_due(self, without_user: tuple[bool, ...], types: TypesShape | None) -> sa.Select[Any]:
-        """Return the SELECT of the due rows of several users, each with the number of its user in `without_user`.
+        """Return the SELECT of the due rows of several users; the column `part` is the number of the user, from 0.
 
+        `without_user` has a value for each user: whether the user is `NO_USER`.
         The parameters of the first user are :user_0 (unless it is `NO_USER`), :band_0, :limit_0 and, if types are read
         apart, :type_0.
         """

@@ -276,7 +276,7 @@ class CompatLeaseStore(SqlStore):
         until: float,
         outcome: Mapping[str, Any] | None = None,
     ) -> ScheduleError | None:
-        """Execute `statement`, which has no other condition than the lease."""
+        """Execute `statement`, whose only condition is the lease."""
         answer = self._settle(lease, statement, values, until, outcome)
         return answer if isinstance(answer, ScheduleError) else None
 

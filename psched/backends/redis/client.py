@@ -206,7 +206,7 @@ class RedisServer:
         return client.get_redis_connection(client.get_node_from_key(key))
 
     def new_connection(self, key: str) -> Any:
-        """Return a new connection to the server that `node` returns, not connected yet."""
+        """Return a new connection to the server that has `key`. It is not connected yet."""
         pool = self.node(key).connection_pool
         return pool.connection_class(**pool.connection_kwargs)
 

@@ -59,7 +59,7 @@ class Table:
             raise ConfigError(problem)
 
     def _problem(self, creates: bool = False) -> str | None:
-        """Return why the table cannot be used, or None. With `creates`, create it before if it does not exist."""
+        """Return why the table cannot be used, or None. With `creates`, first create it if it does not exist."""
         version = str(self._info("server").get("redis_version", ""))
         numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
         if numbers and numbers < _OLDEST:

@@ -147,7 +147,7 @@ class WakeList:
     def _wakes_us(self, connection: Connection) -> bool:
         """Return whether the popped element wakes this worker. Push an element of a new type back for other workers.
 
-        These elements have growing numbers. A worker drops a number that it has popped before, or a lower one.
+        The numbers of these elements grow. A worker drops a number that is not above the last one that it popped.
         """
         name, number = self._popped
         if name != self._new or not number.isdigit():

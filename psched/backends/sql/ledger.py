@@ -178,7 +178,7 @@ class SqlLedger:
     def _pages(
         self, order: Sequence[sa.Column[Any]], conditions: Sequence[sa.ColumnElement[bool]]
     ) -> Iterator[sa.RowMapping]:
-        """Yield rows in `order`, a page at a time; an index begins with the columns of `conditions`, then `order`."""
+        """Yield rows in `order`, a page at a time. Needs an index on the columns of `conditions`, then `order`."""
         pages = OrderedPages(
             sa.select(*self._ledger.c).where(*conditions), {column.name: column for column in order}, BATCH
         )

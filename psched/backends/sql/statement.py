@@ -167,7 +167,7 @@ class BulkUpdate:
     def __init__(
         self, types: Mapping[str, Any], build: Callable[[GivenColumns, sa.ColumnElement[int]], sa.Update | sa.Insert]
     ):
-        """`types`: of the values of each row, its `key` among them. `build` takes them, and the clock to use."""
+        """`types`: the types of a row's values by name, with `key`. `build` makes the statement of values and clock."""
         self._types = types
         self._parameters = {name: _PREFIX + name for name in types}
         self._build = build
@@ -175,7 +175,7 @@ class BulkUpdate:
         self._rare: Counter[tuple[str, ...]] = Counter()
 
     def prepare(self, connection: sa.Connection, one_row: bool = True) -> None:
-        """Compile the statement for rows without anything in common, and if `one_row` that for one row."""
+        """Compile the statement for rows with nothing in common and, if `one_row`, the statement for one row."""
         if one_row:
             self._statement(()).prepare(connection)
         self._statement(tuple(self._types)).prepare(connection)
@@ -347,5 +347,5 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 def as_parameter(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
-    """Return the values that `rows` have by these names as the parameter of `given_rows`."""
+    """Return the values of `rows`, in the order of `names`, as JSON: the parameter of `given_rows`."""
     return _ENCODER.encode(list(zip(*([row.get(name) for row in rows] for name in names), strict=True)))
