@@ -43,7 +43,7 @@ class Closing(Protocol):
 
 
 class WorkLock:
-    """Held by any number of threads at work, or by a thread that forks, alone. A thread at work may enter again."""
+    """A lock held by any number of threads at work, or by one thread that forks. A thread at work may enter again."""
 
     def __init__(self) -> None:
         self._entry = threading.Lock()

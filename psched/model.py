@@ -243,7 +243,7 @@ class TaskRow(NamedTuple):
 
     @property
     def scheduled_time(self) -> int:
-        """When it was to run first, in unix seconds; 0 for a finished task where that is not kept."""
+        """When the task was first to run, in unix seconds; 0 for a finished task whose store does not keep it."""
         return 0 if self.run_at is None else int(self.run_at)
 
     def attempted(self, attempts: int) -> Self:

@@ -219,7 +219,7 @@ class Task:
         self._settle("finished", self._completion.finish)
 
     def conclude(self) -> None:
-        """Finish the run. A daemon does so later, for many runs at once. If it dies before, the task runs again.
+        """Finish the run. A daemon does so within moments, for many runs at once. Until then the task may run again.
 
         Raises like `finish` if the run is finished at once.
         """

@@ -197,7 +197,7 @@ class Router(ABC):
 
     @abstractmethod
     def routed_types(self) -> Collection[Pattern] | None:
-        """Return the patterns of all routes, by which rows are acquired; None: rows of any type."""
+        """Return the patterns of all routes. Only rows of matching types are acquired; None: rows of any type."""
 
     def check(self) -> None:  # noqa: B027 – a router may have nothing to check
         """Raise ConfigError when a route has no handler."""

@@ -38,7 +38,7 @@ class StandbyChild(ChildRole):
         make: Callable[[], ChildWorker],
         pipe: ChildPipe,
     ) -> None:
-        """`members`: its membership in each section's election. `patience`: seconds in which no child need poll yet."""
+        """`members`: one for each section. `patience`: seconds for which no sibling has to poll yet."""
         self._members = members
         self._make = make
         self._pipe = pipe

@@ -143,7 +143,7 @@ When = Callable[[float], float]
 
 @dataclass(frozen=True)
 class _Parsed(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.4
-    """An option whose text `parse` converts; it raises ValueError. Any other value is a default."""
+    """Type of an option: `parse` converts the text, or raises ValueError. A default that is not text stays as it is."""
 
     name: str
     parse: Callable[[str], Any]

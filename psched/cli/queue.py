@@ -47,13 +47,13 @@ def init(chosen: Chosen) -> None:
 @click.option("-u", "--user", metavar="USER", help="Only tasks of this user.")
 @common_options()
 def list_(chosen: Chosen, status: str | None, type: str | None, user: str | None) -> None:
-    """List the tasks by key, and for `retention_time` also finished tasks.
+    """List the tasks by key. Finished tasks are listed until their `retention_time` is over.
 
     Times are in this host's time zone. `timeout` is when a task is due or its lease ends.
     --json prints one array of objects with key, type, user, status (waiting, running, finished, failed or cancelled),
     cancel_requested, created_at, run_at, timeout and finished_at (unix seconds or null, all again as *_local in
     ISO 8601), data, max_running, priority, attempts, max_attempts, compression, last_error, node and problem (why
-    such a row cannot be run).
+    the row cannot be run).
     """
     with opened_queue(chosen) as tasks:
         left = LeftToRuby(chosen, "queue")

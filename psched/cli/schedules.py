@@ -97,7 +97,7 @@ def list_(chosen: Chosen, layout: str) -> None:
     data, status (waiting or running; rdb_compat knows only waiting and leased), state (as above), lateness (seconds
     since the occurrence became due, if not finished), overdue (whether that is more than 60 s and twice the
     longest retry_wait, and no first attempt is running), attempts (so far, with the running one),
-    last_error, node, problem (why such a row cannot be run), catch_up, max_lateness, alert_after, max_attempts (null:
+    last_error, node, problem (why the row cannot be run), catch_up, max_lateness, alert_after, max_attempts (null:
     as its type or the configuration says), paused and regular_time (while next_time is that of an extra run: the
     regular occurrence that comes after it).
     """

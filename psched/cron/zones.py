@@ -57,7 +57,8 @@ def offset_at(zone: ZoneInfo, instant: int) -> int:
 def offset_of_wall(zone: ZoneInfo, wall: int, fold: int = 0) -> int:
     """Return the UTC offset in seconds of a wall time (PEP 495).
 
-    For a wall time that comes twice: of its first pass, or of its second with `fold=1`. In a gap: of before the gap.
+    A wall time that comes twice has the offset of its first pass, or with `fold=1` of its second. In a gap it is the
+    offset before the gap.
     """
     return _seconds((_EPOCH + timedelta(seconds=wall)).replace(tzinfo=zone, fold=fold).utcoffset())
 

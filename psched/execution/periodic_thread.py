@@ -41,7 +41,7 @@ class PeriodicThread(threading.Thread):
         self._woken.set()
 
     def run(self) -> None:
-        """Tick until closed. A tick that raises is followed by the next. Log each error once in a row."""
+        """Tick until closed, also after a tick that raised. An error repeated in a row is logged once."""
         logged = ""
         while not self._closed:
             self.is_idle = True

@@ -284,7 +284,7 @@ def rule_columns(rule: Rule) -> dict[str, Any]:
 
 
 def definition_columns(row: ScheduleRow) -> dict[str, Any]:
-    """Return the columns `DEFINITION`, which must be unchanged for what was computed from them to hold."""
+    """Return the columns `DEFINITION`. A time computed from them holds only while they are unchanged."""
     return {**rule_columns(row.rule), "version": row.version}
 
 

@@ -111,7 +111,7 @@ class RedisTaskStore(RedisLeaseStore, TaskStore):
         return int(self._run("purge", limit))
 
     def _drop_unreadable(self, unreadable: Sequence[Sequence[Any]]) -> None:
-        """Log the keys, and remove lost runs from the running tasks of all users, as their users are not known."""
+        """Log the keys, and remove these runs from the running tasks of every user: theirs is not known."""
         super()._drop_unreadable(unreadable)
         keys = [found[0] for found in unreadable if len(found) > 2]
         if keys:

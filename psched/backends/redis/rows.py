@@ -48,7 +48,7 @@ def _number(value: bytes) -> Any:
 
 
 def _text(value: bytes) -> str | bytes:
-    """Return `value` decoded, or as it is when it is no UTF-8."""
+    """Return `value` decoded, or unchanged if it is not UTF-8."""
     try:
         return value.decode()
     except UnicodeDecodeError:

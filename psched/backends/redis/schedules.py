@@ -118,7 +118,7 @@ class RedisScheduleStore(RedisLeaseStore, ScheduleStore):
             raise IdempotentNotFoundError(f"no schedule has the key {key!r}")
 
     def advance_many(self, steps: Sequence[Step], until: float) -> builtins.list[ScheduleRow | ScheduleError | None]:
-        """Advance some hundreds by one script; a schedule that submits a task by a script of its own."""
+        """Advance some hundreds in one script call; if any of them submits a task, each in a call of its own."""
         if any(step.on_commit for step in steps):
             return [self._advance_and_submit(step, until) for step in steps]
         answers = self._answers("advance_many", map(self._step, steps), until)
