@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks import idle_cost, large_table, latency, markdown, submit_rate, throughput
+from benchmarks import idle_cost, large_table, latency, markdown, submit_rate, throughput, user_loads
 from benchmarks.databases import STORES, Grounds
 from benchmarks.peers.contenders import PEERS
 from benchmarks.peers.peer_processes import install
@@ -27,6 +27,7 @@ WORKLOADS = (
     *latency.WORKLOADS,
     *large_table.WORKLOADS,
     *idle_cost.WORKLOADS,
+    *user_loads.WORKLOADS,
 )
 
 

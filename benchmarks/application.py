@@ -6,6 +6,7 @@ import os
 import time
 from typing import Any
 
+from benchmarks import plan
 from benchmarks.shared_counter import ACQUIRES, STATEMENTS, tally_of_environment
 from psched.application import App
 from psched.task import Task
@@ -40,6 +41,17 @@ def picked(task: Task) -> None:
     """Keep how long ago the task was submitted."""
     tally.sample(time.monotonic() - task.data["sent"])
     tally.count()
+
+
+def load(task: Task) -> None:
+    """Take the time that the task says, or fail; keep how long it waited."""
+    plan.handle(tally, task.data["sent"] if task.attempts == 1 else None, task.data["seconds"])
+    if task.attempts <= task.data["raises"]:
+        raise RuntimeError("as planned")
+
+
+for name in plan.TYPE_NAMES:
+    app.task(name)(load)
 
 
 @app.task("late")

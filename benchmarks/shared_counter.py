@@ -95,6 +95,12 @@ def count_working(folder: Path) -> int:
     return sum(_RUNS.unpack_from(head)[0] > 0 for head in _heads(folder))
 
 
+def read_firsts(folder: Path) -> list[float]:
+    """Return when each process that has run a handler ran its first one, on the monotonic clock."""
+    ran = [_RUNS.unpack_from(head) for head in _heads(folder)]
+    return [first for count, first, _ in ran if count]
+
+
 def read_samples(folder: Path) -> list[float]:
     """Return all that was measured up to now, in no particular order."""
     samples: list[float] = []

@@ -19,7 +19,7 @@ import psutil
 import psched
 from benchmarks.databases import Place
 from benchmarks.process_usage import processor_time, tree_of
-from benchmarks.shared_counter import VARIABLE, Counted, count_working, read_samples, read_tally
+from benchmarks.shared_counter import VARIABLE, Counted, count_working, read_firsts, read_samples, read_tally
 from psched.queue.queue import Queue
 from psched.schedules.collection import ScheduleCollection
 from tests.programs import ROOT, install_programs
@@ -144,6 +144,10 @@ class Worker:
     def working(self) -> int:
         """Return how many children have run handlers."""
         return count_working(self.tally_folder)
+
+    def firsts(self) -> list[float]:
+        """Return when each child ran its first handler, on the monotonic clock."""
+        return read_firsts(self.tally_folder)
 
     def samples(self) -> list[float]:
         """Return what handlers have measured."""

@@ -8,7 +8,9 @@ from typing import Any
 
 from celery import Celery as CeleryApp
 
+from benchmarks import plan
 from benchmarks.peers.command import main
+from benchmarks.plan import Job
 from benchmarks.shared_counter import tally_of_environment
 
 
@@ -35,7 +37,11 @@ class Celery:
             self._count().sample(time.monotonic() - sent)
             self._count().count()
 
+        def load(sent: float | None, seconds: float, **rest: Any) -> None:
+            plan.handle(self._count(), sent, seconds)
+
         self._returns, self._picks = returns, picks
+        self._loads = {name: self._app.task(name=name)(load) for name in plan.TYPE_NAMES}
 
     def fill(self, count: int) -> None:
         """There is no bulk."""
@@ -46,6 +52,15 @@ class Celery:
         """One master with its children."""
         quiet = ("--loglevel=ERROR", "--without-gossip", "--without-mingle", "--without-heartbeat")
         self._app.worker_main(["worker", "-c", str(children), *quiet])
+
+    def serve(self, workers: int) -> None:
+        """As many children; each gets one task at a time."""
+        self._app.conf.worker_prefetch_multiplier = 1
+        self.work(workers)
+
+    def load(self) -> Callable[[Job], None]:
+        """Submit one."""
+        return lambda job: self._loads[job.type].delay(**plan.data_of(job)) and None
 
     def pick(self) -> Callable[[float], None]:
         """Submit one."""

@@ -8,11 +8,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
+from benchmarks import plan
 from benchmarks.databases import Place
 from benchmarks.idle_cost import IDLE_CHILDREN, at_rest
-from benchmarks.latency import PICKED, SINGLE, TOGETHER, spread
+from benchmarks.latency import PICKED, REST, SINGLE, TOGETHER, spread
 from benchmarks.peers.peer_processes import Crew
+from benchmarks.plan import WORKERS
 from benchmarks.statement_counter import counting
+from benchmarks.user_loads import ARRIVALS, Plan, mixed_backlog
+from benchmarks.user_loads import spread as spread_of_load
 from benchmarks.workload import Contender, Measure, Scale
 
 _SECONDS = 4.0
@@ -34,6 +38,10 @@ class Library:
     def crews(self, children: int) -> tuple[int, str, int]:
         """Return how many processes to start, to do what, in how many children each."""
         return (1 if self.forks else children), "work", children
+
+    def servers(self) -> tuple[int, str, int]:
+        """Return the same for the tasks of a plan."""
+        return 1, "serve", WORKERS
 
 
 def run_backlog(library: Library, place: Place, scale: Scale) -> Mapping[str, float]:
@@ -69,6 +77,32 @@ def idle(library: Library, place: Place, scale: Scale) -> Mapping[str, float]:
     with counting(place) as asked, crew.at_work(*library.crews(IDLE_CHILDREN)):
         crew.wait(lambda: crew.counted().done == 1)
         return at_rest(crew.tree, asked, scale)
+
+
+def waits(library: Library, make: Plan, place: Place, scale: Scale) -> Mapping[str, float]:
+    """Return how long tasks waited that were submitted at the times of a plan."""
+    crew, jobs = Crew(library.script, place), make(scale)
+    crew.run("fill", 0)
+    path = place.folder / "plan.json"
+    plan.write(jobs, path)
+    with crew.at_work(*library.servers()):
+        time.sleep(REST)
+        late = float(crew.run("load", path))
+        crew.wait(lambda: crew.counted().done >= len(jobs))
+        return {**spread_of_load(crew.samples()), "submitted late by ms": late * 1000}
+
+
+def share(library: Library, make: Plan, place: Place, scale: Scale) -> Mapping[str, float]:
+    """Return the share of what the handlers allow."""
+    crew, jobs = Crew(library.script, place), make(scale)
+    crew.run("fill", 0)
+    path = place.folder / "plan.json"
+    plan.write(jobs, path)
+    crew.run("load", path)
+    with crew.at_work(*library.servers()):
+        crew.wait(lambda: crew.counted().done >= len(jobs))
+        counted = crew.counted()
+    return {"share": plan.least_seconds(jobs) / (counted.last - counted.first)}
 
 
 def due_alone(place: Place, scale: Scale) -> Mapping[str, float]:
@@ -115,6 +149,12 @@ def _once(contender: Contender) -> Contender:
     return replace(contender, once=True, stores=tuple(store for store in contender.stores if store != "sqlite"))
 
 
+def _planned(
+    measure: Callable[[Library, Plan, Place, Scale], Mapping[str, float]], make: Plan
+) -> tuple[Contender, ...]:
+    return _each(lambda library, place, scale: measure(library, make, place, scale))
+
+
 def _scheduler(measure: Measure) -> tuple[Contender, ...]:
     return (Contender("APScheduler 3", measure, setting="at most once, one process", peer=True),)
 
@@ -126,5 +166,7 @@ PEERS: dict[str, tuple[Contender, ...]] = {
     "due-alone": _scheduler(due_alone),
     "due-together": _scheduler(due_together),
     "add": _scheduler(add_schedules),
+    **{name: _planned(waits, make) for name, (_, make) in ARRIVALS.items()},
+    "mixed-backlog": _planned(share, mixed_backlog),
 }
 """Workload → who else does it."""

@@ -8,7 +8,9 @@ from typing import Any
 
 from huey import RedisHuey, SqliteHuey
 
+from benchmarks import plan
 from benchmarks.peers.command import main
+from benchmarks.plan import Job
 from benchmarks.shared_counter import tally_of_environment
 
 
@@ -31,7 +33,11 @@ class Huey:
             self._count().sample(time.monotonic() - sent)
             self._count().count()
 
+        def load(sent: float | None, seconds: float, **rest: Any) -> None:
+            plan.handle(self._count(), sent, seconds)
+
         self._returns, self._picks = returns, picks
+        self._loads = {name: self._huey.task(name=name)(load) for name in plan.TYPE_NAMES}
 
     def fill(self, count: int) -> None:
         """There is no bulk."""
@@ -41,6 +47,14 @@ class Huey:
     def work(self, children: int) -> None:
         """One consumer with its processes."""
         self._huey.create_consumer(workers=children, worker_type="process", periodic=False).run()
+
+    def serve(self, workers: int) -> None:
+        """As many processes; each takes one task at a time."""
+        self.work(workers)
+
+    def load(self) -> Callable[[Job], None]:
+        """Submit one."""
+        return lambda job: self._loads[job.type](**plan.data_of(job)) and None
 
     def pick(self) -> Callable[[float], None]:
         """Submit one."""

@@ -44,9 +44,9 @@ class Crew:
         self._workers: list[psutil.Process] = []
         self._environment = {**os.environ, "PYTHONPATH": str(ROOT), VARIABLE: str(self._folder)}
 
-    def run(self, verb: str, count: int) -> str:
+    def run(self, verb: str, operand: object) -> str:
         """Do one thing to its end, and return what it has printed."""
-        words = self._words(verb, count)
+        words = self._words(verb, operand)
         return subprocess.run(words, env=self._environment, check=True, stdout=subprocess.PIPE, text=True).stdout
 
     @contextmanager
@@ -94,5 +94,5 @@ class Crew:
                 raise RuntimeError((self._place.folder / "peer.log").read_text()[-2000:])
             time.sleep(pause)
 
-    def _words(self, verb: str, count: int) -> list[str]:
-        return [*self._command, verb, self._place.url, str(count)]
+    def _words(self, verb: str, operand: object) -> list[str]:
+        return [*self._command, verb, self._place.url, str(operand)]

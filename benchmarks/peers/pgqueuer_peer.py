@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -14,6 +16,7 @@ from pgqueuer.db import AsyncpgDriver
 from pgqueuer.models import Job
 from pgqueuer.queries import Queries
 
+from benchmarks import plan
 from benchmarks.peers.command import main
 from benchmarks.shared_counter import tally_of_environment
 
@@ -35,6 +38,24 @@ class PgQueuer:
         """One queue manager per process."""
         uvloop.run(self._work())
 
+    def serve(self, workers: int) -> None:
+        """One queue manager with so many jobs at a time."""
+        uvloop.run(self._serve(workers))
+
+    def load(self) -> Callable[[Job], None]:
+        """Submit from a loop that stays open, whichever thread asks."""
+        loop = asyncio.new_event_loop()
+        threading.Thread(target=loop.run_forever, daemon=True).start()
+        queries = asyncio.run_coroutine_threadsafe(self._queries(), loop).result()
+        lock = asyncio.Lock()
+
+        async def submit(planned: plan.Job) -> None:
+            payload = json.dumps(plan.data_of(planned)).encode()
+            async with lock:
+                await queries.enqueue(planned.type, payload)
+
+        return lambda planned: asyncio.run_coroutine_threadsafe(submit(planned), loop).result()
+
     def pick(self) -> Callable[[float], None]:
         """Submit from a loop that stays open."""
         loop = asyncio.new_event_loop()
@@ -50,6 +71,19 @@ class PgQueuer:
         for start in range(0, count, _PAGE):
             many = min(_PAGE, count - start)
             await queries.enqueue(["returns"] * many, [None] * many, [0] * many)
+
+    async def _serve(self, workers: int) -> None:
+        tally = tally_of_environment()
+        manager = QueueManager(await self._queries())
+
+        async def load(job: Job) -> None:
+            given = json.loads(job.payload or b"{}")
+            plan.begin(tally, given["sent"])
+            await asyncio.sleep(given["seconds"])
+
+        for name in plan.TYPE_NAMES:
+            manager.entrypoint(name)(load)
+        await manager.run(batch_size=workers // 2, max_concurrent_tasks=workers, dequeue_timeout=timedelta(seconds=30))
 
     async def _work(self) -> None:
         tally = tally_of_environment()

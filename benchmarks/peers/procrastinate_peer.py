@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 
 from procrastinate import App, PsycopgConnector, SyncPsycopgConnector
 
 from benchmarks.peers.command import main
+from benchmarks.plan import TYPE_NAMES, Job, begin, data_of
 from benchmarks.shared_counter import tally_of_environment
 
 _CONCURRENCY = 10
@@ -43,6 +45,25 @@ class Procrastinate:
             tally.count()
 
         app.run_worker(concurrency=_CONCURRENCY, install_signal_handlers=False)
+
+    def serve(self, workers: int) -> None:
+        """One worker with so many jobs at a time."""
+        app = self._app(PsycopgConnector(conninfo=self._url))
+        tally = tally_of_environment()
+
+        async def load(sent: float | None, seconds: float, **rest: object) -> None:
+            begin(tally, sent)
+            await asyncio.sleep(seconds)
+
+        for name in TYPE_NAMES:
+            app.task(name=name)(load)
+        app.run_worker(concurrency=workers, install_signal_handlers=False)
+
+    def load(self) -> Callable[[Job], None]:
+        """Submit from an app that stays open."""
+        app = self._app(SyncPsycopgConnector(conninfo=self._url))
+        app.open()
+        return lambda job: app.configure_task(job.type).defer(**data_of(job)) and None
 
     def pick(self) -> Callable[[float], None]:
         """Submit from an app that stays open."""

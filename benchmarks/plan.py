@@ -1,0 +1,158 @@
+"""Plans of arrivals: which task is submitted when, and how long its handler takes; and what an ideal queue would do.
+
+Needs nothing but Python, since peers run with an interpreter of their own.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import random
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.shared_counter import Tally
+
+WORKERS = 8
+TYPES = 50
+PADDING = "x" * 2000
+"""The payload of each task, besides its numbers."""
+LONG = 2.0
+"""Seconds of a handler in the long tail."""
+_SUBMITTERS = 4
+"""Threads that submit: one alone would be late where a commit takes long."""
+RAISES = 2
+"""How many attempts of a task of the retry storm fail."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One task: submitted `at` seconds after the begin, and handled in `seconds`. `raises`: attempts that fail."""
+
+    at: float
+    type: str
+    seconds: float
+    is_measured: bool = True
+    raises: int = 0
+
+
+TYPE_NAMES = tuple(f"load-{number:02}" for number in range(TYPES))
+
+
+def steady(share: float, seconds: float) -> Sequence[Job]:
+    """Return arrivals at random times which keep the workers busy for this share of the time.
+
+    Fifty types, the first of which takes 1 ms and the last 50 ms. The first fifth is not measured: the types are new.
+    """
+    mean = sum(_seconds_of(number) for number in range(TYPES)) / TYPES
+    jobs = _arrivals(WORKERS * share / mean, seconds, _mixed)
+    return [replace(job, is_measured=job.at > seconds / 5) for job in jobs]
+
+
+def backlog(count: int) -> Sequence[Job]:
+    """Return tasks of fifty types that are all there at the begin."""
+    chance = random.Random(2)
+    return [_mixed(0.0, chance) for _ in range(count)]
+
+
+def long_tail(seconds: float, own_type: bool) -> Sequence[Job]:
+    """Return no-ops, and one task of 2 s in twenty, of a type of its own or of the same type.
+
+    Half of the workers are busy with the long ones on average. Only the no-ops are measured.
+    """
+
+    def drawn(at: float, chance: random.Random) -> Job:
+        if chance.random() >= 0.05:
+            return Job(at, TYPE_NAMES[0], 0.0)
+        return Job(at, TYPE_NAMES[1 if own_type else 0], LONG, is_measured=False)
+
+    return _arrivals(WORKERS * 0.5 / (LONG * 0.05), seconds, drawn)
+
+
+def retry_storm(count: int) -> Sequence[Job]:
+    """Return tasks of 5 ms of which one in five fails twice, all there at the begin."""
+    chance = random.Random(3)
+    return [Job(0.0, TYPE_NAMES[4], 0.005, raises=RAISES if chance.random() < 0.2 else 0) for _ in range(count)]
+
+
+def ideal_waits(jobs: Sequence[Job]) -> Sequence[float]:
+    """Return how long the measured tasks wait when all workers take them first come, first served, in no time."""
+    free = [0.0] * WORKERS
+    waits = []
+    for job in jobs:
+        begun = max(job.at, heapq.heappop(free))
+        heapq.heappush(free, begun + job.seconds)
+        if job.is_measured:
+            waits.append(begun - job.at)
+    return waits
+
+
+def least_seconds(jobs: Sequence[Job]) -> float:
+    """Return how long the handlers of all workers take together, all attempts included, when none ever waits."""
+    return sum(job.seconds * (1 + job.raises) for job in jobs) / WORKERS
+
+
+def submit_in_time(jobs: Sequence[Job], submit: Callable[[Job], object]) -> float:
+    """Submit each task at its time; return the most seconds that one was late."""
+    begun, latest = time.monotonic(), 0.0
+    with ThreadPoolExecutor(_SUBMITTERS) as threads:
+        submitted = []
+        for job in jobs:
+            time.sleep(max(0.0, begun + job.at - time.monotonic()))
+            latest = max(latest, time.monotonic() - begun - job.at)
+            submitted.append(threads.submit(submit, job))
+        for each in submitted:
+            each.result()
+    return latest
+
+
+def data_of(job: Job) -> dict[str, Any]:
+    """Return the data of a task that is submitted now."""
+    sent = time.monotonic() if job.is_measured else None
+    return {"sent": sent, "seconds": job.seconds, "raises": job.raises, "padding": PADDING}
+
+
+def begin(tally: Tally, sent: float | None) -> None:
+    """Count a task that begins, and keep how long ago it was submitted; None: that is not measured."""
+    tally.count()
+    if sent is not None:
+        tally.sample(time.monotonic() - sent)
+
+
+def handle(tally: Tally, sent: float | None, seconds: float) -> None:
+    """Do what a handler does."""
+    begin(tally, sent)
+    time.sleep(seconds)
+
+
+def write(jobs: Sequence[Job], path: Path) -> None:
+    """Keep a plan for another process."""
+    path.write_text(json.dumps([asdict(job) for job in jobs]))
+
+
+def read(path: Path) -> Sequence[Job]:
+    """Return what `write` has kept."""
+    return [Job(**job) for job in json.loads(path.read_text())]
+
+
+def _seconds_of(number: int) -> float:
+    return (number + 1) * 0.05 / TYPES
+
+
+def _mixed(at: float, chance: random.Random) -> Job:
+    number = chance.randrange(TYPES)
+    return Job(at, TYPE_NAMES[number], _seconds_of(number))
+
+
+def _arrivals(per_second: float, seconds: float, draw: Callable[[float, random.Random], Job]) -> Sequence[Job]:
+    chance = random.Random(1)
+    jobs = []
+    at = chance.expovariate(per_second)
+    while at < seconds:
+        jobs.append(draw(at, chance))
+        at += chance.expovariate(per_second)
+    return jobs

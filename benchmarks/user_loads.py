@@ -1,0 +1,143 @@
+"""Measures the loads that users have: steady arrivals, mixed backlogs, slow neighbours, failing handlers.
+
+Eight workers with the default configuration. Beside each load stands what an ideal queue would do with the same tasks.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from benchmarks import plan
+from benchmarks.databases import Place
+from benchmarks.plan import WORKERS, Job
+from benchmarks.throughput import run_backlog
+from benchmarks.worker import Worker
+from benchmarks.workload import Contender, Scale, Workload
+from psched.model import NewTask
+
+_STEADY = 20.0
+"""Seconds of arrivals."""
+_TAIL = 30.0
+_REST = 3.0
+"""Seconds after which workers that were just started have come to rest."""
+_BACKLOG = 6_000
+_STORM = 6_000
+_MILLION = 1_000_000
+_PAGE = 500
+
+Plan = Callable[[Scale], Sequence[Job]]
+
+
+def waits(make: Plan, place: Place, scale: Scale) -> Mapping[str, float]:
+    """Return how long tasks waited that were submitted at the times of a plan."""
+    jobs = make(scale)
+    worker = Worker(place, processors=WORKERS)
+    with worker.queue() as queue, worker:
+        time.sleep(_REST)
+        numbers, before = itertools.count(), worker.cpu()
+        late = plan.submit_in_time(jobs, lambda job: queue.submit(f"task-{next(numbers)}", job.type, plan.data_of(job)))
+        worker.wait(lambda: worker.counted().done >= len(jobs), pause=0.05)
+        used = (worker.cpu() - before) / len(jobs)
+        return {**spread(worker.samples()), "CPU ms per task": used * 1000, "submitted late by ms": late * 1000}
+
+
+def ideal_waits(make: Plan, place: Place, scale: Scale) -> Mapping[str, float]:
+    """Return the waits of the same plan in an ideal queue."""
+    return spread(plan.ideal_waits(make(scale)))
+
+
+def share(make: Plan, place: Place, scale: Scale) -> Mapping[str, float]:
+    """Return the share of what the handlers allow that a daemon gets done which is started on a backlog.
+
+    And how long after the first child the last one begins.
+    """
+    jobs = make(scale)
+    worker = Worker(place, processors=WORKERS, retry_wait=_RETRY_WAIT)
+    with worker.queue() as queue:
+        for start in range(0, len(jobs), _PAGE):
+            numbered = enumerate(jobs[start : start + _PAGE], start)
+            queue.submit_many([NewTask(f"task-{number}", job.type, plan.data_of(job)) for number, job in numbered])
+        with worker:
+            attempts = sum(1 + job.raises for job in jobs)
+            worker.wait(lambda: worker.counted().done >= attempts, pause=0.02)
+            counted, firsts = worker.counted(), worker.firsts()
+    return {
+        "share": plan.least_seconds(jobs) / (counted.last - counted.first),
+        "last child ms": (max(firsts) - min(firsts)) * 1000,
+    }
+
+
+def spread(seconds: Sequence[float]) -> Mapping[str, float]:
+    """Return the median, the 99th percentile and the longest, in milliseconds."""
+    percentiles = statistics.quantiles(seconds, n=100)
+    return {"p50 ms": percentiles[49] * 1000, "p99 ms": percentiles[98] * 1000, "longest ms": max(seconds) * 1000}
+
+
+_IDEAL = "simulated: eight workers, first come, first served, in no time"
+_RETRY_WAIT = {"first": 0.5, "factor": 1, "limit": 0.5, "jitter": 0}
+
+
+def _steady(percent: int, scale: Scale) -> Sequence[Job]:
+    return plan.steady(percent / 100, scale.seconds(_STEADY))
+
+
+def _long_tail(own_type: bool, scale: Scale) -> Sequence[Job]:
+    return plan.long_tail(scale.seconds(_TAIL), own_type)
+
+
+def mixed_backlog(scale: Scale) -> Sequence[Job]:
+    """Return the tasks of a mixed backlog."""
+    return plan.backlog(scale.count(_BACKLOG))
+
+
+ARRIVALS: dict[str, tuple[str, Plan]] = {
+    **{
+        f"steady-{percent}": (
+            f"tasks of 50 types and 1–50 ms arrive at random, {percent} % of what 8 workers can do: wait",
+            partial(_steady, percent),
+        )
+        for percent in (30, 60, 90)
+    },
+    "long-tail-other": (
+        "no-ops beside handlers of 2 s of another type, one in twenty: wait of the no-ops",
+        partial(_long_tail, True),
+    ),
+    "long-tail-same": (
+        "no-ops beside handlers of 2 s of the same type, one in twenty: wait of the no-ops",
+        partial(_long_tail, False),
+    ),
+}
+"""Workloads whose tasks arrive one after another: what each measures, and its plan."""
+
+WORKLOADS = (
+    *(
+        Workload(
+            name,
+            what,
+            (
+                Contender("psched", partial(waits, make)),
+                Contender("ideal", partial(ideal_waits, make), setting=_IDEAL, once=True),
+            ),
+        )
+        for name, (what, make) in ARRIVALS.items()
+    ),
+    Workload(
+        "mixed-backlog",
+        "a daemon with 8 workers is started on tasks of 50 types and 1–50 ms: share of what the handlers allow",
+        (Contender("psched", partial(share, mixed_backlog)),),
+    ),
+    Workload(
+        "retry-storm",
+        "the same with tasks of 5 ms, of which one in five fails twice",
+        (Contender("psched", partial(share, lambda scale: plan.retry_storm(scale.count(_STORM)))),),
+    ),
+    Workload(
+        "million",
+        "no-op function handlers, of which a million wait",
+        (Contender("psched", partial(run_backlog, "returns", _MILLION)),),
+    ),
+)
