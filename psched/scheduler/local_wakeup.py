@@ -21,9 +21,9 @@ class LocalWakeup:
         self._waiting: dict[ThreadWakeup, None] = {}
 
     def open_wakeup(self, accepts: Accepts | None = None) -> Wakeup | None:
-        """Return the store's own wake-up, which reaches all processes; if it has none, a wake-up of this process."""
+        """Return the store's own wake-up, which reaches all processes, or one of this process if that is better."""
         wakeup = self._store.open_wakeup(accepts)
-        return ThreadWakeup(self) if wakeup is None else wakeup
+        return ThreadWakeup(self) if wakeup is None or wakeup.precedes_commits else wakeup
 
     def wake_one(self) -> None:
         """Wake one waiting thread, if any. Busy threads poll again when their task is done."""
@@ -45,6 +45,7 @@ class LocalWakeup:
 class ThreadWakeup:
     """The `Wakeup` of one thread: a pipe, readable once signalled."""
 
+    precedes_commits = False
     proven = False
     """Submits of other processes do not signal it, so its thread must poll at the usual rate."""
 

@@ -29,11 +29,12 @@ from psched.backends.sql.listen_notify import ListenWakeup, create_triggers, has
 from psched.backends.sql.schema import NAMED, HashedSchema, unusable
 from psched.backends.sql.statement import BulkUpdate, cached, table_named
 from psched.backends.sql.store import SqlStore
+from psched.backends.sql.wal_watch import WalWatch
 from psched.clock import boottime
 from psched.errors import IdempotentAlreadyFinishedError, PreemptedError, ScheduleError
 from psched.model import WORKER_DIED, Claim, Lease, Retry
 from psched.payload import MAX_BATCH_SIZE
-from psched.store import Accepts, AcquireOptions, Finding, StoreSettings, Wakeup, only
+from psched.store import Accepts, AcquireOptions, Finding, StoreSettings, Wakeup
 from psched.store.ledger import OnCommit
 
 
@@ -102,7 +103,10 @@ class RdbLeaseStore(SqlStore):
                 )
 
     def open_wakeup(self, accepts: Accepts | None = None) -> Wakeup | None:
-        return ListenWakeup(self._database, self._table.name, accepts) if self._database.dialect.can_listen else None
+        if self._database.dialect.can_listen:
+            return ListenWakeup(self._database, self._table.name, accepts)
+        file = self._database.dialect.wal_file
+        return None if file is None else WalWatch(file)
 
     def _acquire(self, limit: int, options: AcquireOptions, callers: int = 1) -> list[Claim]:
         """Acquire for `callers` threads: at least one row for each, and more up to `MAX_BATCH_SIZE` each.
@@ -171,8 +175,8 @@ class RdbLeaseStore(SqlStore):
         row = self._database.run(lambda connection, _: self._row(connection, key))
         return None if row is None else self._read(row)
 
-    def release(self, lease: Lease, until: float) -> None:
-        only(self._settle_many(self.lease_statements.release, RELEASED, [lease], until))
+    def release_many(self, leases: Sequence[Lease], until: float) -> list[ScheduleError | None]:
+        return self._settle_many(self.lease_statements.release, RELEASED, leases, until)
 
     def retry_many(self, retries: Sequence[Retry], until: float) -> list[ScheduleError | None]:
         rows = [

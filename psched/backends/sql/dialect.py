@@ -110,6 +110,11 @@ class Dialect:
         """Whether the driver can listen to notifications; see `ListenWakeup`."""
         return False
 
+    @property
+    def wal_file(self) -> str | None:
+        """The file to which every transaction writes, if writes to it can be watched; see `WalWatch`."""
+        return None
+
     def engine_options(self) -> dict[str, Any]:
         """Return the arguments of `create_engine` that carry timeouts and encryption."""
         raise NotImplementedError

@@ -101,6 +101,8 @@ class ListenWakeup:
     transaction another session accepts LISTEN, but delivers nothing.
     """
 
+    precedes_commits = False
+
     def __init__(self, database: Database, table: str, accepts: Accepts | None = None) -> None:
         """Connects to nothing yet. `accepts`: whether to wake for a type; None: for all types."""
         self._accepts = accepts

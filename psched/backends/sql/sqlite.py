@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import sys
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import quote
@@ -59,6 +60,10 @@ class SQLiteDialect(Dialect):
     @property
     def ephemeral(self) -> bool:
         return self.url.database in (None, "", ":memory:")
+
+    @property
+    def wal_file(self) -> str | None:
+        return f"{self.url.database}-wal" if sys.platform == "linux" and not self.ephemeral else None
 
     def engine_options(self) -> dict[str, Any]:
         return {"creator": lambda: self._connect("rw")}
