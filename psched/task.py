@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from psched.backoff import Backoff, check_wait
@@ -383,6 +384,47 @@ def finish_many(tasks: Sequence[Task], until: float) -> dict[Task, ScheduleError
         for task in locked:
             task.lock.release()
     return refused
+
+
+def release_many(tasks: Sequence[Task]) -> int:
+    """Release tasks of one store that have not begun, but those to be cancelled. Return how many were released.
+
+    A task that is being settled or begun at this moment is left. After a driver's error the outcome is unknown, and the
+    tasks may be released again.
+    """
+    with locked(tasks) as free:
+        left = [task for task in free if task.in_flight and not task.started and not task.cancel_requested]
+        if not left:
+            return 0
+        try:
+            refused = left[0]._completion.store.release_many(
+                [task.lease for task in left], min(task.deadline for task in left)
+            )
+        except BaseException:
+            for task in left:
+                task._unanswered()
+            raise
+        for task, refusal in zip(left, refused, strict=True):
+            task.in_flight = False
+            if refusal is None:
+                task.outcome = "released"
+            else:
+                task.lease_lost = True
+                log.info("key=%s was not released: %s", task.key, refusal)
+        return refused.count(None)
+
+
+@contextmanager
+def locked(tasks: Sequence[Task]) -> Iterator[list[Task]]:
+    """Lock and yield the tasks that are not being settled at this moment."""
+    with ExitStack() as stack:
+        free = []
+        for task in tasks:
+            if task.lock.acquire(blocking=False):
+                stack.callback(task.lock.release)
+                if not task.settled:
+                    free.append(task)
+        yield free
 
 
 def extend_many(tasks: Sequence[Task]) -> list[Task]:

@@ -55,14 +55,15 @@ class StandbyChild(ChildRole):
     def _prepared(self) -> ChildWorker:
         try:
             worker = self._make()
-            worker.prepare()
+            if self._was_woken:  # rows wait: the sibling has checked the tables, and what is used is compiled then
+                worker.expect()
+            else:
+                worker.prepare()
         except ConfigError as error:
             log.debug("cannot start", exc_info=True)
             self._pipe.send(START_ERROR, str(error))
             self._pipe.send(EMPTY)
             os._exit(BOOT_FAILED)
-        if self._was_woken:
-            worker.expect()
         return worker
 
     def stop(self, immediate: bool, grace: float | None = None) -> None:
@@ -76,9 +77,12 @@ class StandbyChild(ChildRole):
         waits = {member: member.defer() for member in self._members}
         unpolled = [member for member, wait in waits.items() if wait is None]
         left = self._alone_at - monotonic()
-        if unpolled and left <= 0:
-            for member in unpolled:
+        for member in unpolled:
+            if left > 0:
+                member.stand_by(left)
+            else:
                 member.lead()  # so that no other child on standby does the same
+        if unpolled and left <= 0:
             return True
         wakeups = {wakeup: member for member in self._members if (wakeup := member.descriptor) is not None}
         ready = self._stopping.wait_for(wakeups, min(left if wait is None else wait for wait in waits.values()))

@@ -15,7 +15,7 @@ from psched.errors import ConfigError
 from psched.execution.alert_hooks import open_alert_threads
 from psched.execution.batch_size import batch_sizer_for
 from psched.execution.forced_exit import ForcedExit
-from psched.execution.handler_thread import ActiveRuns, HandlerLoop, give_back
+from psched.execution.handler_thread import ActiveRuns, HandlerLoop, WaitingTaskReleaser, give_back
 from psched.execution.lease_renewal import LeaseRenewer
 from psched.execution.node_heartbeat import NodeHeartbeat
 from psched.execution.poller import PollTimer, SectionPoller
@@ -63,8 +63,13 @@ class ChildWorker(ChildRole):
         self._loops = [self._handler_loop(cell, application) for cell in range(self._runs.cells)]
         interval = min(opened.section.task_heartbeat_interval for opened in self._sections)
         self._alert_threads = open_alert_threads(self._sections, spec.slot)
-        self._prefetched = LeaseRenewer(sources, self._loops, interval, prefetched=True)
-        self._runs.threads = [self._watchdog, LeaseRenewer(sources, self._loops, interval), self._prefetched]
+        self._releaser = WaitingTaskReleaser(self._loops)
+        self._runs.threads = [
+            self._watchdog,
+            LeaseRenewer(sources, self._loops, interval),
+            LeaseRenewer(sources, self._loops, interval, prefetched=True),
+            self._releaser,
+        ]
         self._node_heartbeats = [NodeHeartbeat(self._sections, served)] if spec.slot == FIRST_SLOT else []
 
     def run(self) -> None:
@@ -88,7 +93,7 @@ class ChildWorker(ChildRole):
 
     def stop(self, immediate: bool, grace: float | None = None) -> None:
         self._stopping.set()
-        self._prefetched.stop()
+        self._releaser.stop()
         self._watchdog.wind_up()
         if immediate:
             self._stops_now = True

@@ -23,12 +23,12 @@ from psched.errors import (
     PreemptedError,
     ScheduleError,
 )
-from psched.execution.batch_size import TOO_LONG
+from psched.execution.batch_size import SHARED
 from psched.execution.periodic_thread import PeriodicThread
 from psched.execution.poller import SectionPoller
 from psched.execution.stop_event import StopEvent
 from psched.process.child_protocol import RunningTable
-from psched.task import Task
+from psched.task import Task, release_many
 from psched.task_source import LOST_ATTEMPTS
 from psched.telemetry import emit
 
@@ -39,6 +39,10 @@ TURN = 0.1
 
 REPORT_INTERVAL = 0.9
 """Seconds between two reports that runs have ended; the master's search for orphans relies on less than 1."""
+
+
+_PATIENCE = 0.25
+"""Seconds. The tasks behind a run that takes longer are released: a worker of another host may be idle."""
 
 
 class HandlerLoop:
@@ -58,6 +62,7 @@ class HandlerLoop:
         self._stopping = stopping
         self._clock = clock
         self._waiting: deque[Task] = deque()
+        self._poller = pollers[0]
         self._pid = os.getpid()
 
     def run(self) -> None:
@@ -98,6 +103,16 @@ class HandlerLoop:
         run = self.current()
         return 0.0 if run is None else self._clock() - run.task.begun_at
 
+    def release_waiting(self, at_once: bool) -> bool:
+        """Release the tasks behind a run that takes long, or `at_once`. Return whether tasks wait. Any thread."""
+        behind = self._waiting.copy()
+        if not behind:
+            return False
+        patience = SHARED if self._poller.member.has_idle_sibling() else _PATIENCE
+        if at_once or self.busy_for() > patience:
+            self._release(behind)
+        return True
+
     def flush_overdue(self) -> None:
         """Settle runs that have waited too long to be settled with others. Any thread."""
         for poller in self._pollers:
@@ -106,6 +121,7 @@ class HandlerLoop:
     def _run_batches(self, poller: SectionPoller, tasks: Sequence[Task]) -> None:
         """Run acquired tasks. While batches are full, acquire and run the next, for at most TURN seconds."""
         end = self._clock() + TURN
+        self._poller = poller
         while tasks:
             for each in self._pollers:
                 each.ignore_wakeups()
@@ -118,7 +134,7 @@ class HandlerLoop:
     def _run_waiting(self, poller: SectionPoller) -> None:
         planned, now = -math.inf, self._clock()
         while self._waiting and not self._stopping.is_set():
-            if len(self._waiting) > 1 and now > planned + TOO_LONG:
+            if len(self._waiting) > 1 and now > planned + SHARED:
                 self._release_excess(poller)
                 planned = self._clock()
             task = self._waiting[0]
@@ -127,10 +143,24 @@ class HandlerLoop:
             self._waiting.popleft()
 
     def _release_excess(self, poller: SectionPoller) -> None:
-        """Release the last waiting tasks, which would wait too long behind the others. A failed release ends this."""
-        keep = poller.prefetch.keep([task.type for task in self._waiting])
-        while len(self._waiting) > keep and give_back(self._waiting[-1]):
-            self._waiting.pop()
+        """Release tasks that would wait too long behind others."""
+        tasks = list(self._waiting)
+        keep = poller.prefetch.keep([task.type for task in tasks], poller.member.has_idle_sibling())
+        if keep < len(tasks):
+            self._release(tasks[keep:])
+            self._waiting = deque(task for task in tasks if not task.settled)
+
+    def _release(self, tasks: Sequence[Task]) -> None:
+        """Release those of `tasks` that have not begun, and wake siblings to run them. Any thread."""
+        now = self._clock()
+        left = [task for task in tasks if task.in_flight and not task.started and now < task.deadline]
+        try:
+            count = release_many(left)
+        except Exception as error:  # noqa: BLE001 – the leases end by themselves, whatever the driver raised
+            log.warning("%d tasks were not released: %s; their leases end by themselves", len(left), one_line(error))
+        else:
+            if count:
+                self._poller.member.offer(count)
 
     def _wait(self) -> None:
         """Wait until it is time to poll a section, or a wake-up comes."""
@@ -270,6 +300,24 @@ def give_back(task: Task) -> bool:
             log.warning("key=%s was not released: %s; its lease ends by itself", task.key, one_line(error))
             return False
     return True
+
+
+class WaitingTaskReleaser(PeriodicThread):
+    """Releases prefetched tasks that wait behind a run that takes long."""
+
+    def __init__(self, loops: Sequence[HandlerLoop]) -> None:
+        self._loops = loops
+        self._stopping = False
+        super().__init__("waiting task releaser", self.tick, SHARED)
+
+    def tick(self) -> bool:
+        waiting = [loop.release_waiting(self._stopping) for loop in self._loops]
+        return any(waiting)
+
+    def stop(self) -> None:
+        """Release all tasks that have not begun."""
+        self._stopping = True
+        self.wake()
 
 
 class ActiveRun:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 
 from psched.clock import Clock, boottime
 from psched.error_text import one_line
 from psched.errors import PreemptedError
-from psched.execution.handler_thread import HandlerLoop, give_back
+from psched.execution.handler_thread import HandlerLoop
 from psched.execution.periodic_thread import PeriodicThread
-from psched.task import Task, extend_many
+from psched.task import Task, extend_many, locked
 from psched.task_source import Source
 from psched.telemetry import emit
 
@@ -22,15 +21,13 @@ _RETRY = 0.25
 """Seconds between two attempts while renewals fail: pooled connections may be lost one after the other."""
 _BRIEF = 1.0
 """Seconds after its start for which a prefetched run keeps its short lease: a shorter run costs no renewal."""
-_PATIENCE = 1.0
-"""Seconds. Tasks behind a handler that has run for longer are released for other workers."""
 
 
 class LeaseRenewer(PeriodicThread):
     """Renews each lease when it was last written an interval ago.
 
-    `prefetched`: False: the leases of running tasks. True: all other leases, after the thread has released the tasks
-    that cannot begin soon and settled the runs that have waited too long to be settled together.
+    `prefetched`: False: the leases of running tasks. True: all other leases, after the thread has settled the runs that
+    have waited too long to be settled together.
     """
 
     def __init__(
@@ -48,14 +45,12 @@ class LeaseRenewer(PeriodicThread):
         self._prefetched = prefetched
         self._clock = clock
         self._failing: set[Source] = set()
-        self._stopping = False
         name = "prefetched lease renewer" if prefetched else "running lease renewer"
         super().__init__(name, self.tick, min(interval, _LONGEST_TICK))
 
     def tick(self) -> bool:
         """Renew what is due. Return True while any lease is held."""
         if self._prefetched:
-            self._release_waiting()
             for loop in self._loops:
                 loop.flush_overdue()
         for source in self._sources:
@@ -64,28 +59,9 @@ class LeaseRenewer(PeriodicThread):
             self.interval = min(self._renewal_interval, _RETRY if self._failing else _LONGEST_TICK)
         return any(source.held for source in self._sources)
 
-    def stop(self) -> None:
-        """Release all tasks that have not begun."""
-        self._stopping = True
-        self.wake()
-
-    def _release_waiting(self) -> None:
-        """Release the waiting tasks of handler threads that have been busy for long, or of all when stopping.
-
-        If a release fails, the other tasks of that thread stay until the next tick.
-        """
-        for loop in self._loops:
-            if self._stopping or loop.busy_for() > _PATIENCE:
-                all(self._released(task) for task in loop.waiting())
-
-    def _released(self, task: Task) -> bool:
-        """Release a task unless it has begun or its lease is over. Return False if the release failed."""
-        with task.lock:
-            return task.started or self._clock() >= task.deadline or give_back(task)
-
     def _renew(self, source: Source) -> None:
         try:
-            with _locked(self._due(source)) as tasks:
+            with locked(self._due(source)) as tasks:
                 lost = extend_many(tasks) if tasks else []
         except Exception as error:  # noqa: BLE001 – whatever a driver raises, the next tick tries again
             if source not in self._failing:
@@ -135,16 +111,3 @@ class LeaseRenewer(PeriodicThread):
                     f"{task.key!r}: the lease of this run is lost; another worker may be running it"
                 )
                 run.stop(reason, self._clock())
-
-
-@contextmanager
-def _locked(tasks: Sequence[Task]) -> Iterator[list[Task]]:
-    """Lock and yield the tasks that are not being settled at this moment."""
-    with ExitStack() as stack:
-        free = []
-        for task in tasks:
-            if task.lock.acquire(blocking=False):
-                stack.callback(task.lock.release)
-                if not task.settled:
-                    free.append(task)
-        yield free

@@ -183,7 +183,7 @@ class SectionPoller:
         return tasks
 
     def _acquire(self) -> Sequence[Task]:
-        limit = self.prefetch.limit()
+        limit = self.prefetch.limit(self.member.has_idle_sibling())
         types, accepts = self._types.to_acquire()
         begun = self._clock()
         tasks = self.source.poll_multi(limit, types, ahead=True, accepts=accepts)
@@ -293,6 +293,13 @@ _LONGEST_DELAY = 0.008
 _SAME = 0.01
 """Seconds. Due times that differ by less belong to the same row."""
 
+_SHORTEST = 0.02
+"""Seconds between two polls in vain at least, so that a host sends at most fifty of them in a second."""
+_RECENT = 0.05
+"""The interval as a share of the time since rows were found: a shorter one hardly shortens the wait for the next."""
+_COST = 25
+"""The interval is at least this many times the duration of a poll, so that polls take at most 4 % of the time."""
+
 Chance = Callable[[float, float], float]
 
 
@@ -312,6 +319,7 @@ class PollTimer:
         self.clock = clock
         self._chance = chance
         self._polled_at = self._next = clock()
+        self._found_at = -math.inf
         self._in_vain = 0
         self._expects_row = False
         self._due = math.inf
@@ -334,7 +342,7 @@ class PollTimer:
         self.now()
 
     def now(self) -> None:
-        self._next = self.clock()
+        self._next = self._found_at = self.clock()
         self._expects_row = self.checks_first = False
         self.working = True
 
@@ -347,7 +355,7 @@ class PollTimer:
         known before, does not count as in vain.
         """
         self._polled_at = self.clock() - took
-        rest = self._jittered(self.longest if called and wait != 0 else self._interval)
+        rest = self._jittered(self.longest if called and wait != 0 else self._polled_interval(took))
         due = self._polled_at + wait if wait and wait < rest else math.inf
         woken_for_later = self._polled_at < self._due and due < self._due - _SAME
         self._in_vain += self._expects_row and not woken_for_later
@@ -384,11 +392,17 @@ class PollTimer:
         """A row became due: poll at once, or after `_delay`."""
         self._expects_row = True
         self.checks_first = self._in_vain > 0
-        self._next = min(self._next, self.clock() + self._delay())
+        self._found_at = self.clock()
+        self._next = min(self._next, self._found_at + self._delay())
 
     def ignore_wakeups(self) -> None:
         """Wake-ups no longer come: poll every interval again."""
         self._next = min(self._next, self._polled_at + self._jittered(self._interval))
+
+    def _polled_interval(self, took: float) -> float:
+        """Return the interval without wake-ups: short while rows keep coming, and then longer and longer."""
+        since = self.clock() - self._found_at
+        return min(self._interval, max(_SHORTEST, _COST * took, _RECENT * since))
 
     def check_within(self, seconds: float) -> None:
         self._next = min(self._next, self.clock() + seconds)

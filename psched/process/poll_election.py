@@ -70,6 +70,16 @@ class SoleMember:
         """
         return None
 
+    def stand_by(self, seconds: float) -> None:
+        """Be woken by siblings for `seconds`, though none leads yet."""
+
+    def has_idle_sibling(self) -> bool:
+        """Whether a sibling could run a task at once."""
+        return False
+
+    def offer(self, count: int) -> None:
+        """Wake up to `count` siblings to run tasks that this child has released."""
+
     def lead(self) -> None:
         """Lead from now on. Call it before a poll."""
 
@@ -105,6 +115,7 @@ class ElectionMember(SoleMember):
         self._patience = min(interval, 1.0) * _PATIENCE
         self._read = 0
         self._alert_at = -math.inf
+        self._has_woken_all = False
         self._turn = interval * _TURNS * (self._member - self._siblings.start) / len(self._siblings)
         self.leave()  # its predecessor in this slot is dead
 
@@ -142,6 +153,15 @@ class ElectionMember(SoleMember):
             self._election.wake(member, _LEAD)
         return until - now
 
+    def stand_by(self, seconds: float) -> None:
+        self._election.write(self._member, -(self._clock() + seconds))
+
+    def has_idle_sibling(self) -> bool:
+        return bool(self._terms(self._clock()))
+
+    def offer(self, count: int) -> None:
+        self._wake(_WORK, count)
+
     def lead(self) -> None:
         """Forget earlier wake-ups: the poll that follows finds their rows."""
         if self._is_no_leader:
@@ -169,7 +189,9 @@ class ElectionMember(SoleMember):
         woken_for = self._election.read_reasons(self._member) + self._read
         self._read = 0
         if batch or woken_for >= _WORK:
-            self._wake(_WORK, max(2 * batch, 1))
+            count = max(2 * batch, 1) if self._has_woken_all else len(self._siblings)
+            self._has_woken_all = True  # once, since they may have to open their stores first
+            self._wake(_WORK, count)
         elif led or woken_for:
             self._wake(_LEAD, 1)
 

@@ -17,7 +17,7 @@ from psched.clock import monotonic
 from psched.error_text import one_line
 from psched.errors import ConfigError
 from psched.execution.batch_size import BatchSizer
-from psched.execution.handler_thread import ActiveRuns, HandlerLoop
+from psched.execution.handler_thread import ActiveRuns, HandlerLoop, WaitingTaskReleaser
 from psched.execution.lease_renewal import LeaseRenewer
 from psched.execution.poller import PollTimer, SectionPoller
 from psched.execution.run_watchdog import RunWatchdog
@@ -80,10 +80,11 @@ class SchedulerThreads:
             ),
         ]
         sources, loops = [stores.schedules.source, stores.tasks], [self._occurrences, *handlers]
-        self._prefetched = LeaseRenewer(sources, loops, _RENEWAL_INTERVAL, prefetched=True)
+        self._releaser = WaitingTaskReleaser(loops)
         self._runs.threads = [
             LeaseRenewer(sources, loops, _RENEWAL_INTERVAL),
-            self._prefetched,
+            LeaseRenewer(sources, loops, _RENEWAL_INTERVAL, prefetched=True),
+            self._releaser,
             RunWatchdog(self._runs, _CANCEL_GRACE, self._log_overrun),
         ]
         self._periodic_threads = [*self._runs.threads, self._instances.thread]
@@ -114,7 +115,7 @@ class SchedulerThreads:
         """Return False when `timeout` is too short. `is_exiting`: start no thread that closes everything later."""
         self._stopping.set()
         self._ready.set()
-        self._prefetched.stop()
+        self._releaser.stop()
         end = None if timeout is None else monotonic() + timeout
         done = _join(self._threads, end)
         if not (done and self._close(end)) and not is_exiting:

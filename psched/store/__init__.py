@@ -91,6 +91,10 @@ class Wakeup(Protocol):
     def proven(self) -> bool:
         """Whether notifications are known to arrive, so that polls may be rare. A pooler can suppress them."""
 
+    @property
+    def precedes_commits(self) -> bool:
+        """Whether a notification may come before the row can be read."""
+
     def listen(self, seconds: float) -> None:
         """Listen for at most about `seconds`; earlier notifications may be dropped. Waits for the server."""
 
@@ -242,13 +246,17 @@ class LeaseStore(ABC):
         `begun`: record that their runs have begun, so that these attempts count however the leases end.
         """
 
-    @abstractmethod
     def release(self, lease: Lease, until: float) -> None:
         """Make the row due now, without counting the attempt.
 
         Raises PreemptedError, NotFoundError, and IdempotentAlreadyFinishedError if an earlier call under this lease has
         released the row.
         """
+        only(self.release_many([lease], until))
+
+    @abstractmethod
+    def release_many(self, leases: Sequence[Lease], until: float) -> list[ScheduleError | None]:
+        """Release each as `release` does."""
 
     def retry(
         self,

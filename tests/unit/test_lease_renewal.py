@@ -13,13 +13,14 @@ from psched.application import Application, Base
 from psched.backends import open_stores
 from psched.errors import ImmediateProcessStopError, PreemptedError
 from psched.execution.batch_size import BatchSizer
-from psched.execution.handler_thread import ActiveRun, ActiveRuns, HandlerLoop, settle_stopped
+from psched.execution.handler_thread import ActiveRun, ActiveRuns, HandlerLoop, WaitingTaskReleaser, settle_stopped
 from psched.execution.lease_renewal import LeaseRenewer
 from psched.execution.poller import PollTimer, SectionPoller
 from psched.execution.run_watchdog import RunWatchdog
 from psched.execution.stop_event import StopEvent
 from psched.model import LeaseTimes, Rule
 from psched.process.child_protocol import RunningTable
+from psched.process.poll_election import SoleMember
 from psched.schedules.completion import Advance
 from psched.store import ScheduleStore, StoreSettings
 from psched.task import Task
@@ -60,6 +61,19 @@ class Handler(Base):
         self.told.set()
 
 
+class IdleSibling(SoleMember):
+    """The membership of a child with an idle sibling."""
+
+    def __init__(self) -> None:
+        self.offered = 0
+
+    def has_idle_sibling(self) -> bool:
+        return True
+
+    def offer(self, count: int) -> None:
+        self.offered += count
+
+
 class Child:
     """The parts of a child around one handler thread, without its processes."""
 
@@ -74,6 +88,7 @@ class Child:
         self.watchdog = RunWatchdog(self.runs, KILL_INTERVAL, self._leave, self.clock)
         self.runner = HandlerLoop(0, [self.poller], self.runs, StopEvent(), self.clock)
         self.lease_renewer = LeaseRenewer([self.source], [self.runner], interval=2.0, clock=self.clock)
+        self.releaser = WaitingTaskReleaser([self.runner])
         self.prefetched_renewer = LeaseRenewer(
             [self.source], [self.runner], interval=2.0, prefetched=True, clock=self.clock
         )
@@ -269,8 +284,8 @@ def test_at_a_stop_what_has_not_begun_is_given_back_and_what_runs_is_kept(child:
     running, *waiting = child.source.poll_multi(3, ahead=True)
     assert running.begin()
     child.runner.queue([running, *waiting])
-    child.prefetched_renewer.stop()
-    assert child.prefetched_renewer.tick()
+    child.releaser.stop()
+    assert child.releaser.tick()
     assert [task.outcome for task in waiting] == ["released", "released"]
     assert not running.settled
     assert [row.key for row in child.store.list() if row.status == "waiting"] == ["b", "c"]
@@ -281,10 +296,42 @@ def test_what_waits_behind_a_long_run_is_given_back(child: Child) -> None:
     assert running.begin()
     child.runner.queue([running, *waiting])
     child.runs.begin(0, ActiveRun(running, child.poller, Handler(running)))
-    child.prefetched_renewer.tick()
+    assert child.releaser.tick()
     assert not any(task.settled for task in waiting)
     running.begun_at -= 10_000
-    child.prefetched_renewer.tick()
+    child.releaser.tick()
+    assert [task.outcome for task in waiting] == ["released", "released"]
+
+
+def test_what_waits_behind_a_run_of_30_ms_is_released_while_a_sibling_is_idle(child: Child) -> None:
+    child.poller.member = sibling = IdleSibling()
+    running, *waiting = child.source.poll_multi(3, ahead=True)
+    assert running.begin()
+    child.runner.queue([running, *waiting])
+    child.runs.begin(0, ActiveRun(running, child.poller, Handler(running)))
+    child.clock.time += 0.02
+    child.releaser.tick()
+    assert not any(task.settled for task in waiting)
+    child.clock.time += 0.02
+    child.releaser.tick()
+    assert [task.outcome for task in waiting] == ["released", "released"]
+    assert sibling.offered == 2
+    assert not running.settled
+
+
+def test_tasks_that_cannot_be_released_stay_until_the_next_tick(
+    child: Child, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    running, *waiting = child.source.poll_multi(3, ahead=True)
+    assert running.begin()
+    child.runner.queue([running, *waiting])
+    child.releaser.stop()
+    with monkeypatch.context() as broken:
+        broken.setattr(child.store, "release_many", refuse)
+        child.releaser.tick()
+    assert not any(task.settled for task in waiting)
+    assert "2 tasks were not released: reset by peer" in caplog.text
+    child.releaser.tick()
     assert [task.outcome for task in waiting] == ["released", "released"]
 
 

@@ -173,6 +173,7 @@ def test_a_file_that_a_handler_has_opened_in_place_of_a_bell_is_left_alone(sibli
 
 
 def test_where_there_may_be_more_than_was_taken_others_are_called_for_it_the_keeper_too(siblings: Siblings) -> None:
+    siblings.members[0].leave(batch=1)  # the first time all are woken
     siblings.members[1].lead()
     siblings.rest(3, 4)
     siblings.members[0].leave(batch=1)
@@ -184,6 +185,23 @@ def test_where_there_may_be_more_than_was_taken_others_are_called_for_it_the_kee
     ]
     siblings.members[0].leave(batch=500)
     assert [member.wake_reason() for member in siblings.members] == [None, *["work"] * 3]
+
+
+def test_the_first_full_batch_wakes_all(siblings: Siblings) -> None:
+    siblings.members[0].lead()
+    siblings.rest(2, 3, 4)
+    siblings.members[0].leave(batch=1)
+    assert [member.wake_reason() for member in siblings.members] == [None, *["work"] * 3]
+
+
+def test_a_sibling_that_has_found_no_leader_can_be_woken_while_it_starts(siblings: Siblings) -> None:
+    first, second, *_ = siblings.members
+    assert second.defer() is None
+    assert not first.has_idle_sibling()
+    second.stand_by(1.0)
+    assert first.has_idle_sibling()
+    first.leave(batch=1)
+    assert second.wake_reason() == "work"
 
 
 def test_before_something_is_due_one_is_called_to_be_ready_and_goes_on_resting(siblings: Siblings) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+
+import pytest
+
 from psched.execution.poller import CALLED, PollTimer
 
 INTERVAL = 1.0
@@ -132,9 +136,47 @@ def test_who_got_something_goes_first_the_next_time() -> None:
         man.timer.wake()
         man.timer.rest(None, called=True)
     man.timer.worked()
-    man.timer.rest(0.5, called=False)
-    assert man.timer.pause() == 0.5
+    man.timer.rest(0.015, called=False)
+    assert man.sleep() == 0.015
     assert not man.timer.checks_first
+
+
+def test_after_rows_were_found_polls_are_frequent_and_then_ever_rarer() -> None:
+    man = Watchman()
+    man.timer.worked()
+    begun, polls = man.clock.time, []
+    while man.clock.time < begun + 60:
+        man.timer.rest(None, called=False)
+        man.sleep()
+        polls.append(man.clock.time - begun)
+    pauses = [round(after - before, 6) for before, after in itertools.pairwise(polls)]
+    assert pauses == sorted(pauses)
+    assert pauses[0] < 0.03
+    assert pauses[-1] == pytest.approx(INTERVAL * 1.1)
+    assert sum(time <= 1 for time in polls) <= 50
+    assert len(polls) < 200
+
+
+def test_while_rows_come_frequent_polls_wait_for_no_known_due_time() -> None:
+    man = Watchman()
+    man.timer.worked()
+    man.timer.rest(0.5, called=False)
+    assert man.timer.pause() < 0.03
+    assert man.timer.checks_first
+
+
+def test_slow_polls_are_rarer() -> None:
+    man = Watchman()
+    man.timer.worked()
+    man.timer.rest(None, called=False, took=0.01)
+    assert man.timer.pause() > 0.2
+
+
+def test_a_reliable_wakeup_makes_frequent_polls_unneeded() -> None:
+    man = Watchman()
+    man.timer.worked()
+    man.timer.rest(None, called=True)
+    assert man.timer.pause() > CALLED
 
 
 def test_polls_that_find_nothing_hold_nobody_back() -> None:

@@ -54,7 +54,7 @@ from psched.errors import (
 )
 from psched.model import WORKER_DIED, Claim, Lease, Retry, Row
 from psched.payload import MAX_BATCH_SIZE, count_within
-from psched.store import Accepts, AcquireOptions, only
+from psched.store import Accepts, AcquireOptions
 from psched.store.ledger import OnCommit
 
 log = logging.getLogger(__name__)
@@ -164,8 +164,8 @@ class CompatLeaseStore(SqlStore):
             raise
         return [renewed.get(lease) for lease in leases]
 
-    def release(self, lease: Lease, until: float) -> None:
-        only([self._settle_one(lease, self._release, {}, until)])
+    def release_many(self, leases: Sequence[Lease], until: float) -> list[ScheduleError | None]:
+        return [self._settle_one(lease, self._release, {}, until) for lease in leases]
 
     def retry_many(self, retries: Sequence[Retry], until: float) -> list[ScheduleError | None]:
         """Each wait is rounded up to whole seconds. The table has no columns for `error`, `counted` and `version`."""

@@ -26,7 +26,7 @@ from psched.backends.redis.wakeup import WakeList
 from psched.clock import boottime
 from psched.errors import IdempotentNotFoundError, ScheduleError
 from psched.model import WORKER_DIED, Claim, Lease, Retry
-from psched.store import Accepts, AcquireOptions, Finding, LeaseStore, Wakeup, only
+from psched.store import Accepts, AcquireOptions, Finding, LeaseStore, Wakeup
 
 log = logging.getLogger(__name__)
 
@@ -129,8 +129,8 @@ class RedisLeaseStore(LeaseStore):
         answers = self._answers("extend", map(self._lease_arguments, leases), None, given)
         return [_renewed(lease, answer) for lease, (answer, _) in zip(leases, answers, strict=True)]
 
-    def release(self, lease: Lease, until: float) -> None:
-        only(self._settle_many("release", RELEASED, [lease], until, common=[""]))
+    def release_many(self, leases: Sequence[Lease], until: float) -> list[ScheduleError | None]:
+        return self._settle_many("release", RELEASED, leases, until, common=[""])
 
     def retry_many(self, retries: Sequence[Retry], until: float) -> list[ScheduleError | None]:
         words: list[list[Argument]] = [
