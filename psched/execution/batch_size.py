@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 _MOMENT = 0.02
-"""Seconds that the last task of a batch waits for those before it, while another worker of this host is idle."""
-_BUSY_MOMENT = 0.2
-"""The same while none is."""
+"""Seconds that the last task of a batch waits for those before it."""
 _LONGER_MOMENT = 0.4
-"""The same while batches are full besides: due rows wait then anyway, and each batch costs a transaction or two."""
+"""The same while batches are full and no other worker of this host is idle: due rows wait then anyway, and each batch
+costs a transaction or two."""
+_UNKNOWN = 0.2
+"""Seconds that the first run of all is expected to take."""
 TOO_LONG = 0.5
 """Seconds. A task that would wait longer, now that the types are known, is released."""
 SHARED = 0.03
@@ -18,6 +19,9 @@ _LARGEST = 500
 _FIRST = 32
 """The largest batch after a pause, so that rows which become due together are shared by all children."""
 _GROWTH = 4
+"""How many times a batch may be as large as the last."""
+_SLOW = 0.005
+"""Seconds. Batches of runs that take longer only double: the tasks of one that is too large wait."""
 _WEIGHT = 0.3
 """The weight of a new duration in the average. One run of seconds outweighs any number of quick ones."""
 _MOST_TYPES = 1000
@@ -69,13 +73,13 @@ class AdaptiveBatchSizer(BatchSizer):
         self._was_slow = False
 
     def limit(self, is_shared: bool = False) -> int:
-        """Return how many quick runs fit into a moment, at most _GROWTH times the size of the last batch."""
-        grown = self._size if self._was_slow else self._size * _GROWTH
-        most = grown if self._ran else min(self._size, _FIRST)
+        """Return how many quick runs fit into a moment, but only some times the size of the last batch."""
+        quick = 0.0 if self._quick is None else self._quick
+        growth = 1 if self._was_slow else 2 if quick > _SLOW else _GROWTH
+        most = self._size * growth if self._ran else min(self._size, _FIRST)
         self._longest = self._budget.seconds(_LONGER_MOMENT)
-        busy = _BUSY_MOMENT if self._ran < self._size else self._longest
-        moment = _MOMENT if is_shared else busy
-        fit = _LARGEST if self._quick is None else int(moment / max(self._quick, 1e-6))
+        moment = _MOMENT if is_shared or self._ran < self._size else self._longest
+        fit = int(moment / max(quick, 1e-6))
         self._size = max(1, min(_LARGEST, most, fit))
         self._ran = 0
         self._was_slow = False
@@ -113,7 +117,7 @@ class AdaptiveBatchSizer(BatchSizer):
         known = self.expected(type_)
         if known is None:
             known = self._first_run
-        return _BUSY_MOMENT if known is None else known
+        return _UNKNOWN if known is None else known
 
 
 def _averaged(known: float | None, seconds: float) -> float:

@@ -23,7 +23,7 @@ from psched.errors import (
     PreemptedError,
     ScheduleError,
 )
-from psched.execution.batch_size import SHARED
+from psched.execution.batch_size import SHARED, TOO_LONG
 from psched.execution.periodic_thread import PeriodicThread
 from psched.execution.poller import SectionPoller
 from psched.execution.stop_event import StopEvent
@@ -41,6 +41,8 @@ REPORT_INTERVAL = 0.9
 """Seconds between two reports that runs have ended; the master's search for orphans relies on less than 1."""
 
 
+_TICK = 0.01
+"""Seconds between two looks at the waiting tasks."""
 _PATIENCE = 0.25
 """Seconds. The tasks behind a run that takes longer are released: a worker of another host may be idle."""
 
@@ -104,13 +106,15 @@ class HandlerLoop:
         return 0.0 if run is None else self._clock() - run.task.begun_at
 
     def release_waiting(self, at_once: bool) -> bool:
-        """Release the tasks behind a run that takes long, or `at_once`. Return whether tasks wait. Any thread."""
-        behind = self._waiting.copy()
-        if not behind:
+        """Release tasks that wait too long behind others, or `at_once`. Return whether tasks wait. Any thread."""
+        tasks, poller = list(self._waiting), self._poller
+        if len(tasks) < 2:
             return False
-        patience = SHARED if self._poller.member.has_idle_sibling() else _PATIENCE
-        if at_once or self.busy_for() > patience:
-            self._release(behind)
+        is_shared = poller.member.has_idle_sibling()
+        if at_once or self.busy_for() > (SHARED if is_shared else _PATIENCE):
+            self._release(tasks)
+        elif is_shared:
+            self._release(tasks[poller.prefetch.keep([task.type for task in tasks], is_shared=True) :])
         return True
 
     def flush_overdue(self) -> None:
@@ -134,7 +138,7 @@ class HandlerLoop:
     def _run_waiting(self, poller: SectionPoller) -> None:
         planned, now = -math.inf, self._clock()
         while self._waiting and not self._stopping.is_set():
-            if len(self._waiting) > 1 and now > planned + SHARED:
+            if len(self._waiting) > 1 and now > planned + TOO_LONG:
                 self._release_excess(poller)
                 planned = self._clock()
             task = self._waiting[0]
@@ -308,7 +312,7 @@ class WaitingTaskReleaser(PeriodicThread):
     def __init__(self, loops: Sequence[HandlerLoop]) -> None:
         self._loops = loops
         self._stopping = False
-        super().__init__("waiting task releaser", self.tick, SHARED)
+        super().__init__("waiting task releaser", self.tick, _TICK)
 
     def tick(self) -> bool:
         waiting = [loop.release_waiting(self._stopping) for loop in self._loops]
