@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -11,6 +13,7 @@ import pytest
 import sqlalchemy as sa
 from psycopg import OperationalError
 
+from psched.backends.sql.wal_watch import WalWatch
 from psched.model import NewTask
 from psched.store import LeaseStore, TaskStore, Wakeup
 from tests.stores.bench import FAR_OFF, HOURLY, LONG_AGO, Bench, eventually, soon
@@ -195,8 +198,52 @@ def test_a_lost_connection_is_an_error_and_is_made_anew(bench: QueueBench, store
     assert eventually(wakeup.is_notified)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="inotify is of Linux")
+def test_on_sqlite_writes_of_other_processes_wake(databases: SharedDatabases, tmp_path: Path) -> None:
+    with made_bench(databases, "rdb", "sqlite", tmp_path) as bench:
+        store = bench.queue()
+        store.next_due()  # a connection is open, and with it the file
+        with closing(open_wakeup(store)) as wakeup:
+            wakeup.listen(60)
+            assert not rings(wakeup)
+            subprocess.run([sys.executable, "-c", _SUBMIT, bench.url], check=True)
+            assert eventually(wakeup.is_notified)
+            assert not rings(wakeup), "a reader has woken it"
+            wakeup.stop_listening()
+            store.submit([NewTask("unheard", "t")])
+            wakeup.listen(60)
+            assert not rings(wakeup), "it was woken for what came before"
+            store.submit([NewTask("heard", "t")])
+            assert eventually(wakeup.is_notified)
+
+
+_SUBMIT = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1].removeprefix("sqlite:///"), isolation_level=None)
+connection.execute("BEGIN IMMEDIATE")
+connection.execute("CREATE TABLE written (by_whom TEXT)")
+connection.execute("COMMIT")
+"""
+
+
+def test_a_watched_file_that_is_gone_is_an_error_and_a_new_one_is_watched(tmp_path: Path) -> None:
+    file = tmp_path / "wal"
+    with closing(WalWatch(str(file))) as wakeup:
+        with pytest.raises(FileNotFoundError):
+            wakeup.listen(60)
+        file.touch()
+        wakeup.listen(60)
+        file.unlink()
+        assert eventually(wakeup.is_notified)
+        file.touch()
+        wakeup.listen(60)
+        assert not rings(wakeup)
+        file.write_text("more")
+        assert eventually(wakeup.is_notified)
+
+
 def test_other_databases_call_nobody(databases: SharedDatabases, tmp_path: Path) -> None:
-    for type_, database in [("rdb", "sqlite"), ("rdb", "mariadb"), ("rdb_compat", "postgresql")]:
+    for type_, database in [("rdb", "mariadb"), ("rdb_compat", "postgresql"), ("rdb_compat", "sqlite")]:
         bench = databases.bench(type_, database, tmp_path)
         assert bench.open().open_wakeup() is None
         bench.close()

@@ -189,7 +189,7 @@ def test_a_task_is_settled_once(schedules: ScheduleCollection) -> None:
     task = run(schedules)
     task.finish()
     for verb in (task.finish, task.retry, task.release, task.heartbeat):
-        with pytest.raises(IdempotentAlreadyFinishedError, match="finished before"):
+        with pytest.raises(IdempotentAlreadyFinishedError, match="already finished"):
             verb()
 
 
