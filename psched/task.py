@@ -15,7 +15,6 @@ from typing import Any
 
 from psched.backoff import Backoff, check_wait
 from psched.clock import Clock, boottime
-from psched.completion import Completion
 from psched.error_text import one_line, shown
 from psched.errors import (
     RUN_IS_OVER,
@@ -27,6 +26,7 @@ from psched.errors import (
 )
 from psched.model import Claim, Lease, LeaseTimes, NewTask, ScheduleRow
 from psched.payload import byte_length, check_stored, encode, enqueued_key, object_of
+from psched.settlement import Completion
 
 log = logging.getLogger(__name__)
 

@@ -16,11 +16,11 @@ from weakref import ref
 
 from psched import fork_safety
 from psched.clock import Clock, boottime, monotonic
-from psched.completion import Completion
 from psched.error_text import one_line, shown
 from psched.errors import RUN_IS_OVER, ScheduleError
 from psched.model import WORKER_DIED, Claim, LeaseTimes, Retry, version_of
 from psched.payload import check_key
+from psched.settlement import Completion
 from psched.store import Accepts, LeaseStore, Wakeup
 from psched.store.type_filter import TypeFilter
 from psched.task import Task

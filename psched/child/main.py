@@ -9,11 +9,11 @@ import signal
 import threading
 from collections.abc import Callable
 
-from psched.child.heartbeat_thread import HeartbeatThread
+from psched.child.control_thread import HeartbeatThread
 from psched.config import Settings
 from psched.errors import ConfigError
-from psched.process.child_interface import ChildRole
 from psched.process.child_protocol import BOOT_FAILED, BYE, DONE, START_ERROR, ChildPipe
+from psched.process.child_role import ChildRole
 from psched.process.logs import Log
 from psched.process.signals import MASTER_SIGNALS, SignalQueue
 

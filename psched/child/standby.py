@@ -16,10 +16,9 @@ from psched.application import load
 from psched.child.worker import ChildWorker
 from psched.clock import monotonic
 from psched.errors import ConfigError
-from psched.execution.section_sources import FIRST_SLOT
 from psched.execution.stop_event import StopEvent
-from psched.process.child_interface import ChildRole, ChildSpec
 from psched.process.child_protocol import BOOT_FAILED, DONE, EMPTY, START_ERROR, ChildPipe
+from psched.process.child_role import FIRST_SLOT, ChildRole, ChildSpec
 from psched.process.poll_election import ElectionMember
 
 log = logging.getLogger(__name__)

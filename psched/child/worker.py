@@ -20,10 +20,10 @@ from psched.execution.lease_renewal import LeaseRenewer
 from psched.execution.node_heartbeat import NodeHeartbeat
 from psched.execution.poller import PollTimer, SectionPoller
 from psched.execution.run_watchdog import RunWatchdog
-from psched.execution.section_sources import FIRST_SLOT, open_sections
+from psched.execution.section_sources import open_sections
 from psched.execution.stop_event import StopEvent
 from psched.process import child_protocol as pipes
-from psched.process.child_interface import ChildRole, ChildSpec, DeadChild
+from psched.process.child_role import FIRST_SLOT, ChildRole, ChildSpec, DeadChild
 from psched.process.logs import log_runs
 from psched.process.poll_election import ElectionMember
 from psched.store.type_filter import mismatch

@@ -17,7 +17,7 @@ from psched.errors import ConfigError
 from psched.model import ScheduleRow, TaskRow
 from psched.queue.queue import Queue
 from psched.schedules.collection import ScheduleCollection
-from psched.schedules.completion import rule_problem
+from psched.schedules.settlement import rule_problem
 from psched.store import Finding, LeaseStore
 from psched.store.node_registry import Node
 from psched.store.type_filter import TypeFilter

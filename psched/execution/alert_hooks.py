@@ -12,8 +12,9 @@ from datetime import UTC, datetime
 
 from psched.clock import local_time
 from psched.error_text import error_summary, one_line
-from psched.execution.section_sources import FIRST_SLOT, OpenSection
+from psched.execution.section_sources import OpenSection
 from psched.handlers.process_group import Program
+from psched.process.child_role import FIRST_SLOT
 from psched.store.alerts import Overdue, OverdueAlerts, UnreportedFailure, UnreportedFailures
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 
 from psched.config import Section, Settings
-from psched.process.child_interface import DeadChild
+from psched.process.child_role import DeadChild
 from psched.queue.queue import open_queue
 from psched.schedules.collection import open_schedules
 from psched.store.alerts import OverdueAlerts
@@ -14,8 +14,6 @@ from psched.task_source import Source
 
 log = logging.getLogger(__name__)
 
-FIRST_SLOT = 1
-"""The slot of the child that does the work needed once per node, such as alerts."""
 _SHORT_LEASE = 30.0
 """Seconds of a lease on a prefetched task. Soon after the start of the run the lease is renewed to `alive_time`. A run
 that starts just before an outage outlasts an outage of this length only."""

@@ -14,7 +14,7 @@ from psched.error_text import shown
 from psched.errors import AlreadyExistsError, ConfigError, NotFoundError
 from psched.model import LeaseTimes, NewTask, TaskFilter, TaskRow
 from psched.payload import check_key, encode, object_of
-from psched.queue.completion import CANCELLED, FAILED, FINISHED, Retire
+from psched.queue.settlement import CANCELLED, FAILED, FINISHED, Retire
 from psched.schedules.validation import check_distinct, check_times
 from psched.store import TaskStore
 from psched.task import Task

@@ -14,8 +14,8 @@ from psched.application.event_loop import EventLoops
 from psched.application.handler import Base, FunctionHandler
 from psched.errors import NotFoundError, ScheduleError
 from psched.queue.queue import checked_task
-from psched.scheduler.jobs import JobData
 from psched.scheduler.stores import OpenStores
+from psched.scheduler.task_data import JobData
 from psched.task import Task
 
 log = logging.getLogger(__name__)

@@ -19,8 +19,9 @@ from psched.model import Rule, TaskFilter
 from psched.payload import encode
 from psched.queue.queue import storable_task
 from psched.scheduler.function_handlers import Function, check_function, current
-from psched.scheduler.jobs import Registration, check_positive, checked_name, job_data, refuse_options
+from psched.scheduler.registrations import Registration
 from psched.scheduler.stores import OpenStores, open_scheduler_stores, scheduler_settings
+from psched.scheduler.task_data import check_positive, checked_name, job_data, refuse_options
 from psched.scheduler.threads import SchedulerThreads
 from psched.schedules.validation import checked_rule
 from psched.task import Task

@@ -26,8 +26,8 @@ from psched.process.child_protocol import RunningTable
 from psched.process.logs import log_runs
 from psched.scheduler.function_handlers import Function, FunctionRouter, OccurrenceRouter
 from psched.scheduler.instance_heartbeat import InstanceRegistry
-from psched.scheduler.jobs import Registration, store_registrations
-from psched.scheduler.missed_occurrences import MissedOccurrences
+from psched.scheduler.registrations import Registration, store_registrations
+from psched.scheduler.skip_missed import MissedOccurrences
 from psched.scheduler.stores import OpenStores
 from psched.task_source import ClaimableTypes, Source
 

@@ -17,10 +17,10 @@ from psched.error_text import shown
 from psched.errors import ConfigError, NotSupportedError
 from psched.model import LeaseTimes, NewSchedule, ScheduleRow
 from psched.payload import check_key
-from psched.schedules.audit import GRACE, History, Question, audit, versions_at
 from psched.schedules.audit_result import Verdict
-from psched.schedules.completion import Advance, rule_problem
+from psched.schedules.ledger_audit import GRACE, History, Question, audit, versions_at
 from psched.schedules.schedule import Schedule, ScheduleState, failed_attempts, overdue_after, state_of
+from psched.schedules.settlement import Advance, rule_problem
 from psched.schedules.validation import Terms, check_distinct, check_time, check_times, new_rows
 from psched.store import ScheduleStore, TaskStore
 from psched.store.ledger import Change, Ledger, LedgerFilter, LedgerRow

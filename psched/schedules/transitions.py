@@ -8,7 +8,7 @@ from dataclasses import replace
 from psched import cron
 from psched.errors import ConfigError, ScheduleError
 from psched.model import NEVER, Rule, ScheduleRow
-from psched.schedules.completion import passed_over
+from psched.schedules.settlement import passed_over
 from psched.schedules.validation import first_match
 from psched.store.ledger import PAUSED, Entry
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from psched.child.standby import worker_or_standby
-from psched.process.child_interface import ChildSpec
 from psched.process.child_protocol import RunningTable
+from psched.process.child_role import ChildSpec
 from psched.process.poll_election import PollElection
 from psched.store import holder_name
 from psched.supervisor.child import ChildProcess

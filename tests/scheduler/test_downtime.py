@@ -15,9 +15,9 @@ from psched.clock import local_time
 from psched.execution.stop_event import StopEvent
 from psched.model import NewTask, ScheduleRow
 from psched.scheduler.instance_heartbeat import Instance, InstanceRegistry
-from psched.scheduler.jobs import INSTANCE
-from psched.scheduler.missed_occurrences import MissedOccurrences
+from psched.scheduler.skip_missed import MissedOccurrences
 from psched.scheduler.stores import OpenStores
+from psched.scheduler.task_data import INSTANCE
 from tests.scheduler.site import Site
 
 EVERY_SECOND = "* * * * * *"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from psched.model import LeaseTimes, Rule
-from psched.schedules.completion import Advance
+from psched.schedules.settlement import Advance
 from psched.task import finish_many
 from psched.task_source import Source
 from tests.stores.bench import LONG_AGO, Bench, soon

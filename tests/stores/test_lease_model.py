@@ -22,7 +22,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, multiple, rule, r
 
 from psched.backends.redis import scripts
 from psched.backends.redis.scripts import Script
-from psched.backends.sql.statement import Statement
+from psched.backends.sql.compiled_statements import Statement
 from psched.errors import NotFoundError, ScheduleError
 from psched.model import Claim
 from psched.store import ScheduleStore

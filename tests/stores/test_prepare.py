@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from psched.backends.sql.statement import CompiledText
+from psched.backends.sql.compiled_statements import CompiledText
 from psched.store import ScheduleStore
 from psched.store.ledger import LedgerFilter, Step
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, soon

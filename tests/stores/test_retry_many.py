@@ -9,7 +9,7 @@ import pytest
 from psched.backends.sql.database import Database, Work
 from psched.errors import NotFoundError, PreemptedError
 from psched.model import Claim, LeaseTimes, Retry
-from psched.schedules.completion import Advance
+from psched.schedules.settlement import Advance
 from psched.store import ScheduleStore
 from psched.task_source import Source
 from tests.stores.bench import LONG_AGO, Bench, soon

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from psched.completion import Completion
 from psched.errors import PreemptedError, ScheduleError
 from psched.model import Claim, Lease, LeaseTimes, NewTask, Row, Rule, ScheduleRow
+from psched.settlement import Completion
 from psched.store import LeaseStore
 from psched.task import Task
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 
 from psched import cron
 from psched.model import Policy, Rule, ScheduleRow
-from psched.schedules.audit import GRACE, History, Question, audit, versions_at
 from psched.schedules.audit_result import Verdict
+from psched.schedules.ledger_audit import GRACE, History, Question, audit, versions_at
 from psched.schedules.transitions import moved, with_regular
 from psched.schedules.validation import first_match
 from psched.store.ledger import ADD, DELETE, MODIFY, RUN_NOW, Change, LedgerRow

@@ -17,7 +17,7 @@ from psched.execution.poller import PollTimer, SectionPoller
 from psched.execution.stop_event import StopEvent
 from psched.model import Claim, LeaseTimes, NewTask
 from psched.process.child_protocol import RunningTable
-from psched.queue.completion import Retire
+from psched.queue.settlement import Retire
 from psched.store import StoreSettings, TaskStore
 from psched.task_source import Source
 from tests.stores.queue.bench import keys_in

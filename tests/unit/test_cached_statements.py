@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from psched.backends.rdb import open_stores
-from psched.backends.sql.statement import cached_on_class
+from psched.backends.sql.compiled_statements import cached_on_class
 from psched.store import Stores, StoreSettings
 
 

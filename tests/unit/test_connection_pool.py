@@ -15,9 +15,9 @@ import pytest
 import sqlalchemy as sa
 
 from psched.backends.sql import open_database
+from psched.backends.sql.compiled_statements import Statement
 from psched.backends.sql.connection_pool import PooledConnection, execute_text
 from psched.backends.sql.database import Database
-from psched.backends.sql.statement import Statement
 from tests.stores.bench import eventually
 
 INSERT = "INSERT INTO secrets VALUES (?)"

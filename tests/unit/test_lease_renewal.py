@@ -21,7 +21,7 @@ from psched.execution.stop_event import StopEvent
 from psched.model import LeaseTimes, Rule
 from psched.process.child_protocol import RunningTable
 from psched.process.poll_election import SoleMember
-from psched.schedules.completion import Advance
+from psched.schedules.settlement import Advance
 from psched.store import ScheduleStore, StoreSettings
 from psched.task import Task
 from psched.task_source import Source

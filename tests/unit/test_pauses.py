@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from psched import cron
 from psched.errors import ScheduleError
 from psched.model import NEVER, Rule, ScheduleRow
-from psched.schedules.completion import passed_over
+from psched.schedules.settlement import passed_over
 from psched.schedules.transitions import MOST_PAUSES, paused, resumed, run_now
 
 DIALECT = "vixie"

@@ -13,7 +13,7 @@ from psched.errors import NotSupportedError, ScheduleError
 from psched.model import LeaseTimes, Policy, Rule, ScheduleRow
 from psched.schedules.audit_result import Verdict
 from psched.schedules.collection import Defaults, ScheduleCollection
-from psched.schedules.completion import passed_over
+from psched.schedules.settlement import passed_over
 from psched.store import StoreSettings
 from psched.store.ledger import LedgerRow
 

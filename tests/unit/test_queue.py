@@ -17,8 +17,8 @@ from psched.errors import (
     NotSupportedError,
 )
 from psched.model import NewTask
-from psched.queue.completion import Retire
 from psched.queue.queue import Queue
+from psched.queue.settlement import Retire
 from psched.store import StoreSettings
 from psched.task import Task
 from tests.unit.fake_task import Ledger

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from psched.backends import open_stores
-from psched.backends.sql.statement import CompiledText
+from psched.backends.sql.compiled_statements import CompiledText
 from psched.store import StoreSettings
 
 

@@ -11,7 +11,7 @@ import pytest
 from psched.backends import open_stores
 from psched.errors import OutcomeUnknownError, PreemptedError
 from psched.model import LeaseTimes, Policy, Rule
-from psched.schedules.completion import Advance
+from psched.schedules.settlement import Advance
 from psched.store import ScheduleStore, StoreSettings
 from psched.task import Task, extend_many
 from psched.task_source import Source

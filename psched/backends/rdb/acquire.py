@@ -3,7 +3,7 @@
 - `ReturningAcquire`: schedules, and a queue's rows without user, on PostgreSQL and SQLite (UPDATE … RETURNING).
 - `SelectingAcquire`: the same rows on MariaDB and MySQL.
 - `FairAcquire` (fair_acquire.py): a queue. Users take turns; without due rows of users it uses the classes above.
-- `CombinedAcquire` (combined_acquire.py): on top of a queue's acquire, when several threads of a process acquire.
+- `CombinedAcquire` (acquire_for_threads.py): on top of a queue's acquire, when several threads of a process acquire.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from sqlalchemy import Connection, Table, bindparam, select
 
 from psched.backends.common.rows import BATCH, CLAIMED_OF_TASK, RUNNING
 from psched.backends.rdb.lease_statements import LeaseStatements, TypesShape, constant
+from psched.backends.sql.compiled_statements import Statement, as_parameter, cached_on_class
 from psched.backends.sql.dialect import Dialect, now_ms, now_once
-from psched.backends.sql.statement import Statement, as_parameter, cached_on_class
 from psched.payload import MAX_BATCH_SIZE, count_within
 
 Parameters = dict[str, Any]

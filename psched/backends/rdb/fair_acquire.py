@@ -35,9 +35,9 @@ from psched.backends.rdb.waiting_users import (
     least_of,
     turns,
 )
+from psched.backends.sql.compiled_statements import cached
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import Dialect
-from psched.backends.sql.statement import cached
 from psched.clock import monotonic
 
 _FRESH = 1.0

@@ -13,10 +13,10 @@ from sqlalchemy import BigInteger, Column, ColumnElement, Connection, Table, bin
 from psched.backends.common.rows import BATCH, POLICY_COLUMNS, all_columns
 from psched.backends.rdb.lease_store import new_number
 from psched.backends.rdb.schema import band_of
+from psched.backends.sql.compiled_statements import BulkInsert, GivenColumns
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import Dialect, larger_of
 from psched.backends.sql.ledger import LedgerWriter
-from psched.backends.sql.statement import BulkInsert, GivenColumns
 from psched.model import NewTask, ScheduleRow
 from psched.payload import pack
 

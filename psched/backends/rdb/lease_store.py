@@ -24,10 +24,10 @@ from psched.backends.rdb.lease_statements import LeaseStatements
 from psched.backends.rdb.next_due import DueTimes
 from psched.backends.rdb.node_registry import RdbNodes, nodes_table
 from psched.backends.rdb.schema import failures_table
+from psched.backends.sql.compiled_statements import BulkUpdate, cached, table_named
 from psched.backends.sql.database import Database
 from psched.backends.sql.listen_notify import ListenWakeup, create_triggers, has_triggers
 from psched.backends.sql.schema import NAMED, HashedSchema, unusable
-from psched.backends.sql.statement import BulkUpdate, cached, table_named
 from psched.backends.sql.store import SqlStore
 from psched.backends.sql.wal_watch import WalWatch
 from psched.clock import boottime

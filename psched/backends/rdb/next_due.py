@@ -16,9 +16,9 @@ import sqlalchemy as sa
 from psched.backends.common.rows import LAST_SECOND
 from psched.backends.rdb.acquire import types_parameter
 from psched.backends.rdb.schema import ABOVE_ALL_BANDS, USER_BAND, has_wanted_type, using_type_index, wanted_types
+from psched.backends.sql.compiled_statements import Statement, as_parameter, cached_on_class, rows_in
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import Dialect, now_ms
-from psched.backends.sql.statement import Statement, as_parameter, cached_on_class, rows_in
 
 _LAST_MS = LAST_SECOND * 1000
 

@@ -19,16 +19,16 @@ from psched.backends.common.rows import (
     read_task,
     storable,
 )
-from psched.backends.rdb.combined_acquire import CombinedAcquire
+from psched.backends.rdb.acquire_for_threads import CombinedAcquire
 from psched.backends.rdb.fair_acquire import FairAcquire
 from psched.backends.rdb.inserts import RowInserts, task_columns, task_insert
 from psched.backends.rdb.lease_statements import LEASE_TYPES, LeaseStatements, next_fence
 from psched.backends.rdb.lease_store import RdbLeaseStore, lease_of, lease_values, new_number
 from psched.backends.rdb.schema import USER_BAND, queue_table, users_table
+from psched.backends.sql.compiled_statements import BulkUpdate, GivenColumns, cached, table_named
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import now_ms
 from psched.backends.sql.paging import read_pages
-from psched.backends.sql.statement import BulkUpdate, GivenColumns, cached, table_named
 from psched.errors import AlreadyFinishedError, IdempotentNotFoundError, NotFoundError, ScheduleError
 from psched.model import Claim, NewTask, TaskFilter, TaskRow
 from psched.payload import pack

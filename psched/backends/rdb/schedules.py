@@ -29,11 +29,11 @@ from psched.backends.rdb.inserts import RowInserts, schedule_columns, schedule_i
 from psched.backends.rdb.lease_statements import LEASE_TYPES, LeaseStatements, constant
 from psched.backends.rdb.lease_store import RdbLeaseStore, lease_values, new_number
 from psched.backends.rdb.schema import schedules_table
+from psched.backends.sql.compiled_statements import BulkUpdate, GivenColumns, cached, cached_on_class, table_named
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import now_ms
 from psched.backends.sql.ledger import LedgerWriter, SqlLedger, changes_table, ledger_table
 from psched.backends.sql.paging import read_pages
-from psched.backends.sql.statement import BulkUpdate, GivenColumns, cached, cached_on_class, table_named
 from psched.errors import IdempotentNotFoundError, NotFoundError, OutcomeUnknownError, ScheduleError
 from psched.model import Lease, ScheduleRow
 from psched.store import ScheduleStore, StoreSettings, only

@@ -9,10 +9,10 @@ import sqlalchemy as sa
 
 from psched.backends.common.lease_history import MOST_CHARACTERS
 from psched.backends.common.rows import CLAIMED_OF_SCHEDULE, CLAIMED_OF_TASK, WAITING
-from psched.backends.common.table_checks import checked_name
+from psched.backends.common.table_names import checked_name
+from psched.backends.sql.compiled_statements import rows_in
 from psched.backends.sql.dialect import MYSQL_OPTIONS, ExactText, LongText
 from psched.backends.sql.ledger import limit_columns
-from psched.backends.sql.statement import rows_in
 
 
 def user_column(queue: sa.Table, name: str) -> sa.ColumnElement[Any]:

@@ -25,8 +25,8 @@ from psched.backends.rdb.lease_statements import (
     size_column,
 )
 from psched.backends.rdb.schema import has_user, has_user_and_type, has_users, user_column
+from psched.backends.sql.compiled_statements import cached
 from psched.backends.sql.dialect import Dialect, now_ms
-from psched.backends.sql.statement import cached
 
 NO_USER = ""
 """The user name of all tasks without user, which together count as one user."""

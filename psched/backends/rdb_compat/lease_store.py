@@ -37,7 +37,7 @@ from sqlalchemy import (
 
 from psched import fork_safety
 from psched.backends.common.rows import BATCH, RowReader
-from psched.backends.rdb_compat.ruby_only_rows import ForeignRows
+from psched.backends.rdb_compat.foreign_rows import ForeignRows
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import now_ms
 from psched.backends.sql.paging import ByKeys, OrderedPages, RowsByKeys, stored_bytes

@@ -33,9 +33,9 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from psched import fork_safety as forks
 from psched.backends.common.connection_options import Timeouts
 from psched.backends.common.retries import Fault, LoginBackoff, Retries
+from psched.backends.sql.compiled_statements import Statement
 from psched.backends.sql.connection_pool import ConnectionPool, PooledConnection, execute_text, wrapped
 from psched.backends.sql.dialect import Dialect
-from psched.backends.sql.statement import Statement
 from psched.clock import boottime
 from psched.errors import ConfigError, NotSupportedError
 

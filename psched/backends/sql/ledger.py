@@ -21,11 +21,18 @@ from psched.backends.common.rows import (
     read_change,
     read_row,
 )
-from psched.backends.common.table_checks import checked_name
+from psched.backends.common.table_names import checked_name
+from psched.backends.sql.compiled_statements import (
+    BulkUpdate,
+    GivenColumns,
+    Statement,
+    as_parameter,
+    cached_on_class,
+    rows_in,
+)
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import MYSQL_OPTIONS, Dialect, ExactText, LongText, larger_of, now_ms
 from psched.backends.sql.paging import OrderedPages
-from psched.backends.sql.statement import BulkUpdate, GivenColumns, Statement, as_parameter, cached_on_class, rows_in
 from psched.model import Lease, ScheduleRow
 from psched.store.ledger import DELETE, Change, Entry, LedgerFilter, LedgerRow
 

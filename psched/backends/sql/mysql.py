@@ -23,8 +23,8 @@ from sqlalchemy.sql.compiler import DDLCompiler, SQLCompiler
 
 from psched.backends.common.connection_options import Tls
 from psched.backends.common.retries import Fault
+from psched.backends.sql.compiled_statements import given_rows
 from psched.backends.sql.dialect import Dialect, ExactText, LongText, now_ms
-from psched.backends.sql.statement import given_rows
 from psched.errors import ConfigError
 
 _CONFLICTS = {1020, 1205, 1213, 1317, 1969, 3024, 3101}

@@ -23,8 +23,8 @@ from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.sql.selectable import Select
 
 from psched.backends.common.retries import Fault
+from psched.backends.sql.compiled_statements import given_rows
 from psched.backends.sql.dialect import Dialect, ExactText, now_ms
-from psched.backends.sql.statement import given_rows
 from psched.errors import ConfigError, PoolerError
 
 Steps = Generator[Any, Any, Any]

@@ -20,8 +20,8 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 
 from psched.backends.common.rows import text_or_bytes
+from psched.backends.sql.compiled_statements import given_rows
 from psched.backends.sql.dialect import Dialect, now_ms
-from psched.backends.sql.statement import given_rows
 from psched.errors import ConfigError
 
 

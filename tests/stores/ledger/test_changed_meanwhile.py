@@ -12,7 +12,7 @@ import pytest
 from psched.backoff import Backoff
 from psched.model import Claim, LeaseTimes, Retry
 from psched.schedules.collection import Defaults, ScheduleCollection
-from psched.schedules.completion import Advance
+from psched.schedules.settlement import Advance
 from psched.schedules.transitions import run_now
 from psched.store import ScheduleStore
 from psched.store.ledger import RUN_NOW

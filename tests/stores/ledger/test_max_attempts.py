@@ -10,7 +10,7 @@ import pytest
 from psched.errors import IdempotentAlreadyFinishedError
 from psched.model import LeaseTimes, Policy, ScheduleRow
 from psched.schedules.collection import Defaults, ScheduleCollection
-from psched.schedules.completion import Advance
+from psched.schedules.settlement import Advance
 from psched.store import ScheduleStore
 from psched.task import Task
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, soon

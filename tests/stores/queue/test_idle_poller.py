@@ -13,7 +13,7 @@ from psched.application import Application
 from psched.execution.batch_size import BatchSizer
 from psched.execution.poller import PollTimer, SectionPoller
 from psched.model import LeaseTimes
-from psched.queue.completion import Retire
+from psched.queue.settlement import Retire
 from psched.store import TaskStore
 from psched.task_source import Source
 from tests.stores.bench import FAR_OFF, soon

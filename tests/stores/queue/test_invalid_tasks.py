@@ -6,7 +6,7 @@ import pytest
 import sqlalchemy as sa
 
 from psched.model import LeaseTimes, TaskFilter
-from psched.queue.completion import Retire
+from psched.queue.settlement import Retire
 from psched.task import finish_many
 from psched.task_source import Source
 from tests.stores.bench import FAR_OFF, LONG_AGO, soon

@@ -9,7 +9,7 @@ import pytest
 
 from psched.errors import IdempotentAlreadyFinishedError, NotFoundError, OutcomeUnknownError, ScheduleError
 from psched.model import Claim, LeaseTimes
-from psched.queue.completion import Retire
+from psched.queue.settlement import Retire
 from psched.store import TaskStore
 from psched.task import Task, finish_many
 from tests.stores.bench import soon

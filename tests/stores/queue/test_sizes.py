@@ -11,7 +11,7 @@ import pytest
 
 from psched.backends import open_stores
 from psched.model import Claim, LeaseTimes, NewTask, TaskFilter
-from psched.queue.completion import Retire
+from psched.queue.settlement import Retire
 from psched.store import StoreSettings, TaskStore
 from psched.task_source import Source
 from tests.stores.bench import LONG_AGO, soon

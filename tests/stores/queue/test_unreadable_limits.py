@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from psched.model import LeaseTimes, TaskFilter
-from psched.queue.completion import Retire
+from psched.queue.settlement import Retire
 from psched.task import finish_many
 from psched.task_source import Source
 from tests.stores.bench import soon

@@ -21,8 +21,8 @@ from psched.error_text import error_summary
 from psched.errors import ConfigError
 from psched.model import NEVER, ScheduleRow
 from psched.schedules.audit_result import Kind, Verdict, Why
-from psched.schedules.completion import SUPERSEDED, TOO_LATE, lateness_bound
 from psched.schedules.schedule import LEASED, RUNNING, failed_attempts
+from psched.schedules.settlement import SUPERSEDED, TOO_LATE, lateness_bound
 from psched.schedules.transitions import MOST_SECONDS_AHEAD
 from psched.store.ledger import ADD, DELETE, FAILED, PAUSE, PAUSED, RESUME, RUN_NOW, SKIPPED, UPGRADE, Change, LedgerRow
 

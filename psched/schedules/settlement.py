@@ -12,10 +12,10 @@ from typing import cast
 
 from psched import cron
 from psched.clock import Clock, boottime
-from psched.completion import Completion
 from psched.errors import ConfigError, NotSupportedError, ScheduleError
 from psched.model import NEVER, Claim, NewTask, Policy, Row, ScheduleRow
 from psched.schedules.validation import check_delay
+from psched.settlement import Completion
 from psched.store import ScheduleStore, TaskStore
 from psched.store.ledger import ENQUEUED, FAILED, FINISHED, PAUSED, RUN_NOW, SKIPPED, Entry, OnCommit, Step
 

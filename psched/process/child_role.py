@@ -10,6 +10,9 @@ from psched.model import WORKER_DIED
 from psched.process.child_protocol import RunningTable
 from psched.process.poll_election import PollElection
 
+FIRST_SLOT = 1
+"""The slot of the child that does the work needed once per node, such as alerts."""
+
 
 @dataclass(frozen=True, slots=True)
 class DeadChild:

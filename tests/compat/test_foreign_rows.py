@@ -13,11 +13,11 @@ import pytest
 import sqlalchemy as sa
 
 from psched.backends import open_stores
-from psched.backends.rdb_compat.ruby_only_rows import ForeignRows
+from psched.backends.rdb_compat.foreign_rows import ForeignRows
 from psched.config import from_mapping
 from psched.model import NewTask
 from psched.schedules.collection import open_schedules
-from psched.schedules.completion import rule_problem
+from psched.schedules.settlement import rule_problem
 from psched.store import ScheduleStore, StoreSettings, TaskStore
 from tests.compat.original_queue import OriginalQueue
 from tests.compat.original_schedules import Original
@@ -177,7 +177,7 @@ def test_a_row_is_read_again_after_a_while() -> None:
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("psched.backends.rdb_compat.ruby_only_rows._REMEMBERED", 3)
+    monkeypatch.setattr("psched.backends.rdb_compat.foreign_rows._REMEMBERED", 3)
     rows = ForeignRows()
     for n in range(5):
         rows.add(f"key{n}", n, "a problem")

@@ -17,7 +17,6 @@ from setproctitle import setproctitle
 from psched.clock import monotonic
 from psched.config import Settings
 from psched.execution.forced_exit import kill_descendants
-from psched.process.child_interface import ChildRole
 from psched.process.child_protocol import (
     BEAT,
     BYE,
@@ -27,6 +26,7 @@ from psched.process.child_protocol import (
     TROUBLE,
     ChildPipe,
 )
+from psched.process.child_role import ChildRole
 from psched.process.escalation import RELEASE
 from psched.process.linux import KillTimer
 from psched.process.logs import Log

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from psched.completion import Completion
 from psched.errors import ScheduleError
 from psched.model import Claim, Row
+from psched.settlement import Completion
 from psched.store import TaskStore
 
 FINISHED = "finished"

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from psched.child.heartbeat_thread import HeartbeatThread
+from psched.child.control_thread import HeartbeatThread
 from psched.config import from_mapping
-from psched.process.child_interface import ChildRole
 from psched.process.child_protocol import READY, ChildPipe, MasterPipe, open_pipes
+from psched.process.child_role import ChildRole
 from psched.process.logs import Log
 from psched.process.signals import SignalQueue
 
@@ -35,7 +35,7 @@ def pipes() -> Iterator[tuple[MasterPipe, ChildPipe]]:
 @pytest.fixture
 def heartbeat(pipes: tuple[MasterPipe, ChildPipe], monkeypatch: pytest.MonkeyPatch) -> Iterator[HeartbeatThread]:
     """A heartbeat that does not run: the test calls its methods."""
-    monkeypatch.setattr("psched.child.heartbeat_thread.setproctitle", lambda title: None)
+    monkeypatch.setattr("psched.child.control_thread.setproctitle", lambda title: None)
     signals = SignalQueue()
     settings = from_mapping({"type": "rdb", "url": "sqlite://"})
     yield HeartbeatThread("worker 1", pipes[1], signals, settings, Log(None))

@@ -1,20 +1,15 @@
-"""The data of registrations and tasks, the checks of their arguments, and how registrations are stored as schedules."""
+"""The data of registrations and tasks, and the checks of their arguments."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from psched.backoff import check_wait
 from psched.error_text import shown
-from psched.errors import AlreadyExistsError, NotFoundError
-from psched.model import NewTask, Rule
+from psched.model import NewTask
 from psched.payload import check_key
-from psched.schedules.collection import ScheduleCollection
-
-log = logging.getLogger(__name__)
 
 RETRY_TIMEOUT = 60.0
 """Seconds between a failed run and its retry, by default."""
@@ -22,7 +17,6 @@ INSTANCE = "psched.instance"
 """The task type of the heartbeat rows of instances; reserved."""
 _MAX_NAME_LENGTH = 200
 """Leaves room in the keys of the tasks for the time of the occurrence."""
-_STORE_ATTEMPTS = 10
 _OPTIONS = {
     "push": {"data": "data", "delay": "delay", "retry": "retry", "retryTimeout": "retry_timeout"},
     "register": {"cronExpr": "cron", "retry": "retry", "retryTimeout": "retry_timeout"},
@@ -100,46 +94,3 @@ def check_positive(name: str, seconds: object) -> None:
     check_wait(name, seconds)
     if seconds == 0:
         raise ValueError(f"{name} must be more than 0 seconds, got {shown(seconds)}")
-
-
-@dataclass(frozen=True, slots=True)
-class Registration:
-    """A recurring task, stored as a schedule."""
-
-    name: str
-    rule: Rule
-    data: JobData
-
-
-def store_registrations(schedules: ScheduleCollection, registrations: Mapping[str, Registration]) -> None:
-    """Add or change their schedules. Safe to run in several instances at once. Raises the driver's errors."""
-    for registration in registrations.values():
-        _store(schedules, registration)
-    for row in schedules.list():
-        if row.key not in registrations:
-            log.warning(
-                "the registration %r (%s) is in the store, but not in this program; unregister(%r) removes it",
-                row.key, row.rule.cron, row.key,
-            )  # fmt: skip
-
-
-def _store(schedules: ScheduleCollection, registration: Registration) -> None:
-    """Add or change one schedule; another instance may add or delete it at the same time."""
-    name, rule, data = registration.name, registration.rule, registration.data.stored()
-    wanted = (name, rule.cron, rule.timezone, data)
-    for attempts_left in reversed(range(_STORE_ATTEMPTS)):
-        row = schedules.store.get(name)
-        if row is not None and (row.type, row.rule.cron, row.rule.timezone, row.data) == wanted:
-            return
-        try:
-            if row is None:
-                schedules.add(name, name, cron=rule.cron, timezone=rule.timezone, data=data)
-            else:
-                schedules[name].modify(type=name, cron=rule.cron, timezone=rule.timezone, data=data)
-        except (AlreadyExistsError, NotFoundError):
-            if attempts_left == 0:
-                raise
-        else:
-            verb = "added" if row is None else "changed"
-            log.info("%s the registration %r: %s (%s)", verb, name, rule.cron, rule.timezone)
-            return
