@@ -38,7 +38,7 @@ def local_time(seconds: float) -> str:
     return str(seconds) if moment is None else f"{moment:%Y-%m-%d %H:%M:%S %z}"
 
 
-def attempts(seconds: float, pause: float) -> Iterator[float]:
+def wait_steps(seconds: float, pause: float) -> Iterator[float]:
     """Yield the seconds that have passed: at once, and after each `pause`, until they are `seconds` or more."""
     begun = monotonic()
     waited = 0.0

@@ -2,7 +2,7 @@
 
 Only the thread that forks goes on in the new process. There a lock that another thread held would stay held, and a flag
 that another thread would have reset would stay set. So objects that several threads share register here, and
-`begin_anew` replaces such parts in the new process.
+`reset_after_fork` replaces such parts in the new process.
 
 Two processes that use one connection read each other's answers, and closing the connection would end the parent's
 session. So the new process leaves the parent's connections alone and opens its own. SQLite's connections are closed
@@ -21,17 +21,17 @@ from typing import Protocol
 from weakref import WeakSet
 
 
-class Shared(Protocol):
+class ForkAware(Protocol):
     """An object that threads share, and that a forked process cannot use as it is."""
 
-    def begin_anew(self) -> None:
+    def reset_after_fork(self) -> None:
         """In a forked process: make locks and flags anew, and leave the parent's connections as they are.
 
         Takes no lock, asks no database and raises nothing: a thread of the parent may have left any part half changed.
         """
 
 
-class Closing(Protocol):
+class ClosedBeforeFork(Protocol):
     """Connections of a library that keeps locks and state of its own for all connections of a process (SQLite)."""
 
     @property
@@ -75,7 +75,7 @@ class WorkLock:
             self._alone = None
             self._entry.release()
 
-    def begin_anew(self) -> None:
+    def reset_after_fork(self) -> None:
         """In a forked process: forget all threads but the calling one."""
         me = threading.get_ident()
         self._entry = threading.Lock()
@@ -84,29 +84,29 @@ class WorkLock:
 
 
 _registering = threading.RLock()  # held over a fork; a signal handler may fork while its own thread holds it
-_shared: WeakSet[Shared] = WeakSet()
-_closing: WeakSet[Closing] = WeakSet()
+_fork_aware: WeakSet[ForkAware] = WeakSet()
+_closed_before_fork: WeakSet[ClosedBeforeFork] = WeakSet()
 
 work_on_closing = WorkLock()
 """Held by all work on connections that are closed before a fork."""
 
 
-def register_for_fork(shared: Shared) -> None:
-    """Let `shared` begin anew in each process that is forked from now on, as long as it lives."""
+def register_for_fork(fork_aware: ForkAware) -> None:
+    """Call `reset_after_fork` of `fork_aware` in each process that is forked from now on, as long as it lives."""
     with _registering:
-        _shared.add(shared)
+        _fork_aware.add(fork_aware)
 
 
-def close_before_fork(closing: Closing) -> None:
+def close_before_fork(closing: ClosedBeforeFork) -> None:
     """Let `closing` close its connections before each fork from now on; work on them enters `work_on_closing`."""
     with _registering:
-        _closing.add(closing)
+        _closed_before_fork.add(closing)
 
 
 def _before() -> None:
     _registering.acquire()
-    work_on_closing.take_alone(max((closing.fork_patience for closing in list(_closing)), default=0))
-    for closing in list(_closing):
+    work_on_closing.take_alone(max((closing.fork_patience for closing in list(_closed_before_fork)), default=0))
+    for closing in list(_closed_before_fork):
         closing.close_before_fork()
 
 
@@ -116,9 +116,9 @@ def _after_in_parent() -> None:
 
 
 def _after_in_child() -> None:
-    work_on_closing.begin_anew()
-    for shared in list(_shared):
-        shared.begin_anew()
+    work_on_closing.reset_after_fork()
+    for fork_aware in list(_fork_aware):
+        fork_aware.reset_after_fork()
     _registering.release()
 
 

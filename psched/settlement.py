@@ -1,4 +1,4 @@
-"""The base class that settles runs: `Advance` for schedules, `Retire` for queue tasks."""
+"""The base class that settles runs: `ScheduleSettlement` for schedules, `TaskSettlement` for queue tasks."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from psched.model import Claim, NewTask, Row, ScheduleRow, version_of
 from psched.store import LeaseStore
 
 
-class Completion(ABC):
-    """Settles the runs of one store. Schedules (`Advance`) and queue tasks (`Retire`) differ only in this.
+class Settlement(ABC):
+    """Settles the runs of one store. Schedules and queue tasks differ only in this.
 
     `until` is the boottime up to which a write is retried. Methods that settle a claim raise PreemptedError,
     NotFoundError or AlreadyFinishedError if the lease is lost.

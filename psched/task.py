@@ -1,6 +1,6 @@
 """One run of a schedule or a queue task, as its handler sees it.
 
-A Task holds the state of its run and calls its `Completion`, which writes to the store and never calls back.
+A Task holds the state of its run and calls its `Settlement`, which writes to the store and never calls back.
 Settling and renewing share one lock per task, so that they never overlap. Times are boottime seconds.
 """
 
@@ -26,7 +26,7 @@ from psched.errors import (
 )
 from psched.model import Claim, Lease, LeaseTimes, NewTask, ScheduleRow
 from psched.payload import byte_length, check_stored, encode, enqueued_key, object_of
-from psched.settlement import Completion
+from psched.settlement import Settlement
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class Task:
     def __init__(
         self,
         claim: Claim,
-        completion: Completion,
+        settlement: Settlement,
         times: LeaseTimes,
         deadline: float,
         started: bool = True,
@@ -82,7 +82,7 @@ class Task:
         self.lock = threading.RLock()
         self._begin_recorded = started
         self._records_begin = claim.records_begin
-        self._completion = completion
+        self._settlement = settlement
         self._times = times
         self._clock = clock
         self._failed = False
@@ -130,13 +130,13 @@ class Task:
         """Whether all allowed attempts were begun before this one, and none settled."""
         if self.row.attempts <= 1:
             return False
-        allowed = self._completion.attempts_allowed(self.row, self.max_attempts)
+        allowed = self._settlement.attempts_allowed(self.row, self.max_attempts)
         return allowed is not None and self.row.attempts > allowed
 
     @property
     def last_attempt(self) -> bool:
         """Whether the task fails for good if this attempt fails."""
-        allowed = self._completion.attempts_allowed(self.row, self.max_attempts)
+        allowed = self._settlement.attempts_allowed(self.row, self.max_attempts)
         return allowed is not None and self.row.attempts >= allowed
 
     @property
@@ -153,7 +153,7 @@ class Task:
     @property
     def fence(self) -> int | None:
         """A number that grows with every acquire of this key, to fence side effects; None on `rdb_compat`."""
-        return self.lease.fence if self._completion.store.shows_fence else None
+        return self.lease.fence if self._settlement.store.shows_fence else None
 
     @property
     def settled(self) -> bool:
@@ -167,7 +167,7 @@ class Task:
         ended = f"{'failed' if self._failed else 'given up'} after {self.duration:.3f} s"
         if self._retry_wait is None:
             return f"{ended}; tried again later"
-        is_counted = self._completion.store.shows_fence
+        is_counted = self._settlement.store.shows_fence
         attempt = f" (attempt {self.attempts + 1})" if is_counted else ""
         return f"{ended}; next attempt in {f'{self._retry_wait:.1f}'.removesuffix('.0')} s{attempt}"
 
@@ -217,7 +217,7 @@ class Task:
             IdempotentAlreadyFinishedError: this task object was settled before, perhaps with an answer that was lost.
             IdempotentNotFoundError: the row is gone.
         """
-        self._settle("finished", self._completion.finish)
+        self._settle("finished", self._settlement.finish)
 
     def conclude(self) -> None:
         """Finish the run. A daemon does so within moments, for many runs at once. Until then the task may run again.
@@ -235,7 +235,7 @@ class Task:
 
         This is one transaction where both tables are in one database. Raises NotSupportedError without a queue.
         """
-        self._settle("finished", self._completion.finish_by, task)
+        self._settle("finished", self._settlement.finish_by, task)
 
     def retry(self, retry_wait: float | Backoff | None = None, error: str | None = None) -> None:
         """Make the task due again `retry_wait` seconds from now (default: as configured).
@@ -252,19 +252,19 @@ class Task:
         if error is not None and not isinstance(error, str):
             raise ValueError(f"error must be text, such as str(error), got {shown(error)}")
         self._retry_wait, self._failed = wait, error is not None
-        self._settle("retried", self._completion.retry, wait, error, self.max_attempts)
+        self._settle("retried", self._settlement.retry, wait, error, self.max_attempts)
 
     def defer(self, error: str) -> None:
         """Make a task that cannot begin here due again after the longest `retry_wait`, without counting an attempt."""
-        self._settle("retried", self._completion.defer, self._times.backoff.limit, error)
+        self._settle("retried", self._settlement.defer, self._times.backoff.limit, error)
 
     def release(self) -> None:
         """Make the task due at once for every worker, as if it had not begun. Raises like `finish`."""
-        self._settle("released", self._completion.release)
+        self._settle("released", self._settlement.release)
 
     def cancel(self) -> None:
         """Retire a queue task as cancelled. Raises like `finish`, and NotSupportedError for a schedule."""
-        self._settle("cancelled", self._completion.cancel)
+        self._settle("cancelled", self._settlement.cancel)
 
     def update_data(self, changes: Mapping[str, Any]) -> None:
         """Merge `changes` into `data`, which is written with the next heartbeat, or when the run is settled.
@@ -272,12 +272,12 @@ class Task:
         Raises ValueError for data that is not JSON or too large (`max_data_size`), NotSupportedError for a schedule.
         """
         self._refuse_elsewhere()
-        if not self._completion.keeps_data:
+        if not self._settlement.keeps_data:
             raise NotSupportedError(f"{self.key!r} is a schedule, whose data its runs cannot change; queue tasks can")
         wanted = object_of(changes)
         with self._changing:
             merged = {**self._data, **wanted}
-            text = encode(merged, self._completion.store.max_data_size)
+            text = encode(merged, self._settlement.store.max_data_size)
             if getattr(self.row, "compression", None) is None:
                 check_stored(byte_length(text))
             self._data = merged
@@ -302,7 +302,7 @@ class Task:
         """Write the data if `update_data` changed it, trying until `until`."""
         data = self._data
         if data is not self._saved:
-            self._completion.save(Claim(self.row, self.lease), data, until)
+            self._settlement.save(Claim(self.row, self.lease), data, until)
             self._saved = data
 
     def _renewed(self, lease: Lease, deadline: float) -> None:
@@ -366,7 +366,7 @@ def finish_many(tasks: Sequence[Task], until: float) -> dict[Task, ScheduleError
             except RUN_IS_OVER as error:
                 log.info("key=%s changes made by update_data were lost: %s", task.key, error)
         if left:
-            errors = left[0]._completion.finish_many([task.claim for task in left], until)
+            errors = left[0]._settlement.finish_many([task.claim for task in left], until)
             refused = {
                 task: error
                 for task, error in zip(left, errors, strict=True)
@@ -397,7 +397,7 @@ def release_many(tasks: Sequence[Task]) -> int:
         if not left:
             return 0
         try:
-            refused = left[0]._completion.store.release_many(
+            refused = left[0]._settlement.store.release_many(
                 [task.lease for task in left], min(task.deadline for task in left)
             )
         except BaseException:
@@ -438,7 +438,7 @@ def extend_many(tasks: Sequence[Task]) -> list[Task]:
     lost: list[Task] = []
     for (lease_time, begun), group in groups.items():
         asked = group[0]._clock()
-        leases = group[0]._completion.store.extend([task.lease for task in group], lease_time, begun)
+        leases = group[0]._settlement.store.extend([task.lease for task in group], lease_time, begun)
         for task, lease in zip(group, leases, strict=True):
             if lease is None:
                 task.lease_lost, task.in_flight = True, False

@@ -20,7 +20,7 @@ from psched.error_text import one_line, shown
 from psched.errors import RUN_IS_OVER, ScheduleError
 from psched.model import WORKER_DIED, Claim, LeaseTimes, Retry, version_of
 from psched.payload import check_key
-from psched.settlement import Completion
+from psched.settlement import Settlement
 from psched.store import Accepts, LeaseStore, Wakeup
 from psched.store.type_filter import TypeFilter
 from psched.task import Task
@@ -41,19 +41,19 @@ _MAX_ROUNDS = 50
 class Source:
     """Safe to use from several threads."""
 
-    def __init__(self, store: LeaseStore, completion: Completion, times: LeaseTimes, clock: Clock = boottime) -> None:
+    def __init__(self, store: LeaseStore, settlement: Settlement, times: LeaseTimes, clock: Clock = boottime) -> None:
         self.times = times
         self.store = store
         self.open_wakeup = store.open_wakeup
-        self._completion = completion
+        self._settlement = settlement
         self._clock = clock
-        self._runnable = RunnableFilter(store, completion, times.backoff.seconds, clock)
+        self._runnable = RunnableFilter(store, settlement, times.backoff.seconds, clock)
         self._maintained_at = -math.inf
         self._maintenance_fails = False
-        self.begin_anew()
+        self.reset_after_fork()
         fork_safety.register_for_fork(self)
 
-    def begin_anew(self) -> None:
+    def reset_after_fork(self) -> None:
         """Forget all tasks. Called in a forked process, since the tasks belong to the parent."""
         self._acquired: list[ref[Task]] = []
         self._prune_at = _MIN_PRUNED
@@ -111,11 +111,11 @@ class Source:
         Return whether more old rows are left. A failure is logged, never raised.
         """
         now = self._clock()
-        if now < self._maintained_at + (self._completion.maintenance_interval if idle else _MAINTENANCE_INTERVAL):
+        if now < self._maintained_at + (self._settlement.maintenance_interval if idle else _MAINTENANCE_INTERVAL):
             return False
         self._maintained_at = now
         try:
-            while self._completion.maintain():
+            while self._settlement.maintain():
                 if self._clock() >= now + _MAINTENANCE_SECONDS:
                     self._maintained_at = -math.inf
                     return True
@@ -128,8 +128,8 @@ class Source:
 
     def _adopt(self, claims: Sequence[Claim], deadline: float, started: bool) -> list[Task]:
         pid = os.getpid()
-        completion, times, clock = self._completion, self.times, self._clock
-        tasks = [Task(claim, completion, times, deadline, started, clock, pid) for claim in claims]
+        settlement, times, clock = self._settlement, self.times, self._clock
+        tasks = [Task(claim, settlement, times, deadline, started, clock, pid) for claim in claims]
         # A list of references without callbacks: 0.4 µs a task less than a WeakValueDictionary (2026-11-22).
         self._acquired.extend([ref(task) for task in tasks])
         if len(self._acquired) > self._prune_at and self._pruning.acquire(blocking=False):
@@ -149,7 +149,7 @@ class Source:
     def _passes_over(self, claim: Claim, now: float) -> bool:
         """Settle a row if it is not to be run any more. `now`: of the acquire, by the database's clock."""
         try:
-            return self._completion.pass_over(claim, now, self._clock())
+            return self._settlement.pass_over(claim, now, self._clock())
         except RUN_IS_OVER as lost:
             log.info("key=%s not skipped: %s", claim.row.key, lost)
         except Exception as failure:  # noqa: BLE001 – the other rows of this acquire can be run all the same
@@ -254,10 +254,10 @@ LOST_ATTEMPTS = "every attempt it is allowed was begun, and none was settled: it
 class RunnableFilter:
     """Defers the claims that cannot be run. Safe to use from several threads."""
 
-    def __init__(self, store: LeaseStore, completion: Completion, wait: Callable[[int], float], clock: Clock) -> None:
+    def __init__(self, store: LeaseStore, settlement: Settlement, wait: Callable[[int], float], clock: Clock) -> None:
         """`wait`: returns the seconds to wait after a number of attempts."""
         self._store = store
-        self._completion = completion
+        self._settlement = settlement
         self._wait = wait
         self._clock = clock
         self._reported: OrderedDict[str, str] = OrderedDict()
@@ -276,14 +276,14 @@ class RunnableFilter:
 
     def _why_not(self, claim: Claim) -> str | None:
         row = claim.row
-        problem = row.problem if row.problem is not None else self._completion.problem(row)
+        problem = row.problem if row.problem is not None else self._settlement.problem(row)
         if problem is not None:
             self._report(row.key, problem)
             return problem
         if claim.lease.cancel_requested:
             return "its cancellation was requested"
-        allowed = self._completion.attempts_allowed(row, None) if row.attempts > 1 else None
-        if allowed is None or row.attempts <= allowed or self._completion.is_paused(row):
+        allowed = self._settlement.attempts_allowed(row, None) if row.attempts > 1 else None
+        if allowed is None or row.attempts <= allowed or self._settlement.is_paused(row):
             return None
         return LOST_ATTEMPTS
 
@@ -296,7 +296,7 @@ class RunnableFilter:
 
     def _is_only_retried(self, claim: Claim) -> bool:
         """Whether the row can be retried: its attempts are not used up, and no cancel was requested."""
-        allowed = self._completion.attempts_allowed(claim.row, None)
+        allowed = self._settlement.attempts_allowed(claim.row, None)
         return not claim.lease.cancel_requested and (allowed is None or claim.row.attempts < allowed)
 
     def _defer(self, unrunnable: Sequence[tuple[Claim, str]]) -> None:
@@ -341,7 +341,7 @@ class RunnableFilter:
                 retry = self._retry_of(claim, reason)
                 self._store.retry(retry.lease, retry.wait, retry.error, self._clock(), retry.counted, retry.version)
                 return
-            outcome = self._completion.retry(claim, self._wait(claim.row.attempts), reason, None, self._clock())
+            outcome = self._settlement.retry(claim, self._wait(claim.row.attempts), reason, None, self._clock())
             if outcome != "retried":
                 log.info("key=%s not run; the task is %s now", claim.row.key, outcome)
         except RUN_IS_OVER as lost:
@@ -364,9 +364,9 @@ def _log_lost(claim: Claim, lost: ScheduleError) -> None:
 class PolledTable:
     """All rows of one table. A context manager; safe to use from several threads, not across a fork."""
 
-    def __init__(self, store: LeaseStore, completion: Completion, times: LeaseTimes) -> None:
+    def __init__(self, store: LeaseStore, settlement: Settlement, times: LeaseTimes) -> None:
         self.store = store
-        self.source = Source(store, completion, times)
+        self.source = Source(store, settlement, times)
 
     def __enter__(self) -> Self:
         return self

@@ -37,12 +37,12 @@ class CancellableRun:
     """Runs one awaitable on a loop; another thread may cancel it, also before it has begun."""
 
     def __init__(self) -> None:
-        self.begin_anew()
+        self.reset_after_fork()
         forks.register_for_fork(self)
         self._task: asyncio.Task[object] | None = None
         self._cancelled = False
 
-    def begin_anew(self) -> None:
+    def reset_after_fork(self) -> None:
         """Make a new lock, in a process that the handler forked: no other thread exists there."""
         self._lock = threading.Lock()
 

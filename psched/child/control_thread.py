@@ -1,4 +1,4 @@
-"""The heartbeat thread of a child: it beats and obeys orders and signals, and waits for nothing else.
+"""The control thread of a child: it beats and obeys orders and signals, and waits for nothing else.
 
 So a child without a heartbeat is frozen by definition: its interpreter is held, or the process is stopped.
 """
@@ -41,11 +41,11 @@ _ORPHAN_END = 1.7
 """Seconds after the death of the master: until a handler is stopped, and until the process has ended."""
 
 
-class HeartbeatThread(threading.Thread):
+class ControlThread(threading.Thread):
     """Also keeps the process title. If the master does not kill a frozen process, a kernel timer does."""
 
     def __init__(self, name: str, pipe: ChildPipe, signals: SignalQueue, settings: Settings, log_file: Log) -> None:
-        super().__init__(name="heartbeat", daemon=True)
+        super().__init__(name="control", daemon=True)
         self._child_name = name
         self._pipe = pipe
         self._signals = signals
@@ -89,7 +89,7 @@ class HeartbeatThread(threading.Thread):
         try:
             was_idle = self._report()
         except Exception:
-            log.exception("an error in the heartbeat thread; the thread continues")
+            log.exception("an error in the control thread; the thread continues")
         self._pipe.beat(monotonic())
         if not was_idle:
             self._pipe.send(BEAT)
@@ -138,7 +138,7 @@ class HeartbeatThread(threading.Thread):
                 elif order in _STOPS:
                     self._stop(_STOPS[order])
         except Exception:
-            log.exception("an error in the heartbeat thread; the thread continues")
+            log.exception("an error in the control thread; the thread continues")
 
     def _stop(self, immediate: bool, grace: float | None = None) -> None:
         """Stop the role; without a role nothing is leased, and the process just ends."""
@@ -166,7 +166,7 @@ class HeartbeatThread(threading.Thread):
             if self._role is not None:
                 self._role.report_suspects()
         except Exception:
-            log.exception("an error in the heartbeat thread; leaving all the same")
+            log.exception("an error in the control thread; leaving all the same")
         try:
             kill_descendants()
         finally:

@@ -1,4 +1,4 @@
-"""The main function of a forked child: start the heartbeat, load the application, do the work, leave."""
+"""The main function of a forked child: start the control thread, load the application, do the work, leave."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import signal
 import threading
 from collections.abc import Callable
 
-from psched.child.control_thread import HeartbeatThread
+from psched.child.control_thread import ControlThread
 from psched.config import Settings
 from psched.errors import ConfigError
 from psched.process.child_protocol import BOOT_FAILED, BYE, DONE, START_ERROR, ChildPipe
@@ -30,8 +30,8 @@ def child_main(
     signals.install(MASTER_SIGNALS)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
     register_fork_hooks(signals, pipe)
-    heartbeat = HeartbeatThread(name, pipe, signals, settings, log_file)
-    heartbeat.start()
+    control = ControlThread(name, pipe, signals, settings, log_file)
+    control.start()
     try:
         role = make(pipe)
         role.prepare()
@@ -45,7 +45,7 @@ def child_main(
         return BOOT_FAILED
     following: ChildRole | None = role
     while following is not None:
-        heartbeat.started(following)
+        control.started(following)
         following = following.run()
     if os.getpid() != pid:
         os._exit(DONE)  # a process forked by a handler: it must not report or clean up as if it were the child

@@ -19,7 +19,7 @@ import psutil
 from psched.cli.errors import FAILED, run_command
 from psched.cli.formatting import fields_of
 from psched.cli.options import CONFIG, ENVIRONMENT, INCLUDE, REQUIRE, TYPES, Chosen, pass_chosen
-from psched.clock import attempts, monotonic
+from psched.clock import monotonic, wait_steps
 from psched.config import Settings
 from psched.errors import ConfigError
 from psched.process.signals import UPGRADE_NOW
@@ -174,7 +174,7 @@ def stop(invocation: Invocation) -> int:
         return DONE
     printed: list[str] = []
     limit = math.inf if invocation.timeout is None else invocation.timeout
-    for waited in attempts(limit, _PAUSE):
+    for waited in wait_steps(limit, _PAUSE):
         now = read_running(path)
         if now != pid and has_ended(pid):
             remove_unused(path)
@@ -247,7 +247,7 @@ def _request(
     before, status = read_status(path)
     pid = _signal_master(path, number)
     begun = requests(status).begun if pid == before else 0
-    for _ in attempts(invocation.request_timeout, _PAUSE):
+    for _ in wait_steps(invocation.request_timeout, _PAUSE):
         now, status = read_status(path)
         if now != pid:
             return pid, now, None

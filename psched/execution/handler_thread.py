@@ -77,12 +77,12 @@ class HandlerLoop:
                     if tasks:
                         is_idle = False
                         self._run_batches(poller, tasks)
-                    poller.settlement.flush()
+                    poller.settlement_buffer.flush()
                 if is_idle:
                     self._wait()
         finally:
             for poller in self._pollers:
-                poller.settlement.flush()
+                poller.settlement_buffer.flush()
             all(give_back(task) for task in self._waiting)  # if one fails the others would too
             for poller in self._pollers:
                 poller.close()
@@ -120,7 +120,7 @@ class HandlerLoop:
     def flush_overdue(self) -> None:
         """Settle runs that have waited too long to be settled with others. Any thread."""
         for poller in self._pollers:
-            poller.settlement.flush_overdue()
+            poller.settlement_buffer.flush_overdue()
 
     def _run_batches(self, poller: SectionPoller, tasks: Sequence[Task]) -> None:
         """Run acquired tasks. While batches are full, acquire and run the next, for at most TURN seconds."""
@@ -142,7 +142,7 @@ class HandlerLoop:
                 self._release_excess(poller)
                 planned = self._clock()
             task = self._waiting[0]
-            poller.settlement.flush_if_slow(now, poller.prefetch.expected(task.type))
+            poller.settlement_buffer.flush_if_slow(now, poller.prefetch.expected(task.type))
             now = self._run(poller, task)
             self._waiting.popleft()
 
@@ -196,7 +196,7 @@ class HandlerLoop:
             task.duration = now - task.begun_at
             emit("run_end", section=poller.name, task=task, seconds=task.duration)
             if task.concluded or task.outcome == "finished":
-                poller.settlement.add(task, now)
+                poller.settlement_buffer.add(task, now)
             else:
                 task.forget()
             poller.prefetch.observe_run(task.type, task.duration)

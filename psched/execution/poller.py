@@ -77,7 +77,7 @@ class SectionPoller:
         self.task_timeout = task_timeout
         self.margin = margin
         self.member = SoleMember() if member is None else member
-        self.settlement = SettlementBuffer(name, source)
+        self.settlement_buffer = SettlementBuffer(name, source)
         self._types = ClaimableTypes(source, TypeFilter()) if types is None else types
         self._clock = timer.clock
         self._timer = timer
@@ -117,7 +117,7 @@ class SectionPoller:
     def expect(self) -> None:
         """Poll at once: rows are due, or will be soon."""
         self._may_be_due = True
-        self._timer.now()
+        self._timer.poll_now()
 
     def wake(self) -> None:
         """Read the wake-ups of the store and of siblings; after one the next poll is due."""
@@ -339,9 +339,9 @@ class PollTimer:
     def worked(self) -> None:
         """Rows were found: poll again at once."""
         self._in_vain = 0
-        self.now()
+        self.poll_now()
 
-    def now(self) -> None:
+    def poll_now(self) -> None:
         self._next = self._found_at = self.clock()
         self._expects_row = self.checks_first = False
         self.working = True

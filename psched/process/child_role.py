@@ -54,7 +54,7 @@ class ChildRole:
     def stop(self, immediate: bool, grace: float | None = None) -> None:
         """Stop after the running tasks, or `immediate`: within `grace` seconds.
 
-        Called in the heartbeat thread, perhaps several times; returns at once.
+        Called in the control thread, perhaps several times; returns at once.
         """
 
     def running(self) -> str | None:

@@ -14,7 +14,7 @@ from psched.error_text import shown
 from psched.errors import AlreadyExistsError, ConfigError, NotFoundError
 from psched.model import LeaseTimes, NewTask, TaskFilter, TaskRow
 from psched.payload import check_key, encode, object_of
-from psched.queue.settlement import CANCELLED, FAILED, FINISHED, Retire
+from psched.queue.settlement import CANCELLED, FAILED, FINISHED, TaskSettlement
 from psched.schedules.validation import check_distinct, check_times
 from psched.store import TaskStore
 from psched.task import Task
@@ -38,10 +38,10 @@ class Queue(PolledTable):
         max_attempts: int | None = None,
         failed_retention: float | None = None,
     ) -> None:
-        """`retention`, `failed_retention`: as in `Retire`."""
-        retire = Retire(store, retention, max_attempts, failed_retention)
-        super().__init__(store, retire, times)
-        self._retention = retire.retention
+        """`retention`, `failed_retention`: as in `TaskSettlement`."""
+        settlement = TaskSettlement(store, retention, max_attempts, failed_retention)
+        super().__init__(store, settlement, times)
+        self._retention = settlement.retention
 
     def __getitem__(self, key: str) -> QueuedTask:
         """Return a reference to a task, which need not exist."""
@@ -204,7 +204,7 @@ def open_queue(
     """Return the queue that `section` configures. Connects to nothing yet.
 
     `prefetch_time`: seconds of the lease on prefetched tasks (default: `alive_time`). `connections`: as in
-    `StoreSettings`. `failed_retention`: as in `Retire`.
+    `StoreSettings`. `failed_retention`: as in `TaskSettlement`.
     """
     settings = replace(section.store_settings(holder, connections), queue=section.table)
     store = open_stores(section.type, settings).queue

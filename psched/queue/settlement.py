@@ -7,7 +7,7 @@ from typing import Any
 
 from psched.errors import ScheduleError
 from psched.model import Claim, Row
-from psched.settlement import Completion
+from psched.settlement import Settlement
 from psched.store import TaskStore
 
 FINISHED = "finished"
@@ -20,7 +20,7 @@ _PURGE_INTERVALS = (1.0, 60.0)
 """The shortest and the longest time between two purges of an idle queue, in seconds."""
 
 
-class Retire(Completion):
+class TaskSettlement(Settlement):
     """Deletes finished and cancelled tasks after `retention` seconds, failed tasks after `failed_retention` seconds.
 
     `failed_retention` None: failed tasks stay until they are deleted or retried by hand. Both are at least the seconds

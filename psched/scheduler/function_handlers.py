@@ -15,7 +15,7 @@ from psched.application.handler import Base, FunctionHandler
 from psched.errors import NotFoundError, ScheduleError
 from psched.queue.queue import checked_task
 from psched.scheduler.stores import OpenStores
-from psched.scheduler.task_data import JobData
+from psched.scheduler.task_data import TaskData
 from psched.task import Task
 
 log = logging.getLogger(__name__)
@@ -45,8 +45,8 @@ class OccurrenceHandler(Base):
         """Submit the task. If the database does not answer, the occurrence is due again when its lease ends."""
         occurrence = self.task
         key = occurrence.enqueued_key
-        job = JobData.of(occurrence.data)
-        wanted = checked_task(job.task(key, occurrence.type, occurrence.scheduled_time))
+        task_data = TaskData.of(occurrence.data)
+        wanted = checked_task(task_data.task(key, occurrence.type, occurrence.scheduled_time))
         try:
             occurrence.finish_by_submitting(wanted)
         except ScheduleError as error:
@@ -69,18 +69,18 @@ class OccurrenceRouter(App):
 
 class JobHandler(FunctionHandler):
     def __init__(self, task: Task, function: Function, loops: EventLoops) -> None:
-        self._job = JobData.of(task.data)
-        retry_wait = self._job.retry_timeout if self._job.retry else None
+        self._task_data = TaskData.of(task.data)
+        retry_wait = self._task_data.retry_timeout if self._task_data.retry else None
         super().__init__(task, function, loops, finish=False, retry_wait=retry_wait, max_attempts=None)
 
     def perform(self) -> None:
-        if self._job.retry:
+        if self._task_data.retry:
             # If this process dies, the task is due again when its lease ends: after about retry_timeout.
-            self.task.alive_time = max(self._job.retry_timeout, MIN_LEASE)
+            self.task.alive_time = max(self._task_data.retry_timeout, MIN_LEASE)
             self.task.heartbeat()
         token = current.set(self.task)
         try:
-            result = self.function(self._job.data)
+            result = self.function(self._task_data.data)
             if inspect.isawaitable(result):
                 result = self._await(result)
         finally:
@@ -105,7 +105,7 @@ class JobHandler(FunctionHandler):
         self.task.stop_reason = error
 
     def _retry(self) -> None:
-        then = f"next attempt in {self._job.retry_timeout:g} s" if self._job.retry else "no further attempt"
+        then = f"next attempt in {self._task_data.retry_timeout:g} s" if self._task_data.retry else "no further attempt"
         log.warning("key=%s type=%s failed: the handler returned False; %s", self.task.key, self.task.type, then)
         self.task.retry(self.retry_wait, error="the handler returned False")
 

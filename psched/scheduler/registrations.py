@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from psched.errors import AlreadyExistsError, NotFoundError
 from psched.model import Rule
-from psched.scheduler.task_data import JobData
+from psched.scheduler.task_data import TaskData
 from psched.schedules.collection import ScheduleCollection
 
 log = logging.getLogger(__name__)
@@ -22,7 +22,7 @@ class Registration:
 
     name: str
     rule: Rule
-    data: JobData
+    data: TaskData
 
 
 def store_registrations(schedules: ScheduleCollection, registrations: Mapping[str, Registration]) -> None:

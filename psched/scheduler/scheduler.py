@@ -21,7 +21,7 @@ from psched.queue.queue import storable_task
 from psched.scheduler.function_handlers import Function, check_function, current
 from psched.scheduler.registrations import Registration
 from psched.scheduler.stores import OpenStores, open_scheduler_stores, scheduler_settings
-from psched.scheduler.task_data import check_positive, checked_name, job_data, refuse_options
+from psched.scheduler.task_data import check_positive, checked_name, checked_task_data, refuse_options
 from psched.scheduler.threads import SchedulerThreads
 from psched.schedules.validation import checked_rule
 from psched.task import Task
@@ -122,13 +122,13 @@ class Scheduler:
         section = self._settings.sections[0]
         refuse_options("register", name, cron)
         rule = checked_rule(Rule(cron, section.timezone if timezone is None else timezone), section.cron_dialect)
-        job = job_data(data, retry, retry_timeout)
-        encode(job.stored())
+        task_data = checked_task_data(data, retry, retry_timeout)
+        encode(task_data.stored())
         before = self._registrations.get(checked_name(name))
         if before is not None:
             again = f"register each name once, or unregister({name!r}) first"
             raise ScheduleError(f"{name!r} is registered already, with {before.rule.cron!r}; {again}")
-        self._registrations[name] = Registration(name, rule, job)
+        self._registrations[name] = Registration(name, rule, task_data)
 
     def unregister(self, name: str) -> bool:
         """Remove the registration from this instance and from the store. Return False if the store had none.
@@ -191,12 +191,12 @@ class Scheduler:
                 raise TypeError("push takes a name and data; delay, retry and retry_timeout are given by keyword")
             (data,) = positional
             refuse_options("push", name, data)
-        job = job_data(data, retry, retry_timeout)
+        task_data = checked_task_data(data, retry, retry_timeout)
         check_wait("delay", delay)
         key = f"push:{secrets.token_hex(16)}"
         with self._stores() as stores:
             run_at = stores.queue.now() + delay if delay > 0 else None
-            stores.queue.submit([storable_task(job.task(key, checked_name(name), run_at))])
+            stores.queue.submit([storable_task(task_data.task(key, checked_name(name), run_at))])
             if run_at is None:
                 stores.wakeup.wake_one()
         return key
@@ -294,7 +294,7 @@ class Scheduler:
         finally:
             stores.end_use()
 
-    def begin_anew(self) -> None:
+    def reset_after_fork(self) -> None:
         """Forget the connections of the parent, in a forked process. A started scheduler stays unusable there."""
         self._lock = threading.RLock()
         self._parents_stores.append(self._client_stores)  # kept, as closing them could end the parent's sessions

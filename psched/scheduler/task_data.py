@@ -26,7 +26,7 @@ _MILLISECONDS = {"delay", "retryTimeout"}
 
 
 @dataclass(frozen=True, slots=True)
-class JobData:
+class TaskData:
     """The data of one task. `retry_timeout` (seconds) is used with `retry` only."""
 
     data: Any = None
@@ -40,7 +40,7 @@ class JobData:
         check_positive("retry_timeout", self.retry_timeout)
 
     @classmethod
-    def of(cls, stored: Mapping[str, Any]) -> JobData:
+    def of(cls, stored: Mapping[str, Any]) -> TaskData:
         return cls(stored.get("data"), stored.get("retry", False), stored.get("retry_timeout", RETRY_TIMEOUT))
 
     def stored(self) -> dict[str, Any]:
@@ -52,9 +52,9 @@ class JobData:
         return NewTask(key, name, self.stored(), run_at, max_attempts=None if self.retry else 1)
 
 
-def job_data(data: object, retry: bool, retry_timeout: float | None) -> JobData:
-    """Return job data; None is the default `retry_timeout`. Raises ValueError."""
-    return JobData(data, retry, RETRY_TIMEOUT if retry_timeout is None else retry_timeout)
+def checked_task_data(data: object, retry: bool, retry_timeout: float | None) -> TaskData:
+    """Return the data; None is the default `retry_timeout`. Raises ValueError."""
+    return TaskData(data, retry, RETRY_TIMEOUT if retry_timeout is None else retry_timeout)
 
 
 def refuse_options(method: str, name: str, given: object) -> None:

@@ -18,9 +18,9 @@ from psched.errors import ConfigError, NotSupportedError
 from psched.model import LeaseTimes, NewSchedule, ScheduleRow
 from psched.payload import check_key
 from psched.schedules.audit_result import Verdict
-from psched.schedules.ledger_audit import GRACE, History, Question, audit, versions_at
+from psched.schedules.ledger_audit import GRACE, AuditRecords, AuditScope, audit, versions_at
 from psched.schedules.schedule import Schedule, ScheduleState, failed_attempts, overdue_after, state_of
-from psched.schedules.settlement import Advance, rule_problem
+from psched.schedules.settlement import ScheduleSettlement, rule_problem
 from psched.schedules.validation import Terms, check_distinct, check_time, check_times, new_rows
 from psched.store import ScheduleStore, TaskStore
 from psched.store.ledger import Change, Ledger, LedgerFilter, LedgerRow
@@ -51,8 +51,8 @@ class ScheduleCollection(PolledTable):
 
     def __init__(self, store: ScheduleStore, times: LeaseTimes, defaults: Defaults) -> None:
         kept = (defaults.ledger_retention, defaults.ledger_count)
-        self._advance = Advance(store, defaults.cron_dialect, *kept, defaults.max_attempts)
-        super().__init__(store, self._advance, times)
+        self._settlement = ScheduleSettlement(store, defaults.cron_dialect, *kept, defaults.max_attempts)
+        super().__init__(store, self._settlement, times)
         self._defaults = defaults
         self.overdue_after = overdue_after(times.retry_wait)
         """Seconds after which a late occurrence is overdue: twice the longest `retry_wait`, at least a minute."""
@@ -154,8 +154,8 @@ class ScheduleCollection(PolledTable):
         if late is not None:
             check_wait("late", late)
         grace = max(GRACE, 2 * self._defaults.poll_interval) if late is None else late
-        question = Question(since, until, late, grace)
-        return (self._audit(key, question) for key in (self._audited() if keys is None else keys))
+        scope = AuditScope(since, until, late, grace)
+        return (self._audit(key, scope) for key in (self._audited() if keys is None else keys))
 
     def _audited(self) -> Iterator[str]:
         """Yield the keys in the ledger, then the keys of schedules that another program added."""
@@ -168,27 +168,27 @@ class ScheduleCollection(PolledTable):
             if row.key not in recorded:
                 yield row.key
 
-    def _audit(self, key: str, question: Question) -> Verdict:
+    def _audit(self, key: str, scope: AuditScope) -> Verdict:
         """Audit one schedule. Audit it again if it was changed meanwhile, as its entries are read page by page."""
         changes = self.ledger.changes(key)
         for _ in range(_AUDITS):
-            verdict = audit(self._history_of(key, question, changes), question)
+            verdict = audit(self._records_of(key, scope, changes), scope)
             before, changes = changes, self.ledger.changes(key)
             if changes[-1:] == before[-1:]:
                 break
         return verdict
 
-    def _history_of(self, key: str, question: Question, changes: Sequence[Change]) -> History:
+    def _records_of(self, key: str, scope: AuditScope, changes: Sequence[Change]) -> AuditRecords:
         """Return the records of a schedule. Entries are read after the row, as they may settle its occurrence."""
         ledger, now = self.ledger, self.store.now()
         present = self.store.get(key)
         oldest = next(ledger.rows(LedgerFilter(key)), None)
-        found = [ledger.row_before(key, question.since, version) for version in versions_at(changes, question.since)]
+        found = [ledger.row_before(key, scope.since, version) for version in versions_at(changes, scope.since)]
         before = sorted((row for row in found if row is not None), key=lambda row: (row.scheduled_time, row.fence))
-        return History(
+        return AuditRecords(
             key=key,
             changes=changes,
-            rows=chain(before, ledger.rows(LedgerFilter(key, since=question.since, until=question.until))),
+            rows=chain(before, ledger.rows(LedgerFilter(key, since=scope.since, until=scope.until))),
             oldest=oldest,
             present=present,
             now=now,
@@ -224,7 +224,7 @@ class ScheduleCollection(PolledTable):
 
     def submit_to(self, queue: TaskStore) -> None:
         """Make `queue` the target of `Task.finish_by_submitting`."""
-        self._advance.queue = queue
+        self._settlement.queue = queue
 
 
 def open_schedules(

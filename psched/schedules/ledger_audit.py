@@ -44,11 +44,11 @@ _CHANGED = "occurrences were computed by {}, and by {} from"
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class AuditRecords:
     """The records of one schedule: its definitions, its ledger entries and its present row.
 
     `changes` by version, the oldest first. `rows`: a stream, in the order of occurrences and fences: first the last
-    entry before the question's span by each of `versions_at`, which may cover the beginning of the span, then the
+    entry before the scope's span by each of `versions_at`, which may cover the beginning of the span, then the
     entries in the span. `oldest`: the first entry that is still kept. `present`: the schedule's row as read before
     `rows`, None if it was deleted. `now`: the database's clock before that read. Entries settled before `kept_since`
     may have been deleted. `reckoning`: of this process, also used for definitions that recorded none.
@@ -86,7 +86,7 @@ class History:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class AuditScope:
     """The occurrences to audit, both ends included.
 
     `late`: the most seconds by which a run may begin late, None for no bound. `grace`: the seconds for which a due
@@ -99,16 +99,16 @@ class Question:
     grace: float = GRACE
 
 
-def audit(history: History, question: Question) -> Verdict:
-    """Compare the occurrences that should have run with the ledger. Reads `history.rows` once."""
-    verdict = Verdict(history.key, known=bool(history.changes) or history.present is not None)
-    definitions = _definitions(history, question, verdict)
+def audit(records: AuditRecords, scope: AuditScope) -> Verdict:
+    """Compare the occurrences that should have run with the ledger. Reads `records.rows` once."""
+    verdict = Verdict(records.key, known=bool(records.changes) or records.present is not None)
+    definitions = _definitions(records, scope, verdict)
     by_version = {definition.change.version: definition for definition in definitions}
-    repeats, overlaps = _Repeats(history.changes), _Overlaps()
+    repeats, overlaps = _Repeats(records.changes), _Overlaps()
     reckoning: str | None = None
-    for row in history.rows:
+    for row in records.rows:
         time = row.scheduled_time
-        is_asked_about = question.since <= time <= question.until
+        is_asked_about = scope.since <= time <= scope.until
         if reckoning not in (None, row.reckoning) and len(verdict.notes) < _MAX_NOTES:
             verdict.notes.append((_CHANGED.format(reckoning, row.reckoning), time))
         reckoning = row.reckoning
@@ -125,8 +125,8 @@ def audit(history: History, question: Question) -> Verdict:
             verdict.add_violation(Kind.EXTRA, time, "no definition on record asks for it")
     for definition in definitions:
         definition.end()
-    if reckoning not in (None, history.reckoning):
-        verdict.notes.append((_CHANGED.format(reckoning, history.reckoning), history.now))
+    if reckoning not in (None, records.reckoning):
+        verdict.notes.append((_CHANGED.format(reckoning, records.reckoning), records.now))
     verdict.violations.sort(key=lambda found: found.time)
     return verdict
 
@@ -139,11 +139,11 @@ def versions_at(changes: Sequence[Change], time: int) -> Iterator[int]:
             yield change.version
 
 
-def _definitions(history: History, question: Question, verdict: Verdict) -> list[_Definition]:
+def _definitions(records: AuditRecords, scope: AuditScope, verdict: Verdict) -> list[_Definition]:
     """Return the definitions, the oldest first. Report the occurrences before all of them as unknown."""
-    changes, present = list(history.changes), history.present
+    changes, present = list(records.changes), records.present
     if present is not None and (not changes or changes[-1].action == DELETE):
-        changes.append(_unrecorded_definition(present.regular(), history.now, changes))
+        changes.append(_unrecorded_definition(present.regular(), records.now, changes))
     found: list[_Definition] = []
     before: Change | None = None
     earliest = math.inf  # a worker may have acquired the first run by an earlier definition with a shorter delay
@@ -155,10 +155,10 @@ def _definitions(history: History, question: Question, verdict: Verdict) -> list
         elif change.first != before.first:
             earliest = change.first + before.rule.delay
         earliest = min(change.first + change.rule.delay, change.due, earliest)
-        found.append(_Definition(history, question, verdict, change, following, earliest))
+        found.append(_Definition(records, scope, verdict, change, following, earliest))
         before = change
     if found and found[0].change.action != ADD:
-        _report_unknown_beginning(found[0].change, question, verdict)
+        _report_unknown_beginning(found[0].change, scope, verdict)
     return found
 
 
@@ -180,12 +180,12 @@ def _unrecorded_definition(present: ScheduleRow, now: float, changes: Sequence[C
     )
 
 
-def _report_unknown_beginning(change: Change, question: Question, verdict: Verdict) -> None:
+def _report_unknown_beginning(change: Change, scope: AuditScope, verdict: Verdict) -> None:
     begin = change.first if change.pending is None else min(change.first, change.pending)
-    if question.since < begin:
+    if scope.since < begin:
         older = "the schedule is older than its ledger" if change.action == UPGRADE else "it was deleted since"
-        end = min(begin - 1, question.until)
-        verdict.add_violation(Kind.UNKNOWN, question.since, f"nothing is on record before: {older}", end, 0)
+        end = min(begin - 1, scope.until)
+        verdict.add_violation(Kind.UNKNOWN, scope.since, f"nothing is on record before: {older}", end, 0)
 
 
 @dataclass(slots=True)
@@ -196,8 +196,8 @@ class _Definition:
     run may begin. `due`: the next occurrence without an entry yet.
     """
 
-    history: History
-    question: Question
+    records: AuditRecords
+    scope: AuditScope
     verdict: Verdict
     change: Change
     following: Change | None
@@ -207,7 +207,7 @@ class _Definition:
 
     def __post_init__(self) -> None:
         """Report the occurrences of a rule that is invalid by now as unknown, as they cannot be computed."""
-        change, since, until = self.change, self.question.since, self.question.until
+        change, since, until = self.change, self.scope.since, self.scope.until
         self.dialect = self._dialect_of(change.reckoning)
         self.due = float(change.first) if change.first >= since else self._next(since - 1)
         begin = max(change.first, since)
@@ -219,8 +219,8 @@ class _Definition:
 
     def compare(self, row: LedgerRow, is_repeated: bool) -> None:
         """Compare the next entry. `is_repeated`: an earlier entry has settled its occurrence."""
-        since, time = self.question.since, row.scheduled_time
-        if row.end < since or time > self.question.until:
+        since, time = self.scope.since, row.scheduled_time
+        if row.end < since or time > self.scope.until:
             return
         if row.extra:
             if not is_repeated:
@@ -245,9 +245,9 @@ class _Definition:
             self._end_at_present()
             return
         if following.pending is not None:
-            self._report_missing_until(min(following.pending, self.question.until + 1))
+            self._report_missing_until(min(following.pending, self.scope.until + 1))
         if following.action == DELETE or following.pending is None:
-            end = self._end_of_due(following.at - self.question.grace)
+            end = self._end_of_due(following.at - self.scope.grace)
             self._report_missing_until(end, Why("it was due, and not finished, when the schedule was deleted"))
         else:
             # Occurrences that were due and that the change has moved past are skipped by it.
@@ -255,25 +255,25 @@ class _Definition:
 
     def _end_at_present(self) -> None:
         """Judge the occurrences that are due now by the schedule's present row, if there is one."""
-        row, now = self.history.present, self.history.now
-        end, fresh = self._end_of_due(now), self._end_of_due(now - self.question.grace)
+        row, now = self.records.present, self.records.now
+        end, fresh = self._end_of_due(now), self._end_of_due(now - self.scope.grace)
         if row is None:
             self._report_missing_until(fresh, Why("nothing is on record of it, and the schedule is gone"))
             return
         present = row.regular()
-        self._report_missing_until(min(present.next_time, self.question.until + 1))
+        self._report_missing_until(min(present.next_time, self.scope.until + 1))
         for begin, until in self._pauses_of(row):
             self._report_waiting(row, min(begin, end), fresh)
             self.verdict.skip(PAUSED, self._count_until(min(until, end)))
         self._report_waiting(row, end, fresh)
-        if row.paused and self.question.since <= present.next_time <= self.question.until:
+        if row.paused and self.scope.since <= present.next_time <= self.scope.until:
             self.verdict.notes.append(("it is paused, and skips its occurrences from", present.next_time))
 
     def _report_waiting(self, row: ScheduleRow, end: float, fresh: float) -> None:
         """Judge due occurrences without an entry before `end`. Those from `fresh` on may still wait for a worker."""
         if self.due >= end:
             return
-        present, state = row.regular(), _state_of_run(row, self.history.now)
+        present, state = row.regular(), _state_of_run(row, self.records.now)
         if not self._is_first_run_later(present):
             if present.next_time == self.due and not row.is_extra and state is not None:
                 self._report_next(row, state, fresh)
@@ -288,7 +288,7 @@ class _Definition:
 
     def _report_next(self, row: ScheduleRow, state: Why, fresh: float) -> None:
         """Judge the row's occurrence, which is leased, was retried or cannot be run."""
-        end, is_leased = row.next_time + 1, row.next_run_time > self.history.now
+        end, is_leased = row.next_time + 1, row.next_run_time > self.records.now
         why = replace(state, what=f"it {state.what}")
         if row.status == RUNNING and is_leased:
             self.verdict.running += self._count_until(end)
@@ -300,7 +300,7 @@ class _Definition:
     def _is_first_run_later(self, row: ScheduleRow) -> bool:
         """Return whether the definition itself delays its first run (`--at`)."""
         change = self.change
-        at = change.first == row.next_time and change.due == row.next_run_time > self.history.now
+        at = change.first == row.next_time and change.due == row.next_run_time > self.records.now
         return at and row.status != RUNNING and not row.attempts and not row.paused
 
     def _pauses_of(self, row: ScheduleRow) -> Iterator[tuple[float, float]]:
@@ -313,11 +313,11 @@ class _Definition:
 
     def _end_of_due(self, time: float) -> float:
         """Return the end (not included) of the audited occurrences that were due at `time`."""
-        return min(self.question.until, math.floor(time - self.change.rule.delay)) + 1
+        return min(self.scope.until, math.floor(time - self.change.rule.delay)) + 1
 
     def _report_missing_until(self, end: float, why: Why = _NOTHING_KNOWN) -> None:
         """Report the expected occurrences before `end` as missing (as unknown before the oldest kept entry)."""
-        known, is_empty = self.history.known_from, self.history.oldest is None
+        known, is_empty = self.records.known_from, self.records.oldest is None
         gone = "the ledger is not kept for so long" if is_empty else "its ledger entry was deleted since"
         self._report_until(min(end, known), Kind.UNKNOWN, Why(gone))
         self._report_until(end, Kind.MISSING, why)
@@ -343,7 +343,7 @@ class _Definition:
     def _count_extra(self, row: LedgerRow) -> None:
         """Count an extra run, if the ledger has the run-now that asked for it."""
         since, until = row.scheduled_time - MOST_SECONDS_AHEAD, row.scheduled_time + _RUN_NOW_TOLERANCE
-        changes = [change for change in self.history.changes if change.version <= row.version]
+        changes = [change for change in self.records.changes if change.version <= row.version]
         if any(change.action == RUN_NOW and since <= change.at <= until for change in changes):
             if row.outcome != FAILED:
                 self.verdict.extra_runs += 1
@@ -365,7 +365,7 @@ class _Definition:
                 self._check_begin(row, row.started)
 
     def _count_skipped(self, row: LedgerRow) -> None:
-        begin, end = max(row.scheduled_time, self.question.since), min(row.end, self.question.until)
+        begin, end = max(row.scheduled_time, self.scope.since), min(row.end, self.scope.until)
         rule = self.change.rule
         try:
             count = cron.count(rule.cron, begin - 1, end, rule.timezone, self.dialect)
@@ -396,12 +396,12 @@ class _Definition:
             return None if is_late else f"skipped as {reason}, but it was in time: {terms}"
         if reason == PAUSED:
             begin, end = row.scheduled_time + delay, row.end + delay
-            in_pause = any(since <= begin and end < until for since, until in self.history.pauses)
+            in_pause = any(since <= begin and end < until for since, until in self.records.pauses)
             return None if in_pause else f"skipped as {reason}, but the schedule was not paused then"
         return f"skipped for no reason that a policy or a pause gives: {reason}"
 
     def _check_begin(self, row: LedgerRow, started: float) -> None:
-        """Report a run that began before its time, or later than the question allows."""
+        """Report a run that began before its time, or later than the scope allows."""
         time, change = row.scheduled_time, self.change
         earliest = latest = time + change.rule.delay
         if time == change.first:
@@ -410,14 +410,14 @@ class _Definition:
         if started < earliest - _BEGIN_TOLERANCE and row.detail != RUN_NOW:
             self.verdict.add_violation(Kind.EARLY, time, f"it began {earliest - started:.3f} s before its time")
         late = started - latest
-        if self.question.late is not None and late > self.question.late:
+        if self.scope.late is not None and late > self.scope.late:
             self.verdict.add_violation(
                 Kind.LATE, time, f"it began {late:.3f} s after its time, at attempt {row.attempts}"
             )
 
     def _dialect_of(self, reckoning: str | None) -> str:
         """Return the recorded cron dialect, or the present dialect where none was recorded."""
-        known = [(found or "").partition(" ")[0] for found in (reckoning, self.history.reckoning)]
+        known = [(found or "").partition(" ")[0] for found in (reckoning, self.records.reckoning)]
         return next((name for name in known if name in cron.DIALECTS), cron.DIALECTS[0])
 
     def _next(self, after: float, dialect: str | None = None) -> float:

@@ -15,7 +15,7 @@ from psched.clock import Clock, boottime
 from psched.errors import ConfigError, NotSupportedError, ScheduleError
 from psched.model import NEVER, Claim, NewTask, Policy, Row, ScheduleRow
 from psched.schedules.validation import check_delay
-from psched.settlement import Completion
+from psched.settlement import Settlement
 from psched.store import ScheduleStore, TaskStore
 from psched.store.ledger import ENQUEUED, FAILED, FINISHED, PAUSED, RUN_NOW, SKIPPED, Entry, OnCommit, Step
 
@@ -37,7 +37,7 @@ _COUNTED = 1000
 """The most skipped occurrences that are counted for one ledger entry; a larger number is recorded as unknown."""
 
 
-class Advance(Completion):
+class ScheduleSettlement(Settlement):
     """Advances a schedule to the first match strictly after the occurrence that was run."""
 
     store: ScheduleStore
@@ -125,7 +125,7 @@ class Advance(Completion):
         if self.is_paused(row):
             self.store.park(claim.lease, NEVER, until)
             return True
-        entry = passed_over(row, now, self._dialect)
+        entry = skip_entry(row, now, self._dialect)
         if entry is None:
             return False
         step = self._step(claim, entry)
@@ -207,7 +207,7 @@ def rule_problem(row: Row, dialect: str) -> str | None:
     return None
 
 
-def passed_over(row: ScheduleRow, now: float, dialect: str) -> Entry | None:
+def skip_entry(row: ScheduleRow, now: float, dialect: str) -> Entry | None:
     """Return the entry of the occurrences to skip at `now`, or None if the next occurrence is to run.
 
     The entry covers the occurrences from `row.next_time` to `last`. A run that `run_now` asked for is never skipped,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from psched import cron
 from psched.errors import ConfigError, ScheduleError
 from psched.model import NEVER, Rule, ScheduleRow
-from psched.schedules.settlement import passed_over
+from psched.schedules.settlement import skip_entry
 from psched.schedules.validation import first_match
 from psched.store.ledger import PAUSED, Entry
 
@@ -74,7 +74,7 @@ def resumed(row: ScheduleRow, now: float, dialect: str) -> tuple[ScheduleRow, En
         return row, None
     if row.is_extra or row.is_asked_for or not row.settled:
         return replace(row, next_run_time=now), None
-    entry = passed_over(row, now, dialect)
+    entry = skip_entry(row, now, dialect)
     if entry is None or entry.detail != PAUSED:
         return replace(row, next_run_time=row.next_time + row.rule.delay), None
     last = row.next_time if entry.last is None else entry.last

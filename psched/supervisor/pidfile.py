@@ -26,7 +26,7 @@ from pathlib import Path
 
 import psutil
 
-from psched.clock import attempts
+from psched.clock import wait_steps
 
 _MODE = 0o640  # a user who can open the file can lock it, and so pass for the daemon
 _PATIENCE = 1.0
@@ -122,7 +122,7 @@ def read_running(path: Path) -> int | None:
 def read_report(path: Path) -> tuple[int | None, str]:
     """Return the process id as `read_running`, and the report. Raises PidFileError."""
     with suppress(_EndedError), _locked_by_other(path) as descriptor:
-        for _ in attempts(_PATIENCE, _PAUSE):
+        for _ in wait_steps(_PATIENCE, _PAUSE):
             with _checked_daemon(path, descriptor) as (pid, _):
                 first, second = _lines(descriptor), _lines(descriptor)
             if first == second and _parse_pid(first[0]) == pid:  # else it is being written
@@ -183,7 +183,7 @@ def _explained(path: Path, error: OSError) -> PidFileError:
 
 def _lock(descriptor: int, operation: int, patience: float) -> bool:
     """Try until `patience` seconds are over: `read_running` of another process holds the lock for an instant."""
-    for _ in attempts(patience, _PAUSE):
+    for _ in wait_steps(patience, _PAUSE):
         with suppress(BlockingIOError):
             fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
             return True
@@ -229,7 +229,7 @@ def _parse_pid(line: str) -> int | None:
 def _await_pid(path: Path, descriptor: int) -> int:
     """Read the pid; its writer may be between locking and writing, or ending. Raises PidFileError, _EndedError."""
     text = ""
-    for waited in attempts(_ENDING, _PAUSE):
+    for waited in wait_steps(_ENDING, _PAUSE):
         text = os.pread(descriptor, _LONGEST, 0).decode("ascii", "replace").partition("\n")[0].strip()
         if (pid := _parse_pid(text)) is not None:
             return pid
@@ -258,7 +258,7 @@ def _checked_daemon(path: Path, descriptor: int) -> Iterator[tuple[int, int | No
     that of another process, _EndedError when the lock becomes free.
     """
     wrong = ""
-    for _ in attempts(_PATIENCE, _PAUSE):
+    for _ in wait_steps(_PATIENCE, _PAUSE):
         pid = _await_pid(path, descriptor)
         with ExitStack() as stack:
             try:

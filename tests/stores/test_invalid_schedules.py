@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from psched.model import LeaseTimes, Rule
-from psched.schedules.settlement import Advance
+from psched.schedules.settlement import ScheduleSettlement
 from psched.task import finish_many
 from psched.task_source import Source
 from tests.stores.bench import LONG_AGO, Bench, soon
@@ -27,7 +27,7 @@ def test_a_spoilt_column_stops_no_other_schedule(bench: Bench, column: str) -> N
     bench.add(store, "good", due=LONG_AGO + 100, rule=Rule("0 0 1 1 *", "UTC"))
     assert store.next_due() == 0.0
     assert "good" in {row.key for row in store.list()}
-    source = Source(store, Advance(store, "vixie"), LeaseTimes(60, 300, 15))
+    source = Source(store, ScheduleSettlement(store, "vixie"), LeaseTimes(60, 300, 15))
     run = set[str]()
     for _ in range(100):
         tasks = source.poll_multi(50)

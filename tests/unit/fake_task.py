@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from psched.errors import PreemptedError, ScheduleError
 from psched.model import Claim, Lease, LeaseTimes, NewTask, Row, Rule, ScheduleRow
-from psched.settlement import Completion
+from psched.settlement import Settlement
 from psched.store import LeaseStore
 from psched.task import Task
 
@@ -25,7 +25,7 @@ class Store:
         return list(leases)
 
 
-class Ledger(Completion):
+class Ledger(Settlement):
     """Where the tasks it hands out are settled. `entries` holds a tuple for each settling, in order."""
 
     keeps_data = True

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from psched import cron
 from psched.model import Policy, Rule, ScheduleRow
 from psched.schedules.audit_result import Verdict
-from psched.schedules.ledger_audit import GRACE, History, Question, audit, versions_at
+from psched.schedules.ledger_audit import GRACE, AuditRecords, AuditScope, audit, versions_at
 from psched.schedules.transitions import moved, with_regular
 from psched.schedules.validation import first_match
 from psched.store.ledger import ADD, DELETE, MODIFY, RUN_NOW, Change, LedgerRow
@@ -100,8 +100,8 @@ class Past:
         ]
         before.sort(key=lambda row: (row.scheduled_time, row.fence))
         rows = before + [row for row in rows if since <= row.scheduled_time <= until]
-        history = History("key", self.changes, iter(rows), oldest, self.row, self.now, reckoning=NOW_DIALECT)
-        return audit(history, Question(since, until, late, GRACE if late is None else late))
+        history = AuditRecords("key", self.changes, iter(rows), oldest, self.row, self.now, reckoning=NOW_DIALECT)
+        return audit(history, AuditScope(since, until, late, GRACE if late is None else late))
 
     @property
     def there(self) -> ScheduleRow:

@@ -17,7 +17,7 @@ from psched.execution.poller import PollTimer, SectionPoller
 from psched.execution.stop_event import StopEvent
 from psched.model import Claim, LeaseTimes, NewTask
 from psched.process.child_protocol import RunningTable
-from psched.queue.settlement import Retire
+from psched.queue.settlement import TaskSettlement
 from psched.store import StoreSettings, TaskStore
 from psched.task_source import Source
 from tests.stores.queue.bench import keys_in
@@ -33,7 +33,7 @@ class AwayError(OperationalError):
         self.connection_invalidated = True
 
 
-class Counting(Retire):
+class Counting(TaskSettlement):
     """Counts in how large parts runs are finished; does `before` each, which may raise."""
 
     def __init__(self, store: TaskStore) -> None:
@@ -65,7 +65,7 @@ class Child:
         self.poller = SectionPoller(
             "queue", self.source, Application((self.app,)), BatchSizer(10), PollTimer(1.0), None, 3.0
         )
-        self.poller.settlement._clock = self.clock
+        self.poller.settlement_buffer._clock = self.clock
         self.stopping = StopEvent()
         self.running_table = RunningTable(1)
         runs = ActiveRuns(self.running_table)
@@ -78,7 +78,7 @@ class Child:
     def poll(self) -> None:
         """Run what is due, and settle it."""
         self.runner._run_batches(self.poller, self.poller.poll())
-        self.poller.settlement.flush()
+        self.poller.settlement_buffer.flush()
 
     def clock(self) -> float:
         return self.time

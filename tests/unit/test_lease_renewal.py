@@ -21,7 +21,7 @@ from psched.execution.stop_event import StopEvent
 from psched.model import LeaseTimes, Rule
 from psched.process.child_protocol import RunningTable
 from psched.process.poll_election import SoleMember
-from psched.schedules.settlement import Advance
+from psched.schedules.settlement import ScheduleSettlement
 from psched.store import ScheduleStore, StoreSettings
 from psched.task import Task
 from psched.task_source import Source
@@ -80,7 +80,7 @@ class Child:
     def __init__(self, store: ScheduleStore, task_timeout: float | None = None) -> None:
         self.store = store
         self.clock = Hands()
-        self.source = Source(store, Advance(store, "vixie"), LeaseTimes(ALIVE, 300, SHORT), self.clock)
+        self.source = Source(store, ScheduleSettlement(store, "vixie"), LeaseTimes(ALIVE, 300, SHORT), self.clock)
         self.runs = ActiveRuns(RunningTable(1))
         self.poller = SectionPoller(
             "schedules", self.source, Application(()), BatchSizer(3), PollTimer(1.0), task_timeout, MARGIN
@@ -150,7 +150,7 @@ def test_what_cannot_be_renewed_is_tried_again_soon_whatever_else_is_renewed_unt
     child: Child, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, ended: bool
 ) -> None:
     store = copy(child.store)
-    away = Source(store, Advance(store, "vixie"), LeaseTimes(ALIVE, 300, SHORT), child.clock)
+    away = Source(store, ScheduleSettlement(store, "vixie"), LeaseTimes(ALIVE, 300, SHORT), child.clock)
     lease_renewer = LeaseRenewer([away, child.source], [child.runner], interval=2.0, clock=child.clock)
     tasks = [*away.poll_multi(1), *child.source.poll_multi(1)]
     assert all(task.begin() for task in tasks)

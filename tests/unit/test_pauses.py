@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from psched import cron
 from psched.errors import ScheduleError
 from psched.model import NEVER, Rule, ScheduleRow
-from psched.schedules.settlement import passed_over
+from psched.schedules.settlement import skip_entry
 from psched.schedules.transitions import MOST_PAUSES, paused, resumed, run_now
 
 DIALECT = "vixie"
@@ -77,7 +77,7 @@ class Simulation:
             if row.paused and (row.extra_waits or not row.is_asked_for):
                 self.row = replace(row, next_run_time=NEVER)
                 continue
-            entry = passed_over(row, self.now, DIALECT)
+            entry = skip_entry(row, self.now, DIALECT)
             if entry is None:
                 assert self.may_run or self.paused_from is None
                 self.row = replace(row, status="running", settled=False, attempts=row.attempts + 1)
@@ -145,7 +145,7 @@ def test_a_run_now_before_a_pause_is_due_when_the_pause_ends() -> None:
     assert row.next_run_time == NEVER
     row, entry = resumed(row, 90, DIALECT)
     assert (row.next_time, row.next_run_time, entry) == (60, 90, None)
-    assert passed_over(row, 90, DIALECT) is None
+    assert skip_entry(row, 90, DIALECT) is None
 
 
 def after(row: ScheduleRow, *pauses: tuple[float, float]) -> ScheduleRow:

@@ -13,7 +13,7 @@ from psched.errors import NotSupportedError, ScheduleError
 from psched.model import LeaseTimes, Policy, Rule, ScheduleRow
 from psched.schedules.audit_result import Verdict
 from psched.schedules.collection import Defaults, ScheduleCollection
-from psched.schedules.settlement import passed_over
+from psched.schedules.settlement import skip_entry
 from psched.store import StoreSettings
 from psched.store.ledger import LedgerRow
 
@@ -74,8 +74,8 @@ def test_only_the_latest_due_occurrence_runs(schedules: ScheduleCollection) -> N
 def test_no_occurrence_more_than_a_minute_late_runs() -> None:
     rule = Rule("0 * * * *", "UTC", 5)
     row = ScheduleRow("a", "t", {}, "running", 1, rule=rule, next_time=0, next_run_time=0, policy=Policy("none"))
-    assert passed_over(row, 65, "vixie") is None
-    late = passed_over(row, 65.1, "vixie")
+    assert skip_entry(row, 65, "vixie") is None
+    late = skip_entry(row, 65.1, "vixie")
     assert late is not None
     assert (late.detail, late.last, late.count) == ("late", None, 1)
 
@@ -93,7 +93,7 @@ def test_an_occurrence_that_would_begin_too_late_is_skipped(schedules: ScheduleC
 def test_an_occurrence_begun_in_time_is_retried_however_late() -> None:
     rule, policy = Rule("0 * * * *", "UTC"), Policy("all", 1)
     row = ScheduleRow("a", "t", {}, "running", 2, rule=rule, next_time=0, next_run_time=0, policy=policy)
-    assert passed_over(row, 1e6, "vixie") is None
+    assert skip_entry(row, 1e6, "vixie") is None
 
 
 def test_a_year_of_seconds_is_skipped_at_once(schedules: ScheduleCollection) -> None:
@@ -127,7 +127,7 @@ def test_a_year_of_seconds_is_skipped_at_once(schedules: ScheduleCollection) -> 
 def test_which_occurrences_are_skipped(policy: Policy, now: float, expected: Any) -> None:
     rule = Rule("* * * * *", "UTC", 2)
     row = ScheduleRow("a", "t", {}, "running", 1, rule=rule, next_time=0, next_run_time=0, policy=policy)
-    found = passed_over(row, now, "vixie")
+    found = skip_entry(row, now, "vixie")
     assert (None if found is None else (found.detail, found.last, found.count)) == expected
 
 

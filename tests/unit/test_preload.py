@@ -18,6 +18,6 @@ def test_no_store_that_was_opened_to_preload_it_is_left_for_children(
 ) -> None:
     monkeypatch.setattr(gc, "freeze", lambda: None)
     monkeypatch.setattr(sys, "path_importer_cache", {})
-    before = set(forks._shared.copy())
+    before = set(forks._fork_aware.copy())
     preload(from_mapping({"type": "rdb", "url": f"sqlite:///{tmp_path}/none.db", "schedules": {}, "queue": {}}))
-    assert set(forks._shared.copy()) <= before
+    assert set(forks._fork_aware.copy()) <= before

@@ -18,7 +18,7 @@ from psched.errors import (
 )
 from psched.model import NewTask
 from psched.queue.queue import Queue
-from psched.queue.settlement import Retire
+from psched.queue.settlement import TaskSettlement
 from psched.store import StoreSettings
 from psched.task import Task
 from tests.unit.fake_task import Ledger
@@ -174,6 +174,6 @@ def test_retired_tasks_are_deleted_some_hundreds_at_a_time(queue: Queue, monkeyp
         return asked[-1][1]
 
     monkeypatch.setattr(queue.store, "purge", noted)
-    retire = Retire(queue.store, 0, None)
-    assert [retire.maintain(), retire.maintain(), retire.maintain()] == [True, True, False]
+    settlement = TaskSettlement(queue.store, 0, None)
+    assert [settlement.maintain(), settlement.maintain(), settlement.maintain()] == [True, True, False]
     assert asked == [(500, 500), (500, 500), (500, 200)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 from psched.backends.common.rows import CLAIMED_OF_SCHEDULE, read_task
-from psched.backends.redis.rows import claimed_schedule, claimed_task, read_row, stored
+from psched.backends.redis.rows import claimed_schedule, claimed_task, read_stored_schedule, stored
 
 _VALUES: dict[str, list[bytes | None]] = {
     "fence": [b"3"],
@@ -36,7 +36,7 @@ def test_a_schedule_is_the_same_leased_as_listed() -> None:
             words = [(name.encode(), value) for name, value in row.items() if value is not None]
             found = [word for pair in (*words, (b"status", b"running"), (b"node", b"me")) for word in pair]
             claim = claimed_schedule("me", 1_000, b"k", [row.get(name) for name in CLAIMED_OF_SCHEDULE[1:]])
-            assert repr(claim.row) == repr(read_row(stored("k", found))), row
+            assert repr(claim.row) == repr(read_stored_schedule(stored("k", found))), row
             assert (claim.lease.key, claim.lease.fence) == ("k", 3)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from redis import exceptions
 
-from psched.backends.redis.client import located, passes
+from psched.backends.redis.client import is_temporary, located
 from psched.errors import ConfigError
 
 
@@ -93,9 +93,9 @@ LASTING = [
 
 @pytest.mark.parametrize("error", PASSING, ids=str)
 def test_errors_that_pass_by_themselves(error: Exception) -> None:
-    assert passes(error)
+    assert is_temporary(error)
 
 
 @pytest.mark.parametrize("error", LASTING, ids=str)
 def test_errors_that_do_not(error: Exception) -> None:
-    assert not passes(error)
+    assert not is_temporary(error)

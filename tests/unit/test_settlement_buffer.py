@@ -96,7 +96,7 @@ def test_slow_settlements_become_fewer_but_nothing_waits_for_longer_than_a_secon
     child.ending.before = takes_long
     child.serve(*(f"takes.{n}" for n in range(10)))
     assert len(child.ending.parts) == 2
-    assert child.poller.settlement._budget.seconds(LONGEST) == 1.0
+    assert child.poller.settlement_buffer._budget.seconds(LONGEST) == 1.0
 
 
 def test_a_run_that_is_over_at_once_costs_no_renewal(child: Child) -> None:
@@ -110,7 +110,7 @@ def test_a_run_that_is_over_at_once_costs_no_renewal(child: Child) -> None:
             child.prefetched_renewer.tick()
             deadlines.extend(held.deadline - child.time for held in child.source.held)
 
-    child.poller.settlement._since = 1e9  # not overdue
+    child.poller.settlement_buffer._since = 1e9  # not overdue
     child.serve("stays.1", "quick.2")
     assert deadlines == [SHORT - 0.5, SHORT - 0.5, ALIVE, SHORT - 1.0]
 
@@ -136,7 +136,7 @@ def test_the_leases_of_what_is_not_settled_yet_are_kept(child: Child) -> None:
 
     @child.app.task("stays")
     def stays(task: Task) -> None:
-        child.poller.settlement._since = child.time + 1e9  # not overdue
+        child.poller.settlement_buffer._since = child.time + 1e9  # not overdue
         child.time += 2
         child.lease_renewer.tick()
         child.prefetched_renewer.tick()

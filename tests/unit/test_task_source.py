@@ -11,7 +11,7 @@ import pytest
 from psched.backends import open_stores
 from psched.errors import OutcomeUnknownError, PreemptedError
 from psched.model import LeaseTimes, Policy, Rule
-from psched.schedules.settlement import Advance
+from psched.schedules.settlement import ScheduleSettlement
 from psched.store import ScheduleStore, StoreSettings
 from psched.task import Task, extend_many
 from psched.task_source import Source
@@ -31,7 +31,7 @@ def store() -> Iterator[ScheduleStore]:
 
 
 def source(store: ScheduleStore, retry_wait: float) -> Source:
-    return Source(store, Advance(store, "vixie"), LeaseTimes(60, retry_wait, 15))
+    return Source(store, ScheduleSettlement(store, "vixie"), LeaseTimes(60, retry_wait, 15))
 
 
 def polled_first(source: Source) -> Task | None:

@@ -11,7 +11,7 @@ from psched.task_source import RunnableFilter
 
 
 class Refusing:
-    """A store that retries nothing together, and a completion that lets every row be tried for ever."""
+    """A store that retries nothing together, and a settlement that lets every row be tried for ever."""
 
     def __init__(self, away: bool) -> None:
         self.away = away

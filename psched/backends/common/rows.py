@@ -481,7 +481,7 @@ def storable(error: str | None) -> str | None:
     return text.encode(errors="replace").decode()
 
 
-def read_row(row: Mapping[Any, Any]) -> LedgerRow:
+def read_ledger_row(row: Mapping[Any, Any]) -> LedgerRow:
     fields = RowReader(row)
     return LedgerRow(
         key=fields.text("key"),

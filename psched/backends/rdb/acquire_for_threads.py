@@ -33,10 +33,10 @@ class CombinedAcquire:
 
     def __init__(self, acquire: Acquire) -> None:
         self._acquire = acquire
-        self.begin_anew()
+        self.reset_after_fork()
         fork_safety.register_for_fork(self)
 
-    def begin_anew(self) -> None:
+    def reset_after_fork(self) -> None:
         """Forget all requests: a process that was forked off has no threads that wait."""
         self._changed = threading.Condition()
         self._requests: dict[AcquireOptions, list[AcquireRequest]] = {}

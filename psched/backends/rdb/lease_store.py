@@ -72,10 +72,10 @@ class RdbLeaseStore(SqlStore):
         self._keeps_failures = settings.keeps_failures
         self._read: Callable[[Mapping[Any, Any]], Any] = lambda row: read(row, settings.max_data_size)
         self._read_claim = partial(read_claim, settings.holder, settings.max_data_size)
-        self.begin_anew()
+        self.reset_after_fork()
         fork_safety.register_for_fork(self)
 
-    def begin_anew(self) -> None:
+    def reset_after_fork(self) -> None:
         """Forget acquires without an answer: those of a parent process are the parent's to undo."""
         self._lock = threading.Lock()
         self._unanswered: dict[int, float] = {}

@@ -29,10 +29,10 @@ class ForeignRows:
         self._rows: OrderedDict[Any, tuple[int, float]] = OrderedDict()
         self._accepts: Accepts | None = None
         self._reported: OrderedDict[Any, str] = OrderedDict()
-        self.begin_anew()
+        self.reset_after_fork()
         fork_safety.register_for_fork(self)
 
-    def begin_anew(self) -> None:
+    def reset_after_fork(self) -> None:
         """In a forked process: make a new lock, since a thread of the parent may hold the old one."""
         self._lock = threading.Lock()
 

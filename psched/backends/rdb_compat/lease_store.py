@@ -96,10 +96,10 @@ class CompatLeaseStore(SqlStore):
         self._occurrence = occurrence
         self._foreign = ForeignRows()
         self._write_statements()
-        self.begin_anew()
+        self.reset_after_fork()
         fork_safety.register_for_fork(self)
 
-    def begin_anew(self) -> None:
+    def reset_after_fork(self) -> None:
         """Forget the parent's extends without an answer."""
         self._lock = threading.Lock()
         self._unanswered: dict[Lease, float] = {}

@@ -46,20 +46,20 @@ DriverError: tuple[type[Exception], ...] = (RedisError, RedisClusterException)
 _REFUSED = (AuthenticationError, AuthorizationError, NoPermissionError)
 _UNANSWERED = (ConnectionError, TimeoutError, RedisClusterException)  # the last may wrap others
 """Errors that leave open whether the server has executed the command."""
-_PASSING = (*_UNANSWERED, ClusterDownError, OutOfMemoryError, ReadOnlyError, TryAgainError)
-_PASSING_WORDS = re.compile(
+_TEMPORARY = (*_UNANSWERED, ClusterDownError, OutOfMemoryError, ReadOnlyError, TryAgainError)
+_TEMPORARY_WORDS = re.compile(
     r"\b(LOADING|READONLY|MASTERDOWN|OOM|CLUSTERDOWN|TRYAGAIN|MISCONF|NOREPLICAS|BUSY|MOVED|ASK)\b"
     r"|max number of clients|maxmemory|read only replica|instance unblocked"
 )
 
 
-def passes(error: Exception) -> bool:
+def is_temporary(error: Exception) -> bool:
     """Return whether `error` is temporary: the server is away, overloaded, full or read-only."""
     if not isinstance(error, DriverError) or is_refused(error):
         return False
     if "Cluster mode is not enabled" in str(error):
         return False
-    return isinstance(error, _PASSING) or _PASSING_WORDS.search(str(error)) is not None
+    return isinstance(error, _TEMPORARY) or _TEMPORARY_WORDS.search(str(error)) is not None
 
 
 def is_refused(error: BaseException) -> bool:
@@ -176,8 +176,8 @@ class RedisServer:
             try:
                 return work(uncertain)
             except DriverError as error:
-                pause = retries.pause(Fault.LOST if passes(error) else None, is_refused(error))
-                if passes(error):
+                pause = retries.pause(Fault.LOST if is_temporary(error) else None, is_refused(error))
+                if is_temporary(error):
                     self._drop_idle()
                 if pause is None:
                     raise
@@ -210,7 +210,7 @@ class RedisServer:
         pool = self.node(key).connection_pool
         return pool.connection_class(**pool.connection_kwargs)
 
-    def begin_anew(self) -> None:
+    def reset_after_fork(self) -> None:
         """Forget the parent's client and its locks. Called in a child after a fork."""
         self._parents.append(self._client)
         self._client = None
@@ -274,7 +274,7 @@ def _is_cluster(client: Redis) -> bool:
     try:
         found: Any = client.info("cluster")
     except ResponseError as error:
-        if passes(error):
+        if is_temporary(error):
             raise
         return False  # the user may not ask
     return bool(found.get("cluster_enabled"))

@@ -18,7 +18,7 @@ from psched.backends.common.retries import sent_within
 from psched.backends.common.rows import BATCH, storable
 from psched.backends.redis import scripts
 from psched.backends.redis.alerts import RedisFailures
-from psched.backends.redis.client import Argument, RedisServer, T, is_refused, passes
+from psched.backends.redis.client import Argument, RedisServer, T, is_refused, is_temporary
 from psched.backends.redis.node_registry import RedisNodes
 from psched.backends.redis.rows import stored
 from psched.backends.redis.table_checks import Table
@@ -80,7 +80,7 @@ class RedisLeaseStore(LeaseStore):
         return is_refused(error)
 
     def is_unavailable(self, error: Exception) -> bool:
-        return passes(error)
+        return is_temporary(error)
 
     def _acquire(self, limit: int, options: AcquireOptions) -> list[Claim]:
         """Lease up to `limit` due rows. Each attempt writes a number of its own into them.
@@ -313,10 +313,10 @@ class AcquireNumbers:
     """
 
     def __init__(self) -> None:
-        self.begin_anew()
+        self.reset_after_fork()
         forks.register_for_fork(self)
 
-    def begin_anew(self) -> None:
+    def reset_after_fork(self) -> None:
         """Start at a random number, also in a child after a fork: the parent continues with its own numbers."""
         self._lock = threading.Lock()
         self._last = secrets.randbits(48)  # Lua compares numbers up to 2 to the 53rd

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from psched.backends.common.rows import milliseconds, read_change, read_row
+from psched.backends.common.rows import milliseconds, read_change, read_ledger_row
 from psched.store.ledger import Change, LedgerFilter, LedgerRow
 
 _PAGE = 500
@@ -29,17 +29,17 @@ class RedisLedger:
         if wanted.key is not None:
             found = self._by_score("entries", wanted.key, _bound(wanted.since, "-inf"), _bound(wanted.until, "+inf"))
             entries = (_entry(wanted.key, entry) for _, entry in found)
-            return (read_row(entry) for entry in entries if entry["trouble"] or not wanted.failed)
+            return (read_ledger_row(entry) for entry in entries if entry["trouble"] or not wanted.failed)
         begin, end = _bound(wanted.since, "-inf", "000"), _bound(wanted.until, "+inf", "999")  # microseconds
         kinds = [
             self._by_score("settled_entries", trouble, begin, end) for trouble in ((1,) if wanted.failed else (0, 1))
         ]
         settled = heapq.merge(*kinds, key=lambda row: (int(row[0]), row[1]))
-        return (read_row(_entry(key.decode(errors="replace"), entry)) for _, _, key, entry in settled if entry)
+        return (read_ledger_row(_entry(key.decode(errors="replace"), entry)) for _, _, key, entry in settled if entry)
 
     def row_before(self, key: str, time: int, version: int) -> LedgerRow | None:
         found = self._run("entry_before", key, milliseconds(time), version)
-        return None if found is None else read_row(_entry(key, found))
+        return None if found is None else read_ledger_row(_entry(key, found))
 
     def changes(self, key: str) -> list[Change]:
         return [read_change(_object(change) | {"key": key}) for change in self._run("changes", key)]

@@ -55,7 +55,7 @@ def _text(value: bytes) -> str | bytes:
         return value
 
 
-def read_row(row: dict[str, Any], max_data_size: int = MAX_DATA_SIZE) -> ScheduleRow:
+def read_stored_schedule(row: dict[str, Any], max_data_size: int = MAX_DATA_SIZE) -> ScheduleRow:
     """Return a stored schedule. An invalid field becomes its `problem`.
 
     A row that another program has created may have neither `catch_up` nor `version`.

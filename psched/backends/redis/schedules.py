@@ -21,7 +21,7 @@ from psched.backends.redis.alerts import NO_FAILURE, RedisOverdueAlerts, failure
 from psched.backends.redis.client import Argument, RedisServer
 from psched.backends.redis.lease_store import Answer, RedisLeaseStore, SubmitOnAdvance, new_number, parts, refused
 from psched.backends.redis.ledger import RedisLedger
-from psched.backends.redis.rows import claimed_schedule, entry_arguments, read_row, stored
+from psched.backends.redis.rows import claimed_schedule, entry_arguments, read_stored_schedule, stored
 from psched.backends.redis.table_checks import Table
 from psched.errors import IdempotentNotFoundError, ScheduleError
 from psched.model import Lease, ScheduleRow
@@ -72,7 +72,7 @@ class RedisScheduleStore(RedisLeaseStore, ScheduleStore):
         return None if row is None else self._read_row(row)
 
     def _read_row(self, row: dict[str, Any]) -> ScheduleRow:
-        return read_row(row, self.max_data_size)
+        return read_stored_schedule(row, self.max_data_size)
 
     def list(self) -> Iterator[ScheduleRow]:
         after: tuple[Argument, Argument] = ("", "")
@@ -88,7 +88,7 @@ class RedisScheduleStore(RedisLeaseStore, ScheduleStore):
 
     def _late(self, kind: str, age: float, limit: int) -> builtins.list[ScheduleRow]:
         found = self._run("late", kind, milliseconds(age), limit)
-        return [read_row(stored(key, row) | {"data": "{}"}) for key, row in found]
+        return [read_stored_schedule(stored(key, row) | {"data": "{}"}) for key, row in found]
 
     def modify(self, seen: ScheduleRow, wanted: ScheduleRow, action: str = MODIFY, entry: Entry | None = None) -> bool:
         changes = changed_columns(seen, wanted, self.max_data_size)

@@ -10,7 +10,7 @@ from redis.exceptions import ResponseError
 
 from psched.backends.common.table_names import checked_name, unwritable
 from psched.backends.redis import scripts
-from psched.backends.redis.client import RedisServer, passes
+from psched.backends.redis.client import RedisServer, is_temporary
 from psched.errors import ConfigError
 from psched.store import Finding
 
@@ -139,7 +139,7 @@ class Table:
         try:
             return question(self._server.node(self.meta))
         except ResponseError as error:
-            if passes(error):
+            if is_temporary(error):
                 raise
             return otherwise
 

@@ -290,7 +290,7 @@ class Database:
         if not self.dialect.ephemeral:
             self._pool.close_idle()
 
-    def begin_anew(self) -> None:
+    def reset_after_fork(self) -> None:
         """In a forked process: leave the connections to the parent. An in-memory database was copied.
 
         A new engine is needed, as a thread of the parent may have held a lock of the old one. SQLAlchemy closes

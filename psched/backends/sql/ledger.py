@@ -19,7 +19,7 @@ from psched.backends.common.rows import (
     ledger_columns,
     milliseconds,
     read_change,
-    read_row,
+    read_ledger_row,
 )
 from psched.backends.common.table_names import checked_name
 from psched.backends.sql.compiled_statements import (
@@ -160,18 +160,18 @@ class SqlLedger:
             conditions = [c.key == wanted.key, *_between(c.scheduled_time, wanted)]
             if wanted.failed:
                 conditions.append(c.trouble == 1)
-            return map(read_row, self._pages((c.scheduled_time, c.fence), conditions))
+            return map(read_ledger_row, self._pages((c.scheduled_time, c.fence), conditions))
         order = (c.ended, c.key, c.scheduled_time, c.fence)
         kinds = [
             self._pages(order, [c.trouble == trouble, *_between(c.ended, wanted)])
             for trouble in ((1,) if wanted.failed else (0, 1))
         ]
-        return map(read_row, heapq.merge(*kinds, key=itemgetter(*(column.name for column in order))))
+        return map(read_ledger_row, heapq.merge(*kinds, key=itemgetter(*(column.name for column in order))))
 
     def row_before(self, key: str, time: int, version: int) -> LedgerRow | None:
         values = {"of_key": key, "before": milliseconds(time), "by_version": version}
         found = self._database.rows(self._before, values)
-        return read_row(found[0]) if found else None
+        return read_ledger_row(found[0]) if found else None
 
     def changes(self, key: str) -> list[Change]:
         return [read_change(row) for row in self._database.rows(self._of_key, {"of_key": key})]

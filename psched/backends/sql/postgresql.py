@@ -148,8 +148,8 @@ class PostgreSQLDialect(Dialect):
         """Return the fault of `error`. Errors of connecting, such as a refused connection, have no SQLSTATE."""
         state = self.code(error.orig)
         if state is None:
-            passes = isinstance(error, OperationalError) and not _is_turned_away(error)
-            return Fault.LOST if passes else None
+            is_temporary = isinstance(error, OperationalError) and not _is_turned_away(error)
+            return Fault.LOST if is_temporary else None
         return Fault.LOST if state[:2] in ("08", "53") else super().fault(error)
 
     def is_refused(self, error: BaseException) -> bool:

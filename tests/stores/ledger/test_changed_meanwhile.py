@@ -12,7 +12,7 @@ import pytest
 from psched.backoff import Backoff
 from psched.model import Claim, LeaseTimes, Retry
 from psched.schedules.collection import Defaults, ScheduleCollection
-from psched.schedules.settlement import Advance
+from psched.schedules.settlement import ScheduleSettlement
 from psched.schedules.transitions import run_now
 from psched.store import ScheduleStore
 from psched.store.ledger import RUN_NOW
@@ -39,7 +39,7 @@ def acquired_while_paused(store: ScheduleStore, schedules: ScheduleCollection) -
 
 def test_what_is_paused_waits_for_the_end_of_the_pause(store: ScheduleStore, schedules: ScheduleCollection) -> None:
     claim = acquired_while_paused(store, schedules)
-    assert Advance(store, "vixie").pass_over(claim, store.now(), soon())
+    assert ScheduleSettlement(store, "vixie").pass_over(claim, store.now(), soon())
     row = schedules["key"].metadata()
     assert (row.status, row.attempts, row.last_error) == ("waiting", 1, "it broke")
     assert row.next_run_time > FAR_OFF
@@ -54,7 +54,7 @@ def test_a_pause_that_ends_after_its_row_was_acquired_puts_nothing_off(
 ) -> None:
     claim = acquired_while_paused(store, schedules)
     schedules["key"].resume()
-    assert Advance(store, "vixie").pass_over(claim, store.now(), soon())
+    assert ScheduleSettlement(store, "vixie").pass_over(claim, store.now(), soon())
     task = schedules.poll()
     assert task is not None
     assert (task.scheduled_time, task.attempts) == (claim.row.scheduled_time, 2)
@@ -81,7 +81,7 @@ def test_nothing_is_skipped_by_a_policy_that_was_changed_since(
     schedules.add("key", "t", cron="0 * * * *", next_time=LONG_AGO, catch_up="latest", max_lateness=5)
     [claim] = store.acquire(1, 100)
     schedules["key"].modify(catch_up="all", max_lateness=None)
-    assert Advance(store, "vixie").pass_over(claim, store.now(), soon())
+    assert ScheduleSettlement(store, "vixie").pass_over(claim, store.now(), soon())
     assert list(schedules.history("key")) == []
     task = schedules.poll()
     assert task is not None

@@ -10,7 +10,7 @@ import pytest
 from psched.errors import IdempotentAlreadyFinishedError
 from psched.model import LeaseTimes, Policy, ScheduleRow
 from psched.schedules.collection import Defaults, ScheduleCollection
-from psched.schedules.settlement import Advance
+from psched.schedules.settlement import ScheduleSettlement
 from psched.store import ScheduleStore
 from psched.task import Task
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, soon
@@ -179,10 +179,10 @@ def test_a_failed_occurrence_is_entered_once_though_it_is_told_twice(store: Sche
     schedules = collection(store, 1)
     schedules.add("key", "t", cron="0 * * * *", next_time=LONG_AGO)
     [claim] = store.acquire(1, 100)
-    advance = Advance(store, "vixie", max_attempts=1)
+    settlement = ScheduleSettlement(store, "vixie", max_attempts=1)
     assert isinstance(claim.row, ScheduleRow)
-    assert advance.fail(claim, "it broke", soon()) is None
+    assert settlement.fail(claim, "it broke", soon()) is None
     changed = claim._replace(row=replace(claim.row, rule=replace(claim.row.rule, delay=1)))
     with pytest.raises(IdempotentAlreadyFinishedError):
-        advance.fail(changed, "it broke", soon())
+        settlement.fail(changed, "it broke", soon())
     assert outcomes(schedules) == [("failed", FIRST, 1)]

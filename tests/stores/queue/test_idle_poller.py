@@ -13,7 +13,7 @@ from psched.application import Application
 from psched.execution.batch_size import BatchSizer
 from psched.execution.poller import PollTimer, SectionPoller
 from psched.model import LeaseTimes
-from psched.queue.settlement import Retire
+from psched.queue.settlement import TaskSettlement
 from psched.store import TaskStore
 from psched.task_source import Source
 from tests.stores.bench import FAR_OFF, soon
@@ -52,7 +52,7 @@ def counted() -> Iterator[list[str]]:
 def test_an_idle_poll_is_one_statement_and_takes_nothing(bench: QueueBench, store: TaskStore) -> None:
     bench.submit(store, ["later"], run_at=FAR_OFF)
     clock = Hands()
-    source = Source(store, Retire(store, 300, None), LeaseTimes(300, 300, 30), clock)
+    source = Source(store, TaskSettlement(store, 300, None), LeaseTimes(300, 300, 30), clock)
     poller = SectionPoller("queue", source, Application(()), BatchSizer(10), PollTimer(1.0, clock), None, 3.0)
     assert list(poller.poll()) == []
     for _ in range(3):
@@ -83,7 +83,7 @@ def test_an_idle_lane_removes_what_a_burst_has_left_until_nothing_is(ours: Queue
     assert store.retire_many(claims, "finished", 300, soon()) == [None] * BURST
     assert ours.execute("UPDATE {table} SET purge_at = 1") == BURST
     clock = Ticking()
-    source = Source(store, Retire(store, 300, None), LeaseTimes(300, 300, 30), clock)
+    source = Source(store, TaskSettlement(store, 300, None), LeaseTimes(300, 300, 30), clock)
     poller = SectionPoller("queue", source, Application(()), BatchSizer(10), PollTimer(600.0, clock), None, 3.0)
     for _ in range(BURST):
         assert list(poller.poll()) == []

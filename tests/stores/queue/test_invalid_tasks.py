@@ -6,7 +6,7 @@ import pytest
 import sqlalchemy as sa
 
 from psched.model import LeaseTimes, TaskFilter
-from psched.queue.settlement import Retire
+from psched.queue.settlement import TaskSettlement
 from psched.task import finish_many
 from psched.task_source import Source
 from tests.stores.bench import FAR_OFF, LONG_AGO, soon
@@ -29,7 +29,7 @@ def test_a_spoilt_column_stops_no_other_task(ours: QueueBench, column: str, user
     bench.submit(store, ["of a user"], run_at=LONG_AGO + 101, user="one")
     assert store.next_due() == 0.0
     assert set(keys_in(store)) >= GOOD
-    source = Source(store, Retire(store, 100, max_attempts=None), LeaseTimes(60, 300, 15))
+    source = Source(store, TaskSettlement(store, 100, max_attempts=None), LeaseTimes(60, 300, 15))
     run = []
     while tasks := source.poll_multi(50):
         run += [task.key for task in tasks]

@@ -9,7 +9,7 @@ import pytest
 
 from psched.errors import IdempotentAlreadyFinishedError, NotFoundError, OutcomeUnknownError, ScheduleError
 from psched.model import Claim, LeaseTimes
-from psched.queue.settlement import Retire
+from psched.queue.settlement import TaskSettlement
 from psched.store import TaskStore
 from psched.task import Task, finish_many
 from tests.stores.bench import soon
@@ -107,9 +107,9 @@ def test_a_task_that_is_retired_again_under_its_lease_is_recognised(ours: QueueB
 def test_runs_that_an_earlier_call_has_finished_count_as_finished(ours: QueueBench) -> None:
     store = ours.queue()
     claims = [taken(ours, store, key) for key in ("one", "two")]
-    completion, times = Retire(store, 100, None), LeaseTimes(100, 10, 10)
-    assert completion.finish_many(claims[:1], soon()) == [None]
+    settlement, times = TaskSettlement(store, 100, None), LeaseTimes(100, 10, 10)
+    assert settlement.finish_many(claims[:1], soon()) == [None]
     for again in (claims[:1], claims, claims):
-        tasks = [Task(claim, completion, times, soon()) for claim in again]
+        tasks = [Task(claim, settlement, times, soon()) for claim in again]
         assert finish_many(tasks, soon()) == {}
         assert [task.outcome for task in tasks] == ["finished"] * len(again)

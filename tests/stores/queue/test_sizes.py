@@ -11,7 +11,7 @@ import pytest
 
 from psched.backends import open_stores
 from psched.model import Claim, LeaseTimes, NewTask, TaskFilter
-from psched.queue.settlement import Retire
+from psched.queue.settlement import TaskSettlement
 from psched.store import StoreSettings, TaskStore
 from psched.task_source import Source
 from tests.stores.bench import LONG_AGO, soon
@@ -162,7 +162,7 @@ def test_what_is_due_behind_is_still_due(ours: QueueBench) -> None:
     ours.submit(store, TASKS)
     for key in TASKS:
         ours.write(key, size=17 * MB)
-    source = Source(store, Retire(store, 100, max_attempts=None), LeaseTimes(60, 300, 15))
+    source = Source(store, TaskSettlement(store, 100, max_attempts=None), LeaseTimes(60, 300, 15))
     for key in TASKS:
         assert store.next_due() == 0.0
         assert [task.key for task in source.poll_multi(10, ahead=True)] == [key]
@@ -229,6 +229,6 @@ def test_data_that_expands_too_far_is_a_problem_of_its_row_alone(bench: QueueBen
     bench.write("bomb", data=packed if bench.compat else base64.b64encode(packed).decode())
     assert keys_in(store) == ["bomb", "good"]
     assert "max_data_size" in str(row_of(store, "bomb").problem)
-    source = Source(store, Retire(store, 100, max_attempts=None), LeaseTimes(60, 300, 15))
+    source = Source(store, TaskSettlement(store, 100, max_attempts=None), LeaseTimes(60, 300, 15))
     assert [task.key for task in source.poll_multi(10)] == ["good"]
     assert [row.key for row in store.list(TaskFilter()) if row.problem] == ["bomb"]
