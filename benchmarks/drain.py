@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -49,7 +50,10 @@ def used(process: psutil.Process) -> float:
     """Return the processor time of a tree in seconds, with that of children that have ended."""
     times = process.cpu_times()
     own = times.user + times.system + times.children_user + times.children_system
-    return own + sum(used(child) for child in process.children())
+    for child in process.children():
+        with suppress(psutil.NoSuchProcess):  # the next look finds its time with that of its parent
+            own += used(child)
+    return own
 
 
 def main() -> None:

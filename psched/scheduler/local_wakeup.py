@@ -23,7 +23,10 @@ class LocalWakeup:
     def open_wakeup(self, accepts: Accepts | None = None) -> Wakeup | None:
         """Return the store's own wake-up, which reaches all processes, or one of this process if that is better."""
         wakeup = self._store.open_wakeup(accepts)
-        return ThreadWakeup(self) if wakeup is None or wakeup.precedes_commits else wakeup
+        if wakeup is not None and wakeup.precedes_commits:
+            wakeup.close()
+            wakeup = None
+        return ThreadWakeup(self) if wakeup is None else wakeup
 
     def wake_one(self) -> None:
         """Wake one waiting thread, if any. Busy threads poll again when their task is done."""

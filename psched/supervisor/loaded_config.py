@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from psched.application import ApplicationSpec
@@ -71,4 +72,8 @@ def preload(settings: Settings) -> None:
 def _load_stores(settings: Settings) -> None:
     """Open the stores and close them, in a frame of its own so that no variable keeps one alive."""
     for open_section in open_sections(settings, "preload"):
+        with suppress(OSError):  # inotify's library looks for libc in another process; a child logs what fails
+            wakeup = open_section.source.store.open_wakeup()
+            if wakeup is not None:
+                wakeup.close()
         open_section.source.store.close()

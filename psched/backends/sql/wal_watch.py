@@ -21,34 +21,28 @@ class WalWatch:
     precedes_commits = True
 
     def __init__(self, path: str) -> None:
+        """Raises OSError if the user has too many inotify instances."""
         self._path = path
-        self._inotify: INotify | None = None
+        self._inotify = INotify(nonblocking=True)
         self._watched: int | None = None
 
     def listen(self, seconds: float) -> None:
         """Watch the file until `stop_listening`. Raises OSError without the file, or with too many watches."""
-        if self._inotify is None:
-            self._inotify = INotify(nonblocking=True)
         if self._watched is None:
             self.is_notified()
         self._watched = self._inotify.add_watch(self._path, _CHANGES)
 
     def fileno(self) -> int:
-        if self._inotify is None:
-            raise ValueError("the wake-up does not listen")
         return int(self._inotify.fileno())
 
     def is_notified(self) -> bool:
-        return self._inotify is not None and any(True for _ in self._inotify.read(timeout=0))
+        return any(True for _ in self._inotify.read(timeout=0))
 
     def stop_listening(self) -> None:
-        if self._inotify is not None and self._watched is not None:
+        if self._watched is not None:
             with suppress(OSError):  # the file was deleted, and its watch with it
                 self._inotify.rm_watch(self._watched)
         self._watched = None
 
     def close(self) -> None:
-        self._watched = None
-        if self._inotify is not None:
-            self._inotify.close()
-            self._inotify = None
+        self._inotify.close()
