@@ -45,12 +45,12 @@ CATCH_UP = ("all", "latest", "none")
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How occurrences that do not run in time are treated. Seconds; None: no bound.
+    """How late and failing occurrences of a schedule are treated.
 
-    `catch_up`: `all` runs every one of them, `latest` the last one that is due, `none` that one only when it is not
-    late. One that could begin only more than `max_lateness` late is skipped. One that is not finished `alert_after`
-    after its time raises the alarm. One that has failed at `max_attempts` attempts is given up (None: as its type or
-    the configuration says).
+    `catch_up`: which of several due occurrences run: `all`, only the `latest`, or `none` but the latest if not late.
+    `max_lateness`: seconds; an occurrence that could begin only later than that is skipped. None: no bound.
+    `alert_after`: seconds after its time at which an unfinished occurrence is reported as overdue. None: never.
+    `max_attempts`: attempts after which an occurrence has failed. None: as its type or the configuration says.
     """
 
     catch_up: str = "all"

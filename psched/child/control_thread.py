@@ -42,7 +42,10 @@ _ORPHAN_END = 1.7
 
 
 class ControlThread(threading.Thread):
-    """Also keeps the process title. If the master does not kill a frozen process, a kernel timer does."""
+    """Sends the child's heartbeats, obeys orders and signals, and updates the process title.
+
+    Each heartbeat restarts a kernel timer, which kills a frozen child if the master does not.
+    """
 
     def __init__(self, name: str, pipe: ChildPipe, signals: SignalQueue, settings: Settings, log_file: Log) -> None:
         super().__init__(name="control", daemon=True)

@@ -153,7 +153,10 @@ def number(value: float) -> str:
 
 
 def fixed(widths: Sequence[int], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """Yield rows in fixed columns: right-aligned and never cut; the last column has no width."""
+    """Yield each row as a line. Cells are right-aligned to `widths`, and longer cells are not cut.
+
+    The last column has no width and is not padded.
+    """
     for row in rows:
         yield " ".join(f"{printable(text):>{width}}" for text, width in zip(row, (*widths, 0), strict=True))
 

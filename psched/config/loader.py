@@ -150,7 +150,10 @@ class _Loader:
     def _structured(
         self, kind: type[Made], values: dict[str, Any], places: Mapping[str, tuple[str, ...]]
     ) -> Made | None:
-        """Return the object, or None with its faults noted. `places`: the paths of keys that are in a section."""
+        """Return `values` as a `kind`, or None after recording each fault.
+
+        `places`: for each key set inside a section its path in the file; other keys are at the top level.
+        """
         try:
             return structure(kind, values, self.base)
         except ClassValidationError as error:

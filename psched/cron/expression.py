@@ -85,7 +85,7 @@ class Expression:
         return before * len(self.seconds) + (until - before) * bisect_right(self.seconds, second)
 
     def _time(self, passed: int) -> int:
-        """Return the second of a matching day at which it matches after `passed` matches."""
+        """Return the time of match number `passed` (from 0) on a matching day, in seconds since midnight."""
         minute, second = divmod(passed, len(self.seconds))
         return self.minutes[minute] * 60 + self.seconds[second]
 

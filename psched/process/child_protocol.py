@@ -131,7 +131,7 @@ class MasterPipe:
         self._heartbeat.close()
 
     def close_pipes(self) -> None:
-        """Close the pipes, but keep the shared memory: in the child itself."""
+        """Close the master's ends of the pipes, but keep the shared memory. Called in the child, which writes to it."""
         os.close(self.messages)
         os.close(self._orders)
 

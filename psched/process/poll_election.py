@@ -53,7 +53,7 @@ class SoleMember:
 
     @property
     def descriptor(self) -> int | None:
-        """Readable after a wake-up; None without siblings, or if a handler has closed it."""
+        """Readable after the wake-up of a sibling. None without siblings, or if a handler has closed it."""
         return None
 
     def pause(self) -> float:

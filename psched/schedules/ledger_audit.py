@@ -456,7 +456,7 @@ class _Repeats:
 
 
 class _Overlaps:
-    """Finds runs that overlap: compares each run with some earlier runs and with the run that ended last."""
+    """Finds overlapping runs: compares each run with the _MAX_NEIGHBOURS runs before it, and with the latest to end."""
 
     def __init__(self) -> None:
         self._runs: deque[tuple[float, float]] = deque(maxlen=_MAX_NEIGHBOURS)

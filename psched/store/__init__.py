@@ -99,7 +99,7 @@ class Wakeup(Protocol):
         """Listen for at most about `seconds`; earlier notifications may be dropped. Waits for the server."""
 
     def fileno(self) -> int:
-        """Return the descriptor that is readable after a notification. Only while it listens."""
+        """Return the descriptor that is readable after a notification. Call it only while listening."""
 
     def is_notified(self) -> bool:
         """Return whether a notification came since the last call, or since `listen`. Never waits.

@@ -127,7 +127,7 @@ class CompatLeaseStore(SqlStore):
         return claims
 
     def next_due(self, types: Collection[str] | None = None, accepts: Accepts | None = None) -> float | None:
-        """Return the seconds until a row is due, other than known foreign rows; None without such a row."""
+        """Return the seconds until a row is due, without rows known to be left to Ruby; None without one."""
         _refuse(types)
         if self._foreign.refresh(accepts):
             return self._database.run(self._next_due_of_ours)

@@ -307,9 +307,9 @@ class _Span:
 
 
 class AcquireNumbers:
-    """Numbers the acquires of a process, and remembers those without an answer, which may hold rows. Thread-safe.
+    """Numbers the acquires of a process, and remembers the numbers whose answer was lost: they may have leased rows.
 
-    Consecutive ones are kept as one span, so that a long outage needs little room.
+    Consecutive numbers are kept as one span, so that a long outage needs little memory. Thread-safe.
     """
 
     def __init__(self) -> None:

@@ -80,7 +80,7 @@ def _entry(key: str, entry: bytes) -> Mapping[str, Any]:
 
 
 def _object(text: bytes) -> dict[str, Any]:
-    """Return a JSON object whose missing members are None; empty for invalid JSON."""
+    """Parse JSON into a dict that gives None for a missing key. Invalid JSON gives an empty dict."""
     found: dict[str, Any] = defaultdict(lambda: None)
     with contextlib.suppress(ValueError, TypeError):
         found.update(json.loads(text.decode(errors="replace")))

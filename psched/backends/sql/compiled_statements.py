@@ -38,7 +38,10 @@ def table_named(make: Callable[..., sa.Table], name: str, *options: object) -> s
 
 
 def cached(make: Callable[P, T], *parts: P.args, **named: P.kwargs) -> T:
-    """Return `make(*parts)`, cached by the parts. The result must not refer to anything of one store."""
+    """Return `make(*parts)`, cached by its arguments.
+
+    All stores of the process share the result, so it must not refer to a store's own objects, such as connections.
+    """
     made: T = _made(make, *parts, **named)
     return made
 

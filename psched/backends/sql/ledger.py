@@ -115,7 +115,7 @@ def changes_table(metadata: sa.MetaData, schedules: str) -> sa.Table:
 
 
 class SqlLedger:
-    """Implements `Ledger` on two tables. Trimming deletes batches, each up to a row found by its place in an index."""
+    """Implements `Ledger` on two tables: one of entries, one of changes of definitions."""
 
     def __init__(self, database: Database, ledger: sa.Table, changes: sa.Table) -> None:
         self._database = database
