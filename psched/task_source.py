@@ -34,6 +34,9 @@ _MAINTENANCE_SECONDS = 0.05
 _MAX_ACQUIRE = 100_000
 _MIN_PRUNED = 1000
 """References to acquired tasks kept before those to settled tasks are removed."""
+_GROWTH = 4
+_LARGEST = 500
+"""After rows that cannot be run, the next acquire takes some times as many, at most so many: thousands may be due."""
 _MAX_ROUNDS = 50
 """Acquires in one poll while none of the acquired rows can be run: rows due behind them must not wait."""
 
@@ -84,19 +87,30 @@ class Source:
         started = not ahead or max_acquire == 1
         lease_time = self.times.lease_time(started)
         seen: set[str] = set()
+        limit = max_acquire
         for _ in range(_MAX_ROUNDS):
             asked = self._clock()
-            claims = self.store.acquire(max_acquire, lease_time, types, accepts, ahead=not started)
+            claims = self.store.acquire(limit, lease_time, types, accepts, ahead=not started)
             runnable = self._runnable.split_runnable(claims)
             left = [claim for claim in runnable if not self._passes_over(claim, claim.lease.expires_at - lease_time)]
-            tasks = self._adopt(left, asked + lease_time, started)
+            if len(left) > max_acquire:
+                self._release(left[max_acquire:], asked + lease_time)
+            tasks = self._adopt(left[:max_acquire], asked + lease_time, started)
             keys = {claim.row.key for claim in claims}
             # Stop when nothing was due, or the same unrunnable rows came back at once. Go on after passing over.
             is_over = keys <= seen and len(left) == len(runnable)
             if tasks or is_over:
                 return tasks
             seen |= keys
+            limit = max(max_acquire, min(_GROWTH * limit, _LARGEST))
         return []
+
+    def _release(self, claims: Sequence[Claim], deadline: float) -> None:
+        """Release runnable rows that were acquired beyond a limit."""
+        try:
+            self.store.release_many([claim.lease for claim in claims], deadline)
+        except Exception as failure:  # noqa: BLE001 – the other rows of this acquire can be run all the same
+            log.warning("%d rows were not released: %s; their leases end by themselves", len(claims), one_line(failure))
 
     def adopt(self, claim: Claim, asked: float) -> Task:
         """Return the task of a row that was acquired by a call made at `asked` (boottime), for `alive_time`."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
 from psched.backends import open_stores
 from psched.errors import OutcomeUnknownError, PreemptedError
-from psched.model import LeaseTimes, Policy, Rule
+from psched.model import Claim, LeaseTimes, Policy, Rule
 from psched.schedules.settlement import ScheduleSettlement
 from psched.store import ScheduleStore, StoreSettings
 from psched.task import Task, extend_many
@@ -43,6 +44,30 @@ def test_what_cannot_be_run_keeps_nothing_behind_it_waiting(store: ScheduleStore
     task = polled_first(source(store, retry_wait=300))
     assert task is not None
     assert task.key == "whole"
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_many_rows_that_cannot_be_run_take_few_acquires(
+    store: ScheduleStore, monkeypatch: pytest.MonkeyPatch, ahead: bool
+) -> None:
+    for number in range(5, 300):
+        store.add(f"broken {number}", "t", Rule("99 * * * *", "UTC"), NOON, NOON + number, {})
+    for key in ("first", "second", "third"):
+        store.add(key, "t", Rule("0 * * * *", "UTC"), NOON, NOON + 1000, {})
+    limits = []
+    acquire = store.acquire
+
+    def counted(limit: int, *arguments: Any, **options: Any) -> Sequence[Claim]:
+        limits.append(limit)
+        return acquire(limit, *arguments, **options)
+
+    monkeypatch.setattr(store, "acquire", counted)
+    tasks = source(store, retry_wait=300).poll_multi(1, ahead=ahead)
+    assert len(tasks) == 1
+    assert limits == [1, 4, 16, 64, 256]
+    others = [row for row in store.list() if row.key in {"first", "second", "third"} - {tasks[0].key}]
+    assert [(row.status, row.attempts) for row in others] == [("waiting", 0)] * 2
+    assert len(source(store, retry_wait=300).poll_multi(2)) == 2, "what was acquired beyond the limit was not released"
 
 
 def test_a_poll_ends_when_what_cannot_be_run_comes_back_at_once(store: ScheduleStore) -> None:
