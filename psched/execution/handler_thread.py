@@ -96,10 +96,6 @@ class HandlerLoop:
         self._waiting.extend(tasks)
         self._runs.wake_threads()
 
-    def waiting(self) -> list[Task]:
-        """Return the prefetched tasks that have not begun. Any thread."""
-        return list(self._waiting)
-
     def busy_for(self) -> float:
         """Return how many seconds the present handler has run, 0 if there is none. Any thread."""
         run = self.current()
