@@ -46,7 +46,7 @@ class Section:
     type: Annotated[str, Check(checks.store)]
     url: Annotated[str, Check(checks.url, located=True)] = field(repr=False)
     table: Annotated[str, Check(checks.table)]
-    tls: Annotated[dict[str, str], Check(checks.tls, located=True)] = Factory(dict)
+    tls: Annotated[dict[str, str] | None, Check(checks.tls, located=True)] = None
     pooler: Annotated[str | None, Check(checks.one_of("session", "none"))] = None
     timezone: Annotated[str, Check(checks.timezone)] = "UTC"
     cron_dialect: Annotated[str, Check(checks.one_of(*DIALECTS))] = Factory(_cron_dialect, takes_self=True)
@@ -78,7 +78,7 @@ class Section:
         return StoreSettings(
             self.url,
             holder,
-            tls=self.tls,
+            tls=self.tls or {},
             reckoning=reckoning(self.cron_dialect),
             connections=connections,
             max_data_size=self.max_data_size,

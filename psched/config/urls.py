@@ -7,12 +7,17 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import URL
 
-_SECRET = re.compile(r"([?&][^=&]*pass[^=&]*=)[^&]*", re.IGNORECASE)
+_PASSWORD = re.compile(r"(://[^:@/]*):.*@", re.DOTALL)
+_TOKEN = re.compile(r"((?:rediss?|unix)://)(?![^:@/]*:\*\*\*@).*@", re.DOTALL)
+"""A user of Redis without a password, which is perhaps a password without its colon."""
+_OPTION = re.compile(r"([?&]([^=&]*)=)[^&]*")
+_SECRET = re.compile(r"pass|secret|token|^options$", re.IGNORECASE)
+"""Names of options with a secret. PostgreSQL's `options` can set any variable of the session."""
 EXPECTED_URL = (
     "expected a URL like sqlite:///psched.db, mysql://user:password@host:3306/database or redis://:password@host:6379/0"
 )
@@ -21,8 +26,9 @@ _REDIS = ("redis", "rediss", "unix")
 
 
 def masked_url(url: str) -> str:
-    """Return `url`, valid or not, with its password replaced by `***`."""
-    return _SECRET.sub(r"\1***", re.sub(r"(://[^:@/]*):.*@", r"\1:***@", url, flags=re.DOTALL))
+    """Return `url`, valid or not, with each secret replaced by `***`."""
+    masked = _TOKEN.sub(r"\1***@", _PASSWORD.sub(r"\1:***@", url))
+    return _OPTION.sub(lambda option: f"{option[1]}***" if _SECRET.search(unquote(option[2])) else option[0], masked)
 
 
 def check_url(url: str) -> None:

@@ -183,6 +183,9 @@ def _accepted(check: Callable[[str], object], value: Any, subject: str) -> str:
 
 
 def tls(value: Any, base: Path) -> dict[str, str]:
+    """An empty mapping is refused, because it would ask for no encryption."""
+    if value == {}:
+        raise ValueError("is empty; write {verify: full} for the system's certificates, or leave the key out")
     if not isinstance(value, dict) or not value.keys() <= {"ca", "cert", "key", "verify"}:
         raise ValueError("expected a mapping with some of ca, cert, key and verify")
     if value.get("verify", "full") not in ("full", "ca", "none"):

@@ -347,7 +347,7 @@ def create_scheduler(
         ConfigError: the URL, the prefix, the time zone or a setting of the connection cannot be used.
         ValueError: `poll_interval` or `concurrency` cannot be used.
     """
-    settings = scheduler_settings(url, prefix, timezone, {} if tls is None else tls, retention_time, pooler)
+    settings = scheduler_settings(url, prefix, timezone, tls, retention_time, pooler)
     open_scheduler_stores(settings).close()  # reports a bad URL here instead of in the first push
     check_positive("poll_interval", poll_interval)
     if type(concurrency) is not int or not 1 <= concurrency <= 1000:

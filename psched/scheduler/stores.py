@@ -92,18 +92,16 @@ def open_scheduler_stores(settings: Settings, threads: int = 1) -> OpenStores:
 
 
 def scheduler_settings(
-    url: str, prefix: str, timezone: str, tls: Mapping[str, Any], retention: float, pooler: str | None = None
+    url: str, prefix: str, timezone: str, tls: Mapping[str, Any] | None, retention: float, pooler: str | None = None
 ) -> Settings:
     """`retention`: seconds for which finished tasks are kept. Raises ConfigError."""
-    if not isinstance(tls, Mapping):
-        raise ConfigError(f"tls: expected a mapping, got {tls!r}")
     stem = table_stem(prefix)
     return from_mapping(
         {
             "type": "redis" if str(url).partition("://")[0] in _REDIS else "rdb",
             "url": url,
             "timezone": timezone,
-            "tls": dict(tls),
+            "tls": dict(tls) if isinstance(tls, Mapping) else tls,
             "pooler": pooler,
             "retention_time": retention,
             "retry_wait": {"first": 1},

@@ -262,6 +262,23 @@ def test_a_password_is_never_shown() -> None:
     assert masked_url("sqlite:///file.db") == "sqlite:///file.db"
 
 
+@pytest.mark.parametrize(
+    ("url", "masked"),
+    [
+        ("redis://s3cret@host:6379/0", "redis://***@host:6379/0"),
+        ("rediss://s3/cr:et@host/0?db=1", "rediss://***@host/0?db=1"),
+        ("unix://s3cret@/run/redis.sock?db=0", "unix://***@/run/redis.sock?db=0"),
+        ("redis://user:s3cret@host/0", "redis://user:***@host/0"),
+        ("redis://host/0", "redis://host/0"),
+        ("postgresql://u@h/d?options=-c%20app.key%3Ds3cret&sslmode=require", "postgresql://u@h/d?options=***&sslmode=require"),
+        ("postgresql://u@h/d?o%70tions=-capp.key%3Ds3cret", "postgresql://u@h/d?o%70tions=***"),
+        ("mysql://u@h/d?auth_token=s3cret&client_secret=s3cret&charset=utf8", "mysql://u@h/d?auth_token=***&client_secret=***&charset=utf8"),
+    ],
+)  # fmt: skip
+def test_secrets_are_masked_wherever_a_url_has_them(url: str, masked: str) -> None:
+    assert masked_url(url) == masked
+
+
 def test_the_example_mentions_every_key_and_can_be_used_with_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PSCHED_DATABASE_PASSWORD", "secret")
     text = EXAMPLE.read_text()

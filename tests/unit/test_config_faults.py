@@ -128,6 +128,10 @@ def file_fault(tmp_path: Path, content: str | bytes, environment: str = "product
         ({"user": 0}, "config: user: expected text, got 0"),
         ({"tls": {"verify": "yes"}}, "config: tls: expected verify to be full, ca or none, got {'verify': 'yes'}"),
         (
+            {"tls": {}},
+            "config: tls: is empty; write {verify: full} for the system's certificates, or leave the key out",
+        ),
+        (
             {"tls": {"chain": "x"}},
             "config: tls: expected a mapping with some of ca, cert, key and verify, got {'chain': 'x'}",
         ),
