@@ -7,6 +7,7 @@ from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 
+from psched.backends.common.connection_options import missing_driver
 from psched.errors import ConfigError
 from psched.store import Stores, StoreSettings
 
@@ -30,6 +31,8 @@ def open_stores(type_: str, settings: StoreSettings) -> Stores:
     try:
         opener: Callable[[StoreSettings], Stores] | None = getattr(import_module(module), "open_stores", None)
     except ModuleNotFoundError as error:
+        if error.name == type_:  # the driver of the same name
+            raise missing_driver(error, type_, f"type {type_}") from error
         if not f"{module}.".startswith(f"{error.name}."):  # a module that the backend imports is missing
             raise
         raise ConfigError(_unknown(type_)) from None

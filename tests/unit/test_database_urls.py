@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import ssl
 import sys
+import tomllib
 from contextlib import closing
 from pathlib import Path
 
@@ -58,12 +60,41 @@ def test_a_url_that_cannot_be_used_is_refused_without_its_password(url: str) -> 
 
 
 def test_a_driver_that_is_not_installed_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("MySQLdb", "psycopg2"):
+    for module in ("MySQLdb", "psycopg", "psycopg2", "redis"):
         monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ConfigError, match=r"pip install 'psched\[mysqlclient\]'"):
-        open_database("mysql+mysqldb://u:p@h/d", {})
-    with pytest.raises(ConfigError, match="pip install psycopg2"):
-        open_database("postgresql+psycopg2://u:p@h/d", {})
+    for module in [name for name in sys.modules if name.startswith("psched.backends.redis")]:
+        monkeypatch.delitem(sys.modules, module)
+    for type_, url, user, package in [
+        ("rdb", "mysql+mysqldb://u:p@h/d", "mysql+mysqldb://", "psched[mysqlclient]"),
+        ("rdb_compat", "postgres://u:p@h/d", "postgresql+psycopg://", "psched[postgresql]"),
+        ("rdb", "postgresql+psycopg2://u:p@h/d", "postgresql+psycopg2://", "psycopg2"),
+        ("redis", "redis://h/0", "type redis", "psched[redis]"),
+    ]:
+        with pytest.raises(ConfigError) as caught:
+            open_stores(type_, StoreSettings(url=url, holder="h", schedules="schedules"))
+        assert str(caught.value) == f"the driver of {user} is not installed: pip install '{package}'"
+
+
+def test_a_driver_without_its_system_library_is_told_on_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "psycopg.py").write_text("raise ImportError('no pq wrapper\\n- libpq library not found')")
+    monkeypatch.syspath_prepend(tmp_path)
+    for module in [name for name in sys.modules if name.partition(".")[0] == "psycopg"]:
+        monkeypatch.delitem(sys.modules, module)
+    with pytest.raises(ConfigError) as caught:
+        open_database("postgresql://u:p@h/d", {})
+    assert str(caught.value) == (
+        "the driver of postgresql+psycopg:// lacks a library of the system: no pq wrapper - libpq library not found; "
+        "install it, or pip install 'psched[postgresql]'"
+    )
+
+
+def test_the_core_has_no_driver_but_pymysql_and_each_extra_that_messages_name_exists() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    core = {re.split(r"[^\w-]", requirement)[0].lower() for requirement in project["dependencies"]}
+    assert core & {"pymysql", "psycopg", "redis", "mysqlclient"} == {"pymysql"}
+    assert project["optional-dependencies"].keys() == {"postgresql", "postgresql-system", "mysqlclient", "redis"}
 
 
 @pytest.mark.parametrize(("verify", "mode"), [("full", "VERIFY_IDENTITY"), ("ca", "VERIFY_CA"), ("none", "REQUIRED")])

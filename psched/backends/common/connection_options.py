@@ -1,4 +1,4 @@
-"""How to reach a database or Redis: timeouts and TLS."""
+"""How to reach a database or Redis: drivers, timeouts and TLS."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from psched.error_text import one_line
 from psched.errors import ConfigError
+from psched.store import Finding
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,41 @@ class Tls:
         for name in ("ca", "cert", "key"):
             _check_file(name, getattr(tls, name))
         return tls
+
+
+_UNVERIFIED = "the server's certificate is not verified, so another machine could pose as the server"
+_ENCRYPTED = {
+    "full": "encrypted, and the server's certificate and name are verified",
+    "ca": "encrypted, and the server's certificate is verified, its name is not",
+    "none": f"encrypted, but {_UNVERIFIED}",
+}
+_REMEDY = "; set `tls:`, with the authority of the certificate as `ca`"
+
+
+def encryption_finding(encrypted: bool, verify: str, host: str, tls: Tls | None, remedy: str = _REMEDY) -> Finding:
+    """Return the finding of `psched doctor` on one connection.
+
+    `verify`: as in `Tls`. `host`: empty or a path for a local socket. `tls`: None where the configuration has none;
+    then what a network can read or forge is a warning.
+    """
+    local = host.startswith(("/", "127.")) or host in ("", "localhost", "::1")
+    what = _ENCRYPTED[verify] if encrypted else "not encrypted"
+    risky = tls is None and not local and not (encrypted and verify != "none")
+    return Finding("encryption", True, what + (remedy if risky else ""), warning=risky)
+
+
+_EXTRAS = {"psycopg": "psched[postgresql]", "mysqldb": "psched[mysqlclient]", "redis": "psched[redis]"}
+"""Driver → the extra that has it."""
+
+
+def missing_driver(error: ImportError, driver: str, user: str) -> ConfigError:
+    """Return the error for a driver that `user`, such as `postgresql://`, needs and that cannot be imported."""
+    remedy = f"pip install '{_EXTRAS.get(driver, error.name)}'"
+    if isinstance(error, ModuleNotFoundError):
+        return ConfigError(f"the driver of {user} is not installed: {remedy}")
+    return ConfigError(
+        f"the driver of {user} lacks a library of the system: {one_line(error)}; install it, or {remedy}"
+    )
 
 
 def _check_file(name: str, path: str | None) -> None:

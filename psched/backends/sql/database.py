@@ -31,16 +31,13 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from psched import fork_safety as forks
-from psched.backends.common.connection_options import Timeouts
+from psched.backends.common.connection_options import Timeouts, missing_driver
 from psched.backends.common.retries import Fault, LoginBackoff, Retries
 from psched.backends.sql.compiled_statements import Statement
 from psched.backends.sql.connection_pool import ConnectionPool, PooledConnection, execute_text, wrapped
 from psched.backends.sql.dialect import Dialect
 from psched.clock import boottime
 from psched.errors import ConfigError, NotSupportedError
-
-_PACKAGES = {"MySQLdb": "'psched[mysqlclient]'"}
-"""Module of a driver → the package that has it, where their names differ."""
 
 _OVERFLOW = 4
 
@@ -82,11 +79,8 @@ class Database:
                 hide_parameters=True,
                 **dialect.engine_options(),
             )
-        except ModuleNotFoundError as error:
-            package = _PACKAGES.get(str(error.name), error.name)
-            raise ConfigError(
-                f"the driver of {dialect.url.drivername}:// is not installed: pip install {package}"
-            ) from error
+        except ImportError as error:
+            raise missing_driver(error, dialect.url.get_driver_name(), f"{dialect.url.drivername}://") from error
         except (ArgumentError, NoSuchModuleError) as error:
             raise ConfigError(f"url: {dialect.url.drivername}:// cannot be used: {error}") from error
         if engine.dialect.is_async:
