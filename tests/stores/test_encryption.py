@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import sqlalchemy as sa
 
@@ -11,7 +13,10 @@ from faultlab.laboratory import Lab
 from faultlab.mariadb import MariaDB
 from faultlab.ports import HOST
 from faultlab.servers import PASSWORD, Server
+from psched.backends import open_stores
+from psched.backends.common.connection_options import Tls, encryption_finding
 from psched.backends.sql import open_database
+from psched.store import StoreSettings
 
 pytestmark = pytest.mark.needs("openssl")
 
@@ -46,6 +51,61 @@ def cipher(url: str, tls: dict[str, str]) -> str | None:
         return found
     finally:
         database.close()
+
+
+def told(url: str, tls: dict[str, str]) -> str:
+    """Return what `psched doctor` says about the encryption of a connection."""
+    schedules = open_stores("rdb", StoreSettings(url=url, holder="h", schedules="schedules", tls=tls)).schedules
+    assert schedules is not None
+    with contextlib.closing(schedules):
+        schedules.create_tables()
+        return next(finding.message for finding in schedules.diagnose() if finding.subject == "encryption")
+
+
+def test_doctor_says_whether_a_connection_is_encrypted_and_verified(own_server: Server) -> None:
+    unnamed = own_server.url(own_server.create_database())
+    assert told(unnamed, {}) == "not encrypted"
+    ca = str(certify(own_server).file)
+    named = unnamed.replace(HOST, "localhost")
+    own = f"?sslmode=verify-full&sslrootcert={ca}" if named.startswith("postgresql") else f"?ssl_ca={ca}"
+    for url, tls, verify in [
+        (unnamed, {}, "none"),
+        (unnamed, {"verify": "none"}, "none"),
+        (unnamed, {"ca": ca, "verify": "ca"}, "ca"),
+        (named, {"ca": ca}, "full"),
+        (named + own, {}, "full"),
+    ]:
+        assert told(url, tls) == encryption_finding(True, verify, "", None).message
+
+
+def test_doctor_asks_mysqlclient_as_well(lab: Lab) -> None:
+    prerequisites.require_mysqlclient()
+    with lab.private(MariaDB) as server:
+        certify(server)
+        url = server.url(server.create_database()).replace("mysql:", "mysql+mysqldb:")
+        assert told(url, {"verify": "none"}).startswith("encrypted, but the server's certificate is not verified")
+
+
+REMEDY = "set `tls:`, with the authority of the certificate as `ca`"
+
+
+@pytest.mark.parametrize(
+    ("encrypted", "verify", "host", "tls", "words"),
+    [
+        (False, "none", "db.example.com", None, f"not encrypted; {REMEDY}"),
+        (True, "none", "db.example.com", None, f"another machine could pose as the server; {REMEDY}"),
+        (True, "ca", "db.example.com", None, None),
+        (True, "none", "db.example.com", Tls(verify="none"), None),
+        (False, "none", "/run/postgresql", None, None),
+        (False, "none", "127.0.0.1", None, None),
+    ],
+)
+def test_what_a_network_can_read_or_forge_is_a_warning_unless_it_is_asked_for(
+    encrypted: bool, verify: str, host: str, tls: Tls | None, words: str | None
+) -> None:
+    finding = encryption_finding(encrypted, verify, host, tls)
+    assert finding.warning == (words is not None)
+    assert finding.message.endswith(words or "") and (REMEDY in finding.message) == finding.warning
 
 
 def test_a_server_is_trusted_by_its_certificate_and_its_name(own_server: Server, certificate: Certificate) -> None:

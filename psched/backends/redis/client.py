@@ -34,11 +34,12 @@ from redis.exceptions import (
 from redis.retry import Retry
 
 from psched import fork_safety as forks
-from psched.backends.common.connection_options import Timeouts, Tls
+from psched.backends.common.connection_options import Timeouts, Tls, encryption_finding
 from psched.backends.common.retries import Fault, LoginBackoff, Retries
 from psched.backends.redis.scripts import Script
 from psched.clock import boottime
 from psched.errors import ConfigError
+from psched.store import Finding
 
 DriverError: tuple[type[Exception], ...] = (RedisError, RedisClusterException)
 """The base classes of redis-py's errors."""
@@ -87,6 +88,15 @@ class Location:
     options: Mapping[str, Any] = field(repr=False)
     timeouts: Timeouts
     cluster: bool | None
+    tls: Tls | None
+
+    def encryption(self) -> Finding:
+        """Return whether connections are encrypted and verified."""
+        encrypted = self.options.get("connection_class") is SSLConnection
+        verified = "full" if self.options.get("ssl_check_hostname") else "ca"
+        verify = verified if self.options.get("ssl_cert_reqs") == "required" else "none"
+        host = str(self.options.get("host", ""))
+        return encryption_finding(encrypted, verify, host, self.tls, "; write rediss:// in `url:`")
 
 
 def located(url: str, tls: Mapping[str, Any]) -> Location:
@@ -119,7 +129,7 @@ def located(url: str, tls: Mapping[str, Any]) -> Location:
         "protocol": 2,
         **_encryption(parts.scheme, tls),
     }
-    return Location(options, timeouts, _CLUSTER[cluster])
+    return Location(options, timeouts, _CLUSTER[cluster], Tls.of(tls))
 
 
 def _database(text: str) -> int:

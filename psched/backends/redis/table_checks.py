@@ -87,6 +87,7 @@ class Table:
         server = self._info("server")
         mode = "cluster" if self._info("cluster").get("cluster_enabled") else str(server.get("redis_mode", "?"))
         yield Finding("server", True, f"{_version(server)}, {mode}; its scripts work")
+        yield self._server.location.encryption()
         yield self._writing()
         warning = self._eviction()
         yield Finding("eviction", warning is None, "no key is ever evicted" if warning is None else warning)

@@ -20,6 +20,7 @@ from sqlalchemy.sql.selectable import Select
 
 from psched.backends.common.connection_options import Timeouts, Tls
 from psched.backends.common.retries import Fault
+from psched.store import Finding
 
 MYSQL_OPTIONS: Any = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4"}
 """Options of each table; other databases ignore them."""
@@ -206,6 +207,10 @@ class Dialect:
     def shares_sessions(self, first: Any, second: Any) -> bool:
         """Return whether two driver connections share a session of the server."""
         return False
+
+    def encryption(self, connection: Connection) -> Finding | None:
+        """Return whether the connection is encrypted and verified, for `psched doctor`; None for a file."""
+        return None
 
     def key_problem(self, connection: Connection, table: str, column: str) -> str | None:
         """Return the problem if keys in `column` are not compared byte by byte, else None."""

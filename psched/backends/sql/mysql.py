@@ -21,11 +21,12 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import DDLCompiler, SQLCompiler
 
-from psched.backends.common.connection_options import Tls
+from psched.backends.common.connection_options import Tls, encryption_finding
 from psched.backends.common.retries import Fault
 from psched.backends.sql.compiled_statements import given_rows
 from psched.backends.sql.dialect import Dialect, ExactText, LongText, now_ms
 from psched.errors import ConfigError
+from psched.store import Finding
 
 _CONFLICTS = {1020, 1205, 1213, 1317, 1969, 3024, 3101}
 """Changed since read, lock wait timeout, deadlock, interrupted, statement timeouts of MariaDB and of MySQL, and the
@@ -214,6 +215,17 @@ class MySQLDialect(Dialect):
     def version(self, connection: Connection) -> str:
         found = ".".join(str(part) for part in connection.dialect.server_version_info or ())
         return f"{'MariaDB' if _is_mariadb(connection) else 'MySQL'} {found}"
+
+    def encryption(self, connection: Connection) -> Finding | None:
+        context = getattr(connection.connection.dbapi_connection, "ctx", None)  # PyMySQL's
+        if context is not None:
+            verify = "none" if context.verify_mode != ssl.CERT_REQUIRED else "full" if context.check_hostname else "ca"
+        else:
+            mode = self.url.query.get("ssl_mode") if self.tls is None else _VERIFY[self.tls.verify]
+            verify = next((word for word, its_mode in _VERIFY.items() if its_mode == mode), "none")
+        host = "" if "unix_socket" in self.url.query else self.url.host or ""
+        cipher = connection.exec_driver_sql("SHOW SESSION STATUS LIKE 'Ssl_cipher'").one()[1]
+        return encryption_finding(bool(cipher), verify, host, self.tls)
 
     def key_problem(self, connection: Connection, table: str, column: str) -> str | None:
         collation = connection.execute(_COLLATION, {"table": table, "column": column}).scalar()

@@ -22,10 +22,12 @@ from sqlalchemy.sql.compiler import DDLCompiler, SQLCompiler
 from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.sql.selectable import Select
 
+from psched.backends.common.connection_options import encryption_finding
 from psched.backends.common.retries import Fault
 from psched.backends.sql.compiled_statements import given_rows
 from psched.backends.sql.dialect import Dialect, ExactText, now_ms
 from psched.errors import ConfigError, PoolerError
+from psched.store import Finding
 
 Steps = Generator[Any, Any, Any]
 """psycopg's protocol: it yields the events to wait for, and receives those that are ready (0: none yet)."""
@@ -40,6 +42,7 @@ _TURNED_AWAY = (*_REFUSED, '" does not exist')
 
 _VERIFY = {"full": "verify-full", "ca": "verify-ca", "none": "require"}
 
+_USES_SSL = text("SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()")
 _DETERMINISTIC = text(
     "SELECT l.collisdeterministic FROM pg_attribute a JOIN pg_collation l ON l.oid = a.attcollation"
     " WHERE a.attrelid = to_regclass(:table) AND a.attname = :column"
@@ -174,6 +177,19 @@ class PostgreSQLDialect(Dialect):
 
     def shares_sessions(self, first: Any, second: Any) -> bool:
         return any(_session_of(first) == _session_of(second) for _ in range(_ASKED))
+
+    def encryption(self, connection: Connection) -> Finding | None:
+        if self._is_psycopg:
+            driver: Any = connection.connection.dbapi_connection
+            link = driver.pgconn
+            encrypted, host = bool(link.ssl_in_use), link.host.decode()
+            options = {option.keyword.decode(): option.val for option in link.info if option.val}
+            mode, trusted = options.get("sslmode", b"prefer").decode(), "sslrootcert" in options
+        else:
+            encrypted, host = bool(connection.execute(_USES_SSL).scalar()), self.url.host or ""
+            mode, trusted = str(self.url.query.get("sslmode")), "sslrootcert" in self.url.query
+        verify = "full" if mode == "verify-full" else "ca" if mode == "verify-ca" or trusted else "none"
+        return encryption_finding(encrypted, verify, host, self.tls)
 
     def key_problem(self, connection: Connection, table: str, column: str) -> str | None:
         # Only some ICU collations are not deterministic.

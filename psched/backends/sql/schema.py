@@ -139,6 +139,9 @@ class Schema:
     def _findings(self, connection: sa.Connection) -> Iterator[Finding]:
         dialect = self._database.dialect
         yield Finding("server", True, dialect.version(connection))
+        encryption = dialect.encryption(connection)
+        if encryption is not None:
+            yield encryption
         yield self._writing(connection)
         missing = [str(index.name) for index in self._missing_indexes(connection)]
         yield Finding(

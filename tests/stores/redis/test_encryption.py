@@ -15,8 +15,10 @@ from faultlab.ports import free_port
 from faultlab.redis import Redis
 from faultlab.servers import PASSWORD
 from psched.backends import open_stores
+from psched.backends.common.connection_options import encryption_finding
+from psched.backends.redis.client import located
 from psched.errors import ConfigError
-from psched.store import ScheduleStore, StoreSettings
+from psched.store import Finding, ScheduleStore, StoreSettings
 
 pytestmark = pytest.mark.needs("openssl")
 
@@ -61,6 +63,8 @@ def test_a_server_is_trusted_by_its_certificate_and_its_name(place: tuple[int, P
         wakeup.listen(1)
         assert not wakeup.is_notified()
         wakeup.close()
+        [finding] = [finding for finding in store.diagnose() if finding.subject == "encryption"]
+        assert finding == encryption_finding(True, tls.get("verify", "full"), "", None)
         store.close()
     for url, tls in [(named, {}), (unnamed, {"ca": ca})]:
         store = opened(url, **tls)
@@ -68,6 +72,13 @@ def test_a_server_is_trusted_by_its_certificate_and_its_name(place: tuple[int, P
             store.now()
         assert PASSWORD not in str(caught.value)
         store.close()
+
+
+def test_doctor_warns_of_a_network_that_can_read_along() -> None:
+    remote = located("redis://redis.example.com/0", {}).encryption()
+    assert (remote.message, remote.warning) == ("not encrypted; write rediss:// in `url:`", True)
+    for local in ("redis://localhost/0", "unix:///run/redis/redis.sock"):
+        assert located(local, {}).encryption() == Finding("encryption", True, "not encrypted")
 
 
 def test_files_without_encryption_are_refused(tmp_path: Path) -> None:
