@@ -39,7 +39,17 @@ if TYPE_CHECKING:
 
     from psched.application.app import App
     from psched.config import Section, Settings
-    from psched.model import NewSchedule, NewTask, Policy, Rule, ScheduleRow, TaskRow
+    from psched.model import (
+        CatchUp,
+        NewSchedule,
+        NewTask,
+        Policy,
+        Rule,
+        ScheduleRow,
+        ScheduleStatus,
+        TaskRow,
+        TaskStatus,
+    )
     from psched.queue.queue import Queue, QueuedTask
     from psched.scheduler import Scheduler, create_scheduler
     from psched.schedules.collection import ScheduleCollection
@@ -53,6 +63,7 @@ __all__ = [
     "AlreadyFinishedError",
     "App",
     "CancelRequestedError",
+    "CatchUp",
     "ConfigError",
     "GracefulProcessStopError",
     "IdempotentAlreadyExistsError",
@@ -75,10 +86,12 @@ __all__ = [
     "ScheduleCollection",
     "ScheduleError",
     "ScheduleRow",
+    "ScheduleStatus",
     "Scheduler",
     "Task",
     "TaskError",
     "TaskRow",
+    "TaskStatus",
     "create_scheduler",
     "open",
     "open_queue",
@@ -86,7 +99,17 @@ __all__ = [
 
 _LAZY = {
     "psched.application.app": ("App",),
-    "psched.model": ("NewSchedule", "NewTask", "Policy", "Rule", "ScheduleRow", "TaskRow"),
+    "psched.model": (
+        "CatchUp",
+        "NewSchedule",
+        "NewTask",
+        "Policy",
+        "Rule",
+        "ScheduleRow",
+        "ScheduleStatus",
+        "TaskRow",
+        "TaskStatus",
+    ),
     "psched.queue.queue": ("Queue", "QueuedTask"),
     "psched.scheduler": ("Scheduler", "create_scheduler"),
     "psched.schedules.collection": ("ScheduleCollection",),

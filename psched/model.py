@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self, get_args
 
 from psched.backoff import Backoff
 
@@ -39,8 +39,18 @@ class Rule:
     delay: float = 0
 
 
-CATCH_UP = ("all", "latest", "none")
+CatchUp = Literal["all", "latest", "none"]
 """Which of the occurrences that are due together are run."""
+CATCH_UP: tuple[CatchUp, ...] = get_args(CatchUp)
+
+ScheduleStatus = Literal["waiting", "running", "leased"]
+"""`leased`: running or waiting for a retry (`rdb_compat`, whose table does not distinguish these)."""
+SCHEDULE_STATUSES: tuple[ScheduleStatus, ...] = get_args(ScheduleStatus)
+
+TaskStatus = Literal["waiting", "running", "finished", "failed", "cancelled"]
+TASK_STATUSES: tuple[TaskStatus, ...] = get_args(TaskStatus)
+
+Compression = Literal["gzip"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +63,7 @@ class Policy:
     `max_attempts`: attempts after which an occurrence has failed. None: as its type or the configuration says.
     """
 
-    catch_up: str = "all"
+    catch_up: CatchUp = "all"
     max_lateness: float | None = None
     alert_after: float | None = None
     max_attempts: int | None = None
@@ -104,7 +114,7 @@ class ScheduleRow:
     key: str
     type: str
     data: dict[str, Any]
-    status: str
+    status: ScheduleStatus
     attempts: int = 0
     last_error: str | None = None
     node: str | None = None
@@ -189,7 +199,7 @@ class NewSchedule(NamedTuple):
     next_time: int | None = None
     next_run_time: float | None = None
     data: Mapping[str, Any] = _NOTHING
-    catch_up: str = "all"
+    catch_up: CatchUp = "all"
     max_lateness: float | None = None
     alert_after: float | None = None
     max_attempts: int | None = None
@@ -211,7 +221,7 @@ class NewTask(NamedTuple):
     max_running: int | None = None
     priority: int = 0
     max_attempts: int | None = None
-    compression: str | None = None
+    compression: Compression | None = None
 
 
 class TaskRow(NamedTuple):
@@ -225,7 +235,7 @@ class TaskRow(NamedTuple):
     key: str
     type: str
     data: dict[str, Any]
-    status: str
+    status: TaskStatus
     run_at: float | None
     due: float | None
     attempts: int = 0
@@ -238,7 +248,7 @@ class TaskRow(NamedTuple):
     priority: int = 0
     max_attempts: int | None = None
     cancel_requested: bool = False
-    compression: str | None = None
+    compression: Compression | None = None
     problem: str | None = None
 
     @property
@@ -324,6 +334,6 @@ class LeaseTimes:
 class TaskFilter:
     """Which queue tasks to list; None matches any."""
 
-    status: str | None = None
+    status: TaskStatus | None = None
     type: str | None = None
     user: str | None = None

@@ -31,8 +31,9 @@ def next_(chosen: Chosen, cron: str, timezone: str | None, number: int, start: i
     --json prints one array of objects with time (unix seconds), local and utc (ISO 8601) and note (often empty).
     """
     section = chosen.settings().schedules if chosen.config or chosen.file.exists() else None
-    zone, dialect = ("UTC", "vixie") if section is None else (section.timezone, section.cron_dialect)
-    zone = zone if timezone is None else timezone
+    dialect = crons.DIALECTS[0] if section is None else section.cron_dialect
+    configured = "UTC" if section is None else section.timezone
+    zone = configured if timezone is None else timezone
     begin = int(time.time()) if start is None else start
     found = [
         (datetime.fromtimestamp(each.time, load_zone(zone)), datetime.fromtimestamp(each.time, UTC), each)

@@ -13,8 +13,8 @@ from psched.cli.options import UNIX_TIME, Chosen, common_options, count, parse_d
 from psched.cli.sections import key_command, opened_queue, opened_section, required_section
 from psched.cli.unrunnable_rows import LeftToRuby, warn_unless_routed
 from psched.config import Settings
-from psched.model import TaskRow
-from psched.queue.queue import PRIORITIES, STATUSES, QueuedTask
+from psched.model import TASK_STATUSES, TaskRow, TaskStatus
+from psched.queue.queue import PRIORITIES, QueuedTask
 from psched.supervisor.run import run_master
 
 _COLUMNS = {"key": 30, "type": 15, "user": 18, "status": 18, "created_at": 28, "timeout": 28, "data": 0}
@@ -42,11 +42,11 @@ def init(chosen: Chosen) -> None:
 
 
 @queue.command("list")
-@click.option("--status", type=click.Choice(STATUSES), help="Only tasks with this status.")
+@click.option("--status", type=click.Choice(TASK_STATUSES), help="Only tasks with this status.")
 @click.option("--type", metavar="TYPE", help="Only tasks of this type.")
 @click.option("-u", "--user", metavar="USER", help="Only tasks of this user.")
 @common_options()
-def list_(chosen: Chosen, status: str | None, type: str | None, user: str | None) -> None:
+def list_(chosen: Chosen, status: TaskStatus | None, type: str | None, user: str | None) -> None:
     """List the tasks by key. Finished tasks are listed until their `retention_time` is over.
 
     Times are in this host's time zone. `timeout` is when a task is due or its lease ends.

@@ -15,7 +15,7 @@ from psched.backoff import Backoff
 from psched.config import validators as checks
 from psched.config.structuring import Check
 from psched.config.urls import masked_url
-from psched.cron import DIALECTS, reckoning
+from psched.cron import DIALECTS, CronDialect, reckoning
 from psched.payload import MAX_DATA_SIZE
 from psched.store import StoreSettings
 
@@ -26,7 +26,7 @@ SectionName = Literal["schedules", "queue"]
 CountOrNone = Annotated[int | None, Check(checks.count(1, "none"))]
 
 
-def _cron_dialect(section: Section) -> str:
+def _cron_dialect(section: Section) -> CronDialect:
     """Return Ruby's dialect for rdb_compat: Ruby workers of the table must compute the same times."""
     return "perfectsched" if section.type == "rdb_compat" else "vixie"
 
@@ -49,7 +49,7 @@ class Section:
     tls: Annotated[dict[str, str] | None, Check(checks.tls, located=True)] = None
     pooler: Annotated[str | None, Check(checks.one_of("session", "none"))] = None
     timezone: Annotated[str, Check(checks.timezone)] = "UTC"
-    cron_dialect: Annotated[str, Check(checks.one_of(*DIALECTS))] = Factory(_cron_dialect, takes_self=True)
+    cron_dialect: Annotated[CronDialect, Check(checks.one_of(*DIALECTS))] = Factory(_cron_dialect, takes_self=True)
     poll_interval: Positive = 1.0
     alive_time: Positive = 300.0
     retry_wait: Annotated[float | Backoff, Check(checks.wait)] = Factory(_retry_wait, takes_self=True)

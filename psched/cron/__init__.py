@@ -1,6 +1,6 @@
 """The occurrences of a cron expression in a time zone, by a dialect. Times are unix seconds."""
 
-from psched.cron.expression import DIALECTS, MAX_LENGTH, check_dialect
+from psched.cron.expression import DIALECTS, MAX_LENGTH, CronDialect, check_dialect
 from psched.cron.occurrences import (
     Occurrence,
     count,
@@ -15,6 +15,7 @@ from psched.cron.zones import check_timezone, reckoning, tz_database
 __all__ = [
     "DIALECTS",
     "MAX_LENGTH",
+    "CronDialect",
     "Occurrence",
     "check_dialect",
     "check_timezone",

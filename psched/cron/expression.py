@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from datetime import MAXYEAR, date
 from functools import lru_cache
 from itertools import islice, product
+from typing import Literal, get_args
 
 from croniter import CroniterError, croniter
 from croniter.croniter import DOW_ALPHAS, M_ALPHAS
@@ -23,7 +24,8 @@ from croniter.croniter import DOW_ALPHAS, M_ALPHAS
 from psched.error_text import did_you_mean
 from psched.errors import ConfigError
 
-DIALECTS = ("vixie", "perfectsched")
+CronDialect = Literal["vixie", "perfectsched"]
+DIALECTS: tuple[CronDialect, ...] = get_args(CronDialect)
 """Rules for days, steps and clock changes: those of Debian's cron, and of PerfectSched in Ruby."""
 MAX_LENGTH = 128
 """Characters in an expression, as in the tables of PerfectSched."""
@@ -157,7 +159,7 @@ def check_dialect(name: str) -> None:
 
 
 @lru_cache(maxsize=1024)
-def parse(cron: str, dialect: str) -> Expression:
+def parse(cron: str, dialect: CronDialect) -> Expression:
     """Return the parsed expression; cached. Raises ConfigError with the field, what is expected and the remedy."""
     check_dialect(dialect)
     if len(cron) > MAX_LENGTH:
@@ -187,7 +189,7 @@ def _split(cron: str) -> list[str]:
     return fields if len(fields) == 6 else ["0", *fields]
 
 
-def _read(fields: list[str], dialect: str) -> Expression:
+def _read(fields: list[str], dialect: CronDialect) -> Expression:
     vixie = dialect == "vixie"
     second, minute, hour, day, month, weekday = fields
     columns = ((_SECOND, second), (_MINUTE, minute), (_HOUR, hour), (_MONTH, month))

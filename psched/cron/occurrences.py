@@ -22,7 +22,7 @@ from functools import lru_cache
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
-from psched.cron.expression import DAY, Expression, parse
+from psched.cron.expression import DAY, CronDialect, Expression, parse
 from psched.cron.zones import change_between, load_zone, offset_at, offset_of_wall
 from psched.errors import ConfigError
 
@@ -41,7 +41,7 @@ _CACHED = 4096
 """Results of each function that are cached. Schedules that are due together often have the same expression."""
 
 
-def next_time(cron: str, after: int, timezone: str, dialect: str = "vixie") -> int:
+def next_time(cron: str, after: int, timezone: str, dialect: CronDialect = "vixie") -> int:
     """Return the first match strictly after `after`, both in unix seconds.
 
     Raises ConfigError: the expression, zone or dialect cannot be used, or there is no match up to the year 9999.
@@ -52,12 +52,12 @@ def next_time(cron: str, after: int, timezone: str, dialect: str = "vixie") -> i
     return found
 
 
-def first_time(cron: str, at: int, timezone: str, dialect: str = "vixie") -> int:
+def first_time(cron: str, at: int, timezone: str, dialect: CronDialect = "vixie") -> int:
     """Return the first match at or after `at`, both in unix seconds. Raises as `next_time` does."""
     return next_time(cron, at - 1, timezone, dialect)
 
 
-def last_time(cron: str, after: int, at: int, timezone: str, dialect: str = "vixie") -> int | None:
+def last_time(cron: str, after: int, at: int, timezone: str, dialect: CronDialect = "vixie") -> int | None:
     """Return the last match after `after` and up to `at`, by binary search. Raises as `next_time` does."""
     expression, zone = parse(cron, dialect), load_zone(timezone)
     low = following(expression, zone, after, at)
@@ -69,7 +69,7 @@ def last_time(cron: str, after: int, at: int, timezone: str, dialect: str = "vix
     return low
 
 
-def count(cron: str, after: int, until: int, timezone: str, dialect: str = "vixie") -> int:
+def count(cron: str, after: int, until: int, timezone: str, dialect: CronDialect = "vixie") -> int:
     """Return how many matches there are after `after` and up to `until` (unix seconds). Raises ConfigError.
 
     Counts by stretches with one UTC offset, without listing: a year of seconds takes less than a millisecond.
@@ -80,7 +80,7 @@ def count(cron: str, after: int, until: int, timezone: str, dialect: str = "vixi
 
 
 @lru_cache(_CACHED)
-def validate(cron: str, timezone: str, dialect: str = "vixie") -> None:
+def validate(cron: str, timezone: str, dialect: CronDialect = "vixie") -> None:
     """Raise ConfigError unless the expression has a match after any time.
 
     The error is one line with the remedy: the expression, the zone or the dialect is wrong, the date never exists, or
@@ -94,7 +94,7 @@ def validate(cron: str, timezone: str, dialect: str = "vixie") -> None:
 
 
 @lru_cache(_CACHED)
-def _next(cron: str, after: int, timezone: str, dialect: str, limit: int = LATEST) -> int | None:
+def _next(cron: str, after: int, timezone: str, dialect: CronDialect, limit: int = LATEST) -> int | None:
     return following(parse(cron, dialect), load_zone(timezone), after, limit)
 
 
@@ -236,7 +236,7 @@ class Occurrence:
     note: str
 
 
-def occurrences(cron: str, at: int, timezone: str, n: int, dialect: str = "vixie") -> list[Occurrence]:
+def occurrences(cron: str, at: int, timezone: str, n: int, dialect: CronDialect = "vixie") -> list[Occurrence]:
     """Return the first `n` matches at or after `at` (unix seconds). Raises as `next_time` does."""
     expression, zone = parse(cron, dialect), load_zone(timezone)
     found: list[Occurrence] = []

@@ -12,9 +12,9 @@ from psched.clock import boottime
 from psched.config import Section
 from psched.error_text import shown
 from psched.errors import AlreadyExistsError, ConfigError, NotFoundError
-from psched.model import LeaseTimes, NewTask, TaskFilter, TaskRow
+from psched.model import TASK_STATUSES, Compression, LeaseTimes, NewTask, TaskFilter, TaskRow, TaskStatus
 from psched.payload import check_key, encode, object_of
-from psched.queue.settlement import CANCELLED, FAILED, FINISHED, TaskSettlement
+from psched.queue.settlement import TaskSettlement
 from psched.schedules.validation import check_distinct, check_times
 from psched.store import TaskStore
 from psched.task import Task
@@ -22,7 +22,6 @@ from psched.task_source import PolledTable, Source
 
 PRIORITIES = range(-100, 101)
 """The priorities that a task can have. Each priority in use costs every poll one more look-up."""
-STATUSES = ("waiting", "running", FINISHED, FAILED, CANCELLED)
 
 
 class Queue(PolledTable):
@@ -58,7 +57,7 @@ class Queue(PolledTable):
         max_running: int | None = None,
         priority: int = 0,
         max_attempts: int | None = None,
-        compression: str | None = None,
+        compression: Compression | None = None,
         connection: Any = None,
     ) -> QueuedTask:
         """Create a task and return a reference to it. May be repeated until it succeeds, as the key is unique.
@@ -92,14 +91,16 @@ class Queue(PolledTable):
         check_distinct([task.key for task in checked], "task")
         return self.store.submit(checked, connection) if checked else []
 
-    def list(self, status: str | None = None, type: str | None = None, user: str | None = None) -> Iterator[TaskRow]:
+    def list(
+        self, status: TaskStatus | None = None, type: str | None = None, user: str | None = None
+    ) -> Iterator[TaskRow]:
         """Yield the tasks with this status, type and user (where given), ordered by key.
 
         `status` is waiting, running, finished, failed or cancelled. Raises ValueError for another status, and for an
         unusable type or user.
         """
-        if status is not None and status not in STATUSES:
-            raise ValueError(f"status must be one of {', '.join(STATUSES)}, got {shown(status)}")
+        if status is not None and status not in TASK_STATUSES:
+            raise ValueError(f"status must be one of {', '.join(TASK_STATUSES)}, got {shown(status)}")
         if type is not None:
             check_key(type, "type")
         if user is not None:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from psched.errors import ScheduleError
 from psched.model import Claim, Row
 from psched.settlement import Settlement
 from psched.store import TaskStore
 
-FINISHED = "finished"
-FAILED = "failed"
-CANCELLED = "cancelled"
+FINISHED: Final = "finished"
+FAILED: Final = "failed"
+CANCELLED: Final = "cancelled"
 
 _BATCH = 500
 """Rows that one statement purges."""

@@ -37,7 +37,7 @@ class Defaults:
     """The configured values that schedules share, as in `Section`."""
 
     timezone: str = "UTC"
-    cron_dialect: str = "vixie"
+    cron_dialect: cron.CronDialect = "vixie"
     ledger_retention: float = 400 * 86400.0
     ledger_count: int = 100_000
     poll_interval: float = 1.0

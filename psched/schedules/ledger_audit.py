@@ -202,7 +202,7 @@ class _Definition:
     change: Change
     following: Change | None
     earliest: float
-    dialect: str = field(init=False)
+    dialect: cron.CronDialect = field(init=False)
     due: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -415,12 +415,12 @@ class _Definition:
                 Kind.LATE, time, f"it began {late:.3f} s after its time, at attempt {row.attempts}"
             )
 
-    def _dialect_of(self, reckoning: str | None) -> str:
+    def _dialect_of(self, reckoning: str | None) -> cron.CronDialect:
         """Return the recorded cron dialect, or the present dialect where none was recorded."""
         known = [(found or "").partition(" ")[0] for found in (reckoning, self.records.reckoning)]
-        return next((name for name in known if name in cron.DIALECTS), cron.DIALECTS[0])
+        return next((dialect for name in known for dialect in cron.DIALECTS if dialect == name), cron.DIALECTS[0])
 
-    def _next(self, after: float, dialect: str | None = None) -> float:
+    def _next(self, after: float, dialect: cron.CronDialect | None = None) -> float:
         rule = self.change.rule
         try:
             return cron.next_time(rule.cron, int(after), rule.timezone, self.dialect if dialect is None else dialect)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Unpack
+from typing import Any, Final, Literal, Unpack
 
 from psched.backoff import Backoff
+from psched.cron import CronDialect
 from psched.errors import NotFoundError, NotSupportedError, ScheduleError
 from psched.model import ScheduleRow
 from psched.payload import check_key, object_of, pack
@@ -29,7 +30,7 @@ _TRIES = 100
 class Schedule:
     """A reference to one schedule by its key. Nothing is read until a method is called."""
 
-    def __init__(self, store: ScheduleStore, key: str, dialect: str) -> None:
+    def __init__(self, store: ScheduleStore, key: str, dialect: CronDialect) -> None:
         self.key = key
         self._store = store
         self._dialect = dialect
@@ -171,20 +172,21 @@ class Schedule:
         return replace(row, next_run_time=seen.next_run_time) if seen.paused else row
 
 
-BROKEN = "broken"
-PAUSED = "paused"
-RUNNING = "running"
-LEASED = "leased"
-FAILING = "failing"
-RETRYING = "retrying"
-OVERDUE = "overdue"
-DUE = "due"
-WAITING = "waiting"
+StateWord = Literal["broken", "paused", "running", "leased", "failing", "retrying", "overdue", "due", "waiting"]
+BROKEN: Final = "broken"
+PAUSED: Final = "paused"
+RUNNING: Final = "running"
+LEASED: Final = "leased"
+FAILING: Final = "failing"
+RETRYING: Final = "retrying"
+OVERDUE: Final = "overdue"
+DUE: Final = "due"
+WAITING: Final = "waiting"
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleState:
-    """The state of a schedule as a `word`, one of the constants above.
+    """The state of a schedule as a `word`.
 
     `broken`: the row cannot be run. `failing`: an attempt has failed and is retried. `retrying`: the same, but no error
     is known. `leased`: running or waiting for a retry (`rdb_compat`, whose table does not distinguish these). `due`: no
@@ -192,7 +194,7 @@ class ScheduleState:
     time of the unfinished occurrence. `is_overdue`: it is later than `overdue_after`, and has failed or is not leased.
     """
 
-    word: str
+    word: StateWord
     lateness: float
     is_overdue: bool
 
@@ -218,6 +220,7 @@ def state_of(row: ScheduleRow, now: float, bound: float) -> ScheduleState:
         time = max(time, row.next_run_time)  # its first run may be later
     lateness = max(0.0, now - time)
     is_overdue = lateness > bound and (failed > 0 or not is_held)
+    word: StateWord
     if row.problem is not None:
         word = BROKEN
     elif is_held:

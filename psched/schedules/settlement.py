@@ -17,7 +17,7 @@ from psched.model import NEVER, Claim, NewTask, Policy, Row, ScheduleRow
 from psched.schedules.validation import check_delay
 from psched.settlement import Settlement
 from psched.store import ScheduleStore, TaskStore
-from psched.store.ledger import ENQUEUED, FAILED, FINISHED, PAUSED, RUN_NOW, SKIPPED, Entry, OnCommit, Step
+from psched.store.ledger import ENQUEUED, FAILED, FINISHED, PAUSED, RUN_NOW, SKIPPED, Entry, OnCommit, Outcome, Step
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class ScheduleSettlement(Settlement):
     def __init__(
         self,
         store: ScheduleStore,
-        dialect: str,
+        dialect: cron.CronDialect,
         retention: float = 400 * 86400.0,
         count: int = 100_000,
         max_attempts: int | None = None,
@@ -184,7 +184,7 @@ class ScheduleSettlement(Settlement):
         return rule_problem(row, self._dialect)
 
 
-def _run_entry(claim: Claim, outcome: str, detail: str | None = None) -> Entry:
+def _run_entry(claim: Claim, outcome: Outcome, detail: str | None = None) -> Entry:
     row = cast("ScheduleRow", claim.row)
     if detail is None and (row.is_extra or row.is_asked_for):
         detail = RUN_NOW
@@ -195,7 +195,7 @@ def _date(time: int) -> str:
     return datetime.fromtimestamp(time, UTC).isoformat(" ")
 
 
-def rule_problem(row: Row, dialect: str) -> str | None:
+def rule_problem(row: Row, dialect: cron.CronDialect) -> str | None:
     """Return the error of a schedule's rule, with the remedy, or None."""
     rule = cast("ScheduleRow", row).rule
     try:
@@ -207,7 +207,7 @@ def rule_problem(row: Row, dialect: str) -> str | None:
     return None
 
 
-def skip_entry(row: ScheduleRow, now: float, dialect: str) -> Entry | None:
+def skip_entry(row: ScheduleRow, now: float, dialect: cron.CronDialect) -> Entry | None:
     """Return the entry of the occurrences to skip at `now`, or None if the next occurrence is to run.
 
     The entry covers the occurrences from `row.next_time` to `last`. A run that `run_now` asked for is never skipped,
@@ -236,7 +236,7 @@ def lateness_bound(policy: Policy) -> float | None:
     return _SOON_ENOUGH if policy.max_lateness is None and policy.catch_up == "none" else policy.max_lateness
 
 
-def _until(row: ScheduleRow, end: float, reason: str, dialect: str) -> Entry:
+def _until(row: ScheduleRow, end: float, reason: str, dialect: cron.CronDialect) -> Entry:
     """Return the entry of the row's occurrence and later ones whose run time is before `end`."""
     rule, time, count = row.rule, row.next_time, 1
     last = cron.last_time(rule.cron, time, math.ceil(end - rule.delay) - 1, rule.timezone, dialect)

@@ -18,7 +18,7 @@ MOST_SECONDS_AHEAD = 2
 """Seconds by which the time of an extra run may come after its `run_now`."""
 
 
-def paused(row: ScheduleRow, now: float, dialect: str) -> ScheduleRow:
+def paused(row: ScheduleRow, now: float, dialect: cron.CronDialect) -> ScheduleRow:
     """Return `row` paused from `now` on. A run in progress goes on, and the pause begins when the run is settled.
 
     A run that `run_now` asked for waits for the end of the pause. Earlier pauses are kept as long as they have
@@ -44,7 +44,7 @@ def paused(row: ScheduleRow, now: float, dialect: str) -> ScheduleRow:
     return with_regular(row, replace(regular, next_run_time=NEVER)) if row.is_extra else row
 
 
-def _is_to_come(row: ScheduleRow, pause: tuple[float, float], dialect: str) -> bool:
+def _is_to_come(row: ScheduleRow, pause: tuple[float, float], dialect: cron.CronDialect) -> bool:
     """Return whether the row's next occurrence, or any later one, falls into `pause`."""
     begin, end = pause
     rule, time = row.rule, row.next_time
@@ -58,7 +58,7 @@ def _is_to_come(row: ScheduleRow, pause: tuple[float, float], dialect: str) -> b
     return time + rule.delay < end
 
 
-def resumed(row: ScheduleRow, now: float, dialect: str) -> tuple[ScheduleRow, Entry | None]:
+def resumed(row: ScheduleRow, now: float, dialect: cron.CronDialect) -> tuple[ScheduleRow, Entry | None]:
     """Return `row` with its pause ended at `now`, and the entry of the occurrences that the pause skipped.
 
     A run that was due before the pause, or asked for by `run_now`, is due now. Occurrences within another pause are
@@ -106,7 +106,7 @@ def _has_come(row: ScheduleRow, now: float) -> bool:
     return not row.settled or min(row.next_time, row.next_time + row.rule.delay, row.next_run_time) <= now
 
 
-def moved(row: ScheduleRow, old: Rule, now: float, dialect: str) -> ScheduleRow:
+def moved(row: ScheduleRow, old: Rule, now: float, dialect: cron.CronDialect) -> ScheduleRow:
     """Return `row`, which has a new rule, with its next occurrence by that rule at `now`.
 
     A due occurrence stays as it is. An occurrence that has come but waits for its delay gets the new delay. Any other

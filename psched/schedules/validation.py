@@ -16,7 +16,7 @@ from psched import cron
 from psched.backoff import check_attempts, check_wait
 from psched.error_text import shown
 from psched.errors import ConfigError, NotSupportedError
-from psched.model import CATCH_UP, NEVER, NewSchedule, Policy, Rule, ScheduleRow
+from psched.model import CATCH_UP, NEVER, CatchUp, NewSchedule, Policy, Rule, ScheduleRow
 from psched.payload import MAX_KEY_LENGTH, check_key, enqueued_key, object_of
 from psched.store import ScheduleStore
 
@@ -36,14 +36,14 @@ _terms_of = attrgetter(*(field.name for field in fields(Policy)))
 class Terms(TypedDict, total=False):
     """The fields of `Policy` as keyword arguments. None means no bound."""
 
-    catch_up: str
+    catch_up: CatchUp
     max_lateness: float | None
     alert_after: float | None
     max_attempts: int | None
 
 
 def new_rows(
-    schedules: Iterable[NewSchedule], store: ScheduleStore, default_timezone: str, dialect: str
+    schedules: Iterable[NewSchedule], store: ScheduleStore, default_timezone: str, dialect: cron.CronDialect
 ) -> list[ScheduleRow]:
     """Return the rows of new schedules; all without a `next_time` begin at the same second.
 
@@ -85,7 +85,7 @@ def checked_policy(policy: Policy) -> Policy:
     return policy
 
 
-def checked_rule(rule: Rule, dialect: str) -> Rule:
+def checked_rule(rule: Rule, dialect: cron.CronDialect) -> Rule:
     """Return `rule`. Raises ConfigError for its cron or time zone, ValueError for its delay."""
     for name, value, example in (("cron", rule.cron, "0 * * * *"), ("timezone", rule.timezone, "Europe/Berlin")):
         given: object = value
@@ -105,7 +105,7 @@ def check_distinct(keys: Sequence[str], what: str) -> None:
         raise ValueError(f"the key {twice!r} is given twice; each {what} needs its own key")
 
 
-def _check_ahead(rule: Rule, dialect: str) -> None:
+def _check_ahead(rule: Rule, dialect: cron.CronDialect) -> None:
     """Raise ValueError for a negative delay that makes too many occurrences due before their times."""
     first = first_match(rule, _REFERENCE, dialect)
     ahead = cron.count(rule.cron, first, first + math.ceil(-rule.delay), rule.timezone, dialect)
@@ -143,7 +143,7 @@ def check_time(name: str, time: object) -> None:
         )
 
 
-def first_match(rule: Rule, at: float, dialect: str) -> int:
+def first_match(rule: Rule, at: float, dialect: cron.CronDialect) -> int:
     """Return the first occurrence of `rule` at or after `at`, in unix seconds."""
     return cron.first_time(rule.cron, math.ceil(at), rule.timezone, dialect)
 

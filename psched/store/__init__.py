@@ -25,7 +25,19 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from psched.errors import AlreadyExistsError, ScheduleError
-from psched.model import WORKER_DIED, Claim, Lease, NewTask, Policy, Retry, Rule, ScheduleRow, TaskFilter, TaskRow
+from psched.model import (
+    WORKER_DIED,
+    Claim,
+    Lease,
+    NewTask,
+    Policy,
+    Retry,
+    Rule,
+    ScheduleRow,
+    TaskFilter,
+    TaskRow,
+    TaskStatus,
+)
 from psched.payload import MAX_DATA_SIZE
 from psched.store.alerts import OverdueAlerts, UnreportedFailures
 from psched.store.ledger import MODIFY, Entry, Ledger, OnCommit, Step
@@ -422,7 +434,9 @@ class TaskStore(LeaseStore):
     def list(self, wanted: TaskFilter) -> Iterator[TaskRow]:
         """Yield the tasks that pass the filter, ordered by key, a page at a time."""
 
-    def retire(self, claim: Claim, status: str, error: str | None, retention: float | None, until: float) -> None:
+    def retire(
+        self, claim: Claim, status: TaskStatus, error: str | None, retention: float | None, until: float
+    ) -> None:
         """End the claimed run for good as `status` (finished, failed or cancelled), and keep `error` if any.
 
         The row keeps the attempts of `claim.row`. The key is kept for `retention` seconds, None: for ever. Raises
@@ -433,7 +447,12 @@ class TaskStore(LeaseStore):
 
     @abstractmethod
     def retire_many(
-        self, claims: Sequence[Claim], status: str, retention: float | None, until: float, error: str | None = None
+        self,
+        claims: Sequence[Claim],
+        status: TaskStatus,
+        retention: float | None,
+        until: float,
+        error: str | None = None,
     ) -> builtins.list[ScheduleError | None]:
         """Retire each as `retire` does."""
 

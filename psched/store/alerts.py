@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from psched.error_text import error_summary
+from psched.model import ScheduleStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class Overdue:
     type: str
     scheduled_time: int
     seconds: float
-    status: str
+    status: ScheduleStatus
     attempts: int
     node: str | None
     last_error: str | None

@@ -8,24 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol, get_args
 
 from psched.model import Claim, Policy, Rule
 
-FINISHED = "finished"
-ENQUEUED = "enqueued"
-SKIPPED = "skipped"
-FAILED = "failed"
+Outcome = Literal["finished", "enqueued", "skipped", "failed"]
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+FINISHED: Final = "finished"
+ENQUEUED: Final = "enqueued"
+SKIPPED: Final = "skipped"
+FAILED: Final = "failed"
 """The outcome of an occurrence that failed at all of its `max_attempts`."""
-OUTCOMES = (FINISHED, ENQUEUED, SKIPPED, FAILED)
 
-ADD = "add"
-MODIFY = "modify"
-DELETE = "delete"
-PAUSE = "pause"
-RESUME = "resume"
-RUN_NOW = "run-now"
-UPGRADE = "upgrade"
+Action = Literal["add", "modify", "delete", "pause", "resume", "run-now", "upgrade"]
+ACTIONS: tuple[Action, ...] = get_args(Action)
+ADD: Final = "add"
+MODIFY: Final = "modify"
+DELETE: Final = "delete"
+PAUSE: Final = "pause"
+RESUME: Final = "resume"
+RUN_NOW: Final = "run-now"
+UPGRADE: Final = "upgrade"
 """The action recorded once for a schedule that is older than its ledger, with its definition at that time."""
 
 PAUSED = "paused"
@@ -42,7 +45,7 @@ class Entry:
     for.
     """
 
-    outcome: str = FINISHED
+    outcome: Outcome = FINISHED
     detail: str | None = None
     started: float | None = None
     last: int | None = None
@@ -119,7 +122,7 @@ class Change:
     key: str
     version: int
     at: float
-    action: str
+    action: Action
     node: str | None
     type: str
     rule: Rule

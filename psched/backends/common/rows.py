@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, Final, TypeVar, cast
 
 from psched.error_text import shortened
-from psched.model import CATCH_UP, Claim, Lease, Policy, Rule, ScheduleRow, TaskRow
+from psched.model import (
+    CATCH_UP,
+    SCHEDULE_STATUSES,
+    TASK_STATUSES,
+    Claim,
+    Lease,
+    Policy,
+    Rule,
+    ScheduleRow,
+    TaskRow,
+)
 from psched.payload import MAX_DATA_SIZE, decode, is_compressed, pack, type_from_key
 from psched.store.alerts import Overdue, UnreportedFailure
-from psched.store.ledger import FAILED, PAUSED, SKIPPED, Change, Entry, LedgerRow
+from psched.store.ledger import ACTIONS, FAILED, OUTCOMES, PAUSED, SKIPPED, Change, Entry, LedgerRow
 
 LAST_SECOND = 253_402_300_799
 """The end of the year 9999 in unix seconds."""
@@ -47,11 +57,13 @@ AHEAD_AGAIN = 2
 """The same, when the row's last lease ended by itself: this run is recorded as begun before it begins."""
 EXPIRED = 3
 """`taken_ahead` of a waiting row whose last lease ended by itself."""
-WAITING = "waiting"
-RUNNING = "running"
-TASK_FINISHED = "finished"
-TASK_FAILED = "failed"
-TASK_CANCELLED = "cancelled"
+WAITING: Final = "waiting"
+RUNNING: Final = "running"
+TASK_FINISHED: Final = "finished"
+TASK_FAILED: Final = "failed"
+TASK_CANCELLED: Final = "cancelled"
+
+Word = TypeVar("Word", bound=str)
 
 _LAST_MS = LAST_SECOND * 1000
 _ERRORS = {str, type(None)}
@@ -111,11 +123,12 @@ class RowReader:
     def optional_text(self, name: str) -> str | None:
         return None if self._row[name] is None else self.text(name)
 
-    def one_of(self, name: str, words: Collection[str]) -> str:
+    def one_of(self, name: str, words: Collection[Word]) -> Word:
+        """Return the stored text, even if it is none of `words`."""
         value = self.text(name)
         if value not in words:
             self._complain(name, " or ".join(words), value)
-        return value
+        return cast("Word", value)
 
     def number(self, name: str) -> int:
         """Return an integer column; 0 when it holds something else."""
@@ -232,7 +245,7 @@ def read_schedule(row: Mapping[Any, Any], max_data_size: int = MAX_DATA_SIZE) ->
     fields = RowReader(row, max_data_size)
     key = fields.key("key")
     fields.number("fence")
-    status = fields.text("status")
+    status = fields.one_of("status", SCHEDULE_STATUSES)
     attempts = fields.number("attempts")
     return ScheduleRow(
         key=key,
@@ -448,7 +461,7 @@ def read_task(row: Mapping[Any, Any], max_data_size: int = MAX_DATA_SIZE) -> Tas
         key=key,
         type=fields.text("type") or type_from_key(key),
         data=fields.json("data"),
-        status=fields.text("status"),
+        status=fields.one_of("status", TASK_STATUSES),
         attempts=fields.number("attempts"),
         last_error=fields.optional_text("last_error"),
         node=fields.optional_text("node"),
@@ -488,7 +501,7 @@ def read_ledger_row(row: Mapping[Any, Any]) -> LedgerRow:
         scheduled_time=int(fields.seconds("scheduled_time", 1000)),
         fence=fields.number("fence"),
         version=fields.number("version"),
-        outcome=fields.text("outcome"),
+        outcome=fields.one_of("outcome", OUTCOMES),
         detail=fields.optional_text("detail"),
         last=optional_whole(fields, "last_time"),
         count=None if row["occurrences"] is None else fields.number("occurrences"),
@@ -509,7 +522,7 @@ def read_change(row: Mapping[Any, Any]) -> Change:
         key=fields.text("key"),
         version=fields.number("version"),
         at=fields.seconds("changed", 1000),
-        action=fields.text("action"),
+        action=fields.one_of("action", ACTIONS),
         node=fields.optional_text("node"),
         type=fields.text("type"),
         rule=read_rule(fields),
@@ -532,7 +545,7 @@ def read_overdue(row: Mapping[Any, Any]) -> Overdue:
         type=fields.text("type"),
         scheduled_time=int(time),
         seconds=fields.seconds("now", 1000) - time - fields.seconds("delay_ms", 1000),
-        status=fields.text("status"),
+        status=fields.one_of("status", SCHEDULE_STATUSES),
         attempts=fields.number("attempts"),
         node=fields.optional_text("node"),
         last_error=fields.optional_text("last_error"),

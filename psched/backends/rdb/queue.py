@@ -30,7 +30,7 @@ from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import now_ms
 from psched.backends.sql.paging import read_pages
 from psched.errors import AlreadyFinishedError, IdempotentNotFoundError, NotFoundError, ScheduleError
-from psched.model import Claim, NewTask, TaskFilter, TaskRow
+from psched.model import Claim, NewTask, TaskFilter, TaskRow, TaskStatus
 from psched.payload import pack
 from psched.store import AcquireOptions, StoreSettings, TaskStore, only
 
@@ -65,7 +65,12 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
         return map(self._read, read_pages(self._database, sa.select(*c), c.key, conditions=conditions))
 
     def retire_many(
-        self, claims: Sequence[Claim], status: str, retention: float | None, until: float, error: str | None = None
+        self,
+        claims: Sequence[Claim],
+        status: TaskStatus,
+        retention: float | None,
+        until: float,
+        error: str | None = None,
     ) -> builtins.list[ScheduleError | None]:
         leases = [claim.lease for claim in claims]
         rows = [{**lease_values(claim.lease), "attempts": claim.row.attempts} for claim in claims]

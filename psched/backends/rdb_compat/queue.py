@@ -42,7 +42,7 @@ from psched.errors import (
     NotSupportedError,
     ScheduleError,
 )
-from psched.model import Claim, Lease, NewTask, TaskFilter, TaskRow
+from psched.model import Claim, Lease, NewTask, TaskFilter, TaskRow, TaskStatus
 from psched.store import StoreSettings, TaskStore, only
 
 log = logging.getLogger(__name__)
@@ -101,7 +101,12 @@ class CompatTaskStore(CompatLeaseStore, TaskStore):
                 yield task
 
     def retire_many(
-        self, claims: Sequence[Claim], status: str, retention: float | None, until: float, error: str | None = None
+        self,
+        claims: Sequence[Claim],
+        status: TaskStatus,
+        retention: float | None,
+        until: float,
+        error: str | None = None,
     ) -> builtins.list[ScheduleError | None]:
         """Finish the claimed runs. The table has no columns for `status` and `error`."""
         seconds, leases = _whole_retention(retention), [claim.lease for claim in claims]

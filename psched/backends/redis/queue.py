@@ -17,7 +17,7 @@ from psched.backends.redis.rows import claimed_task, stored
 from psched.backends.redis.table_checks import Table
 from psched.error_text import shown
 from psched.errors import AlreadyFinishedError, NotFoundError, NotSupportedError, ScheduleError
-from psched.model import Claim, NewTask, TaskFilter, TaskRow
+from psched.model import Claim, NewTask, TaskFilter, TaskRow, TaskStatus
 from psched.payload import pack
 from psched.store import StoreSettings, TaskStore, only
 
@@ -75,7 +75,12 @@ class RedisTaskStore(RedisLeaseStore, TaskStore):
                 return
 
     def retire_many(
-        self, claims: Sequence[Claim], status: str, retention: float | None, until: float, error: str | None = None
+        self,
+        claims: Sequence[Claim],
+        status: TaskStatus,
+        retention: float | None,
+        until: float,
+        error: str | None = None,
     ) -> builtins.list[ScheduleError | None]:
         """Tasks with an error are retired one by one, since each has its own attempts and failure to be reported."""
         common = [status, _milliseconds(retention), "", "", *NO_FAILURE]
