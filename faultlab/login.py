@@ -40,13 +40,13 @@ class Login:
             on = f"GRANT ALL ON `{self._database}`.* TO {NAME}@'127.0.0.1'"
             self._execute(f"CREATE USER {NAME}@'127.0.0.1' IDENTIFIED BY 'other'", on)
 
-    def accept(self) -> None:
-        """Let the URL's password be the right one."""
-        self._set(PASSWORD)
+    def accept(self, password: str = PASSWORD) -> None:
+        """Let this password, or the URL's, be the right one."""
+        self._set(password)
 
-    def refuse(self) -> None:
+    def refuse(self, accepted: str = "another") -> None:
         """Change the password to another one, and end the sessions."""
-        self._set("another")
+        self._set(accepted)
         if isinstance(self._server, Redis):
             self._server.command("CLIENT", "KILL", "USER", NAME)
         elif isinstance(self._server, PostgreSQL):

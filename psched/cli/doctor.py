@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -59,6 +60,9 @@ def _findings(chosen: Chosen) -> Iterator[Finding]:
         yield from (Finding("config", False, line) for line in str(error).splitlines())
         return
     yield Finding("config", True, f"{settings.path}:{settings.environment}")
+    if settings.env_file is not None and settings.env_file.stat().st_mode & stat.S_IROTH:
+        open_to_all = f"every user of this host may read {settings.env_file}; chmod o= {settings.env_file}"
+        yield Finding("env_file", True, open_to_all, warning=True)
     yield application_finding(settings)
     yield Finding("tz database", True, f"{cron.tz_database()} (tzdata); the same on every node, or times differ")
     for name, section in settings.named_sections:

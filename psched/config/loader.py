@@ -13,10 +13,12 @@ from attrs import asdict, evolve, fields_dict
 from cattrs import ClassValidationError
 
 from psched.backoff import MAX_SECONDS
+from psched.config import validators as checks
 from psched.config.settings import Section, SectionName, Settings
 from psched.config.structuring import faults, structure
 from psched.config.urls import EXPECTED_URL, masked_url, url_faults
-from psched.config.yaml_file import UnsetVariableError, expand, read_environment
+from psched.config.variables import Expansion, ExpansionError, read_env_file
+from psched.config.yaml_file import read_environment
 from psched.error_text import did_you_mean, shown
 from psched.errors import ConfigError
 
@@ -109,12 +111,25 @@ class _Loader:
         return settings
 
     def _expanded(self) -> dict[str, Any]:
+        content = {str(key): value for key, value in self.raw.items()}
+        expansion = Expansion(os.environ, self.base)
         try:
-            return {str(key): value for key, value in expand(dict(self.raw), os.environ).items()}
-        except UnsetVariableError as error:
+            if content.get("env_file") is not None:
+                content["env_file"], variables = self._env_file(expansion.of(content["env_file"], ("env_file",)))
+                expansion = Expansion({**os.environ, **variables}, self.base)
+            expanded: dict[str, Any] = expansion.of(content)
+        except ExpansionError as error:
             raise ConfigError(f"{self._where()}: {'.'.join(error.path)}: {error}") from None
         except RecursionError:
             raise ConfigError(f"{self._where()}: nested too deeply") from None
+        return expanded
+
+    def _env_file(self, value: Any) -> tuple[Path, dict[str, str]]:
+        try:
+            file = checks.path(value, self.base)
+            return file, read_env_file(file)
+        except ValueError as error:
+            raise ConfigError(f"{self._where()}: env_file: {error}{self._got(str(error), ('env_file',))}") from None
 
     def _check_keys(self, content: Mapping[str, Any]) -> None:
         for key in content.keys() - _KEYS:

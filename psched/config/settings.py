@@ -98,6 +98,7 @@ class Settings:
     path: Path | None = None
     schedules: Section | None = None
     queue: Section | None = None
+    env_file: Annotated[Path | None, Check(checks.path, located=True)] = None
     log: Annotated[Path | None, Check(checks.log_path, located=True)] = None
     pid_file: Annotated[Path | None, Check(checks.path, located=True)] = None
     user: TextOrNone = None

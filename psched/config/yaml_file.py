@@ -1,9 +1,8 @@
-"""Reads one environment of a YAML file, refuses duplicate keys, and expands `${VAR}`."""
+"""Reads one environment of a YAML file; refuses duplicate keys."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from psched.errors import ConfigError
 
 _MAX_SHOWN = 10  # environments that a message names
 _MAX_NAME_LENGTH = 40
+NOT_PERMITTED = "Permission denied; run the command as root or as the service's user (runuser -u USER -- …)"
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):
@@ -65,7 +65,9 @@ def _parse(path: Path) -> Any:
     try:
         return yaml.load(path.read_text(encoding="utf-8"), _UniqueKeyLoader)  # noqa: S506 - a SafeLoader
     except FileNotFoundError:
-        raise ConfigError(f"{path}: there is no such file; name one with -c, etc/psched.yml is an example") from None
+        raise ConfigError(
+            f"{path}: there is no such file; name one with -c, etc/psched.example.yml is an example"
+        ) from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except yaml.MarkedYAMLError as error:
@@ -78,36 +80,3 @@ def _parse(path: Path) -> Any:
         raise ConfigError(f"{path}: not valid YAML: expected UTF-8 text without control characters") from None
     except RecursionError:
         raise ConfigError(f"{path}: not usable: nested too deeply") from None
-
-
-_VARIABLE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}|(?P<broken>\$\{)")
-
-
-class UnsetVariableError(ValueError):
-    """A variable is not set, or its reference is malformed. `path`: the path of keys to the value."""
-
-    def __init__(self, path: tuple[str, ...], message: str) -> None:
-        super().__init__(message)
-        self.path = path
-
-
-def expand(value: Any, variables: Mapping[str, str], path: tuple[str, ...] = ()) -> Any:
-    """Return `value` with the variables in all its strings replaced. Raises UnsetVariableError."""
-    if isinstance(value, dict):
-        return {key: expand(item, variables, (*path, str(key))) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [expand(item, variables, (*path, str(index))) for index, item in enumerate(value)]
-    if isinstance(value, str):
-        return _VARIABLE.sub(lambda match: _replacement(match, variables, path), value)
-    return value
-
-
-def _replacement(match: re.Match[str], variables: Mapping[str, str], path: tuple[str, ...]) -> str:
-    if match["broken"]:
-        raise UnsetVariableError(path, "expected ${NAME} or ${NAME:-default} after '$'")
-    found = variables.get(match["name"])
-    if match["default"] is not None:
-        return found or match["default"]
-    if found is None:
-        raise UnsetVariableError(path, f"the environment variable {match['name']} is not set")
-    return found

@@ -58,6 +58,21 @@ def test_a_wrong_configuration_is_the_one_finding(fresh: Commands) -> None:
     assert "url: missing" in outcome.out
 
 
+def test_an_env_file_that_everybody_may_read_is_a_warning(psched: Commands) -> None:
+    secrets = psched.folder / "etc/environment"
+    secrets.write_text("FILE=psched.db\n")
+    psched.use("sqlite:///../${FILE}", "  env_file: environment\n")
+    for mode, warns in ((0o644, True), (0o640, False)):
+        secrets.chmod(mode)
+        found = findings(psched.ok("doctor", "--json"))
+        assert ("env_file" in found) == warns
+        assert found["database"][0]
+        assert not warns or found["env_file"] == (
+            True,
+            f"every user of this host may read {secrets}; chmod o= {secrets}",
+        )
+
+
 def test_a_missing_table_is_told_with_its_remedy(fresh: Commands, database: str) -> None:
     fresh.use(database)
     outcome = fresh("doctor", "--json")

@@ -44,11 +44,17 @@ def test_the_commands_of_a_document_work_one_after_the_other(document: Path, tmp
             _run(snippet, work, environment)
 
 
+@pytest.mark.parametrize("snippet", [block for block in _BLOCKS if block.action == "file"], ids=str)
+def test_a_reader_in_the_checkout_writes_over_none_of_its_files(snippet: Snippet) -> None:
+    assert not (ROOT / snippet.argument).exists()
+
+
 @pytest.mark.parametrize("snippet", [block for block in _BLOCKS if block.action == "load"], ids=str)
 def test_a_configuration_is_accepted(snippet: Snippet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PSCHED_DATABASE_PASSWORD", "secret")
     config = tmp_path / "psched.yml"
     config.write_text(snippet.text)
+    config.with_name("environment").write_text("PSCHED_DATABASE_PASSWORD=secret\n")
     settings = load(config, snippet.argument)
     assert settings.sections
 

@@ -58,8 +58,8 @@ RestartSec=100ms
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Machine]:
-    """A machine on which docs/operations.md was followed up to the configuration."""
+def installed(tmp_path: Path) -> Iterator[Machine]:
+    """A machine on which docs/operations.md was followed up to the editing of the configuration."""
     require_machine()
     files, binds = python_files(_ROOT / "psched")
     for folder in ("etc", "systemd"):
@@ -70,8 +70,14 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
     with boot(tmp_path, files, binds) as machine:
         machine.run("ldconfig")
         follow_documents(machine, "install")
-        (machine.root / "etc/psched/psched.yml").write_text(_CONFIG)
         yield machine
+
+
+@pytest.fixture
+def machine(installed: Machine) -> Machine:
+    """A machine whose configuration is for a SQLite file."""
+    (installed.root / "etc/psched/psched.yml").write_text(_CONFIG)
+    return installed
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from psched.config import Section, Settings, coerce, from_mapping, load, masked_
 from psched.errors import ConfigError
 
 SQLITE = {"type": "rdb", "url": "sqlite:////data/psched.db"}
-EXAMPLE = Path(__file__).parents[2] / "etc" / "psched.yml"
+EXAMPLE = Path(__file__).parents[2] / "etc" / "psched.example.yml"
 
 
 def schedules(**keys: Any) -> Section:
@@ -100,6 +101,36 @@ def test_variables_are_expanded_and_then_checked(monkeypatch: pytest.MonkeyPatch
     assert settings.processors == 4
     assert [section.app for section in settings.sections] == [("jobs:app",)]
     assert settings.schedules and settings.schedules.alive_time == 60
+
+
+def test_the_env_file_s_variables_replace_those_of_the_process(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a reload reads what was edited, although the process keeps the environment it was started with."""
+    monkeypatch.setenv("PASSWORD", "of the process")
+    monkeypatch.setenv("FOLDER", ".")
+    secrets = file.with_name("environment")
+    file.write_text("development:\n  type: rdb\n  env_file: ${FOLDER}/environment\n  url: mysql://u:${PASSWORD}@h/d\n")
+    secrets.write_text("# a comment\nexport PASSWORD='old # ${FOLDER}'\n\nUNUSED=\n")
+    found = load(file).schedules
+    assert found and found.url == "mysql://u:old # ${FOLDER}@h/d"
+    secrets.write_text("PASSWORD=new\n")
+    changed = load(file)
+    assert changed.schedules and changed.schedules.url == "mysql://u:new@h/d"
+    assert changed.env_file == secrets
+    assert os.environ["PASSWORD"] == "of the process", "handlers do not get the file's variables"
+
+
+def test_a_value_may_come_from_a_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(file.parent / "credentials"))
+    (file.parent / "credentials").mkdir()
+    (file.parent / "credentials/password").write_text("${PASSWORD}\n")
+    for reference in (
+        "credentials/password",
+        f"{file.parent}/credentials/password",
+        "${CREDENTIALS_DIRECTORY}/password",
+    ):
+        file.write_text(f"development:\n  type: rdb\n  url: mysql://u:${{file:{reference}}}@h/d\n")
+        found = load(file).schedules
+        assert found and found.url == "mysql://u:${PASSWORD}@h/d"
 
 
 def test_only_the_chosen_environment_needs_its_variables(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,24 +310,23 @@ def test_secrets_are_masked_wherever_a_url_has_them(url: str, masked: str) -> No
     assert masked_url(url) == masked
 
 
-def test_the_example_mentions_every_key_and_can_be_used_with_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PSCHED_DATABASE_PASSWORD", "secret")
-    text = EXAMPLE.read_text()
+def test_the_example_mentions_every_key_and_can_be_used_with_all_of_them(file: Path) -> None:
+    file.write_text(text := EXAMPLE.read_text())
+    file.with_name("environment").write_text("PSCHED_DATABASE_PASSWORD=secret\n")
     keys = {field.name for kind in (Section, Settings) for field in fields(kind)} - {"environment", "path"}
     written = set(re.findall(r"^  #?(\w+):", text, re.MULTILINE))
     assert written == keys
-    assert load(EXAMPLE, "production").processors == 4
-    assert load(EXAMPLE, "development").schedules is not None
+    assert load(file, "production").processors == 4
+    assert load(file, "development").schedules is not None
 
 
-def test_the_example_tells_the_true_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PSCHED_DATABASE_PASSWORD", "secret")
-    everything = tmp_path / "psched.yml"
-    everything.write_text(re.sub(r"^  #(\w+|  \w+):", r"  \1:", EXAMPLE.read_text(), flags=re.MULTILINE))
-    shown, default = load(everything, "production"), from_mapping(SQLITE)
+def test_the_example_tells_the_true_defaults(file: Path) -> None:
+    file.with_name("environment").write_text("PSCHED_DATABASE_PASSWORD=secret\n")
+    file.write_text(re.sub(r"^  #(\w+|  \w+):", r"  \1:", EXAMPLE.read_text(), flags=re.MULTILINE))
+    shown, default = load(file, "production"), from_mapping(SQLITE)
     assert shown.schedules and shown.queue and default.schedules
     examples = {"path", "environment", "schedules", "queue", "app", "include", "require", "processors"}
-    examples |= {"log", "pid_file", "user", "group", "max_request_per_child"}
+    examples |= {"env_file", "log", "pid_file", "user", "group", "max_request_per_child"}
     assert told(shown, examples) == told(default, examples)
     examples = {"url", "tls", "app", "include", "require", "types", "task_timeout", "max_attempts", "on_late"}
     examples |= {"on_failure"}

@@ -219,9 +219,51 @@ def test_what_a_variable_holds_is_not_told(monkeypatch: pytest.MonkeyPatch) -> N
 def test_an_unset_variable_is_named_with_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("UNSET", raising=False)
     assert fault({**SQLITE, "queue": {"url": "mysql://u:${UNSET}@h/d"}}) == (
-        "config: queue.url: the environment variable UNSET is not set"
+        "config: queue.url: the environment variable UNSET is not set; "
+        "export it, or write it into the file that env_file: names"
     )
     assert "expected ${NAME}" in fault({**SQLITE, "log": "${UNSET"})
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "problem"),
+    [
+        (b"A=1\n\n  \ns3cret\n", ":4", "not NAME=value; quote a value that holds quotes"),
+        (b"A=1\nB='s3cret\n", ":2", "not NAME=value; quote a value that holds quotes"),
+        (b"A=s3cret\xff\n", "", "not UTF-8 text"),
+    ],
+)
+def test_an_env_file_is_told_by_its_line_and_without_its_text(
+    tmp_path: Path, content: bytes, line: str, problem: str
+) -> None:
+    file = tmp_path / "environment"
+    file.write_bytes(content)
+    assert fault({**SQLITE, "env_file": str(file)}) == f"config: env_file: {file}{line}: {problem}"
+
+
+def test_an_env_file_that_cannot_be_read_is_named_with_the_reason(tmp_path: Path) -> None:
+    assert fault({**SQLITE, "env_file": f"{tmp_path}/none"}) == (
+        f"config: env_file: {tmp_path}/none: cannot be read: No such file or directory"
+    )
+    assert fault({**SQLITE, "env_file": str(tmp_path)}).endswith("cannot be read: Is a directory")
+    assert fault({**SQLITE, "env_file": 3}) == "config: env_file: expected a path, got 3"
+    hint = "; move it to the top level"
+    assert fault({**SQLITE, "queue": {"env_file": "e"}}) == f"config: queue.env_file: unknown key{hint}"
+
+
+def test_a_file_for_a_value_that_cannot_be_used_is_named_with_its_key(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    begin = "config: table"
+    assert (
+        fault({**SQLITE, "table": f"${{file:{secret}}}"})
+        == f"{begin}: {secret}: cannot be read: No such file or directory"
+    )
+    secret.write_text("s3cret\nmore\n")
+    assert fault({**SQLITE, "table": f"${{file:{secret}}}"}) == f"{begin}: {secret}: not one line of text, but 2"
+    secret.write_text("s3cret!\n")
+    assert fault({**SQLITE, "table": f"${{file:{secret}}}"}).endswith(f"got '${{file:{secret}}}'")
+    for wrong in ("${file:}", "${file:x", "${file:${x}"):
+        assert "after '$'" in fault({**SQLITE, "table": wrong})
 
 
 def test_a_missing_file_is_named() -> None:
