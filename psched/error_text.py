@@ -10,6 +10,13 @@ _LONGEST_VALUE = 60
 """Characters of a value that an error message shows."""
 _MAX_BITS = 13_000
 """A longer integer is described by its length: Python refuses to print more than 4,300 digits."""
+_BIDI = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+ESCAPES = {
+    code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+    for code in (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029, *_BIDI)
+}
+"""For `str.translate`: the control characters (C0, C1), line separators and characters that change the direction of
+text. Keys, types and errors may hold any character, and a terminal obeys these."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -10,7 +10,7 @@ from functools import partial
 
 from psched.application import Application
 from psched.backends import is_driver_error
-from psched.error_text import one_line
+from psched.error_text import ESCAPES, one_line
 from psched.errors import ConfigError
 from psched.execution.alert_hooks import open_alert_threads
 from psched.execution.batch_size import batch_sizer_for
@@ -105,8 +105,9 @@ class ChildWorker(ChildRole):
             poller.expect()
 
     def running(self) -> str | None:
-        names = [run.name.partition(":")[2] for run in self._runs.active()]
-        return ", ".join(names) or None
+        shows_key = self._spec.settings.proc_title == "key"
+        names = [run.task.key if shows_key else run.task.type for run in self._runs.active()]
+        return ", ".join(names).translate(ESCAPES) or None
 
     def trouble(self) -> str | None:
         troubles = dict.fromkeys(poller.trouble for poller in self._pollers if poller.trouble is not None)

@@ -13,12 +13,14 @@ from typing import Any
 from rich.cells import cell_len, set_cell_size
 
 from psched.clock import local_datetime, local_time
+from psched.error_text import ESCAPES
 from psched.payload import encode
 
 _SAMPLE = 200
 """Rows that decide the column widths; the others are printed as they are read, so that millions can be listed."""
 _MIN_WIDTH = 5
 _MULTILINE = ("last_error",)
+_JSON_ESCAPED = {code: f"\\u{code:04x}" for code in ESCAPES if code >= 0x7F}  # json escapes the others
 
 Fields = dict[str, Any]
 """The fields of a row by name, as in JSON."""
@@ -89,7 +91,7 @@ def _text(value: Any, shown: Shown) -> str:
 
 
 def json_line(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
+    return json.dumps(value, ensure_ascii=False).translate(_JSON_ESCAPED)
 
 
 def json_lines(values: Iterable[Any]) -> Iterator[str]:

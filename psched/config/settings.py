@@ -104,6 +104,7 @@ class Settings:
     user: TextOrNone = None
     group: TextOrNone = None
     processors: Annotated[int, Check(checks.count(1))] = 1
+    proc_title: Annotated[Literal["type", "key"], Check(checks.one_of("type", "key"))] = "type"
     processor_type: Annotated[Literal["process", "thread"], Check(checks.one_of("process", "thread"))] = "process"
     child_kill_interval: Positive = 2.0
     child_graceful_kill_limit: Annotated[float | None, Check(checks.seconds(0, never=True))] = None

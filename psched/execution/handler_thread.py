@@ -332,7 +332,7 @@ class ActiveRun:
         self.stopped_at: float | None = None
         """When the handler was asked to stop, in boottime seconds."""
         self.name = f"{poller.name}:{task.key}"
-        """Names this run in the running table, the process title and the log."""
+        """Names this run in the running table and the log."""
         self._lock = threading.Lock()
 
     def stop(self, reason: Exception, now: float) -> None:

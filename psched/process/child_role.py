@@ -58,7 +58,7 @@ class ChildRole:
         """
 
     def running(self) -> str | None:
-        """Return the keys of the running tasks for the process title; None when idle. Any thread."""
+        """Return the types or keys of the running tasks for the process title; None when idle. Any thread."""
 
     def was_idle(self) -> bool:
         """Return whether nothing was run since the last call. Called in one thread."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from psched import telemetry
 from psched.backends import is_driver_error
-from psched.error_text import one_line
+from psched.error_text import ESCAPES, one_line
 from psched.errors import (
     ConfigError,
     IdempotentAlreadyFinishedError,
@@ -30,9 +30,7 @@ _STDERR = 2
 _FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY
 _MODE = 0o640
 _INDENT = "\n    "
-_CONTROLS = {*range(0x20), *range(0x7F, 0xA0)} - {ord("\n"), ord("\t")}
-_ESCAPED = {code: f"\\x{code:02x}" for code in _CONTROLS}
-"""Keys and types may hold any character, and a terminal that shows the log obeys control characters."""
+_ESCAPED = {code: text for code, text in ESCAPES.items() if chr(code) not in "\n\t"}
 
 
 class Log:

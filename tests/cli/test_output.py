@@ -14,6 +14,7 @@ from psched.cli.formatting import (
     cut,
     fitted,
     fixed,
+    json_line,
     json_lines,
     local_iso,
     number,
@@ -75,6 +76,13 @@ def test_cut_marks_what_is_missing() -> None:
 def test_control_characters_are_written_out_so_that_a_key_cannot_move_the_cursor() -> None:
     assert printable("a\x1b[2Jb\nc\u202e値") == "a\\x1b[2Jb\\nc\\u202e値"
     assert list(fixed((4,), [("a\nb", "c\rd")])) == ["a\\nb c\\rd"]
+
+
+def test_json_holds_no_character_that_a_terminal_obeys() -> None:
+    key = "a\x1b\x7f\x9b\u061c\u202e\u2066\u2028値"
+    line = json_line({"key": key})
+    assert line == '{"key": "a\\u001b\\u007f\\u009b\\u061c\\u202e\\u2066\\u2028値"}'
+    assert json.loads(line) == {"key": key}
 
 
 def test_an_error_is_shown_by_its_lines_and_a_key_by_one(capsys: pytest.CaptureFixture[str]) -> None:

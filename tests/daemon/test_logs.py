@@ -31,8 +31,8 @@ def record(message: str) -> logging.LogRecord:
 
 
 def test_control_characters_are_escaped(log: Log, path: Path) -> None:
-    LogHandler(log).handle(record("key=a\x1b[2J\r\x7f\x9b\tb\nc"))
-    assert path.read_text().endswith("key=a\\x1b[2J\\x0d\\x7f\\x9b\tb\n    c\n")
+    LogHandler(log).handle(record("key=a\x1b[2J\r\x7f\x9b\u202e\u2069\u2028\tb\nc"))
+    assert path.read_text().endswith("key=a\\x1b[2J\\x0d\\x7f\\x9b\\u202e\\u2069\\u2028\tb\n    c\n")
 
 
 def test_a_record_has_time_with_its_zone_level_pid_logger_and_message(log: Log, path: Path) -> None:

@@ -19,15 +19,18 @@ from tests.daemon.harness import Daemon
 Make = Callable[..., Daemon]
 
 
-def test_process_titles_name_each_process_and_its_task(make_daemon: Make) -> None:
-    daemon = make_daemon(processors=2).start()
-    daemon.add("s1", "wait")
+@pytest.mark.parametrize(("options", "expected"), [({}, "wait"), ({"proc_title": "key"}, "s1\\u202e")])
+def test_process_titles_name_each_process_and_its_tasks_type_or_key(
+    make_daemon: Make, options: dict[str, str], expected: str
+) -> None:
+    daemon = make_daemon(processors=2, **options).start()
+    daemon.add("s1\u202e", "wait")
     daemon.wait_for_trace("began")
-    daemon.wait_for(lambda: any("running s1" in title for title in daemon.titles()))
+    daemon.wait_for(lambda: any("running" in title for title in daemon.titles()))
     master, *workers = daemon.titles()
     assert master == "psched: master [development]"
     assert min(workers).startswith("psched: worker 1 ")
-    assert {title.split(" ", 3)[3] for title in workers} == {"idle", "running s1"}
+    assert {title.split(" ", 3)[3] for title in workers} == {"idle", f"running {expected}"}
     daemon.stop()
 
 
@@ -165,7 +168,7 @@ def test_threads_share_one_child(make_daemon: Make) -> None:
     first, second = daemon.wait_for_trace("began", "s1"), daemon.wait_for_trace("began", "s2")
     assert first["pid"] == second["pid"]
     assert len(daemon.workers()) == 1
-    daemon.wait_for(lambda: any("s1" in title and "s2" in title for title in daemon.titles()))
+    daemon.wait_for(lambda: any("wait, wait" in title for title in daemon.titles()))
     for key in ("s1", "s2"):
         daemon.go(key)
     daemon.wait_for_trace("ended", count=2)
