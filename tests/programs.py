@@ -11,8 +11,8 @@ _PROGRAM = """\
 #!{interpreter}
 import sys
 sys.path.insert(0, {source!r})
-from {module} import main
-sys.exit(main())
+from psched.cli.entry_point import {name}
+sys.exit({name}())
 """
 _FORKED = """\
 #!{interpreter} -IS
@@ -21,15 +21,12 @@ sys.path.insert(0, {source!r})
 from faultlab.forkserver_client import main
 sys.exit(main([*{argv!r}, *sys.argv[1:]]))
 """
-_MODULES = {"psched": "psched.cli.main", "pschedd": "psched.cli.pschedd"}
+_NAMES = ("psched", "pschedd")
 
 
 def programs(interpreter: str = sys.executable, source: str = str(ROOT)) -> dict[str, str]:
     """Return the text of each program: run by `interpreter`, from the package in the folder `source`."""
-    return {
-        name: _PROGRAM.format(interpreter=interpreter, source=source, module=module)
-        for name, module in _MODULES.items()
-    }
+    return {name: _PROGRAM.format(interpreter=interpreter, source=source, name=name) for name in _NAMES}
 
 
 def install_programs(folder: Path) -> None:
@@ -43,7 +40,7 @@ def install_programs(folder: Path) -> None:
 def install_forked_programs(folder: Path) -> None:
     """Write programs into a new folder that let the fork server be them, and `python` too, when it runs a file."""
     install_programs(folder / "real")
-    argv = {name: [str(folder / "real" / name)] for name in _MODULES}
+    argv = {name: [str(folder / "real" / name)] for name in _NAMES}
     for name, words in {**argv, "python": []}.items():
         text = _FORKED.format(interpreter=sys.executable, source=str(ROOT), argv=words)
         (folder / name).write_text(text)

@@ -10,12 +10,15 @@ import signal
 import socket
 import struct
 import subprocess
+import sys
 import termios
 import time
 
+import pytest
 from rich.cells import cell_len
 
 from tests.cli.commands import Commands
+from tests.programs import ROOT
 
 PATIENCE = 20.0
 
@@ -54,6 +57,49 @@ def test_ctrl_c_ends_it_without_a_traceback(fresh: Commands) -> None:
             out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert (out, err.strip()) == (b"", b"")
+
+
+INTERRUPTED_IMPORT = """
+import os, signal, sys
+class Interruption:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.path.insert(0, {source!r})
+import psched
+sys.meta_path.insert(0, Interruption())
+from psched.cli.entry_point import {program}
+sys.exit({program}())
+"""
+INTERRUPTED_CLEAN_UP = """
+import os, signal, sys
+sys.path.insert(0, {source!r})
+from psched.cli.entry_point import psched
+from sqlalchemy import event, pool
+event.listen(pool.Pool, "reset", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+sys.exit(psched())
+"""
+
+
+@pytest.mark.parametrize("program", ["psched", "pschedd"])
+@pytest.mark.parametrize("module", ["logging", "click", "psched.supervisor.run"])
+def test_ctrl_c_is_silent_while_modules_are_imported(program: str, module: str) -> None:
+    text = INTERRUPTED_IMPORT.format(module=module, program=program, source=str(ROOT))
+    done = subprocess.run([sys.executable, "-c", text, "status"], capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, b"", b"")
+
+
+def test_ctrl_c_is_silent_while_connections_are_closed(psched: Commands) -> None:
+    text = INTERRUPTED_CLEAN_UP.format(source=str(ROOT))
+    done = subprocess.run([sys.executable, "-c", text, "list"], cwd=psched.folder, capture_output=True, check=False)
+    assert (done.returncode, done.stderr.strip()) == (130, b"")
+
+
+def test_ctrl_c_is_ignored_where_it_was_ignored_before(psched: Commands) -> None:
+    text = INTERRUPTED_IMPORT.format(module="click", program="psched", source=str(ROOT))
+    ignored = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", sys.executable, "-c", text, "list"]
+    done = subprocess.run(ignored, cwd=psched.folder, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_a_table_on_a_terminal_fits_it(psched: Commands) -> None:

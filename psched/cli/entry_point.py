@@ -1,0 +1,42 @@
+"""The programs `psched` and `pschedd`. Ctrl-C ends them silently, even while their modules are imported."""
+
+# The module `signal` would import others for 5 ms, in which Ctrl-C prints a traceback.
+from _signal import SIG_DFL, SIGINT, default_int_handler, getsignal, signal  # type: ignore[import-not-found]
+
+_HANDLES_SIGINT = getsignal(SIGINT) is default_int_handler  # False where SIGINT is ignored, as under nohup
+if _HANDLES_SIGINT:
+    signal(SIGINT, SIG_DFL)
+
+import logging  # noqa: E402
+from importlib import import_module  # noqa: E402
+
+_INTERRUPTED = 130  # the exit code by which shells report it
+
+
+def psched() -> int:
+    return _run("psched.cli.main")
+
+
+def pschedd() -> int:
+    return _run("psched.cli.pschedd")
+
+
+def _run(module: str) -> int:
+    """Run `main` of a module. Before and after it, SIGINT ends the process at once."""
+    main = import_module(module).main
+    if not _HANDLES_SIGINT:
+        return int(main())
+    try:
+        signal(SIGINT, _interrupt)
+        return int(main())
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    finally:
+        signal(SIGINT, SIG_DFL)
+
+
+def _interrupt(number: int, frame: object) -> None:
+    """Raise KeyboardInterrupt. A second Ctrl-C ends the process at once."""
+    signal(SIGINT, SIG_DFL)
+    logging.disable()  # SQLAlchemy would log the interruption of its clean-up
+    raise KeyboardInterrupt
