@@ -8,7 +8,14 @@ from functools import partial
 from typing import Any, TypeVar
 
 from psched.application.event_loop import EventLoops
-from psched.application.handler import FunctionHandler, HandlerFactory, Router, TaskFunction, check_pattern
+from psched.application.handler import (
+    FunctionHandler,
+    HandlerFactory,
+    Router,
+    TaskFunction,
+    check_pattern,
+    takes_one_argument,
+)
 from psched.backoff import Backoff, check_attempts, check_wait
 from psched.errors import ConfigError
 from psched.store.type_filter import Pattern, matches
@@ -95,6 +102,8 @@ class App(Router):
             raise ConfigError(f"{pattern!r} is handled twice: by {self._names[pattern]} and by {_name(function)}")
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise ConfigError(f"{_name(function)} is a generator, which would never run; use return, not yield")
+        if not takes_one_argument(function):
+            raise ConfigError(f"{_name(function)} must take one argument, the task, as in: def handler(task)")
 
 
 def _checked_wait(name: str, wait: float | Mapping[str, Any] | Backoff | None) -> float | Backoff | None:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Collection
 from typing import ClassVar, cast
 
-from psched.application.handler import HandlerFactory, Router, Routes, check_pattern
+from psched.application.handler import HandlerFactory, Router, Routes, check_pattern, takes_one_argument
 from psched.application.loader import find, import_module
 from psched.errors import ConfigError
 from psched.store.type_filter import Pattern, matches
@@ -63,4 +63,6 @@ class Dispatch(Router):
             found = find(home, attribute)
         if not isinstance(found, type) or not all(callable(getattr(found, verb, None)) for verb in ("run", "kill")):
             raise ConfigError(f"a handler must be a subclass of psched.application.Base, got {found!r}")
+        if not takes_one_argument(found):
+            raise ConfigError(f"{found.__name__} must take one argument, the task, as in: def __init__(self, task)")
         return cast(HandlerFactory, found)

@@ -243,6 +243,17 @@ class Application:
             router.close()
 
 
+def takes_one_argument(function: Callable[..., Any]) -> bool:
+    """Return whether `function` can be called with one argument; True where Python does not know its parameters."""
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError:
+        return False
+    except ValueError:  # a function in C
+        return True
+    return True
+
+
 def check_pattern(pattern: object) -> Pattern:
     """Return `pattern`. Raises ConfigError unless it is a non-empty string or a compiled expression for text."""
     if isinstance(pattern, str) and pattern:

@@ -11,7 +11,7 @@ from typing import Any
 
 from psched.application.app import App
 from psched.application.event_loop import EventLoops
-from psched.application.handler import Base, FunctionHandler
+from psched.application.handler import Base, FunctionHandler, takes_one_argument
 from psched.errors import NotFoundError, ScheduleError
 from psched.queue.queue import checked_task
 from psched.scheduler.stores import OpenStores
@@ -34,6 +34,8 @@ def check_function(name: str, function: object) -> None:
         raise ValueError(f"{name!r}: expected a function to bind, got {function!r}")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise ValueError(f"{name!r}: {function!r} is a generator, which would never run; use return, not yield")
+    if not takes_one_argument(function):
+        raise ValueError(f"{name!r}: {function!r} must take one argument, the data of its task")
 
 
 class OccurrenceHandler(Base):

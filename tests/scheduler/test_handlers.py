@@ -26,6 +26,12 @@ def test_a_generator_which_would_never_run_cannot_be_bound(site: Site, function:
         site.scheduler().bind("task", function)
 
 
+def test_a_function_without_a_parameter_cannot_be_bound(site: Site) -> None:
+    function: Any = lambda: None
+    with pytest.raises(ValueError, match="must take one argument, the data of its task"):
+        site.scheduler().bind("task", function)
+
+
 def test_a_decorator_without_a_name_says_what_to_write(site: Site) -> None:
     with pytest.raises(ValueError, match="bind\\('name'\\)"):
         site.scheduler().bind(lambda data: None)  # type: ignore[call-overload]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -99,6 +100,23 @@ async def async_generator(task: Task) -> AsyncIterator[int]:
 def test_a_generator_is_refused(function: Any, app: App) -> None:
     with pytest.raises(ConfigError, match="is a generator, which would never run"):
         app.task("type1")(function)
+
+
+def without_parameter() -> None:
+    """A handler that forgets its task."""
+
+
+@pytest.mark.parametrize("function", [without_parameter, lambda task, other: None, lambda *, task: None])
+def test_a_function_that_cannot_be_called_with_a_task_is_refused(function: Any, app: App) -> None:
+    with pytest.raises(ConfigError, match=r"must take one argument, the task, as in: def handler\(task\)"):
+        app.task("type1")(function)
+    with pytest.raises(ConfigError, match="handles no task"):
+        app.check()
+
+
+@pytest.mark.parametrize("function", [print, lambda task, more=1: None, partial(lambda name, task: None, "name"), dict])
+def test_any_function_that_can_be_called_with_a_task_is_a_handler(function: Any, app: App) -> None:
+    assert app.task("type1")(function) is function
 
 
 @pytest.mark.parametrize("pattern", ["type1", re.compile("^t")])

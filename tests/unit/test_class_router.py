@@ -103,3 +103,14 @@ def test_an_application_asks_its_routers_in_order() -> None:
 
 def test_an_application_has_no_handler_for_a_type_nobody_knows() -> None:
     assert Application((Sample,)).handler(Ledger().task("unknown")) is None
+
+
+class WithoutTask(Base):
+    def __init__(self) -> None:
+        """Forget the task."""
+
+
+def test_a_class_that_cannot_be_called_with_a_task_is_refused() -> None:
+    expected = r"WithoutTask must take one argument, the task, as in: def __init__\(self, task\)"
+    with pytest.raises(ConfigError, match=expected):
+        routed({"type1": WithoutTask}).check()
