@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from psched.errors import AlreadyExistsError
+from psched.errors import AlreadyExistsError, NotSupportedError
 from psched.model import LeaseTimes, NewTask
 from psched.queue.queue import Queue
 from tests.faults.killed_process import is_killed_before
@@ -159,3 +160,46 @@ def waiting_for_locks(bench: QueueBench) -> bool:
     }[bench.database]
     with bench.connect() as connection:
         return bool(connection.execute(sa.text(question)).scalar())
+
+
+class AsyncSession:
+    """As in sqlalchemy.ext.asyncio, which needs greenlet."""
+
+    async def connection(self) -> None:
+        raise AssertionError
+
+
+class AsyncConnection:
+    @property
+    def connection(self) -> None:
+        """SQLAlchemy raises InvalidRequestError."""
+        raise AssertionError
+
+
+def test_what_is_no_connection_is_named(bench: QueueBench) -> None:
+    engine = sa.create_engine(bench.plain_url)
+    queue = bench.queue()
+    expected = "connection: expected an SQLAlchemy Connection or Session on the queue's database, got "
+    with closing(sqlite3.connect(":memory:")) as other:
+        for given, name in (
+            (engine, "sqlalchemy.engine.base.Engine"),
+            (other, "sqlite3.Connection"),
+            (7, "builtins.int"),
+        ):
+            with pytest.raises(NotSupportedError, match=expected + name):
+                queue.submit([NewTask("k", "t", {})], given)
+    for kind in (AsyncSession, AsyncConnection):
+        with pytest.raises(NotSupportedError, match=f"got .*{kind.__name__}; pass the one whose .* its sync_session"):
+            queue.submit([NewTask("k", "t", {})], kind())
+    engine.dispose()
+    assert queue.get("k") is None
+
+
+def test_a_session_s_proxy_is_a_session(bench: QueueBench) -> None:
+    engine = sa.create_engine(bench.plain_url)
+    session = scoped_session(sessionmaker(engine))
+    assert bench.queue().submit([NewTask("k", "t", {})], session) == []
+    session.commit()
+    session.remove()
+    engine.dispose()
+    assert bench.queue().get("k") is not None

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
+from inspect import iscoroutinefunction
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -252,7 +253,16 @@ class Database:
 
         Raises NotSupportedError for another kind of database.
         """
-        connection: Connection = given if isinstance(given, Connection) else given.connection()
+        connection = given
+        if not isinstance(given, Connection | Engine) and not isinstance(vars(type(given)).get("connection"), property):
+            method = getattr(given, "connection", None)  # of a Session, or of a proxy of one
+            connection = method() if callable(method) and not iscoroutinefunction(method) else given
+        if not isinstance(connection, Connection):
+            raise NotSupportedError(
+                "connection: expected an SQLAlchemy Connection or Session on the queue's database, "
+                f"got {type(given).__module__}.{type(given).__qualname__}; "
+                "pass the one whose transaction the task is to be in (of an async session: its sync_session)"
+            )
         if connection.dialect.name.replace("mariadb", "mysql") != self.dialect.name:
             raise NotSupportedError(
                 f"connection: it is of a {connection.dialect.name} database, but the table is in {self.dialect.name}; "
