@@ -1,4 +1,4 @@
-"""Clocks that measure durations within one process, and unix seconds as local dates.
+"""Clocks that measure durations within one process, durations as text, and unix seconds as local dates.
 
 Clocks are passed as arguments, so that tests can replace them. The database's clock decides what is due and when a
 lease ends.
@@ -6,6 +6,7 @@ lease ends.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
@@ -22,6 +23,19 @@ boottime: Clock = partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", ti
 
 macOS has no such clock and gets the monotonic one: there only the fence detects a lease that ended during sleep.
 """
+
+
+_DURATION = re.compile(r"([+-]?\d+(?:\.\d+)?)([smhdw])")
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+
+
+def parse_seconds(text: str) -> float:
+    """Return a duration in seconds: a number, or a number with a unit such as `90s`, `5m`, `2h`, `1d` or `1w`.
+
+    Raises ValueError.
+    """
+    found = _DURATION.fullmatch(text)
+    return float(text) if found is None else float(found[1]) * _UNITS[found[2]]
 
 
 def local_datetime(seconds: float) -> datetime | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -28,6 +29,8 @@ def run_command(command: click.Command, arguments: Sequence[str] | None = None) 
     """Print errors to standard error as `command: message`. With PSCHED_DEBUG set, unexpected errors are raised."""
     program = str(command.name)
     _open_streams()
+    if logging.lastResort is not None:  # prints warnings while no log is set up
+        logging.lastResort.setFormatter(logging.Formatter("warning: %(message)s"))
     try:
         code = command.main(arguments, program, standalone_mode=False) or 0
         sys.stdout.flush()
@@ -48,7 +51,7 @@ def run_command(command: click.Command, arguments: Sequence[str] | None = None) 
     except Exception as error:
         if os.environ.get("PSCHED_DEBUG"):
             raise
-        _print_error(program, _message(error))
+        _print_error(program, "stdout: " * _is_of_stdout(error) + _message(error))
         _end_output()
         return FAILED
 
@@ -76,6 +79,17 @@ def _message(error: Exception) -> str:
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror or error}"
     return f"{type(error).__name__}: {one_line(error)} (unexpected; set PSCHED_DEBUG=1 to see the traceback)"
+
+
+def _is_of_stdout(error: Exception) -> bool:
+    """Return whether standard output cannot be written, as on a full disk; such an error names no file."""
+    if not isinstance(error, OSError) or error.filename:
+        return False
+    try:
+        sys.stdout.flush()
+    except OSError:
+        return True
+    return False
 
 
 def _print_error(program: str, message: str) -> None:

@@ -39,6 +39,9 @@ def next_(chosen: Chosen, cron: str, timezone: str | None, number: int, start: i
         (datetime.fromtimestamp(each.time, load_zone(zone)), datetime.fromtimestamp(each.time, UTC), each)
         for each in crons.occurrences(cron, begin, zone, number, dialect)
     ]
+    warning = crons.excessive_step(cron, dialect)
+    if warning is not None:
+        click.echo(f"warning: {warning}", err=True)
     if chosen.json:
         objects = (asdict(each) | {"local": local.isoformat(), "utc": utc.isoformat()} for local, utc, each in found)
         write(json_lines(objects))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -19,6 +20,7 @@ import click
 
 from psched.application.loader import load_modules
 from psched.backoff import MAX_COUNT, MAX_SECONDS
+from psched.clock import parse_seconds
 from psched.config import SectionName, Settings, load
 from psched.config.urls import is_in_memory
 from psched.config.validators import folders, required
@@ -128,8 +130,8 @@ def common_options(loading: bool = False) -> Callable[[Callable[Concatenate[Chos
 
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?(e[+-]?\d+)?", re.IGNORECASE)
 _DATE = re.compile(r"\d{4}-\d\d-\d\d(?!\d).*")
-_SPAN = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>[smhdw])")
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_DURATION = re.compile(rf"{_NUMBER.pattern}|[+-]?\d+(\.\d+)?[smhdw]", re.IGNORECASE)
+_SPAN = re.compile(r"\d+(\.\d+)?[smhdw]")
 _EARLIEST = 100_000_000
 """Unix seconds in 1973: an earlier start is a mistake, such as seconds from now."""
 _EXAMPLES = "give unix seconds, or a date with a time zone such as 2026-12-01T08:00+01:00"
@@ -166,8 +168,8 @@ def _unix_time(text: str) -> float:
 
 
 def _moment(text: str) -> When:
-    if span := _SPAN.fullmatch(text):
-        ago = float(span["number"]) * _UNITS[span["unit"]]
+    if _SPAN.fullmatch(text):
+        ago = parse_seconds(text)
         if ago > MAX_SECONDS:
             problem = f"is more than 31 years ({MAX_SECONDS:.0f} s) ago; give a shorter span, or a date"
             raise ValueError(f"{shown(text)} {problem}")
@@ -216,18 +218,36 @@ def count(lowest: int = 1, highest: int = MAX_COUNT, none: bool = False) -> _Par
 
 
 def seconds(lowest: float = 0, highest: float = MAX_SECONDS, none: bool = False) -> _Parsed:
-    """A number of seconds; with `none` also the word none, for no limit."""
-    return _Parsed("sec", lambda text: _number(text, "a number of seconds", _NUMBER, lowest, highest, none))
+    """Seconds, or a duration such as 90s, 5m or 2h; with `none` also the word none, for no limit."""
+    return _Parsed(
+        "sec", lambda text: _number(text, "seconds or a duration (90s, 5m, 2h)", _DURATION, lowest, highest, none)
+    )
 
 
 def _number(text: str, kind: str, pattern: re.Pattern[str], lowest: float, highest: float, none: bool) -> float:
     if none and text == "none":
         return NO_BOUND
-    number = float(text) if pattern.fullmatch(text) else math.nan
+    number = parse_seconds(text.lower()) if pattern.fullmatch(text) else math.nan
     if not lowest <= number <= highest:
         expected = f"expected {kind} from {lowest:.0f} to {highest:.0f}{', or none' if none else ''}"
         raise ValueError(f"{expected}, got {shown(text)}")
     return int(number) if number.is_integer() else number
+
+
+def read_data(source: str) -> dict[str, Any]:
+    """Return the JSON object of an argument DATA: the text itself, `@FILE` for a file, or `-` for standard input.
+
+    Raises ValueError with the mistake and its position, OSError.
+    """
+    if source != "-" and not source.startswith("@"):
+        return parse_data(source)
+    name, content = ("stdin", sys.stdin.buffer.read()) if source == "-" else (source[1:], Path(source[1:]).read_bytes())
+    try:
+        return parse_data(content.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{name}: data is not UTF-8 (byte {error.start + 1}); save it as UTF-8") from None
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
 
 
 def parse_data(text: str) -> dict[str, Any]:
@@ -243,7 +263,7 @@ def parse_data(text: str) -> dict[str, Any]:
         problem = long_number(text)
         raise ValueError(str(error) if problem is None else f"data is not usable: {problem}") from None
     if not isinstance(data, dict):
-        raise ValueError(f'data must be a JSON object like {{"key": "value"}}, got {text[:40]}')
+        raise ValueError(f'data must be a JSON object like {{"key": "value"}}, got {shown(text)}')
     return data
 
 

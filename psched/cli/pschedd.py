@@ -18,7 +18,7 @@ import psutil
 
 from psched.cli.errors import FAILED, run_command
 from psched.cli.formatting import fields_of
-from psched.cli.options import CONFIG, ENVIRONMENT, INCLUDE, REQUIRE, TYPES, Chosen, pass_chosen
+from psched.cli.options import CONFIG, ENVIRONMENT, INCLUDE, REQUIRE, TYPES, Chosen, pass_chosen, seconds
 from psched.clock import monotonic, wait_steps
 from psched.config import Settings
 from psched.errors import ConfigError
@@ -356,9 +356,8 @@ _ACTIONS: dict[str, Callable[[Invocation], int]] = {
 @click.option("--immediate", is_flag=True, help="Do not wait for running tasks: give them back.")
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0),
-    metavar="S",
-    help="Wait at most S seconds for the outcome; exit 1 after that.",
+    type=seconds(),
+    help="Wait at most SEC seconds (or 90s, 5m) for the outcome; exit 1 after that.",
 )
 @click.option("--background", is_flag=True, hidden=True)  # passed by a binary upgrade of a daemon that `start` began
 @click.argument("action", type=click.Choice(list(_ACTIONS)), metavar="ACTION")

@@ -9,7 +9,7 @@ import click
 from attrs import evolve
 
 from psched.cli.formatting import Fields, write_fields, write_object, write_rows
-from psched.cli.options import UNIX_TIME, Chosen, common_options, count, parse_data
+from psched.cli.options import UNIX_TIME, Chosen, common_options, count, read_data
 from psched.cli.sections import key_command, opened_queue, opened_section, required_section
 from psched.cli.unrunnable_rows import LeftToRuby, warn_unless_routed
 from psched.config import Settings
@@ -95,12 +95,12 @@ def _listed(row: Fields) -> Fields:
 def submit(chosen: Chosen, /, key: str, type: str, data: str, **options: Any) -> None:
     """Submit a task.
 
-    DATA is a JSON object. TIME is unix seconds, or a date with a time zone such as 2026-12-01T08:00+01:00. --json
-    prints the task as `list` does.
+    DATA is a JSON object, @FILE to read it from a file, or - for standard input. TIME is unix seconds, or a date with a
+    time zone such as 2026-12-01T08:00+01:00. --json prints the task as `list` does.
 
     The key of a finished task can be used again after `retention_time`.
     """
-    content = parse_data(data)
+    content = read_data(data)
     with opened_queue(chosen) as tasks:
         task = tasks.submit(key, type, content, **options)
         warn_unless_routed(chosen, "queue", tasks.store, type)

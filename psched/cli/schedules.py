@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from psched.cli.formatting import Fields, fields_of, printable, span, write, write_fields, write_object, write_rows
-from psched.cli.options import NO_BOUND, UNIX_TIME, WHOLE_TIME, Chosen, common_options, count, parse_data, seconds
+from psched.cli.options import NO_BOUND, UNIX_TIME, WHOLE_TIME, Chosen, common_options, count, read_data, seconds
 from psched.cli.sections import key_command, opened, opened_section
 from psched.cli.unrunnable_rows import LeftToRuby, warn_unless_routed
 from psched.error_text import error_summary
@@ -158,11 +158,11 @@ def _attempt_text(row: Fields) -> list[str]:
 def add(chosen: Chosen, /, key: str, type: str, cron: str, data: str, **options: Any) -> None:
     """Add a schedule.
 
-    The default delay is 0, the default zone is that of the configuration. DATA is a JSON object. TIME is unix seconds,
-    or a date with a time zone such as 2026-12-01T08:00+01:00. --json prints the
-    schedule as `list` does.
+    The default delay is 0, the default zone is that of the configuration. DATA is a JSON object, @FILE to read it from
+    a file, or - for standard input. TIME is unix seconds, or a date with a time zone such as 2026-12-01T08:00+01:00.
+    SEC is seconds, or a duration such as 90s, 5m, 2h, 1d or 1w. --json prints the schedule as `list` does.
     """
-    content = parse_data(data)
+    content = read_data(data)
     with opened(chosen) as schedules:
         schedules.add(key, type, cron=cron, data=content, **_given(options))
         warn_unless_routed(chosen, "schedules", schedules.store, type)
@@ -189,21 +189,21 @@ def _current(schedules: ScheduleCollection, key: str) -> Fields:
 @click.argument("key")
 @click.option("--type", metavar="TYPE")
 @click.option("--cron", metavar="CRON")
-@click.option("--data", metavar="JSON", help="The whole data, not merged.")
+@click.option("--data", metavar="DATA", help="The whole data, not merged: a JSON object, @FILE, or - for stdin.")
 @rule_options
 @common_options()
 def modify(chosen: Chosen, /, key: str, **options: Any) -> None:
     """Change a schedule, at once.
 
     Options that are not given leave their values unchanged. A due occurrence stays due. A run in progress continues and
-    is finished by the new rule. TIME is unix seconds, or a date with a time zone such as 2026-12-01T08:00+01:00.
-    --json prints the schedule as `list` does.
+    is finished by the new rule. TIME is unix seconds, or a date with a time zone such as 2026-12-01T08:00+01:00. SEC is
+    seconds, or a duration such as 90s, 5m, 2h, 1d or 1w. --json prints the schedule as `list` does.
     """
     changes = _given(options)
     if not changes:
         raise click.UsageError("nothing to change; give at least one option")
     if "data" in changes:
-        changes["data"] = parse_data(changes["data"])
+        changes["data"] = read_data(changes["data"])
     with opened(chosen) as schedules:
         schedules[key].modify(**changes)
         if chosen.json:

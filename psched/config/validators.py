@@ -15,6 +15,7 @@ from typing import Any
 from psched import cron
 from psched.backends import check_name
 from psched.backoff import MAX_COUNT, MAX_SECONDS, Backoff
+from psched.clock import parse_seconds
 from psched.config.urls import absolute_path, absolute_url, check_url
 from psched.errors import ConfigError
 
@@ -23,9 +24,17 @@ _APPLICATION = re.compile(r"(?:[^\W\d]\w*(?:\.[^\W\d]\w*)*:)?[^\W\d]\w*(?:\.[^\W
 
 
 def seconds(minimum: float, above: bool = False, never: bool = False) -> Callable[[Any], Any]:
-    """Return a validator for seconds ≥ `minimum` (`above`: greater); with `never`, the word never is None."""
-    expected = f"expected a number of seconds {'>' if above else '≥'} {minimum:g}{' or never' if never else ''}"
-    return _number(float, expected, minimum, MAX_SECONDS, {"never": None, "none": None} if never else {}, above)
+    """Return a validator for seconds or a duration ≥ `minimum` (`above`: greater).
+
+    With `never`, the word never is None.
+    """
+    bound = f"{'>' if above else '≥'} {minimum:g}{' or never' if never else ''}"
+    expected = f"expected seconds or a duration (90s, 5m, 2h) {bound}"
+    return _number(_seconds, expected, minimum, MAX_SECONDS, {"never": None, "none": None} if never else {}, above)
+
+
+def _seconds(value: Any) -> float:
+    return parse_seconds(value) if isinstance(value, str) else float(value)
 
 
 def count(minimum: int, word: str | None = None, meaning: Any = None) -> Callable[[Any], Any]:
@@ -35,10 +44,15 @@ def count(minimum: int, word: str | None = None, meaning: Any = None) -> Callabl
 
 
 def _number(
-    kind: type, expected: str, minimum: float, maximum: float, words: Mapping[str, Any], above: bool = False
+    kind: Callable[[Any], float],
+    expected: str,
+    minimum: float,
+    maximum: float,
+    words: Mapping[str, Any],
+    above: bool = False,
 ) -> Callable[[Any], Any]:
     """Return a validator for a number or one of the `words`. Text is accepted: a value may come from a variable."""
-    kinds = (int, str) if kind is int else (int, float, str)
+    kinds: tuple[type, ...] = (int, str) if kind is int else (int, float, str)
 
     def check(value: Any) -> Any:
         for word, meaning in words.items():
@@ -57,15 +71,21 @@ def _number(
     return check
 
 
+_WAITS = ("first", "limit")
+"""The keys of a Backoff that are durations."""
+
+
 def wait(value: Any) -> float | Backoff:
     if isinstance(value, Backoff):
         return value
     if not isinstance(value, Mapping):
         return float(seconds(0)(value))
     try:
-        return Backoff.of(value)
+        return Backoff.of({name: seconds(0)(each) if name in _WAITS else each for name, each in value.items()})
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{error}; expected seconds, or a mapping like {{first: 1, factor: 2, limit: 300}}") from error
+        raise ValueError(
+            f"{error}; expected seconds, a duration, or a mapping like {{first: 1, factor: 2, limit: 5m}}"
+        ) from error
 
 
 def flag(value: Any) -> bool:

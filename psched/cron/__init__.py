@@ -1,6 +1,6 @@
 """The occurrences of a cron expression in a time zone, by a dialect. Times are unix seconds."""
 
-from psched.cron.expression import DIALECTS, MAX_LENGTH, CronDialect, check_dialect
+from psched.cron.expression import DIALECTS, MAX_LENGTH, CronDialect, check_dialect, excessive_step
 from psched.cron.occurrences import (
     Occurrence,
     count,
@@ -20,6 +20,7 @@ __all__ = [
     "check_dialect",
     "check_timezone",
     "count",
+    "excessive_step",
     "first_time",
     "last_time",
     "next_time",

@@ -170,6 +170,27 @@ def parse(cron: str, dialect: CronDialect) -> Expression:
         raise ConfigError(f"cron {cron!r}{mistake}") from mistake.__cause__
 
 
+def excessive_step(cron: str, dialect: str) -> str | None:
+    """Return a warning about a step that only its first value meets, as in `*/90`, or None. `cron` can be parsed."""
+    for field, text in zip((_SECOND, _MINUTE, _HOUR, _DAY, _MONTH, _WEEKDAY), _split(cron), strict=True):
+        for match in filter(None, map(_PLAIN.fullmatch, text.split(","))):
+            is_single_in_ruby = dialect != "vixie" and match["low"] != "*" and match["high"] is None
+            if match["step"] is None or int(match["step"]) == 1 or is_single_in_ruby:
+                continue
+            values = list(_term(field, match[0], dialect == "vixie"))
+            if len(values) == 1:
+                whole = _WHOLE[field.name]
+                return (
+                    f"cron {cron!r}: {field.name} {match[0]!r} matches {values[0]} alone, because steps begin anew "
+                    f"with each {whole}; write {values[0]} if you mean that, or several schedules for a longer interval"
+                )
+    return None
+
+
+_WHOLE = {"second": "minute", "minute": "hour", "hour": "day", "day": "month", "month": "year", "weekday": "week"}
+"""The period in which the values of a field are counted."""
+
+
 class _MistakeError(Exception):
     """A mistake in an expression; the message is appended to the expression."""
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from datetime import date
-from functools import cache
+from functools import cache, lru_cache
 from operator import attrgetter
 from typing import TypedDict
 
@@ -19,6 +20,8 @@ from psched.errors import ConfigError, NotSupportedError
 from psched.model import CATCH_UP, NEVER, CatchUp, NewSchedule, Policy, Rule, ScheduleRow
 from psched.payload import MAX_KEY_LENGTH, check_key, enqueued_key, object_of
 from psched.store import ScheduleStore
+
+log = logging.getLogger(__name__)
 
 ENQUEUED = re.compile(r"^enqueue(\.|\Z)")
 """The types of schedules that submit tasks (`psched.handlers.enqueue`)."""
@@ -92,10 +95,19 @@ def checked_rule(rule: Rule, dialect: cron.CronDialect) -> Rule:
         if not isinstance(given, str):
             raise ConfigError(f"{name} must be text like {example!r}, got {shown(given)}")
     cron.validate(rule.cron, rule.timezone, dialect)
+    _warn_of_step(rule.cron, dialect)
     check_delay(rule.delay)
     if rule.delay < 0:
         _check_ahead(rule, dialect)
     return rule
+
+
+@lru_cache(1024)
+def _warn_of_step(expression: str, dialect: str) -> None:
+    """Warn once of each expression."""
+    warning = cron.excessive_step(expression, dialect)
+    if warning is not None:
+        log.warning(warning)
 
 
 def check_distinct(keys: Sequence[str], what: str) -> None:

@@ -26,7 +26,7 @@ def test_a_policy_is_given_and_changed(psched: Commands) -> None:
     assert "expected a whole number from 1 to 2147483647, or none, got '0'" in outcome.err
     outcome = psched("modify", "key", "--max-lateness", "soon")
     assert outcome.code == 2
-    assert "expected a number of seconds from 0 to 1000000000, or none, got 'soon'" in outcome.err
+    assert "expected seconds or a duration (90s, 5m, 2h) from 0 to 1000000000, or none, got 'soon'" in outcome.err
 
 
 def test_a_schedule_is_paused_and_resumed(psched: Commands) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import socket
 import sqlite3
@@ -77,6 +78,50 @@ def test_a_time_is_unix_seconds_or_a_date_with_a_zone(psched: Commands, text: st
     assert psched.ok("next", "0 * * * *", "-s", text, "-n", "1", "--json").json[0]["time"] == 1796108400
 
 
+def test_a_duration_is_a_number_of_seconds_or_has_a_unit(psched: Commands) -> None:
+    psched.ok(*ADD, "-d", "90s", "--max-lateness", "1.5m", "--alert-after", "2h")
+    added = psched.ok("show", "key", "--json").json
+    assert (added["delay"], added["max_lateness"], added["alert_after"]) == (90, 90, 7200)
+    psched.ok("modify", "key", "-d", "-5M", "--max-lateness", "1d", "--alert-after", "1w")
+    changed = psched.ok("show", "key", "--json").json
+    assert (changed["delay"], changed["max_lateness"], changed["alert_after"]) == (-300, 86400, 604800)
+
+
+def test_data_comes_from_a_file_or_standard_input(psched: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    (psched.folder / "data.json").write_text('\ufeff{"from": "a file"}', encoding="utf-8")
+    psched.ok("add", "file", "t", "@daily", "@data.json")
+    assert psched.ok("show", "file", "--json").json["data"] == {"from": "a file"}
+    psched.ok("modify", "file", "--data", f"@{psched.folder}/data.json")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b'{"from": "stdin"}')))
+    psched.ok("add", "stdin", "t", "@daily", "-")
+    assert psched.ok("show", "stdin", "--json").json["data"] == {"from": "stdin"}
+
+
+def test_data_that_cannot_be_read_is_told_with_its_file(psched: Commands) -> None:
+    for content, expected in (
+        (b"\xff{}", "wrong.json: data is not UTF-8 (byte 1); save it as UTF-8"),
+        (b"", "wrong.json: data is not valid JSON: Expecting value at character 1 (the end)"),
+        (b"[]", "wrong.json: data must be a JSON object like"),
+    ):
+        (psched.folder / "wrong.json").write_bytes(content)
+        for command in (("add", "k", "t", "@daily"), ("modify", "k", "--data")):
+            assert psched.fault(*command, "@wrong.json").startswith(expected)
+    assert psched.fault("add", "k", "t", "@daily", "@absent.json") == "absent.json: No such file or directory"
+    assert psched.ok("list", "--json").json == []
+
+
+def test_a_step_that_only_its_first_value_meets_is_warned_about(psched: Commands) -> None:
+    expected = (
+        "warning: cron '*/90 * * * *': minute '*/90' matches 0 alone, because steps begin anew with each hour; "
+        "write 0 if you mean that, or several schedules for a longer interval\n"
+    )
+    process = psched.start("add", "k", "t", "*/90 * * * *", "{}", stderr=-1)
+    assert process.communicate()[1].decode() == expected
+    outcome = psched("next", "*/90 * * * *")
+    assert (outcome.code, outcome.err) == (0, expected)
+    psched.ok("next", "*/45 5/1 1-31/7 * *")
+
+
 def test_no_negative_delay_runs_the_future_without_end(psched: Commands) -> None:
     psched.ok(*ADD)
     assert psched("modify", "key", "-d", "-9000000000").code == 2
@@ -111,7 +156,7 @@ def test_a_wrong_change_leaves_the_schedule_as_it_was(psched: Commands) -> None:
         (("lsit",), "Did you mean 'list'?"),
         (("add", "key"), "Missing argument 'TYPE'"),
         *(
-            (("add", "k", "t", "@daily", "{}", "-d", delay), f"seconds from -31622400 to 31622400, got '{delay}'")
+            (("add", "k", "t", "@daily", "{}", "-d", delay), f"(90s, 5m, 2h) from -31622400 to 31622400, got '{delay}'")
             for delay in ("soon", "nan", "1e999", "-9e9", "-31622401")
         ),
         *(
@@ -136,7 +181,10 @@ def test_a_wrong_change_leaves_the_schedule_as_it_was(psched: Commands) -> None:
         ),
         (("audit", "--from", "-1"), "'-1' is before 1970"),
         (("audit", "--from", "99999999999w"), "'99999999999w' is more than 31 years (1000000000 s) ago"),
-        (("audit", "--from", "1d", "--late", "nan"), "expected a number of seconds from 0 to 1000000000, got 'nan'"),
+        (
+            ("audit", "--from", "1d", "--late", "nan"),
+            "expected seconds or a duration (90s, 5m, 2h) from 0 to 1000000000, got 'nan'",
+        ),
         (("history", "--since", "9999999999999"), "'9999999999999' is after the year 9999"),
         (("history", "--until", "-1"), "'-1' is before 1970"),
         (("next", "@daily", "-s", "-5"), "'-5' is before 1973"),
@@ -288,9 +336,11 @@ def test_an_unknown_kind_of_database_is_told(fresh: Commands) -> None:
     assert "oracle" in fresh.fault("list")
 
 
-def test_output_that_cannot_be_written_is_told(psched: Commands) -> None:
+@pytest.mark.parametrize("command", [("next", "@daily"), ("list",), ("list", "--json"), ("show", "key"), ("doctor",)])
+def test_output_that_cannot_be_written_is_told(psched: Commands, command: tuple[str, ...]) -> None:
+    psched.ok(*ADD)
     with Path("/dev/full").open("w") as full:
-        process = psched.start("next", "@daily", stdout=full, stderr=-1)
+        process = psched.start(*command, stdout=full, stderr=-1)
         _, err = process.communicate()
     assert process.returncode == 1
-    assert err.decode() == "psched: No space left on device\n"
+    assert err.decode() == "psched: stdout: No space left on device\n"

@@ -108,7 +108,10 @@ def test_a_stop_timeout_that_is_no_number_of_seconds_is_refused(make_daemon: Cal
     daemon.environ["PSCHED_STOP_TIMEOUT"] = text
     daemon.start(wait=False)
     assert daemon.end() != 0
-    assert f"$PSCHED_STOP_TIMEOUT: expected a number of seconds > 0 or never, got '{text}'" in daemon.errors()
+    assert (
+        f"$PSCHED_STOP_TIMEOUT: expected seconds or a duration (90s, 5m, 2h) > 0 or never, got '{text}'"
+        in daemon.errors()
+    )
 
 
 def test_a_graceful_restart_renews_code_and_settings_after_the_running_task(daemon: Daemon) -> None:

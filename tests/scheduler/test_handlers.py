@@ -27,7 +27,9 @@ def test_a_generator_which_would_never_run_cannot_be_bound(site: Site, function:
 
 
 def test_a_function_without_a_parameter_cannot_be_bound(site: Site) -> None:
-    function: Any = lambda: None
+    def function() -> None:
+        """Forget the data."""
+
     with pytest.raises(ValueError, match="must take one argument, the data of its task"):
         site.scheduler().bind("task", function)
 

@@ -91,6 +91,17 @@ def test_the_shortest_lease_of_all_sections_bounds_the_heartbeat_limit() -> None
     assert settings.child_heartbeat_limit == 3
 
 
+def test_durations_may_have_a_unit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WAIT", "2m")
+    keys = {"alive_time": "90s", "ledger_retention": "4w", "child_heartbeat_limit": "0.5m", "task_timeout": "1h"}
+    waits = {"retry_wait": {"first": "10s", "limit": "${WAIT}"}}
+    settings = from_mapping({**SQLITE, **keys, **waits, "child_graceful_kill_limit": "1d"})
+    section = settings.schedules
+    assert section and (section.alive_time, section.ledger_retention, section.task_timeout) == (90, 2_419_200, 3600)
+    assert (settings.child_heartbeat_limit, settings.child_graceful_kill_limit) == (30, 86400)
+    assert section.retry_wait == Backoff(first=10, factor=2, limit=120)
+
+
 def test_variables_are_expanded_and_then_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKERS", "4")
     monkeypatch.setenv("EMPTY", "")
@@ -342,7 +353,7 @@ def told(settings: Section | Settings, but: set[str]) -> dict[str, object]:
 def test_settings_that_somebody_has_changed_are_tested_again(name: str) -> None:
     settings = from_mapping({**SQLITE, "schedules": {}, "queue": {}})
     wrong = evolve(getattr(settings, name), alive_time=-5)
-    with pytest.raises(ConfigError, match=f"{name}.alive_time: expected a number of seconds > 0"):
+    with pytest.raises(ConfigError, match=rf"{name}.alive_time: expected seconds or a duration \(90s, 5m, 2h\) > 0"):
         coerce(evolve(settings, **{name: wrong}))
     with pytest.raises(ConfigError, match="config: processors: expected"):
         coerce(evolve(settings, processors=0))

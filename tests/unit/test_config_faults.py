@@ -84,37 +84,43 @@ def file_fault(tmp_path: Path, content: str | bytes, environment: str = "product
         ({"types": []}, f"config: types: {EMPTY_TYPES}"),
         ({"types": ["video.*", ""]}, f"config: types: {EMPTY_TYPES}"),
         ({"task_prefetch": "all"}, "config: task_prefetch: expected a whole number ≥ 1 or auto, got 'all'"),
-        ({"poll_interval": 0}, "config: poll_interval: expected a number of seconds > 0, got 0"),
-        ({"child_heartbeat_limit": 0}, "config: child_heartbeat_limit: expected a number of seconds > 0, got 0"),
+        ({"poll_interval": 0}, "config: poll_interval: expected seconds or a duration (90s, 5m, 2h) > 0, got 0"),
+        (
+            {"child_heartbeat_limit": 0},
+            "config: child_heartbeat_limit: expected seconds or a duration (90s, 5m, 2h) > 0, got 0",
+        ),
         (
             {"child_heartbeat_limit": 10**400},
-            "config: child_heartbeat_limit: expected a number of seconds > 0, got 1" + "0" * 99,
+            "config: child_heartbeat_limit: expected seconds or a duration (90s, 5m, 2h) > 0, got 1" + "0" * 99,
         ),
-        ({"poll_interval": False}, "config: poll_interval: expected a number of seconds > 0, got False"),
-        ({"retry_wait": -1}, "config: retry_wait: expected a number of seconds ≥ 0, got -1"),
+        (
+            {"poll_interval": False},
+            "config: poll_interval: expected seconds or a duration (90s, 5m, 2h) > 0, got False",
+        ),
+        ({"retry_wait": -1}, "config: retry_wait: expected seconds or a duration (90s, 5m, 2h) ≥ 0, got -1"),
         (
             {"retry_wait": {"frist": 1}},
             (
                 "config: retry_wait: unknown key 'frist'; did you mean 'first'?; "
-                "expected seconds, or a mapping like {first: 1, factor: 2, limit: 300}"
+                "expected seconds, a duration, or a mapping like {first: 1, factor: 2, limit: 5m}"
             ),
         ),
         (
             {"queue": {"retry_wait": {"jitter": 2}}},
             (
                 "config: queue.retry_wait: jitter must be a number from 0 to 1, got 2; "
-                "expected seconds, or a mapping like {first: 1, factor: 2, limit: 300}"
+                "expected seconds, a duration, or a mapping like {first: 1, factor: 2, limit: 5m}"
             ),
         ),
         ({"queue": {"max_attempts": 0}}, "config: queue.max_attempts: expected a whole number ≥ 1 or none, got 0"),
-        ({"retry_wait": float("nan")}, "config: retry_wait: expected a number of seconds ≥ 0, got nan"),
+        ({"retry_wait": float("nan")}, "config: retry_wait: expected seconds or a duration (90s, 5m, 2h) ≥ 0, got nan"),
         (
-            {"alive_time": 1e12},
-            "config: alive_time: expected a number of seconds > 0 and ≤ 1000000000, got 1000000000000.0",
+            {"alive_time": 1e10},
+            "config: alive_time: expected seconds or a duration (90s, 5m, 2h) > 0 and ≤ 1000000000, got 10000000000.0",
         ),
         (
             {"child_graceful_kill_limit": "nevr"},
-            "config: child_graceful_kill_limit: expected a number of seconds ≥ 0 or never, got 'nevr'",
+            "config: child_graceful_kill_limit: expected seconds or a duration (90s, 5m, 2h) ≥ 0 or never, got 'nevr'",
         ),
         (
             {"table": "a; drop"},
