@@ -134,7 +134,7 @@ def __dir__() -> list[str]:
 def open(config: Settings | Mapping[str, Any] | str | Path, environment: str | None = None) -> ScheduleCollection:  # noqa: A001
     """Open the schedules that `config` names: settings, one environment as a dict, or the path of a YAML file.
 
-    `environment` of the file defaults to $PSCHED_ENV, then `development`.
+    `environment` of the file defaults to $PSCHED_ENV, then $RAILS_ENV, then `development`.
 
     Raises:
         ConfigError: the configuration cannot be used, or the table is missing (`psched init` makes it).
@@ -148,7 +148,7 @@ def open(config: Settings | Mapping[str, Any] | str | Path, environment: str | N
 def open_queue(config: Settings | Mapping[str, Any] | str | Path, environment: str | None = None) -> Queue:
     """Open the queue that `config` names: settings, one environment as a dict, or the path of a YAML file.
 
-    `environment` of the file defaults to $PSCHED_ENV, then `development`.
+    `environment` of the file defaults to $PSCHED_ENV, then $RAILS_ENV, then `development`.
 
     Raises:
         ConfigError: the configuration cannot be used, or the table is missing (`psched queue init` makes it).

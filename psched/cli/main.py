@@ -8,16 +8,18 @@ import click
 
 from psched.cli import audit, doctor, history, queue, schedules
 from psched.cli import next as upcoming
+from psched.cli.command_group import CommandGroup
 from psched.cli.errors import run_command
 from psched.cli.options import Chosen, common_options
 from psched.supervisor.run import run_master
 
 
 @click.group(
+    cls=CommandGroup,
     context_settings={
         "help_option_names": ["-h", "--help"],
         "token_normalize_func": lambda token: token.replace("_", "-"),  # perfectqueue has cancel_request
-    }
+    },
 )
 @click.version_option(package_name="psched", prog_name="psched")
 @common_options(loading=True)

@@ -89,7 +89,10 @@ def _type_globs(value: str) -> str:
 
 _option = partial(click.option, expose_value=False, callback=_remember)
 ENVIRONMENT = _option(
-    "-e", "--environment", metavar="ENV", help="Environment in the file (default: $PSCHED_ENV, or development)."
+    "-e",
+    "--environment",
+    metavar="ENV",
+    help="Environment in the file (default: $PSCHED_ENV, $RAILS_ENV, or development).",
 )
 CONFIG = _option("-c", "--config", type=click.Path(path_type=Path), help=f"Default: {DEFAULT_CONFIG}.")
 INCLUDE = _option("-I", "--include", multiple=True, metavar="DIR", help="Folder to import from; may be repeated.")

@@ -8,6 +8,7 @@ from typing import Any
 import click
 from attrs import evolve
 
+from psched.cli.command_group import CommandGroup
 from psched.cli.formatting import Fields, write_fields, write_object, write_rows
 from psched.cli.options import UNIX_TIME, Chosen, common_options, count, read_data
 from psched.cli.sections import key_command, opened_queue, opened_section, required_section
@@ -21,7 +22,7 @@ _COLUMNS = {"key": 30, "type": 15, "user": 18, "status": 18, "created_at": 28, "
 _TIMES = ("created_at", "run_at", "timeout", "finished_at")
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 @common_options(loading=True)
 def queue(chosen: Chosen) -> None:
     """Commands on the queue: tasks that run once.

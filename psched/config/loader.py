@@ -33,11 +33,11 @@ _KEYS = _SECTION_KEYS | _PROCESS_KEYS | _TABLES.keys()
 
 
 def _default_environment() -> str:
-    return os.environ.get("PSCHED_ENV") or "development"
+    return os.environ.get("PSCHED_ENV") or os.environ.get("RAILS_ENV") or "development"
 
 
 def load(path: str | os.PathLike[str], environment: str | None = None, reader: SectionName = "schedules") -> Settings:
-    """Return the settings of `environment` (default: $PSCHED_ENV, or `development`). Raises ConfigError."""
+    """Return the settings of `environment` (default: $PSCHED_ENV, $RAILS_ENV, or `development`). Raises ConfigError."""
     environment = _default_environment() if environment is None else environment
     file = Path(path).expanduser().absolute()
     return _Loader(read_environment(file, environment), environment, reader, file.parent, file).settings()

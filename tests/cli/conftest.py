@@ -19,6 +19,7 @@ def fresh(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Comman
         patch.chdir(tmp_path)
         patch.setenv("TZ", "Asia/Tokyo")
         patch.delenv("PSCHED_ENV", raising=False)
+        patch.delenv("RAILS_ENV", raising=False)
         time.tzset()
         path = list(sys.path)
         yield Commands(tmp_path, capsys)

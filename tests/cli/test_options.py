@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from psched.cli.command_group import options_below, takes_value
+from psched.cli.main import psched as commands
 from tests.cli.commands import Commands
 
 
@@ -25,10 +27,38 @@ def test_what_stands_after_the_command_wins(psched: Commands) -> None:
     assert psched("-c", "/none.yml", "-e", "none", "list", "-c", "etc/psched.yml", "-e", "development").code == 0
 
 
+def test_a_commands_own_options_may_stand_before_it(psched: Commands) -> None:
+    psched.ok("-d", "5", "--timezone=Asia/Tokyo", "-s1893456000", "add", "key", "type", "@daily", "{}")
+    [schedule] = psched.ok("--json", "list").json
+    assert (schedule["delay"], schedule["timezone"], schedule["next_time"]) == (5, "Asia/Tokyo", 1893510000)
+    psched.ok("--max_attempts", "2", "modify", "key")
+    psched.ok("queue", "init")
+    psched.ok("-u", "joe", "queue", "--max-running", "3", "submit", "task", "type", "{}", "-t", "2026-12-01T08:00Z")
+    [task] = psched.ok("queue", "-u", "joe", "--json", "list").json
+    assert (task["user"], task["max_running"], task["run_at"]) == ("joe", 3, 1796112000)
+
+
+def test_an_option_of_another_command_is_refused_by_name(psched: Commands) -> None:
+    refused = psched("-d", "5", "list")
+    assert refused.code == 2
+    assert "No such option '-d'" in refused.err
+    assert "-d" in psched("-d", "5").err
+
+
+def test_an_option_takes_a_value_in_each_command_or_in_none() -> None:
+    values: dict[str, set[bool]] = {}
+    for name, option in options_below(commands):
+        values.setdefault(name, set()).add(takes_value(option))
+    assert [name for name, found in values.items() if len(found) > 1] == []
+
+
 def test_the_environment_defaults_to_the_variable(psched: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PSCHED_ENV", "staging")
+    monkeypatch.setenv("RAILS_ENV", "test")
     assert "there is no environment 'staging'" in psched.fault("list")
     psched.ok("list", "-e", "development")
+    monkeypatch.setenv("PSCHED_ENV", "")
+    assert "there is no environment 'test'" in psched.fault("list")
 
 
 def test_folders_and_modules_before_and_after_the_command_add_up(psched: Commands, tmp_path: Path) -> None:

@@ -214,6 +214,7 @@ def test_the_environment_is_the_argument_then_the_variable_then_development(
 ) -> None:
     file.write_text(file.read_text() + "staging:\n  type: rdb\n  url: sqlite://\n")
     monkeypatch.delenv("PSCHED_ENV", raising=False)
+    monkeypatch.delenv("RAILS_ENV", raising=False)
     assert load(file).environment == "development"
     monkeypatch.setenv("PSCHED_ENV", "staging")
     assert load(file).environment == "staging"
