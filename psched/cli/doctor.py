@@ -5,6 +5,7 @@ from __future__ import annotations
 import stat
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import click
@@ -19,7 +20,7 @@ from psched.cli.unrunnable_rows import LeftToRuby, live_workers, routing_finding
 from psched.clock import local_time
 from psched.config import Section, SectionName, Settings
 from psched.error_text import error_summary
-from psched.errors import ConfigError, PoolerError
+from psched.errors import ConfigError, NotFoundError, PoolerError
 from psched.model import ScheduleRow
 from psched.queue.queue import Queue
 from psched.schedules.collection import ScheduleCollection
@@ -147,9 +148,10 @@ def _late(schedules: ScheduleCollection) -> Iterator[ScheduleRow]:
     if schedules.store.alerts is not None:
         times |= {overdue.key: overdue.scheduled_time for overdue in schedules.store.alerts.overdue(_MAX_OVERDUE)}
     for key in sorted(times, key=times.__getitem__)[:_MAX_OVERDUE]:
-        row = schedules.store.get(key)
-        if row is not None and times[key] in (row.next_time, row.regular_time):  # it is still the same occurrence
-            yield replace(row, data={})
+        with suppress(NotFoundError):  # deleted meanwhile
+            row = schedules[key].metadata()
+            if times[key] in (row.next_time, row.regular_time):  # it is still the same occurrence
+                yield replace(row, data={})
 
 
 def _overdue(row: ScheduleRow, state: ScheduleState, nodes: Sequence[Node] | None) -> str:

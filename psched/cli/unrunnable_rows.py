@@ -17,7 +17,6 @@ from psched.errors import ConfigError
 from psched.model import ScheduleRow, TaskRow
 from psched.queue.queue import Queue
 from psched.schedules.collection import ScheduleCollection
-from psched.schedules.settlement import rule_problem
 from psched.store import Finding, LeaseStore
 from psched.store.node_registry import Node
 from psched.store.type_filter import TypeFilter
@@ -63,7 +62,6 @@ class LeftToRuby:
     def __init__(self, chosen: Chosen, name: SectionName) -> None:
         section = required_section(chosen.settings(name), name)
         self._is_shared = section.type == "rdb_compat"
-        self._dialect = section.cron_dialect
         self._types = _routed_types(chosen, name) if self._is_shared else None
         self._read = 0
         self._problems: dict[str, str] = {}
@@ -110,13 +108,10 @@ class LeftToRuby:
 
     def _count(self, row: ScheduleRow | TaskRow) -> None:
         self._read += 1
-        problem = row.problem
-        if problem is None and isinstance(row, ScheduleRow):
-            problem = rule_problem(row, self._dialect)
-        if problem is not None:
+        if row.problem is not None:
             self._unrunnable += 1
             if len(self._problems) < _MAX_PROBLEMS_SHOWN:
-                self._problems[row.key] = problem
+                self._problems[row.key] = row.problem
         elif self._types is not None and not self._types.accepts(row.type):
             self._unrouted[row.type] += 1
 

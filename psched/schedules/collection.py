@@ -20,7 +20,7 @@ from psched.payload import check_key
 from psched.schedules.audit_result import Verdict
 from psched.schedules.ledger_audit import GRACE, AuditRecords, AuditScope, audit, versions_at
 from psched.schedules.schedule import Schedule, ScheduleState, failed_attempts, overdue_after, state_of
-from psched.schedules.settlement import ScheduleSettlement, rule_problem
+from psched.schedules.settlement import ScheduleSettlement, rule_problem, with_rule_problem
 from psched.schedules.validation import Terms, check_distinct, check_time, check_times, new_rows
 from psched.store import ScheduleStore, TaskStore
 from psched.store.ledger import Change, Ledger, LedgerFilter, LedgerRow
@@ -108,7 +108,8 @@ class ScheduleCollection(PolledTable):
 
     def list(self) -> Iterator[ScheduleRow]:
         """Yield every schedule, ordered by due time."""
-        return self.store.list()
+        dialect = self._defaults.cron_dialect
+        return (with_rule_problem(row, dialect) for row in self.store.list())
 
     @property
     def ledger(self) -> Ledger:

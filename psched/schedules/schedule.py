@@ -11,6 +11,7 @@ from psched.cron import CronDialect
 from psched.errors import NotFoundError, NotSupportedError, ScheduleError
 from psched.model import ScheduleRow
 from psched.payload import check_key, object_of, pack
+from psched.schedules.settlement import with_rule_problem
 from psched.schedules.transitions import moved, paused, resumed, run_now, with_regular
 from psched.schedules.validation import (
     Terms,
@@ -47,7 +48,7 @@ class Schedule:
         row = self._store.get(self.key)
         if row is None:
             raise NotFoundError(f"no schedule has the key {self.key!r}")
-        return row
+        return with_rule_problem(row, self._dialect)
 
     def delete(self) -> None:
         """Delete the schedule and preempt a run in progress. Raises NotFoundError."""

@@ -207,6 +207,12 @@ def rule_problem(row: Row, dialect: cron.CronDialect) -> str | None:
     return None
 
 
+def with_rule_problem(row: ScheduleRow, dialect: cron.CronDialect) -> ScheduleRow:
+    """Return the row, whose `problem` is also about its rule."""
+    problem = rule_problem(row, dialect) if row.problem is None else None
+    return row if problem is None else replace(row, problem=problem)
+
+
 def skip_entry(row: ScheduleRow, now: float, dialect: cron.CronDialect) -> Entry | None:
     """Return the entry of the occurrences to skip at `now`, or None if the next occurrence is to run.
 

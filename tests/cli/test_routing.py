@@ -143,3 +143,13 @@ def test_on_rdb_compat_list_and_doctor_tell_how_many_tasks_are_left_to_ruby_and_
     sentence = f"psched leaves 1 of 2 rows to Ruby workers, since it cannot run them {why}"
     assert warned(shared, "queue", "list") == f"{sentence}\n"
     assert sentence in shared("doctor").out
+
+
+def test_the_list_and_show_say_why_psched_cannot_run_a_rule(shared: Commands) -> None:
+    with closing(sqlite3.connect(shared.folder / "psched.db")) as connection, connection:
+        connection.execute("UPDATE schedules SET timezone = 'Tokyo' WHERE id = 'ours'")
+    [listed] = shared("--json", "list").json
+    assert "Tokyo" in listed["problem"]
+    assert listed["state"] == "broken"
+    assert shared.ok("show", "ours", "--json").json["problem"] == listed["problem"]
+    assert "Tokyo" in shared("list").out

@@ -238,3 +238,28 @@ def test_making_tables_again_makes_a_missing_index(bench: Bench, store: Schedule
     test_a_missing_index_is_found(bench, store)
     store.create_tables()
     assert [finding for finding in store.diagnose() if not finding.ok] == []
+
+
+_MYSQL = "ALTER TABLE {table} MODIFY `key` VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci NOT NULL"
+_COLLATION = (
+    "CREATE COLLATION IF NOT EXISTS caseless (provider = icu, locale = 'und-u-ks-level2', deterministic = false)"
+)
+_POSTGRESQL = 'ALTER TABLE {table} ALTER COLUMN "key" TYPE VARCHAR(255) COLLATE caseless'
+
+
+@pytest.mark.new_table
+@pytest.mark.parametrize(
+    ("bare", "statements"),
+    [(("rdb", "mariadb"), [_MYSQL]), (("rdb", "postgresql"), [_COLLATION, _POSTGRESQL])],
+    indirect=["bare"],
+    ids=["mariadb", "postgresql"],
+)
+def test_a_collation_under_which_keys_are_equal_is_a_failure_whose_remedy_works(
+    bench: Bench, statements: list[str]
+) -> None:
+    for statement in statements:
+        bench.execute(statement)
+    [keys] = [finding for finding in bench.open().diagnose() if finding.subject == "keys"]
+    assert not keys.ok
+    bench.execute(keys.message[keys.message.index("ALTER TABLE") :])
+    assert [finding for finding in bench.open().diagnose() if not finding.ok] == []

@@ -38,10 +38,10 @@ from sqlalchemy import (
 from psched import fork_safety
 from psched.backends.common.rows import BATCH, RowReader
 from psched.backends.rdb_compat.foreign_rows import ForeignRows
+from psched.backends.rdb_compat.schema import OriginalSchema
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import now_ms
 from psched.backends.sql.paging import ByKeys, OrderedPages, RowsByKeys, stored_bytes
-from psched.backends.sql.schema import Schema
 from psched.backends.sql.store import SqlStore
 from psched.clock import boottime
 from psched.errors import (
@@ -91,7 +91,7 @@ class CompatLeaseStore(SqlStore):
 
         `maker`: PerfectSched or PerfectQueue. `occurrence`: an SQL expression that changes when a run is finished.
         """
-        super().__init__(database, Schema(database, table, "id", maker))
+        super().__init__(database, OriginalSchema(database, table, "id", maker))
         self._table = table
         self._occurrence = occurrence
         self._foreign = ForeignRows()

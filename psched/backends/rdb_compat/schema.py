@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from sqlalchemy import BigInteger, Column, Index, Integer, LargeBinary, MetaData, String, Table
@@ -11,6 +12,7 @@ from sqlalchemy.sql.compiler import DDLCompiler
 
 from psched.backends.common.table_names import checked_name
 from psched.backends.sql.dialect import ExactText
+from psched.backends.sql.schema import Schema
 
 LONGEST_CRON = 128
 LONGEST_TIMEZONE = 255
@@ -57,6 +59,32 @@ def queue_table(metadata: MetaData, name: str) -> Table:
     )
     Index(f"index_{name}_on_timeout", table.c.timeout)
     return table
+
+
+_MARKS = (
+    ("PerfectSched", "schedules", "psched …", {"cron", "next_time"}),
+    ("PerfectQueue", "queue", "psched queue …", {"created_at", "resource"}),
+)
+"""Of each original: its section of the configuration, the commands for that, and columns that only its table has."""
+
+
+class OriginalSchema(Schema):
+    """A table of PerfectSched or PerfectQueue, which may have made it."""
+
+    def _lacking(self, missing: Sequence[str], present: Collection[str]) -> str:
+        name = self._table.name
+        if missing == ["owner"]:
+            return (
+                f"the table {name} was made by an older PerfectQueue, without the column owner; add it (MySQL, "
+                f"MariaDB): ALTER TABLE {name} ADD COLUMN owner BIGINT UNSIGNED NOT NULL DEFAULT 0"
+            )
+        for maker, section, commands, columns in _MARKS:
+            if maker != self._maker and columns <= set(present):
+                return (
+                    f"the table {name} is {maker}'s, but is configured for {self._maker}; write its type, url and "
+                    f"table under `{section}:`, or use `{commands}`"
+                )
+        return super()._lacking(missing, present)
 
 
 def _table(metadata: MetaData, name: str, *columns: Column[Any]) -> Table:

@@ -231,9 +231,11 @@ class MySQLDialect(Dialect):
         collation = connection.execute(_COLLATION, {"table": table, "column": column}).scalar()
         if collation is None or str(collation).endswith(("_nopad_bin", "_0900_bin")) or collation == "binary":
             return None
+        exact = "utf8mb4_nopad_bin" if _is_mariadb(connection) else "utf8mb4_0900_bin"
         return (
             f"column {column} of {table} has the collation {collation}, under which different keys are equal: "
-            "they may differ in trailing spaces, perhaps in case and accents"
+            "they may differ in trailing spaces, perhaps in case and accents; stop the workers and run: "
+            f"ALTER TABLE `{table}` MODIFY `{column}` VARCHAR(255) CHARACTER SET utf8mb4 COLLATE {exact} NOT NULL"
         )
 
 

@@ -195,7 +195,10 @@ class PostgreSQLDialect(Dialect):
         # Only some ICU collations are not deterministic.
         deterministic = connection.execute(_DETERMINISTIC, {"table": table, "column": column}).scalar()
         if deterministic is False:
-            return f"column {column} of {table} has a collation under which different keys are equal"
+            return (
+                f"column {column} of {table} has a collation under which different keys are equal; stop the workers "
+                f'and run: ALTER TABLE "{table}" ALTER COLUMN "{column}" TYPE VARCHAR(255) COLLATE "C"'
+            )
         return None
 
     @property

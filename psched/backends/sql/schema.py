@@ -31,6 +31,9 @@ _SHARED_SESSION = (
 class Schema:
     """The table of the rows, whose columns are checked, and further tables; all with their indexes."""
 
+    _is_shared = True
+    """Whether other programs make such tables, too: with a collation of their own, which is no failure then."""
+
     def __init__(self, database: Database, table: sa.Table, key: str, maker: str, *others: sa.Table) -> None:
         """`key`: the column of the keys. `maker`: the program that makes such tables, for messages."""
         self._database = database
@@ -121,8 +124,10 @@ class Schema:
         if present is None:
             return self._is_missing(self._table)
         missing = [column.name for column in self._table.columns if column.name not in present]
-        if not missing:
-            return None
+        return self._lacking(missing, present) if missing else None
+
+    def _lacking(self, missing: Sequence[str], present: Collection[str]) -> str:
+        """Return the error of a table that lacks columns, with the remedy. `present`: the columns that it has."""
         return (
             f"the table {self._table.name} is none that {self._maker} makes: it has no column {', '.join(missing)}; "
             "configure another table, or the type that made it"
@@ -148,7 +153,10 @@ class Schema:
             "indexes", not missing, f"missing index {', '.join(missing)}: run psched init" if missing else "all there"
         )
         problem = dialect.key_problem(connection, self._table.name, self._key)
-        yield Finding("keys", problem is None, "compare byte by byte" if problem is None else problem)
+        if problem is None:
+            yield Finding("keys", True, "compare byte by byte")
+        else:
+            yield Finding("keys", self._is_shared, problem, warning=self._is_shared)
 
     def _writing(self, connection: sa.Connection) -> Finding:
         """Test writing by an UPDATE of no row."""
@@ -221,6 +229,8 @@ def _index_line(index: sa.Index) -> str:
 
 class HashedSchema(Schema):
     """The tables of one store, whose schema hash is recorded in `psched_meta` under the name of the first of them."""
+
+    _is_shared = False
 
     def __init__(self, database: Database, *tables: sa.Table, common: Sequence[sa.Table] = ()) -> None:
         """`tables`: the table of the rows, then the store's other tables; `common`: tables that all stores share."""
