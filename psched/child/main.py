@@ -25,6 +25,7 @@ def child_main(
 ) -> int:
     """Run the role `make(pipe)`, with `name` in the process title; return the exit code."""
     pid = os.getpid()
+    log_file.collect_output()
     signals = SignalQueue()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signals.install(MASTER_SIGNALS)

@@ -14,6 +14,7 @@ from psched.backends import is_driver_error
 from psched.config import Section
 from psched.error_text import on_one_line, one_line
 from psched.errors import ConfigError, ScheduleError
+from psched.process import journal
 from psched.store import LeaseStore
 
 FAILED = 1
@@ -46,12 +47,12 @@ def run_command(command: click.Command, arguments: Sequence[str] | None = None) 
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         help_ = f" (see {context.command_path} --help)" if context is not None else ""
-        _print_error(program, f"{on_one_line(error.format_message())}{help_}")
+        print_error(program, f"{on_one_line(error.format_message())}{help_}")
         return error.exit_code
     except Exception as error:
         if os.environ.get("PSCHED_DEBUG"):
             raise
-        _print_error(program, "stdout: " * _is_of_stdout(error) + _message(error))
+        print_error(program, "stdout: " * _is_of_stdout(error) + _message(error))
         _end_output()
         return FAILED
 
@@ -92,9 +93,8 @@ def _is_of_stdout(error: Exception) -> bool:
     return False
 
 
-def _print_error(program: str, message: str) -> None:
-    for line in message.splitlines():
-        click.echo(f"{program}: {line}", err=True)
+def print_error(program: str, message: str) -> None:
+    journal.write_error("\n".join(f"{program}: {line}" for line in message.splitlines()))
 
 
 def _open_streams() -> None:

@@ -16,12 +16,13 @@ from typing import Any, Literal
 import click
 import psutil
 
-from psched.cli.errors import FAILED, run_command
+from psched.cli.errors import FAILED, print_error, run_command
 from psched.cli.formatting import fields_of
 from psched.cli.options import CONFIG, ENVIRONMENT, INCLUDE, REQUIRE, TYPES, Chosen, pass_chosen, seconds
 from psched.clock import monotonic, wait_steps
 from psched.config import Settings
 from psched.errors import ConfigError
+from psched.process.journal import write_error
 from psched.process.signals import UPGRADE_NOW
 from psched.supervisor.binary_upgrade import ExecCommand, hold_pid_file
 from psched.supervisor.daemonize import Identity, Outcome, detach
@@ -208,7 +209,7 @@ def reload(invocation: Invocation) -> int:
         failure = f"was replaced meanwhile (pid {pid} → {now}); reload again"
     else:
         failure = f"has not reloaded within {invocation.request_timeout:g} s (pid {pid}); see its log"
-    click.echo(f"pschedd {failure}", err=True)
+    write_error(f"pschedd {failure}")
     return FAILED
 
 
@@ -392,8 +393,7 @@ def pschedd(chosen: Chosen, /, action: str, pid_file: Path | None, **options: An
         code, message = NOT_PERMITTED, f"{error.strerror}: the daemon belongs to another user; try as root"
     except PidFileError as error:
         code, message = NOT_PERMITTED if isinstance(error.__cause__, PermissionError) else FAILED, str(error)
-    for line in message.splitlines():
-        click.echo(f"pschedd: {line}", err=True)
+    print_error("pschedd", message)
     return UNKNOWN if action == "status" else code
 
 

@@ -1,12 +1,16 @@
 """The log of master and children, and the log lines of runs: one write per record, appended, reopened on USR2.
 
+A systemd service without a log file writes each record as one entry of the journal, with its priority.
+
 There are no locks, so no thread waits for the record of another, and no lock is held at a fork.
 """
 
 from __future__ import annotations
 
+import io
 import logging
 import os
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -23,6 +27,7 @@ from psched.errors import (
     PreemptedError,
     ScheduleError,
 )
+from psched.process import journal
 from psched.process.child_protocol import OwnedDescriptor
 from psched.task import Task
 
@@ -34,7 +39,7 @@ _ESCAPED = {code: text for code, text in ESCAPES.items() if chr(code) not in "\n
 
 
 class Log:
-    """The log file, or stderr (`path` None). `capture`: redirect the output of the process there, too.
+    """The log file, or stderr (`path` None). `capture`: redirect the output of the process to the log file, too.
 
     Reopening keeps the descriptor's number, so any thread may reopen the file at any time.
     """
@@ -43,6 +48,7 @@ class Log:
         """Raises ConfigError when the file cannot be opened."""
         self.path = path
         self._capture = capture
+        self._stderr_is_journal = journal.has_stderr()
         self._target = OwnedDescriptor(_STDERR if path is None else _open(path))
         self._redirect()
 
@@ -50,6 +56,20 @@ class Log:
     def has_stderr(self) -> bool:
         """Whether log and stderr are the same file."""
         return self._capture or self.path is None
+
+    @property
+    def is_journal(self) -> bool:
+        return self.path is None and self._stderr_is_journal
+
+    def collect_output(self) -> None:
+        """Write what this child prints line by line and, in a systemd service, where the log is.
+
+        The master's standard error stays the journal, which shows why a service does not start.
+        """
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(line_buffering=True)
+        self._capture = self._capture or self._stderr_is_journal
+        self._redirect()
 
     def write(self, line: str) -> None:
         """Append one record, which is lost if the disk is full or gone.
@@ -93,7 +113,10 @@ class Log:
 
 
 class LogHandler(logging.Handler):
-    """Writes each record to a `Log` at once, its further lines indented so that no key can forge a record."""
+    """Writes each record to a `Log` at once, its further lines indented so that no key can forge a record.
+
+    The journal has time, level and process of its own for each entry, so its message is without them.
+    """
 
     def __init__(self, log: Log) -> None:
         super().__init__()
@@ -109,9 +132,21 @@ class LogHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self._log.write(self.format(record).translate(_ESCAPED).replace("\n", _INDENT) + "\n")
+            if self._log.is_journal:
+                self._send(record.levelno, _ENTRY.format(record).translate(_ESCAPED))
+            else:
+                self._log.write(self.format(record).translate(_ESCAPED).replace("\n", _INDENT) + "\n")
         except Exception:  # noqa: BLE001 – as every logging.Handler does
             self.handleError(record)
+
+    def _send(self, level: int, message: str) -> None:
+        try:
+            journal.send(level, message)
+        except OSError:  # a service with a root folder of its own may not see the journal's socket
+            self._log.write(journal.lines(level, message))
+
+
+_ENTRY = logging.Formatter("%(name)s: %(message)s")
 
 
 class _Formatter(logging.Formatter):

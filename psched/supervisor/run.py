@@ -19,6 +19,7 @@ from psched.config import Settings
 from psched.config.validators import seconds
 from psched.cron import tz_database
 from psched.errors import ConfigError
+from psched.process import journal
 from psched.process.child_protocol import DONE
 from psched.process.linux import adopt_orphans
 from psched.process.logs import Log, begin_logging
@@ -90,7 +91,7 @@ def run_master(
         log.info("ended")
         return DONE
     if not log_file.has_stderr:
-        sys.stderr.write(f"psched: {supervisor.failure}\n")
+        journal.write_error(f"psched: {supervisor.failure}")
     return _FAILED
 
 

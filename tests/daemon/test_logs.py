@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import stat
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from logging_journald import JournaldTransport
 
 from psched.errors import ConfigError
 from psched.process.logs import Log, LogHandler
@@ -41,6 +44,95 @@ def test_a_record_has_time_with_its_zone_level_pid_logger_and_message(log: Log, 
     assert rest == f"[{os.getpid()}] psched.test: hello\n"
     day, moment, zone = head.split()
     assert (len(day), len(moment), len(zone)) == (10, 12, 5)
+
+
+@pytest.fixture
+def journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Iterator[socket.socket]:
+    """The journal's socket, in a process whose standard error systemd has connected to the journal."""
+    found = os.fstat(2)
+    monkeypatch.setenv("JOURNAL_STREAM", f"{found.st_dev}:{found.st_ino}")
+    monkeypatch.setattr(sys, "argv", ["/opt/psched/bin/pschedd", "run"])
+    monkeypatch.setattr(JournaldTransport, "SOCKET_PATH", tmp_path / "journal")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(str(tmp_path / "journal"))
+        listener.setblocking(False)
+        yield listener
+
+
+def failure(level: int = logging.ERROR) -> logging.LogRecord:
+    try:
+        raise ValueError("first line\nPRIORITY=0\x1b")
+    except ValueError as error:
+        information = (type(error), error, error.__traceback__)
+        return logging.LogRecord("psched.test", level, __file__, 1, "key=%s failed", ("a\nb",), information)
+
+
+def test_a_service_without_log_writes_a_traceback_as_one_entry_of_the_journal(journal: socket.socket) -> None:
+    LogHandler(Log(None)).handle(failure())
+    fields = _fields(journal.recv(65536))
+    message = fields.pop("MESSAGE")
+    assert fields == {"PRIORITY": "3", "SYSLOG_IDENTIFIER": "pschedd"}
+    lines = message.splitlines()
+    assert lines[:3] == ["psched.test: key=a", "b failed", "Traceback (most recent call last):"], "no time, no level"
+    assert lines[-2:] == ["ValueError: first line", "PRIORITY=0\\x1b"]
+    with pytest.raises(BlockingIOError):
+        journal.recv(65536)
+
+
+def test_an_entry_is_never_too_long(journal: socket.socket) -> None:
+    LogHandler(Log(None)).handle(record("x" * 1_000_000))
+    data, descriptors, _, _ = socket.recv_fds(journal, 1, 1)
+    with os.fdopen(descriptors[0], "rb") as file:
+        file.seek(0)
+        assert data == b""
+        assert _fields(file.read())["MESSAGE"] == f"psched.test: {'x' * 1_000_000}"
+
+
+def test_priorities_are_those_of_syslog(journal: socket.socket) -> None:
+    levels = (logging.CRITICAL, logging.ERROR, logging.WARNING, logging.INFO, logging.DEBUG, 1, 25)
+    for level in levels:
+        LogHandler(Log(None)).handle(failure(level))
+    assert [_fields(journal.recv(65536))["PRIORITY"] for _ in levels] == ["2", "3", "4", "6", "7", "7", "6"]
+
+
+def test_without_the_journal_s_socket_each_line_has_its_priority(
+    journal: socket.socket, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "journal").unlink()
+    LogHandler(Log(None)).handle(failure())
+    lines = capfd.readouterr().err.splitlines()
+    assert lines[0] == "<3>psched.test: key=a"
+    assert all(line.startswith("<3>") for line in lines)
+
+
+def test_another_stderr_than_the_journal_gets_the_usual_lines(
+    journal: socket.socket, path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = Log(path)
+    LogHandler(file).handle(record("in the file"))
+    file.move(None)
+    monkeypatch.setenv("JOURNAL_STREAM", "0:0")
+    LogHandler(Log(None)).handle(record("on stderr"))
+    assert path.read_text().endswith(" psched.test: in the file\n")
+    assert capfd.readouterr().err.endswith(" psched.test: on stderr\n")
+    with pytest.raises(BlockingIOError):
+        journal.recv(65536)
+
+
+def _fields(datagram: bytes) -> dict[str, str]:
+    """Parse an entry of the journal's native protocol."""
+    fields = {}
+    while datagram:
+        name, _, datagram = datagram.partition(b"\n")
+        if b"=" in name:
+            name, _, value = name.partition(b"=")
+        else:
+            length = int.from_bytes(datagram[:8], sys.byteorder)
+            value, datagram = datagram[8 : 8 + length], datagram[8 + length + 1 :]
+        fields[name.decode()] = value.decode()
+    return fields
 
 
 def test_no_message_can_feign_a_record(log: Log, path: Path) -> None:

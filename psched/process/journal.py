@@ -1,0 +1,51 @@
+"""systemd's journal: whether standard error is connected to it, and entries and lines with a priority."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from pathlib import Path
+
+_STDERR = 2
+_PRIORITIES = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
+"""The priorities of syslog(3)."""
+
+
+def has_stderr() -> bool:
+    """Return whether standard error is connected to the journal ($JOURNAL_STREAM, as systemd.exec(5) describes it)."""
+    stream = os.environ.get("JOURNAL_STREAM")
+    try:
+        found = os.fstat(_STDERR)
+    except OSError:
+        return False
+    return stream == f"{found.st_dev}:{found.st_ino}"
+
+
+def send(level: int, message: str) -> None:
+    """Write one entry, which may have several lines. Raises OSError if the journal's socket is not there.
+
+    Each entry opens a socket of its own: handlers may close any descriptor, and no socket is shared after a fork.
+    """
+    from logging_journald import JournaldTransport  # noqa: PLC0415 – only services need it
+
+    transport = JournaldTransport(connected=False)
+    with transport.socket:
+        text = message.encode("utf-8", "backslashreplace")
+        fields = [("MESSAGE", text), ("PRIORITY", _priority(level)), ("SYSLOG_IDENTIFIER", Path(sys.argv[0]).name)]
+        transport.send(fields)
+
+
+def lines(level: int, message: str) -> str:
+    """Return the message as lines for a stream to the journal, each of which becomes an entry of this priority."""
+    return "".join(f"<{_priority(level)}>{line}\n" for line in message.splitlines())
+
+
+def write_error(message: str) -> None:
+    """Write each line of the message to standard error, as an error if that is connected to the journal."""
+    sys.stderr.write(lines(logging.ERROR, message) if has_stderr() else f"{message}\n")
+    sys.stderr.flush()
+
+
+def _priority(level: int) -> int:
+    return min((priority for lowest, priority in _PRIORITIES.items() if level >= lowest), default=7)
