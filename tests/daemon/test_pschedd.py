@@ -41,7 +41,7 @@ def busy(pschedd: Pschedd) -> Pschedd:
     pschedd.add("l1", "long")
     pschedd.start()
     pschedd.wait_for("long-began")
-    pschedd.wait_until(lambda: "running l1" in pschedd("status").stdout)  # a worker says so at its next beat
+    pschedd.wait_until(lambda: "running long" in pschedd("status").stdout)  # a worker says so at its next beat
     return pschedd
 
 
@@ -245,8 +245,8 @@ def test_a_killed_daemon_leaves_a_stale_file_that_is_no_obstacle(pschedd: Psched
 def test_stop_prints_the_running_tasks_and_immediate_gives_them_back(busy: Pschedd) -> None:
     impatient = busy("stop", "--timeout", "2")
     assert impatient.returncode == 1
-    assert impatient.stdout.count("running l1") == 1
-    assert "running l1" in impatient.stderr
+    assert impatient.stdout.count("running long") == 1
+    assert "running long" in impatient.stderr
     assert busy("stop", "--immediate").returncode == 0
     assert not (busy.etc / "long-ended").exists()
 
