@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,6 +30,17 @@ _SECTION_KEYS = frozenset(fields_dict(Section))
 _PROCESS_KEYS = frozenset(fields_dict(Settings)) - {"environment", "path", "schedules", "queue"}
 _MISSING = {"type": "expected rdb, redis or rdb_compat", "url": EXPECTED_URL}
 _KEYS = _SECTION_KEYS | _PROCESS_KEYS | _TABLES.keys()
+_INSTEAD = {
+    "child_heartbeat_kill_delay": "a silent child is killed at child_heartbeat_limit; add the delay to that",
+    "cleanup_interval": "finished tasks are deleted when their retention_time is over; leave the key out",
+    "connect_timeout": "write it at the end of the URL, as in ?connect_timeout=5",
+    "debug": "`pschedd status` shows the workers; leave the key out",
+    "detach_wait": "INT stops gracefully, for child_graceful_kill_limit seconds at most; write that",
+    "max_acquire": "write task_prefetch, which is one less: it does not count the task that runs",
+    "prefetch_break_types": "task_prefetch: auto, the default, takes slow types one at a time; leave the key out",
+    "sslca": "write tls: {ca: FILE}",
+}
+"""What replaces keys of PerfectQueue that psched does not have."""
 
 
 def _default_environment() -> str:
@@ -133,15 +144,16 @@ class _Loader:
 
     def _check_keys(self, content: Mapping[str, Any]) -> None:
         for key in content.keys() - _KEYS:
-            self._fault(f"{key}: unknown key{did_you_mean(key, _KEYS)}")
+            self._fault(f"{key}: {_unknown(key, _KEYS)}")
         for name in content.keys() & _TABLES.keys():
             section = content[name]
             if section is not None and not isinstance(section, dict):
                 self._fault(f"{name}: expected a mapping of settings, got {type(section).__name__}")
                 continue
             for key in dict(section or {}).keys() - _SECTION_KEYS:
-                hint = "; move it to the top level" if key in _PROCESS_KEYS else did_you_mean(str(key), _SECTION_KEYS)
-                self._fault(f"{name}.{key}: unknown key{hint}")
+                is_process_key = key in _PROCESS_KEYS
+                fault = "unknown key; move it to the top level" if is_process_key else _unknown(key, _SECTION_KEYS)
+                self._fault(f"{name}.{key}: {fault}")
 
     def _section(self, name: str, content: Mapping[str, Any]) -> Section | None:
         """Return the section: keys of the top level, overridden by its own."""
@@ -194,6 +206,12 @@ class _Loader:
 
     def _where(self) -> str:
         return f"{self.file}:{self.environment}" if self.file else "config"
+
+
+def _unknown(key: object, known: Iterable[str]) -> str:
+    if key in _INSTEAD:
+        return f"a key of PerfectQueue; {_INSTEAD[str(key)]}"
+    return f"unknown key{did_you_mean(str(key), known)}"
 
 
 def _cross_faults(settings: Settings, given: Mapping[str, Any]) -> Iterator[str]:

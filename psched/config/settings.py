@@ -62,7 +62,7 @@ class Section:
     alert_interval: Positive = 10.0
     types: Annotated[tuple[str, ...], Check(checks.globs)] = ()
     task_heartbeat_interval: Positive = Factory(lambda section: min(2.0, section.alive_time / 6), takes_self=True)
-    task_prefetch: Annotated[int | Literal["auto"], Check(checks.count(1, "auto", "auto"))] = "auto"
+    task_prefetch: Annotated[int | Literal["auto"], Check(checks.count(0, "auto", "auto"))] = "auto"
     task_timeout: Annotated[float | None, Check(checks.seconds(0, above=True, never=True))] = None
     max_attempts: CountOrNone = None
     disable_resource_limit: Annotated[bool, Check(checks.flag)] = False

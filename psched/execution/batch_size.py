@@ -29,7 +29,7 @@ _MOST_TYPES = 1000
 
 
 class BatchSizer:
-    """`task_prefetch: N`: always the same number of rows. Averages the recent durations of the runs of each type."""
+    """Always the same number of rows. Averages the recent durations of the runs of each type."""
 
     def __init__(self, number: int) -> None:
         self._size = number
@@ -125,7 +125,8 @@ def _averaged(known: float | None, seconds: float) -> float:
 
 
 def batch_sizer_for(setting: int | str) -> BatchSizer:
-    return BatchSizer(setting) if isinstance(setting, int) else AdaptiveBatchSizer()
+    """`setting`: `auto`, or how many tasks are acquired beside the one that runs at once."""
+    return BatchSizer(1 + setting) if isinstance(setting, int) else AdaptiveBatchSizer()
 
 
 _SHARE = 0.025

@@ -97,7 +97,7 @@ def test_a_worker_that_ends_by_force_without_leases_needs_no_recovery(daemon: Da
 
 
 def test_leases_of_handler_threads_are_given_back_when_their_process_has_ended(make_daemon: Make) -> None:
-    daemon = make_daemon(processors=2, processor_type="thread", task_prefetch=1).start()
+    daemon = make_daemon(processors=2, processor_type="thread", task_prefetch=0).start()
     for key in ("s1", "s2"):
         daemon.add(key, "wait")
         daemon.wait_for_trace("began", key)
@@ -111,7 +111,7 @@ def test_leases_of_handler_threads_are_given_back_when_their_process_has_ended(m
 
 
 def test_a_thread_that_ran_too_long_takes_no_other_run_down_for_long(make_daemon: Make) -> None:
-    daemon = make_daemon(processors=2, processor_type="thread", task_prefetch=1, task_timeout=1.5).start()
+    daemon = make_daemon(processors=2, processor_type="thread", task_prefetch=0, task_timeout=1.5).start()
     daemon.add("s1", "wait")
     daemon.wait_for_trace("began", "s1")
     daemon.pause(0.8)
@@ -126,7 +126,7 @@ def test_a_thread_that_ran_too_long_takes_no_other_run_down_for_long(make_daemon
 
 
 def test_handler_threads_release_by_themselves_when_their_master_is_gone(make_daemon: Make) -> None:
-    daemon = make_daemon(processors=2, processor_type="thread", task_prefetch=1).start()
+    daemon = make_daemon(processors=2, processor_type="thread", task_prefetch=0).start()
     daemon.add("s1", "wait")
     daemon.wait_for_trace("began")
     daemon.process.kill()
@@ -135,7 +135,7 @@ def test_handler_threads_release_by_themselves_when_their_master_is_gone(make_da
 
 
 def test_handler_threads_release_by_themselves_in_a_table_without_holders(make_daemon: Make) -> None:
-    daemon = make_daemon(type="rdb_compat", processors=2, processor_type="thread", task_prefetch=1).start()
+    daemon = make_daemon(type="rdb_compat", processors=2, processor_type="thread", task_prefetch=0).start()
     daemon.add("s1", "wait")
     daemon.wait_for_trace("began")
     daemon.stop()

@@ -188,7 +188,7 @@ def test_a_child_that_cannot_start_backs_off_and_logs_the_reason_once(make_daemo
 
 
 def test_max_request_per_child_recycles_children(make_daemon: Make) -> None:
-    daemon = make_daemon(max_request_per_child=2, task_prefetch=1).start()
+    daemon = make_daemon(max_request_per_child=2, task_prefetch=0).start()
     daemon.add("s1", "quick", cron="* * * * * *")
     with daemon.schedules() as schedules:
         schedules["s1"].modify(delay=-900)

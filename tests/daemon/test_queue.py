@@ -160,7 +160,7 @@ def test_a_task_that_runs_too_long_is_stopped_and_uses_up_an_attempt(serve: Make
 
 
 def test_one_users_tasks_run_up_to_the_limit_and_another_users_do_not_wait(serve: Make) -> None:
-    daemon = serve(processors=5, poll_interval=0.02, task_prefetch=5)
+    daemon = serve(processors=5, poll_interval=0.02, task_prefetch=4)
     with queue_of(daemon) as queue:
         queue.submit_many(NewTask(f"many{n}", "short", user="many", max_running=3) for n in range(100))
         queue.submit("one", "short", user="one", max_running=3)

@@ -125,7 +125,7 @@ def test_the_log_and_the_processor_type_may_change(make_daemon: Make) -> None:
 
 
 def test_a_slot_that_was_given_up_while_busy_may_come_back(make_daemon: Make) -> None:
-    daemon = make_daemon(processors=2, task_prefetch=1).start()
+    daemon = make_daemon(processors=2, task_prefetch=0).start()
     for key in ("s1", "s2"):
         daemon.add(key, "wait")
     daemon.wait_for_trace("began", count=2)

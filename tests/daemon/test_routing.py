@@ -151,7 +151,7 @@ def test_an_expression_takes_types_that_are_new_to_the_table(host: Host) -> None
 
 
 def test_a_busy_worker_finds_a_type_that_is_new_to_the_table(host: Host) -> None:
-    daemon = host("one", "^video[.]", expression=True, task_prefetch=1)
+    daemon = host("one", "^video[.]", expression=True, task_prefetch=0)
     with queue_of(daemon) as queue:
         queue.submit("first", "video.old")
         daemon.start()

@@ -162,7 +162,7 @@ def test_the_master_has_one_thread_and_no_connection(make_daemon: Make) -> None:
 
 
 def test_threads_share_one_child(make_daemon: Make) -> None:
-    daemon = make_daemon(processors=2, processor_type="thread", task_prefetch=1).start()
+    daemon = make_daemon(processors=2, processor_type="thread", task_prefetch=0).start()
     for key in ("s1", "s2"):
         daemon.add(key, "wait")
     first, second = daemon.wait_for_trace("began", "s1"), daemon.wait_for_trace("began", "s2")

@@ -23,7 +23,7 @@ BEHIND = [f"b{number}" for number in range(8)]
 @contextmanager
 def batched(make_daemon: Make, first: NewTask, **config: Any) -> Iterator[tuple[Daemon, Queue]]:
     """Start a daemon with one worker that takes `first` and tasks behind it at once, each to be tried once."""
-    queue = {"task_heartbeat_interval": 0.1, "task_prefetch": 20, "max_attempts": 1}
+    queue = {"task_heartbeat_interval": 0.1, "task_prefetch": 19, "max_attempts": 1}
     daemon = make_daemon(app="queue_application:app", schedules={}, queue=queue, **config)
     shutil.copy(APPLICATION, daemon.folder)
     read = daemon.settings().queue

@@ -80,7 +80,7 @@ def proxy_of(cluster: Cluster) -> Iterator[tuple[Proxy, str]]:
 @pytest.mark.parametrize("cluster_on", ON_SERVERS, indirect=True)
 def test_what_comes_after_the_lease_changes_nothing(cluster_on: MakeCluster) -> None:
     """One client is woken too late to settle anything, another's finish was under way all the time."""
-    cluster = cluster_on(processor_type="thread", processors=5, task_prefetch=1)
+    cluster = cluster_on(processor_type="thread", processors=5, task_prefetch=0)
     successor = cluster.master("b")
     required = {key: [cluster.add(key, "wait")] for key in VERBS}
     with client(cluster) as frozen, proxy_of(cluster) as (proxy, url), client(cluster, url=url) as late:
@@ -108,7 +108,7 @@ def test_what_comes_after_the_lease_changes_nothing(cluster_on: MakeCluster) -> 
 @pytest.mark.parametrize("cluster_on", SERVERS_AND_STORES, indirect=True)
 def test_a_master_and_child_woken_after_their_leases_settle_nothing_and_say_why(cluster_on: MakeCluster) -> None:
     """They have but a moment: a child whose leases are over leaves, and the kernel ends one that stood still longer."""
-    cluster = cluster_on(processor_type="thread", processors=4, task_prefetch=1)
+    cluster = cluster_on(processor_type="thread", processors=4, task_prefetch=0)
     frozen = cluster.master("a", alive_time=2, child_heartbeat_limit=1.6).start()
     required = {verb: [cluster.add(verb, "woken", verb=verb)] for verb in VERBS}
     (pid,) = {cluster.wait_for_run(key).pid for key in VERBS}

@@ -88,7 +88,7 @@ def test_a_child_that_stands_still_is_killed_and_its_task_runs_in_another(cluste
 @pytest.mark.parametrize("cluster_on", SERVERS_AND_STORES, indirect=True)
 def test_a_run_longer_than_its_lease_is_one_run(cluster_on: MakeCluster) -> None:
     """Another master is waiting for it. What was taken ahead behind it is renewed, too, or given back."""
-    cluster = cluster_on(alive_time=2, child_heartbeat_limit=None, task_prefetch=3).start("a", "b")
+    cluster = cluster_on(alive_time=2, child_heartbeat_limit=None, task_prefetch=2).start("a", "b")
     required = {key: [cluster.add(key, "work", seconds=3.5)] for key in ("k1", "k2")}
     for key in required:
         cluster.wait_for_end(key)

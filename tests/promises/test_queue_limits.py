@@ -32,7 +32,7 @@ def test_of_500_tasks_of_one_user_three_run_at_a_time_and_another_user_is_not_ke
     are held until all of them run: whoever takes one must leave the others to other children.
     """
     cluster = cluster_on(**SECTIONS, processors=3, poll_interval=0.02)
-    masters = [cluster.master("a", task_prefetch="auto"), cluster.master("b", task_prefetch=5)]
+    masters = [cluster.master("a", task_prefetch="auto"), cluster.master("b", task_prefetch=4)]
     held = [f"many{number}" for number in range(LIMIT)]
     required = submit(cluster, "many", MANY, held) | submit(cluster, "few", FEW)
     for master in masters:

@@ -192,8 +192,8 @@ def test_slow_ones_never_starve_quick_ones_of_batches(quick: float, slow: float,
 
 
 @pytest.mark.parametrize("number", [1, 7])
-def test_a_fixed_number_stays(number: int) -> None:
-    prefetch = batch_sizer_for(number)
+def test_a_fixed_number_stays_and_counts_the_tasks_beside_the_running_one(number: int) -> None:
+    prefetch = batch_sizer_for(number - 1)
     assert isinstance(prefetch, BatchSizer)
     prefetch.observe_run("t", 30.0)
     prefetch.observe_poll(30.0)

@@ -367,3 +367,49 @@ def test_what_goes_wrong_in_a_check_is_no_fault_of_the_value(monkeypatch: pytest
     monkeypatch.setattr("psched.config.validators.check_name", broken)
     with pytest.raises(RuntimeError, match="needs a token"):
         from_mapping(SQLITE)
+
+
+def test_a_key_of_perfectqueue_that_psched_lacks_names_what_replaces_it() -> None:
+    replaced = [
+        "child_heartbeat_kill_delay",
+        "cleanup_interval",
+        "connect_timeout",
+        "debug",
+        "detach_wait",
+        "max_acquire",
+        "prefetch_break_types",
+        "sslca",
+    ]
+    for key in replaced:
+        with pytest.raises(ConfigError, match=f"^config: {key}: a key of PerfectQueue; [^;]+"):
+            from_mapping({"type": "rdb_compat", "url": "mysql2://u:p@h/d", "table": "t", key: 1})
+
+
+_PERFECTQUEUE = {
+    "alive_time": 100,
+    "child_fork_frequency_limit": 5.0,
+    "child_graceful_kill_limit": 60,
+    "child_heartbeat_interval": 2,
+    "child_heartbeat_limit": 10.0,
+    "child_kill_interval": 2.0,
+    "disable_resource_limit": True,
+    "log": "log/perfectqueue.log",
+    "max_request_per_child": 100,
+    "poll_interval": 1.0,
+    "processor_type": "process",
+    "processors": 4,
+    "retention_time": 300,
+    "retry_wait": 300,
+    "task_heartbeat_interval": 2,
+    "task_prefetch": 0,
+    "use_connection_pooling": True,
+}
+
+
+def test_a_file_of_perfectqueue_is_read_as_it_is() -> None:
+    settings = from_mapping({"type": "rdb_compat", "url": "mysql2://u:p@h/d", "table": "t", **_PERFECTQUEUE})
+    assert {name: getattr(settings.sections[0], name, None) for name in ("task_prefetch", "alive_time")} == {
+        "task_prefetch": 0,
+        "alive_time": 100,
+    }
+    assert settings.max_request_per_child == 100

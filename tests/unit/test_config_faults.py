@@ -64,6 +64,14 @@ def file_fault(tmp_path: Path, content: str | bytes, environment: str = "product
             ),
         ),
         ({"schedules": {"log": "x"}}, "config: schedules.log: unknown key; move it to the top level"),
+        ({"sslca": "/etc/ca.pem"}, "config: sslca: a key of PerfectQueue; write tls: {ca: FILE}"),
+        (
+            {"queue": {"max_acquire": 3}},
+            (
+                "config: queue.max_acquire: a key of PerfectQueue; write task_prefetch, which is one less: "
+                "it does not count the task that runs"
+            ),
+        ),
         ({"schedules": [1]}, "config: schedules: expected a mapping of settings, got list"),
         ({"processors": True}, "config: processors: expected a whole number ≥ 1, got True"),
         ({"processors": 0}, "config: processors: expected a whole number ≥ 1, got 0"),
@@ -83,7 +91,7 @@ def file_fault(tmp_path: Path, content: str | bytes, environment: str = "product
         ({"queue": {"types": " "}}, f"config: queue.types: {EMPTY_TYPES}"),
         ({"types": []}, f"config: types: {EMPTY_TYPES}"),
         ({"types": ["video.*", ""]}, f"config: types: {EMPTY_TYPES}"),
-        ({"task_prefetch": "all"}, "config: task_prefetch: expected a whole number ≥ 1 or auto, got 'all'"),
+        ({"task_prefetch": "all"}, "config: task_prefetch: expected a whole number ≥ 0 or auto, got 'all'"),
         ({"poll_interval": 0}, "config: poll_interval: expected seconds or a duration (90s, 5m, 2h) > 0, got 0"),
         (
             {"child_heartbeat_limit": 0},
