@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks import idle_cost, large_table, latency, markdown, submit_rate, throughput, user_loads
-from benchmarks.databases import STORES, Grounds
+from benchmarks.databases import BEHIND, STORES, Grounds
 from benchmarks.peers.contenders import PEERS
 from benchmarks.peers.peer_processes import install
 from benchmarks.report import Record
@@ -85,7 +85,8 @@ def _wanted(chosen: argparse.Namespace, number: int) -> Iterator[Measurement]:
         peers = PEERS.get(workload.name, ()) if chosen.peers else ()
         for store in chosen.store or STORES:
             for contender in (*workload.contenders, *peers):
-                here = store in contender.stores and not (contender.once and number)
+                is_able = store in contender.stores or (store in BEHIND and contender.name == "psched")
+                here = is_able and not (contender.once and number)
                 if here and (not chosen.who or contender.name in chosen.who):
                     yield Measurement(workload, store, contender)
 
@@ -100,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--quick", action="store_true", help="small and once: shows that all works, and no more")
     parser.add_argument("--only", action="append", choices=[each.name for each in WORKLOADS], metavar="WORKLOAD")
-    parser.add_argument("--store", action="append", choices=STORES)
+    parser.add_argument("--store", action="append", choices=(*STORES, *BEHIND))
     parser.add_argument("--who", action="append", metavar="NAME", help="such as psched, 'floor 1/1', PgQueuer")
     parser.add_argument("--repeat", type=int, metavar="N", help="how often each is measured (default: 3)")
     parser.add_argument(

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from faultlab import mariadb, postgresql, redis
 from faultlab.laboratory import Lab
+from faultlab.pgbouncer import PgBouncer
 from faultlab.servers import Server
 
 
@@ -44,6 +45,9 @@ DURABILITY = {
 """Store → what a commit means. These are the defaults of the servers and, for SQLite, of psched."""
 
 STORES = tuple(DURABILITY)
+
+BEHIND = {"pgbouncer": "postgresql"}
+"""Pooler → the store behind it: the same place for psched, by another way. Measured only where it is asked for."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,7 @@ class Grounds:
                     with self._starting:
                         server = self._server(store)
                         url = stack.enter_context(server.database())
-                    yield Place(store, url, folder, server)
+                    yield Place(BEHIND.get(store, store), url, folder, server)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -99,6 +103,8 @@ class Grounds:
             server.close()
 
     def _server(self, store: str) -> Server:
-        if store not in self._servers:
+        if store in BEHIND and store not in self._servers:
+            self._servers[store] = PgBouncer(self._server(BEHIND[store]), "transaction", sessions=10).__enter__()
+        elif store not in self._servers:
             self._servers[store] = self._lab.private(_SERVERS[store], durable=True).__enter__()
         return self._servers[store]

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from benchmarks.databases import STORES
+from benchmarks.databases import BEHIND, STORES
 from benchmarks.goals import GOALS, Goal, Rounds, Verdict
 from benchmarks.report import Record, Series
 from benchmarks.workload import Workload
 
-_TITLES = {"postgresql": "PostgreSQL", "mariadb": "MariaDB", "sqlite": "SQLite", "redis": "Redis"}
+_TITLES = {
+    "postgresql": "PostgreSQL",
+    "pgbouncer": "PostgreSQL behind PgBouncer",
+    "mariadb": "MariaDB",
+    "sqlite": "SQLite",
+    "redis": "Redis",
+}
 
 
 def tables(record: Record, workloads: Iterable[Workload]) -> Iterator[str]:
@@ -36,7 +42,7 @@ def _where(record: Record) -> Iterator[str]:
 def _table(workload: Workload, measured: Sequence[Series]) -> Iterator[str]:
     if not measured:
         return
-    stores = [store for store in STORES if any(each.store == store for each in measured)]
+    stores = [store for store in (*STORES, *BEHIND) if any(each.store == store for each in measured)]
     rows: dict[tuple[str, str], dict[str, Series]] = {}
     for each in measured:
         rows.setdefault((each.contender, each.metric), {})[each.store] = each

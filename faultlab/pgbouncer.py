@@ -60,6 +60,6 @@ class PgBouncer(Server):
             f"[databases]\n* = host={HOST} port={self.server.port}\n"
             f"[pgbouncer]\nlisten_addr = {HOST}\nlisten_port = {self.port}\nunix_socket_dir =\n"
             f"auth_type = md5\nauth_file = {users}\n"
-            f"pool_mode = {self.mode}\ndefault_pool_size = {self.sessions}\n"
+            f"pool_mode = {self.mode}\ndefault_pool_size = {self.sessions}\nserver_round_robin = 1\n"
         )
         return [str(prerequisites.find("pgbouncer")), str(settings)]

@@ -47,7 +47,7 @@ class Section:
     url: Annotated[str, Check(checks.url, located=True)] = field(repr=False)
     table: Annotated[str, Check(checks.table)]
     tls: Annotated[dict[str, str] | None, Check(checks.tls, located=True)] = None
-    pooler: Annotated[str | None, Check(checks.one_of("session", "none"))] = None
+    pooler: Annotated[str, Check(checks.one_of("auto", "transaction", "session"))] = "auto"
     timezone: Annotated[str, Check(checks.timezone)] = "UTC"
     cron_dialect: Annotated[CronDialect, Check(checks.one_of(*DIALECTS))] = Factory(_cron_dialect, takes_self=True)
     poll_interval: Positive = 1.0

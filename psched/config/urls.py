@@ -51,14 +51,14 @@ def check_url(url: str) -> None:
         raise ValueError("expected a plain file path, as in sqlite:///psched.db, not a file: URI")
 
 
-def url_faults(type_: str, url: str, pooler: str | None) -> Iterator[str]:
+def url_faults(type_: str, url: str, pooler: str) -> Iterator[str]:
     """Yield why a store of this type cannot use `url` or `pooler`. The types of other packages are not checked."""
     scheme = url.partition("://")[0]
     if type_ == "redis" and scheme not in _REDIS:
         yield f"type redis needs a URL like redis://host:6379/0, not {scheme}://; or use type rdb"
     if type_ in ("rdb", "rdb_compat") and scheme in _REDIS:
         yield f"type {type_} needs a SQL database, not {scheme}://; use type redis"
-    if pooler is not None and scheme.partition("+")[0] not in _POSTGRESQL:
+    if pooler != "auto" and scheme.partition("+")[0] not in _POSTGRESQL:
         yield f"pooler: {pooler} is for PostgreSQL, not {scheme}://; leave the key out"
 
 

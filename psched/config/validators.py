@@ -156,14 +156,14 @@ def is_file(name: str) -> bool:
     return name.endswith(".py") or os.sep in name
 
 
-def one_of(*words: str) -> Callable[[Any], str | None]:
-    """Return a validator for one of these words; `none` is None."""
+def one_of(*words: str) -> Callable[[Any], str]:
+    """Return a validator for one of these words."""
+    *first, last = words
 
-    def check(value: Any) -> str | None:
-        word = "none" if value is None else value
-        if word not in words:
-            raise ValueError(f"expected {' or '.join(words)}")
-        return None if word == "none" else str(word)
+    def check(value: Any) -> str:
+        if value not in words:
+            raise ValueError(f"expected {', '.join(first)} or {last}")
+        return str(value)
 
     return check
 

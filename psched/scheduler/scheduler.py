@@ -332,7 +332,7 @@ def create_scheduler(
     timezone: str = "UTC",
     retention_time: float = 300.0,
     tls: Mapping[str, Any] | None = None,
-    pooler: str | None = None,
+    pooler: str = "auto",
 ) -> Scheduler:
     """Return a scheduler on the database at `url`; connects to nothing yet.
 

@@ -92,7 +92,7 @@ def open_scheduler_stores(settings: Settings, threads: int = 1) -> OpenStores:
 
 
 def scheduler_settings(
-    url: str, prefix: str, timezone: str, tls: Mapping[str, Any] | None, retention: float, pooler: str | None = None
+    url: str, prefix: str, timezone: str, tls: Mapping[str, Any] | None, retention: float, pooler: str = "auto"
 ) -> Settings:
     """`retention`: seconds for which finished tasks are kept. Raises ConfigError."""
     stem = table_stem(prefix)

@@ -54,8 +54,9 @@ class StoreSettings:
     `connections`: the most idle connections that a store keeps open, one for each thread of its process. `reckoning`:
     the cron dialect and tz database of this process, for the ledger. `ledger`: the ledger's table where a store keeps
     one only on request. `problem` returns the error of a schedule that psched cannot run, or None: a store whose table
-    is shared with other programs (`rdb_compat`) acquires no such row. `pooler` is `session` when a connection pooler
-    that gives each client a session of its own may stand before a PostgreSQL; others are refused.
+    is shared with other programs (`rdb_compat`) acquires no such row. `pooler`: what a connection
+    pooler before the database gives a client: `session` (its own), `transaction` (any, for each transaction), or `auto`
+    to find out whether there is a pooler, and then assume `transaction`.
     `disable_resource_limit` and `use_connection_pooling` are PerfectQueue's, for a queue that is shared with it.
     `keeps_failures`: runs that fail for good are kept until they were reported.
     """
@@ -69,7 +70,7 @@ class StoreSettings:
     connections: int = 1
     max_data_size: int = MAX_DATA_SIZE
     ledger: str | None = None
-    pooler: str | None = None
+    pooler: str = "auto"
     problem: Callable[[Any], str | None] | None = None
     disable_resource_limit: bool = False
     use_connection_pooling: bool = False

@@ -159,15 +159,22 @@ def test_what_is_later_than_its_alert_after_is_a_failure(psched: Commands) -> No
     assert findings(psched("doctor", "--json"))["overdue"] == none
 
 
-def test_a_pooler_is_told_with_the_remedy(fresh: Commands, postgresql: Server) -> None:
+def test_a_pooler_is_told_and_a_wrong_mode_with_the_remedy(fresh: Commands, postgresql: Server) -> None:
     with postgresql.database() as url, PgBouncer(postgresql, "transaction") as pooler:
         fresh.use(url)
         fresh.ok("init")
         fresh.use(pooler.url(url.rpartition("/")[2]))
-        ok, message = findings(fresh("doctor", "--json"))["pooler"]
-        assert not ok
-        assert "connect to PostgreSQL directly, or set `pooler: session`" in message
+        ok, message = findings(fresh.ok("doctor", "--json"))["pooler"]
+        assert ok
+        assert "finds new rows by polls only" in message
         fresh.use(pooler.url(url.rpartition("/")[2]), "  pooler: session\n")
         ok, message = findings(fresh("doctor", "--json"))["pooler"]
         assert not ok
         assert "two connections are given one session" in message
+        pooler.stop()
+        pooler.mode = "statement"
+        pooler.start()
+        fresh.use(pooler.url(url.rpartition("/")[2]))
+        ok, message = findings(fresh("doctor", "--json"))["pooler"]
+        assert not ok
+        assert "has no transactions; set its pool_mode = transaction" in message

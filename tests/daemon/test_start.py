@@ -80,12 +80,14 @@ def test_a_missing_table_ends_the_start_and_names_the_remedy(make_daemon: Make) 
     assert "psched init" in daemon.errors()
 
 
-def test_a_pooler_ends_the_start_and_the_remedy_is_named(make_daemon: Make, postgresql: Server) -> None:
+def test_a_pooler_without_transactions_ends_the_start_and_the_remedy_is_named(
+    make_daemon: Make, postgresql: Server
+) -> None:
     daemon = make_daemon()
-    with PgBouncer(postgresql, "transaction") as pooler:
+    with PgBouncer(postgresql, "statement") as pooler:
         daemon.configure(url=pooler.url("postgres"))
         assert daemon.start(wait=False).end() == 1
-    assert "connect to PostgreSQL directly, or set `pooler: session`" in daemon.errors()
+    assert "set its pool_mode = transaction (PgBouncer), or connect to PostgreSQL directly" in daemon.errors()
 
 
 def test_the_log_names_the_tz_database_in_use(make_daemon: Make) -> None:

@@ -12,7 +12,7 @@ from faultlab.laboratory import Lab
 from faultlab.redis import Redis
 from faultlab.servers import Server
 from tests.promises.cluster import Cluster
-from tests.stores.databases import KINDS, STORES
+from tests.stores.databases import KINDS, PGBOUNCER, STORES
 
 MakeCluster = Callable[..., Cluster]
 
@@ -40,5 +40,6 @@ def cluster_on(
     if database == "sqlite":
         yield lambda **config: make_cluster(type=store, url=f"sqlite:///{tmp_path}/psched.db", **config)
         return
-    with lab.shared(SERVERS[database]).database() as url:
+    server = lab.shared_pooler() if database == PGBOUNCER else lab.shared(SERVERS[database])
+    with server.database() as url:
         yield lambda **config: make_cluster(type=store, url=url, **config)

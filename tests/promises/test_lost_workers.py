@@ -16,7 +16,9 @@ GONE_WITHIN = 2.0
 """Seconds from a master's death to that of its children."""
 
 
-@pytest.mark.parametrize("cluster_on", ["sqlite-rdb", "mariadb-rdb", "postgresql-rdb", "redis-redis"], indirect=True)
+@pytest.mark.parametrize(
+    "cluster_on", ["sqlite-rdb", "mariadb-rdb", "postgresql-rdb", "pgbouncer-rdb", "redis-redis"], indirect=True
+)
 def test_the_task_of_a_killed_child_runs_again_at_once(cluster_on: MakeCluster) -> None:
     cluster = cluster_on(child_fork_frequency_limit=1).start("a")
     occurrence = cluster.add("key", "wait")

@@ -64,7 +64,7 @@ class Site:
 
     def open_stores(self) -> OpenStores:
         """Return stores of their own; the caller closes them."""
-        return open_scheduler_stores(scheduler_settings(self.url, self.prefix, "UTC", {}, 300))
+        return open_scheduler_stores(scheduler_settings(self.url, self.prefix, "UTC", None, 300))
 
     def tasks(self) -> list[TaskRow]:
         """Return all tasks, retired or not, without the heartbeat rows of instances."""

@@ -110,13 +110,14 @@ def test_a_scheduler_goes_on_after_redis_stops_or_loses_scripts_or_clients(lab: 
         assert fired == list(range(fired[0], fired[-1] + 1))
 
 
-def test_a_pooler_is_refused_unless_it_pools_sessions(postgresql: Server) -> None:
-    with postgresql.database() as url, PgBouncer(postgresql, "session", sessions=10) as pooler:
-        behind = pooler.url(url.rpartition("/")[2])
-        refused = create_scheduler(behind)
-        refused.bind("task", print)
-        for call in (refused.start, lambda: refused.push("task")):
-            with pytest.raises(ConfigError, match="set `pooler: session`"):
-                call()
-        with create_scheduler(behind, pooler="session") as scheduler:
-            assert scheduler.push("task")
+@pytest.mark.parametrize(
+    ("mode", "setting"), [("transaction", "auto"), ("transaction", "transaction"), ("session", "session")]
+)
+def test_tasks_run_behind_a_pooler(postgresql: Server, mode: str, setting: str) -> None:
+    with postgresql.database() as url, PgBouncer(postgresql, mode, sessions=10) as pooler:
+        ran = threading.Event()
+        scheduler = create_scheduler(pooler.url(url.rpartition("/")[2]), pooler=setting)
+        scheduler.bind("task", lambda data: ran.set())
+        with scheduler:
+            scheduler.push("task")
+            assert ran.wait(10)

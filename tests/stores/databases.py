@@ -28,15 +28,21 @@ STORES = ["rdb", "rdb_compat"]
 MYSQLCLIENT = "mysqlclient"
 """MariaDB by another driver than psched's own; NOT RUN where mysqlclient is not installed."""
 
+PGBOUNCER = "pgbouncer"
+"""PostgreSQL behind a pooler that gives each transaction another session."""
+
 SQL_PAIRS = [(type_, database) for database in DATABASES for type_ in STORES]
-PAIRS = [*SQL_PAIRS, ("rdb", MYSQLCLIENT), ("redis", "redis")]
+PAIRS = [*SQL_PAIRS, ("rdb", MYSQLCLIENT), ("rdb", PGBOUNCER), ("redis", "redis")]
 """Each store on each database."""
 
 SERVER_PAIRS = [(type_, database) for database in KINDS for type_ in STORES]
 """The stores on a SQL server."""
 
 on_our_tables = pytest.mark.parametrize(
-    "bare", [*(("rdb", database) for database in DATABASES), ("redis", "redis")], indirect=True, ids="-".join
+    "bare",
+    [*(("rdb", database) for database in (*DATABASES, PGBOUNCER)), ("redis", "redis")],
+    indirect=True,
+    ids="-".join,
 )
 """For tests of features that the tables of rdb_compat do not have."""
 
@@ -65,7 +71,8 @@ class SharedDatabases:
         Tests marked `new_table` look at plans: databases keep statistics of the rows that a table had. Tests marked
         `unchecked` write what CHECK constraints forbid: they share the tables without these among themselves.
         """
-        kind = (type(bench), bench.type, sa.make_url(bench.url).drivername)
+        url = sa.make_url(bench.url)
+        kind = (type(bench), bench.type, f"{url.drivername}:{url.port}")
         if not new and (kept := self._kept[*kind, unchecked]):
             bench.settle_on(kept.pop())
             bench.sql.empty()
@@ -80,7 +87,7 @@ class SharedDatabases:
             prerequisites.require_mysqlclient()
         if database not in self._urls:
             kinds = {**KINDS, MYSQLCLIENT: MariaDB, "redis": Redis}
-            server = self._lab.shared(kinds[database])
+            server = self._lab.shared_pooler() if database == PGBOUNCER else self._lab.shared(kinds[database])
             url = server.url(server.create_database())
             self._urls[database] = url.replace("mysql:", "mysql+mysqldb:") if database == MYSQLCLIENT else url
         return self._urls[database]

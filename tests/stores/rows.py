@@ -14,6 +14,9 @@ import sqlalchemy as sa
 
 DRIVERS = {"sqlite": "sqlite", "mysql": "mysql+pymysql", "postgresql": "postgresql+psycopg"}
 
+_ARGUMENTS = {"mysql": {"ssl_disabled": True}, "postgresql": {"prepare_threshold": None}}
+"""Arguments of the drivers: a pooler gives each transaction another session, which lacks prepared statements."""
+
 MANY = 500
 """Rows that leave traces in a table when they are deleted."""
 
@@ -93,7 +96,7 @@ class SqlRows:
     def connect(self) -> Iterator[sa.Connection]:
         """Yield a connection that knows nothing of psched, in one transaction."""
         if self._engine is None:
-            arguments = {"ssl_disabled": True} if self.plain_url.get_backend_name() == "mysql" else {}
+            arguments = _ARGUMENTS.get(self.plain_url.get_backend_name(), {})
             self._engine = sa.create_engine(self.plain_url, pool_size=1, pool_pre_ping=True, connect_args=arguments)
         with self._engine.begin() as connection:
             yield connection

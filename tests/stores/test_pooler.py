@@ -1,23 +1,43 @@
-"""A pooler between psched and PostgreSQL: refused before anything is set, unless sessions are psched's own."""
+"""A pooler between psched and PostgreSQL: what psched needs is in each transaction, and nothing outlives it.
+
+The conformance suite runs through PgBouncer as well; see `PGBOUNCER` in databases.py.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
 import pytest
+import sqlalchemy as sa
 
 from faultlab.pgbouncer import PgBouncer
 from faultlab.servers import Server
 from psched import ConfigError
 from psched.backends import open_stores
+from psched.backends.sql import open_database
+from psched.backends.sql.database import Database
+from psched.errors import AlreadyExistsError, PoolerError
+from psched.model import NewTask
 from psched.store import Stores, StoreSettings
+from tests.stores.bench import HOURLY, LONG_AGO, soon
 from tests.stores.databases import STORES
 
-SHARING = ["transaction", "statement"]
-REMEDY = "connect to PostgreSQL directly, or set `pooler: session`"
+DATA = {"text": "'; DROP TABLE queue; -- \\ %s %(x)s ä", "number": -1}
+
+SETTINGS = {
+    "statement_timeout": "8s",
+    "lock_timeout": "4s",
+    "idle_in_transaction_session_timeout": "10s",
+    "transaction_isolation": "read committed",
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_sort": "off",
+    "jit": "off",
+}
 
 
 @pytest.fixture
@@ -35,42 +55,160 @@ def database(pooler: PgBouncer) -> Iterator[str]:
     pooler.drop_database(name)
 
 
-def opened(type_: str, url: str, pooler: str | None = None) -> Stores:
+def opened(type_: str, url: str, pooler: str = "auto") -> Stores:
     settings = StoreSettings(url=url, holder="host/1/x", schedules="schedules", queue="queue", pooler=pooler)
     return open_stores(type_, settings)
 
 
 def session_of(neighbour: psycopg.Connection[Any]) -> list[tuple[Any, ...]]:
-    """Return what is set in the session that a client is given, and what is prepared there."""
+    """Return what the session that a client is given has: settings, prepared statements, locks, tables, channels."""
+    neighbour.execute("DO $$ BEGIN END $$")  # loads PL/pgSQL, which has settings of its own
     settings = neighbour.execute("SELECT pg_backend_pid()::text, name, setting FROM pg_settings ORDER BY name")
-    prepared = neighbour.execute("SELECT name FROM pg_prepared_statements")
-    return [*settings.fetchall(), *prepared.fetchall()]
+    others = [
+        neighbour.execute(query).fetchall()
+        for query in (
+            "SELECT name FROM pg_prepared_statements",
+            "SELECT name FROM pg_cursors WHERE name <> ''",
+            "SELECT * FROM pg_listening_channels()",
+            "SELECT objid FROM pg_locks WHERE locktype = 'advisory'",
+            "SELECT relname FROM pg_class WHERE relpersistence = 't'",
+        )
+    ]
+    assert len(others) == 5
+    return [*settings.fetchall(), *(row for rows in others for row in rows)]
 
 
-@pytest.mark.parametrize("type_", STORES)
-@pytest.mark.parametrize("pooler", [*SHARING, "session"], indirect=True)
-def test_a_pooler_is_refused_with_the_remedy_and_its_other_clients_sessions_stay_as_they_are(
-    type_: str, pooler: PgBouncer, database: str
-) -> None:
-    with pooler.connect(database) as neighbour:
-        before = session_of(neighbour)
-        if pooler.mode == "session":
-            neighbour.close()  # which sets the only session free
-        for call in ways_to_connect(opened(type_, pooler.url(database))):
-            with pytest.raises(ConfigError, match=REMEDY):
-                call()
-    with pooler.connect(database) as neighbour:
-        assert session_of(neighbour) == before
-
-
-def ways_to_connect(stores: Stores) -> list[Callable[[], object]]:
-    """Return calls that each make a connection: SQLAlchemy's, the driver's own, and the one that listens."""
+def use(stores: Stores) -> None:
+    """Make the tables and use the verbs of both stores, often enough for a driver to prepare their statements."""
     schedules, queue = stores.schedules, stores.queue
     assert schedules is not None
     assert queue is not None
-    calls = [schedules.create_tables, schedules.check_tables, lambda: list(schedules.list()), schedules.now, queue.now]
-    wakeup = queue.open_wakeup()
-    return calls if wakeup is None else [*calls, lambda: wakeup.listen(1)]
+    for store in (schedules, queue):
+        store.create_tables()
+        store.check_tables()
+        assert all(finding.ok for finding in store.diagnose())
+        assert store.open_wakeup() is None
+    schedules.add("s", "t", HOURLY, LONG_AGO, LONG_AGO, {"a": -1})
+    for number in range(8):
+        (claim,) = schedules.acquire(1, 10)
+        schedules.advance(claim, claim.row.next_time + 3600, claim.row.next_time + 3600, soon())
+        queue.submit([NewTask(f"task{number}", "t", DATA)])
+        (task,) = queue.acquire(1, 10)
+        assert task.row.data == DATA
+        queue.retire(task, "finished", None, 300, soon())
+    assert queue.submit([NewTask("task1", "t"), NewTask("new", "t")]) == ["task1"]
+    with pytest.raises(AlreadyExistsError):
+        schedules.add("s", "t", HOURLY, LONG_AGO, LONG_AGO, {})
+    schedules.close()
+    queue.close()
+
+
+@pytest.mark.parametrize("type_", STORES)
+@pytest.mark.parametrize("setting", ["auto", "transaction"])
+@pytest.mark.parametrize("pooler", ["transaction"], indirect=True)
+def test_the_sessions_of_other_clients_stay_as_they_are(
+    type_: str, setting: str, pooler: PgBouncer, database: str
+) -> None:
+    """There is one session, so psched uses the neighbour's."""
+    with pooler.connect(database) as neighbour:
+        before = session_of(neighbour)
+        use(opened(type_, pooler.url(database), setting))
+        assert session_of(neighbour) == before
+
+
+@pytest.fixture
+def behind(pooler: PgBouncer, database: str) -> Iterator[Database]:
+    """The database as psched reaches it through the pooler."""
+    with contextlib.closing(open_database(pooler.url(database), {})) as behind:
+        yield behind
+
+
+def current_settings(connection: sa.Connection) -> dict[str, str]:
+    return {name: connection.exec_driver_sql(f"SHOW {name}").scalar_one() for name in SETTINGS}
+
+
+@pytest.mark.parametrize("pooler", ["transaction"], indirect=True)
+def test_each_transaction_has_psched_s_settings_whatever_the_session_has(
+    pooler: PgBouncer, database: str, behind: Database
+) -> None:
+    with pooler.connect(database) as neighbour:
+        neighbour.execute("SET default_transaction_isolation = 'serializable'; SET statement_timeout = '1min'")
+    assert behind.run(lambda connection, _: current_settings(connection)) == SETTINGS
+
+    def in_a_transaction(connection: sa.Connection, _: bool) -> dict[str, str]:
+        with behind.transaction(connection):
+            return current_settings(connection)
+
+    assert behind.run(in_a_transaction) == SETTINGS
+    with pooler.connect(database) as neighbour:
+        assert neighbour.execute("SHOW statement_timeout").fetchall() == [("1min",)]
+
+
+@pytest.mark.parametrize("pooler", ["transaction"], indirect=True)
+def test_a_statement_that_fails_leaves_no_transaction_open(behind: Database) -> None:
+    def fail(connection: sa.Connection, _: bool) -> None:
+        for _ in range(2):
+            with pytest.raises(sa.exc.DataError):
+                connection.execute(sa.text("SELECT 1 / :zero"), {"zero": 0})
+        with pytest.raises(sa.exc.DataError), behind.transaction(connection):
+            connection.execute(sa.text("SELECT 1 / :zero"), {"zero": 0})
+        assert connection.exec_driver_sql("SELECT 1").scalar() == 1
+
+    behind.run(fail)
+    query = (
+        "SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%' AND datname = current_database()"
+    )
+    assert behind.scalar(sa.text(query)) == 0
+
+
+@pytest.mark.parametrize("pooler", ["transaction"], indirect=True)
+@pytest.mark.parametrize("number", [-(2**31), -(2**63), -1, 0, 2**63 - 1])
+def test_every_number_arrives(behind: Database, number: int) -> None:
+    kind = sa.Integer() if abs(number) <= 2**31 else sa.BigInteger()
+    assert behind.scalar(sa.select(sa.literal(number, kind))) == number
+
+
+@pytest.mark.parametrize("type_", STORES)
+@pytest.mark.parametrize("pooler", ["statement"], indirect=True)
+def test_a_pooler_without_transactions_is_refused_with_the_remedy(type_: str, pooler: PgBouncer, database: str) -> None:
+    stores = opened(type_, pooler.url(database))
+    assert stores.schedules is not None
+    for call in (stores.schedules.create_tables, stores.schedules.check_tables, stores.schedules.now):
+        with pytest.raises(ConfigError, match="set its pool_mode = transaction"):
+            call()
+
+
+def test_a_driver_that_cannot_use_a_pooler_is_refused_with_the_remedy() -> None:
+    """A connection of psycopg 2, as far as it is asked."""
+    rows = SimpleNamespace(execute=print, fetchone=lambda: (2,))
+    closed: list[bool] = []
+    connection = SimpleNamespace(
+        info=SimpleNamespace(backend_pid=1),
+        cursor=lambda: contextlib.nullcontext(rows),
+        close=lambda: closed.append(True),
+    )
+    dialect = open_database("postgresql://h/d", {}).dialect
+    other = type(dialect)(dialect.url.set(drivername="postgresql+psycopg2"), None, dialect.timeouts)
+    with pytest.raises(PoolerError, match=r"write postgresql:// instead of postgresql\+psycopg2://"):
+        other.prepare(connection)
+    assert closed
+
+
+@pytest.mark.parametrize("pooler", ["transaction"], indirect=True)
+def test_a_pooler_that_has_come_since_ends_listening(
+    postgresql: Server, pooler: PgBouncer, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = opened("rdb", postgresql.url(database)).queue
+    assert queue is not None
+    with contextlib.closing(queue):
+        queue.create_tables()
+        wakeup = queue.open_wakeup()
+        assert wakeup is not None
+        connect = psycopg.connect
+        monkeypatch.setattr(psycopg, "connect", lambda *_, **options: connect(*_, **{**options, "port": pooler.port}))
+        with pytest.raises(PoolerError, match="found by polls only"):
+            wakeup.listen(1)
+        assert queue.open_wakeup() is None
 
 
 @pytest.mark.parametrize("type_", STORES)
@@ -87,6 +225,7 @@ def test_sessions_of_ones_own_are_used_when_the_configuration_says_so(
     stores.queue.check_tables()
     assert stores.queue.acquire(1, 10) == []
     assert ("pooler", True) in [(finding.subject, finding.ok) for finding in stores.queue.diagnose()]
+    assert (stores.queue.open_wakeup() is None) == (type_ == "rdb_compat")
     stores.queue.close()
     with pooler.connect(database) as neighbour:
         ((setting,),) = neighbour.execute("SHOW enable_seqscan").fetchall()
@@ -94,7 +233,7 @@ def test_sessions_of_ones_own_are_used_when_the_configuration_says_so(
 
 
 @pytest.mark.parametrize("type_", STORES)
-@pytest.mark.parametrize("pooler", SHARING, indirect=True)
+@pytest.mark.parametrize("pooler", ["transaction", "statement"], indirect=True)
 def test_doctor_finds_out_that_sessions_are_shared_all_the_same(type_: str, pooler: PgBouncer, database: str) -> None:
     queue = opened(type_, pooler.url(database), "session").queue
     assert queue is not None
@@ -102,3 +241,21 @@ def test_doctor_finds_out_that_sessions_are_shared_all_the_same(type_: str, pool
         finding = next(finding for finding in queue.diagnose() if finding.subject == "pooler")
     assert not finding.ok
     assert "pool_mode = session" in finding.message
+
+
+@pytest.mark.parametrize("setting", ["auto", "transaction"])
+@pytest.mark.parametrize("pooler", ["transaction"], indirect=True)
+def test_doctor_says_whether_a_pooler_is_there(
+    postgresql: Server, pooler: PgBouncer, database: str, setting: str
+) -> None:
+    told = {}
+    for server in (pooler, postgresql):
+        queue = opened("rdb", server.url(database), setting).queue
+        assert queue is not None
+        with contextlib.closing(queue):
+            findings = [finding for finding in queue.diagnose() if finding.subject == "pooler"]
+        told[server] = findings[0].message if findings else None
+    assert "nothing in its sessions" in str(told[pooler])
+    assert told[postgresql] == (
+        None if setting == "auto" else "there is none; leave `pooler:` out, so that new rows wake workers"
+    )

@@ -50,8 +50,8 @@ def file_fault(tmp_path: Path, content: str | bytes, environment: str = "product
             "config: schedules: pooler: session is for PostgreSQL, not redis://; leave the key out",
         ),
         (
-            {"url": "postgresql://127.0.0.1/psched", "pooler": "transaction"},
-            "config: pooler: expected session or none, got 'transaction'",
+            {"url": "postgresql://127.0.0.1/psched", "pooler": "none"},
+            "config: pooler: expected auto, transaction or session, got 'none'",
         ),
         ({"type": ["rdb"]}, "config: type: expected text, got ['rdb']"),
         ({"retry_wiat": 3}, "config: retry_wiat: unknown key; did you mean 'retry_wait'?"),

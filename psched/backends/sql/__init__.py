@@ -22,7 +22,7 @@ _DIALECTS = {
 """Scheme of a URL → module and class, imported when a URL needs them."""
 
 
-def open_database(url: str, tls: Mapping[str, Any], connections: int = 1, pooler: str | None = None) -> Database:
+def open_database(url: str, tls: Mapping[str, Any], connections: int = 1, pooler: str = "auto") -> Database:
     """Return the database at `url`; nothing is connected yet.
 
     A URL without a driver takes psched's driver; `mysql+mysqldb://` and the like are taken as they are. `connections`:

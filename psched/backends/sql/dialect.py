@@ -6,8 +6,8 @@ build every statement once for all databases.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from sqlalchemy import URL, BigInteger, Connection, ScalarSelect, String, Table, Text, insert, select
@@ -63,8 +63,7 @@ class LongText(Text):
 class Dialect:
     """One kind of database behind one URL: how to connect, its SQL, and the kinds of its errors.
 
-    `connections`: how many stay open while idle. `pooler`: `session` if a pooler gives each client its own session; see
-    `StoreSettings`.
+    `connections`: how many stay open while idle. `pooler`: see `StoreSettings`.
     """
 
     name: ClassVar[str]
@@ -99,7 +98,9 @@ class Dialect:
     tls: Tls | None
     timeouts: Timeouts
     connections: int = 1
-    pooler: str | None = None
+    pooler: str = "auto"
+    shares_sessions: bool = field(default=False, init=False)
+    """Whether a pooler was found, or is configured, that may give each transaction another session."""
 
     @property
     def ephemeral(self) -> bool:
@@ -204,9 +205,12 @@ class Dialect:
         found = connection.dialect.server_version_info
         return f"{self.name} {'.'.join(str(part) for part in found or ())}"
 
-    def shares_sessions(self, first: Any, second: Any) -> bool:
-        """Return whether two driver connections share a session of the server."""
-        return False
+    def pooler_finding(self, connect: Callable[[], Any]) -> Finding | None:
+        """Return what `psched doctor` says of a connection pooler, None where there is none.
+
+        `connect` returns a new connection; `dbapi_connection` is the driver's own.
+        """
+        return None
 
     def encryption(self, connection: Connection) -> Finding | None:
         """Return whether the connection is encrypted and verified, for `psched doctor`; None for a file."""

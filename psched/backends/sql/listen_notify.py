@@ -19,6 +19,7 @@ from sqlalchemy.exc import DBAPIError
 
 from psched.backends.sql.database import Database
 from psched.error_text import one_line
+from psched.errors import PoolerError
 from psched.store import Accepts
 
 log = logging.getLogger(__name__)
@@ -97,8 +98,7 @@ def create_triggers(database: Database, table: Table) -> None:
 class ListenWakeup:
     """A `Wakeup` by LISTEN, for psycopg 3. It uses libpq's asynchronous commands, so that `stop_listening` never waits.
 
-    It is `proven` when a notification has arrived that it sent on another connection: a pooler that gives each
-    transaction another session accepts LISTEN, but delivers nothing.
+    It is `proven` when a notification has arrived that it sent on another connection: a table may lack the triggers.
     """
 
     precedes_commits = False
@@ -116,7 +116,7 @@ class ListenWakeup:
 
     def listen(self, seconds: float) -> None:
         if self._connection is None:
-            self._connection = self._database.dedicated()
+            self._connection = self._connected()
             self.proven = self._asked = False
         if not self._listening:
             self._notified = False
@@ -148,6 +148,13 @@ class ListenWakeup:
         self._listening = self.proven = False
         if connection is not None:
             connection.close()
+
+    def _connected(self) -> Any:
+        connection = self._database.dedicated()
+        if self._database.dialect.can_listen:
+            return connection
+        connection.close()
+        raise PoolerError("a connection pooler has come before this PostgreSQL: new rows are found by polls only")
 
     @property
     def _pgconn(self) -> Any:

@@ -10,8 +10,8 @@ import re
 import selectors
 import tempfile
 import time
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing, suppress
 from typing import Any, ClassVar
 
 from sqlalchemy import ARRAY, Connection, String, Table, any_, func, text
@@ -34,6 +34,21 @@ Steps = Generator[Any, Any, Any]
 
 _ASKED = 5
 """How often each of two connections is asked for its session: other clients may come in between."""
+
+_OWN = Finding("pooler", True, "each connection has a session of its own")
+_SHARED = Finding(
+    "pooler",
+    False,
+    "two connections are given one session of the database, though `pooler: session` is set; set the pooler to sessions"
+    " (PgBouncer: pool_mode = session), or leave `pooler:` out",
+)
+_POOLED = Finding(
+    "pooler",
+    True,
+    "a pooler stands before the server: psched leaves nothing in its sessions, and finds new rows by polls only",
+)
+_NO_POOLER = Finding("pooler", True, "there is none; leave `pooler:` out, so that new rows wake workers", warning=True)
+"""The findings of `psched doctor`."""
 
 _REFUSED = ("authentication failed for user", "no pg_hba.conf entry", "is not permitted to log in")
 _REFUSED_ROLE = re.compile(r'role ".*" does not exist')
@@ -119,7 +134,7 @@ class PostgreSQLDialect(Dialect):
             raise
 
     def prepare(self, connection: Any) -> None:
-        """Set up the session, if no other client shares it through a pooler.
+        """Set up the session; behind a pooler, each transaction, since other clients may share the session.
 
         The planner must read due rows by their index, even in a table that was never analysed. So it may use no other
         plan. Plans with a penalty look expensive enough for jit, which costs 100 ms.
@@ -128,7 +143,6 @@ class PostgreSQLDialect(Dialect):
             "statement_timeout": f"{self.timeouts.statement * 1000:.0f}",
             "lock_timeout": f"{self.timeouts.lock * 1000:.0f}",
             "idle_in_transaction_session_timeout": f"{self.timeouts.read * 1000:.0f}",
-            "default_transaction_isolation": "'read committed'",
             "enable_seqscan": "off",
             "enable_bitmapscan": "off",
             "enable_sort": "off",
@@ -136,10 +150,24 @@ class PostgreSQLDialect(Dialect):
         }
         if self._is_psycopg:
             _bound_waiting(connection, self.timeouts.read)
-        if self.pooler is None:
-            _refuse_pooler(connection)
+        if self.pooler == "transaction" or (self.pooler == "auto" and _is_pooled(connection)):
+            self._use_transactions(connection, settings)
+            return
+        settings["default_transaction_isolation"] = "'read committed'"
         with connection.cursor() as cursor:
             cursor.execute("; ".join(f"SET {name} = {value}" for name, value in settings.items()))
+
+    def _use_transactions(self, connection: Any, settings: Mapping[str, str]) -> None:
+        if not self._is_psycopg:
+            connection.close()
+            raise PoolerError(
+                f"a connection pooler needs the driver psycopg: write postgresql:// instead of {self.url.drivername}://"
+                " in `url:`, or connect to PostgreSQL directly"
+            )
+        from psched.backends.sql.transaction_pooling import use_transactions  # noqa: PLC0415 – imports psycopg
+
+        use_transactions(connection, settings)
+        object.__setattr__(self, "shares_sessions", True)  # for good: this is found out, not set
 
     @staticmethod
     def code(error: BaseException | None) -> str | None:
@@ -175,8 +203,14 @@ class PostgreSQLDialect(Dialect):
         found = connection.dialect.server_version_info or (0,)
         return None if found >= (12,) else f"{self.version(connection)} is too old: PostgreSQL 12 or later is needed"
 
-    def shares_sessions(self, first: Any, second: Any) -> bool:
-        return any(_session_of(first) == _session_of(second) for _ in range(_ASKED))
+    def pooler_finding(self, connect: Callable[[], Any]) -> Finding | None:
+        with closing(connect()) as first, closing(connect()) as second:
+            ours, other = first.dbapi_connection, second.dbapi_connection
+            if self.pooler == "session":
+                return _SHARED if any(_session_of(ours) == _session_of(other) for _ in range(_ASKED)) else _OWN
+            if _is_pooled(ours):
+                return _POOLED
+        return _NO_POOLER if self.pooler == "transaction" else None
 
     def encryption(self, connection: Connection) -> Finding | None:
         if self._is_psycopg:
@@ -203,7 +237,7 @@ class PostgreSQLDialect(Dialect):
 
     @property
     def can_listen(self) -> bool:
-        return self._is_psycopg
+        return self._is_psycopg and self.pooler != "transaction" and not self.shares_sessions
 
     @property
     def _is_psycopg(self) -> bool:
@@ -225,22 +259,15 @@ def _is_turned_away(error: DBAPIError) -> bool:
     return "FATAL:" in str(error.orig) and any(words in str(error.orig) for words in _TURNED_AWAY)
 
 
-def _refuse_pooler(connection: Any) -> None:
-    """Close the connection and raise PoolerError if it leads to a pooler instead of a PostgreSQL server.
+def _is_pooled(connection: Any) -> bool:
+    """Return whether a new connection leads to a pooler instead of a PostgreSQL server.
 
     At login a server sends the process number of the session, which clients need for cancel requests. A pooler answers
     the login itself and makes the number up, so the number differs from pg_backend_pid(). Only psycopg 2 and 3 expose
     it; with other drivers a pooler is not noticed.
     """
     sent = getattr(getattr(connection, "info", None), "backend_pid", None)
-    if sent is None or sent == _session_of(connection):
-        return
-    connection.close()
-    raise PoolerError(
-        "a connection pooler such as PgBouncer stands before this PostgreSQL, and its other clients would get psched's "
-        "session settings; connect to PostgreSQL directly, or set `pooler: session` if the pooler gives each client a "
-        "session of its own (PgBouncer: pool_mode = session)"
-    )
+    return sent is not None and sent != _session_of(connection)
 
 
 def _session_of(connection: Any) -> int:

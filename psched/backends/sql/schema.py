@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import closing
 from functools import cache
 
 import sqlalchemy as sa
@@ -20,12 +19,6 @@ from psched.store import Finding
 
 _TRIES = 20
 """Attempts of `psched init`: several hosts may run it at once, and each step may find that another host has done it."""
-
-_OWN_SESSION = "each connection has a session of its own"
-_SHARED_SESSION = (
-    "two connections are given one session of the database; set the pooler to sessions"
-    " (PgBouncer: pool_mode = session), or connect to the database directly"
-)
 
 
 class Schema:
@@ -77,10 +70,9 @@ class Schema:
 
     def diagnose(self) -> Iterator[Finding]:
         database = self._database
-        if database.dialect.pooler is not None:
-            with closing(database.dedicated()) as first, closing(database.dedicated()) as second:
-                shared = database.dialect.shares_sessions(first.dbapi_connection, second.dbapi_connection)
-            yield Finding("pooler", not shared, _SHARED_SESSION if shared else _OWN_SESSION)
+        pooler = database.dialect.pooler_finding(database.dedicated)
+        if pooler is not None:
+            yield pooler
         problem = self.problem()
         yield Finding("table", problem is None, f"{self._table.name} is there" if problem is None else problem)
         if problem is None:
