@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator
-from datetime import datetime
+from contextvars import ContextVar
+from datetime import UTC, datetime, tzinfo
 from functools import partial
 
 Clock = Callable[[], float]
@@ -38,16 +39,20 @@ def parse_seconds(text: str) -> float:
     return float(text) if found is None else float(found[1]) * _UNITS[found[2]]
 
 
+shown_zone: ContextVar[tzinfo | None] = ContextVar("psched_shown_zone", default=None)
+"""The time zone in which times are shown; None: this host's."""
+
+
 def local_datetime(seconds: float) -> datetime | None:
-    """Return unix seconds in this host's time zone; None outside the years 1 to 9999."""
+    """Return unix seconds in `shown_zone`; None outside the years 1 to 9999."""
     try:
-        return datetime.fromtimestamp(seconds).astimezone()
+        return datetime.fromtimestamp(seconds, UTC).astimezone(shown_zone.get())
     except (ValueError, OverflowError, OSError):
         return None
 
 
 def local_time(seconds: float) -> str:
-    """Return unix seconds as a date in this host's time zone: `2026-11-22 21:30:00 +0100`."""
+    """Return unix seconds as a date in `shown_zone`: `2026-11-22 21:30:00 +0100`."""
     moment = local_datetime(seconds)
     return str(seconds) if moment is None else f"{moment:%Y-%m-%d %H:%M:%S %z}"
 

@@ -1,12 +1,13 @@
-"""Prints rows as JSON, in the fixed columns of perfectsched, or in columns fitted to the terminal."""
+"""Prints rows as JSON, in columns fitted to the terminal, as lines of tab-separated cells, or as the originals do."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import sys
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from itertools import chain, islice
 from typing import Any
 
@@ -19,6 +20,7 @@ from psched.payload import encode
 _SAMPLE = 200
 """Rows that decide the column widths; the others are printed as they are read, so that millions can be listed."""
 _MIN_WIDTH = 5
+_HALF_A_YEAR = 182 * 86400
 _MULTILINE = ("last_error",)
 _JSON_ESCAPED = {code: f"\\u{code:04x}" for code in ESCAPES if code >= 0x7F}  # json escapes the others
 
@@ -27,6 +29,24 @@ Fields = dict[str, Any]
 
 Shown = Callable[[float], str]
 """Formats unix seconds for a table."""
+
+KEPT = 9
+"""The rank of a column that is never cut."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """The columns of a list.
+
+    `brief`: those that a terminal shows, with a rank: if the terminal is too narrow, columns of the lowest rank are cut
+    first, and `KEPT` ones never. `wide`: all columns. `original`: those of the original program and their widths; the
+    last one has none. `own_time`: a column of unix seconds that JSON does not have.
+    """
+
+    brief: Mapping[str, int]
+    wide: Sequence[str]
+    original: Mapping[str, int] = field(default_factory=dict)
+    own_time: str | None = None
 
 
 def write(lines: Iterable[str]) -> None:
@@ -37,33 +57,42 @@ def write(lines: Iterable[str]) -> None:
 def write_rows(
     rows: Iterable[Fields],
     times: Collection[str],
-    columns: Mapping[str, int],
+    table: Table,
     *,
-    as_json: bool,
     listed: Callable[[Fields], Fields],
-    uncut: Collection[str] = (),
+    as_json: bool,
+    wide: bool = False,
+    original: bool = False,
 ) -> None:
-    """Print the rows as they are read: as one JSON array, or as a table with a header and the number of rows.
+    """Print the rows as they are read.
 
-    `times`: the fields in unix seconds. `columns`: names and widths; the last column has no width. `listed` returns
-    the fields of a row as the table has them. A table is fitted to a terminal, which cuts neither times nor `uncut`.
+    As one JSON array; `original`: as the original program does; on a terminal as a table that fits it (`wide`: with all
+    columns, uncut); else as lines of tab-separated cells, with all columns. `times`: the fields in unix seconds.
+    `listed` returns the fields of a row as a table has them.
     """
     if as_json:
         write(json_lines(with_local_times(row, times) for row in rows))
         return
+    is_terminal = sys.stdout.isatty()
+    shown_times = {*times, table.own_time}
+    columns = tuple(table.original) if original else table.wide if wide or not is_terminal else tuple(table.brief)
     count = 0
 
     def lines(shown: Shown) -> Iterator[Sequence[str]]:
         nonlocal count
-        yield tuple(columns)
+        yield columns
         for count, row in enumerate(map(listed, rows), 1):  # noqa: B007 - read by the enclosing function
-            yield tuple(_text(row[name], shown if name in times else number) for name in columns)
+            yield tuple(_text(row[name], shown if name in shown_times else number) for name in columns)
 
-    if sys.stdout.isatty():
-        rigid = [place for place, name in enumerate(columns) if name in times or name in uncut]
-        write(fitted(lines(short_time), shutil.get_terminal_size().columns, rigid))
+    if original:
+        write(fixed([*table.original.values()][:-1], lines(local_time)))
+    elif is_terminal:
+        width = sys.maxsize if wide else shutil.get_terminal_size().columns
+        ranks = [table.brief.get(name, KEPT) for name in columns]
+        write(fitted(lines(short_time if wide else brief_time), width, ranks))
     else:
-        write(fixed([*columns.values()][:-1], lines(local_time)))
+        write("\t".join(map(printable, cells)) for cells in lines(local_time))
+        return
     write([f"{count} entries."])
 
 
@@ -104,7 +133,7 @@ def json_lines(values: Iterable[Any]) -> Iterator[str]:
 
 def fields_of(value: Any) -> dict[str, Any]:
     """Return the fields of a dataclass whose values are plain: four times as fast as `asdict`, which copies deeply."""
-    return {field.name: getattr(value, field.name) for field in fields(value)}
+    return {each.name: getattr(value, each.name) for each in fields(value)}
 
 
 def with_local_times(row: Fields, times: Iterable[str]) -> Fields:
@@ -112,21 +141,30 @@ def with_local_times(row: Fields, times: Iterable[str]) -> Fields:
     return row | {f"{name}_local": local_iso(row[name]) for name in times}
 
 
-def local_iso(time: float | None) -> str | None:
+def local_iso(seconds: float | None) -> str | None:
     """Return unix seconds as ISO 8601 in this host's time zone; None outside the years 1 to 9999."""
-    moment = None if time is None else local_datetime(time)
+    moment = None if seconds is None else local_datetime(seconds)
     return None if moment is None else moment.isoformat(timespec="seconds")
 
 
-def exact_time(time: float) -> str:
-    return f"{number(time)}  {local_time(time)}"
+def exact_time(seconds: float) -> str:
+    return f"{number(seconds)}  {local_time(seconds)}"
 
 
-def short_time(time: float) -> str:
-    moment = local_datetime(time)
+def short_time(seconds: float) -> str:
+    moment = local_datetime(seconds)
     if moment is None:
-        return str(time)
+        return str(seconds)
     return f"{moment:%Y-%m-%d %H:%M:%S}" if moment.second else f"{moment:%Y-%m-%d %H:%M}"
+
+
+def brief_time(seconds: float) -> str:
+    """Return `Nov 22 21:30`, or `Nov 22  2027` if that is half a year away, as `ls -l` does."""
+    moment = local_datetime(seconds)
+    if moment is None:
+        return str(seconds)
+    is_near = abs(seconds - time.time()) < _HALF_A_YEAR
+    return f"{moment:%b %d %H:%M}" if is_near else f"{moment:%b %d  %Y}"
 
 
 def compact(data: dict[str, Any]) -> str:
@@ -163,17 +201,16 @@ def fixed(widths: Sequence[int], rows: Iterable[Sequence[str]]) -> Iterator[str]
         yield " ".join(f"{printable(text):>{width}}" for text, width in zip(row, (*widths, 0), strict=True))
 
 
-def fitted(rows: Iterable[Sequence[str]], width: int, rigid: Sequence[int] = ()) -> Iterator[str]:
+def fitted(rows: Iterable[Sequence[str]], width: int, ranks: Sequence[int]) -> Iterator[str]:
     """Yield rows (the first is the header) in columns that fit `width` cells.
 
-    Columns with a number in `rigid` are never cut. Of the others the widest are cut first, marked by …, and the first
-    column last: it is the key, which other commands need.
+    Columns of the lowest rank are cut first, the widest of them first, marked by …; columns of the rank `KEPT` never.
     """
     stream = iter(rows)
     sample = [[printable(text) for text in row] for row in islice(stream, _SAMPLE)]
-    widths = _widths(sample, width, rigid)
+    widths = _widths(sample, width, ranks)
     for row in chain(sample, ([printable(text) for text in row] for row in stream)):
-        cells = [text if column in rigid else cut(text, widths[column]) for column, text in enumerate(row)]
+        cells = [text if ranks[column] == KEPT else cut(text, widths[column]) for column, text in enumerate(row)]
         padded = (cell + " " * (size - cell_len(cell)) for cell, size in zip(cells, widths, strict=True))
         yield " ".join(padded).rstrip()
 
@@ -187,12 +224,11 @@ def printable(text: str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
-def _widths(sample: Sequence[Sequence[str]], width: int, rigid: Sequence[int]) -> list[int]:
+def _widths(sample: Sequence[Sequence[str]], width: int, ranks: Sequence[int]) -> list[int]:
     widths = [max(cell_len(text) for text in column) for column in zip(*sample, strict=True)]
-    soft = [column for column in range(len(widths)) if column not in rigid]
     while sum(widths) + len(widths) - 1 > width:
-        wide = [column for column in soft if widths[column] > _MIN_WIDTH]
+        wide = [column for column, rank in enumerate(ranks) if rank < KEPT and widths[column] > _MIN_WIDTH]
         if not wide:
             break
-        widths[max(wide, key=lambda column: (column > 0, widths[column]))] -= 1
+        widths[min(wide, key=lambda column: (ranks[column], -widths[column]))] -= 1
     return widths

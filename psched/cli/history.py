@@ -6,8 +6,8 @@ from itertools import chain
 
 import click
 
-from psched.cli.formatting import Fields, fields_of, write_rows
-from psched.cli.options import MOMENT, Chosen, When, common_options
+from psched.cli.formatting import KEPT, Fields, Table, fields_of, write_rows
+from psched.cli.options import MOMENT, WIDE, Chosen, When, common_options
 from psched.cli.sections import opened
 from psched.clock import local_time
 from psched.error_text import error_summary
@@ -16,16 +16,10 @@ from psched.model import ScheduleRow
 from psched.schedules.schedule import FAILING, RUNNING
 from psched.store.ledger import LedgerFilter, LedgerRow
 
-_COLUMNS = {
-    "key": 30,
-    "scheduled_time": 28,
-    "outcome": 9,
-    "attempts": 8,
-    "started": 28,
-    "ended": 28,
-    "node": 30,
-    "detail": 0,
-}
+_TABLE = Table(
+    brief={"key": 3, "scheduled_time": 2, "outcome": KEPT, "attempts": KEPT, "detail": 0},
+    wide=("key", "scheduled_time", "outcome", "attempts", "started", "ended", "node", "detail"),
+)
 _TIMES = ("scheduled_time", "started", "ended")
 
 
@@ -36,8 +30,9 @@ _TIMES = ("scheduled_time", "started", "ended")
 )
 @click.option("--since", type=MOMENT, help="First time: unix seconds, a date, or 2d (ago).")
 @click.option("--until", type=MOMENT, help="Last time (default: now).")
+@WIDE
 @common_options()
-def history(chosen: Chosen, key: str | None, failed: bool, since: When | None, until: When | None) -> None:
+def history(chosen: Chosen, key: str | None, failed: bool, since: When | None, until: When | None, wide: bool) -> None:
     """Show how occurrences were settled.
 
     With KEY: the occurrences of one schedule in their order; --since and --until limit the times of the occurrences.
@@ -67,8 +62,7 @@ def history(chosen: Chosen, key: str | None, failed: bool, since: When | None, u
             if _is_within(now if key is None else row.next_time, first, last)
         )
         entries = chain(map(_settled, settled), map(_unsettled, failing))
-        uncut = ("outcome", "attempts")
-        write_rows(entries, _TIMES, _COLUMNS, as_json=chosen.json, listed=_listed, uncut=uncut)
+        write_rows(entries, _TIMES, _TABLE, listed=_listed, as_json=chosen.json, wide=wide)
 
 
 def _is_within(time: float, first: float | None, last: float | None) -> bool:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 import click
 
 from psched import cron as crons
-from psched.cli.formatting import fitted, json_lines, write
+from psched.cli.formatting import KEPT, fitted, json_lines, write
 from psched.cli.options import WHOLE_TIME, Chosen, common_options, count
 from psched.cron.zones import load_zone
 
@@ -48,4 +48,4 @@ def next_(chosen: Chosen, cron: str, timezone: str | None, number: int, start: i
         return
     rows = [(f"{local:%a %Y-%m-%d %H:%M:%S %z}", f"{utc:%Y-%m-%d %H:%M:%S}", each.note) for local, utc, each in found]
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 1000
-    write(fitted([(zone, "UTC", "note"), *rows], width, rigid=(0, 1)))
+    write(fitted([(zone, "UTC", "note"), *rows], width, (KEPT, KEPT, 0)))

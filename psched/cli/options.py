@@ -8,10 +8,10 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
@@ -20,7 +20,7 @@ import click
 
 from psched.application.loader import load_modules
 from psched.backoff import MAX_COUNT, MAX_SECONDS
-from psched.clock import parse_seconds
+from psched.clock import parse_seconds, shown_zone
 from psched.config import SectionName, Settings, load
 from psched.config.urls import is_in_memory
 from psched.config.validators import folders, required
@@ -108,6 +108,30 @@ TYPES = _option(
 )
 _JSON = _option("--json", is_flag=True, help="Print JSON.")
 
+
+def _show_in_utc(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value:
+        context.with_resource(_shown_in(UTC))
+
+
+@contextmanager
+def _shown_in(zone: tzinfo) -> Iterator[None]:
+    before = shown_zone.set(zone)
+    try:
+        yield
+    finally:
+        shown_zone.reset(before)
+
+
+_UTC = click.option(
+    "--utc",
+    is_flag=True,
+    expose_value=False,
+    callback=_show_in_utc,
+    help="Print times in UTC instead of this host's time zone.",
+)
+WIDE = click.option("--wide", is_flag=True, help="Print all columns, and cut none.")
+
 pass_chosen = click.make_pass_decorator(Chosen, ensure=True)
 
 
@@ -124,7 +148,7 @@ def common_options(loading: bool = False) -> Callable[[Callable[Concatenate[Chos
             return function(chosen, *args, **kwargs)
 
         decorated: Callable[..., R] = pass_chosen(function if loading else load_first)
-        for option in (ENVIRONMENT, CONFIG, _JSON, *((INCLUDE, REQUIRE, TYPES) if loading else ())):
+        for option in (ENVIRONMENT, CONFIG, _JSON, _UTC, *((INCLUDE, REQUIRE, TYPES) if loading else ())):
             decorated = option(decorated)
         return decorated
 

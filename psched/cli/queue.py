@@ -9,16 +9,23 @@ import click
 from attrs import evolve
 
 from psched.cli.command_group import CommandGroup
-from psched.cli.formatting import Fields, write_fields, write_object, write_rows
-from psched.cli.options import UNIX_TIME, Chosen, common_options, count, read_data
+from psched.cli.formatting import Fields, Table, write_fields, write_object, write_rows
+from psched.cli.options import UNIX_TIME, WIDE, Chosen, common_options, count, read_data
 from psched.cli.sections import key_command, opened_queue, opened_section, required_section
 from psched.cli.unrunnable_rows import LeftToRuby, warn_unless_routed
 from psched.config import Settings
+from psched.error_text import error_summary
 from psched.model import TASK_STATUSES, TaskRow, TaskStatus
 from psched.queue.queue import PRIORITIES, QueuedTask
 from psched.supervisor.run import run_master
 
 _COLUMNS = {"key": 30, "type": 15, "user": 18, "status": 18, "created_at": 28, "timeout": 28, "data": 0}
+_TABLE = Table(
+    brief={"key": 3, "type": 1, "user": 1, "status": 2, "time": 2, "last_error": 0},
+    own_time="time",
+    wide=(*(name for name in _COLUMNS if name != "data"), "finished_at", "attempts", "last_error", "data"),
+    original=_COLUMNS,
+)
 _TIMES = ("created_at", "run_at", "timeout", "finished_at")
 
 
@@ -46,9 +53,17 @@ def init(chosen: Chosen) -> None:
 @click.option("--status", type=click.Choice(TASK_STATUSES), help="Only tasks with this status.")
 @click.option("--type", metavar="TYPE", help="Only tasks of this type.")
 @click.option("-u", "--user", metavar="USER", help="Only tasks of this user.")
+@WIDE
+@click.option("--format", "layout", type=click.Choice(["perfectqueue"]), help="Print as perfectqueue does.")
 @common_options()
-def list_(chosen: Chosen, status: TaskStatus | None, type: str | None, user: str | None) -> None:
+def list_(
+    chosen: Chosen, status: TaskStatus | None, type: str | None, user: str | None, wide: bool, layout: str | None
+) -> None:
     """List the tasks by key. Finished tasks are listed until their `retention_time` is over.
+
+    A terminal shows key, type, user, status, time (when a waiting task is due, or a finished one ended; `now` while it
+    is running) and the last error; --wide all columns. Into a pipe or file, all columns are written as tab-separated
+    text.
 
     Times are in this host's time zone. `timeout` is when a task is due or its lease ends.
     --json prints one array of objects with key, type, user, status (waiting, running, finished, failed or cancelled),
@@ -59,7 +74,15 @@ def list_(chosen: Chosen, status: TaskStatus | None, type: str | None, user: str
     with opened_queue(chosen) as tasks:
         left = LeftToRuby(chosen, "queue")
         rows = map(_fields, left.counted(tasks.list(status, type, user)))
-        write_rows(rows, _TIMES, _COLUMNS, as_json=chosen.json, listed=_listed)
+        write_rows(
+            rows,
+            _TIMES,
+            _TABLE,
+            listed=_listed,
+            as_json=chosen.json,
+            wide=wide,
+            original=layout is not None,
+        )
         left.note(tasks.store)
 
 
@@ -71,8 +94,12 @@ def _fields(row: TaskRow) -> Fields:
 
 
 def _listed(row: Fields) -> Fields:
-    is_pending = row["cancel_requested"] and row["timeout"] is not None
-    return row | {"status": "cancel_requested"} if is_pending else row
+    time = row["timeout"] if row["finished_at"] is None else row["finished_at"]
+    return row | {
+        "status": "cancel_requested" if row["cancel_requested"] and row["timeout"] is not None else row["status"],
+        "time": "now" if row["status"] == "running" else time,
+        "last_error": None if row["last_error"] is None else error_summary(row["last_error"]),
+    }
 
 
 @queue.command()

@@ -8,8 +8,18 @@ from typing import Any
 
 import click
 
-from psched.cli.formatting import Fields, fields_of, printable, span, write, write_fields, write_object, write_rows
-from psched.cli.options import NO_BOUND, UNIX_TIME, WHOLE_TIME, Chosen, common_options, count, read_data, seconds
+from psched.cli.formatting import (
+    Fields,
+    Table,
+    fields_of,
+    printable,
+    span,
+    write,
+    write_fields,
+    write_object,
+    write_rows,
+)
+from psched.cli.options import NO_BOUND, UNIX_TIME, WHOLE_TIME, WIDE, Chosen, common_options, count, read_data, seconds
 from psched.cli.sections import key_command, opened, opened_section
 from psched.cli.unrunnable_rows import LeftToRuby, warn_unless_routed
 from psched.error_text import error_summary
@@ -60,7 +70,12 @@ def rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _COLUMNS = {"key": 30, "type": 15, "cron": 18, "delay": 7, "timezone": 11, "next_time": 28, "next_run_time": 28}
-_LAYOUTS = {"psched": _COLUMNS | {"state": 30, "data": 0}, "perfectsched": _COLUMNS | {"data": 0}}
+_TABLE = Table(
+    brief={"key": 3, "type": 1, "cron": 3, "next_run": 2, "state": 0},
+    own_time="next_run",
+    wide=(*_COLUMNS, "state", "data"),
+    original=_COLUMNS | {"data": 0},
+)
 _TIMES = ("next_time", "next_run_time")
 
 
@@ -77,16 +92,14 @@ def init(chosen: Chosen) -> None:
 
 
 @click.command("list")
-@click.option(
-    "--format",
-    "layout",
-    type=click.Choice(list(_LAYOUTS)),
-    default="psched",
-    help="The columns of psched, or only those of perfectsched.",
-)
+@WIDE
+@click.option("--format", "layout", type=click.Choice(["perfectsched"]), help="Print as perfectsched does.")
 @common_options()
-def list_(chosen: Chosen, layout: str) -> None:
+def list_(chosen: Chosen, wide: bool, layout: str | None) -> None:
     """List the schedules by due time.
+
+    A terminal shows key, type, cron, next_run (when the next attempt is due: `now` while one is running) and state;
+    --wide all columns. Into a pipe or file, all columns are written as tab-separated text.
 
     Times are in this host's time zone. The state of a schedule is waiting, due, running, failing (with the last error),
     retrying (after an attempt without an error), overdue (no worker has started it), paused or broken, with the number
@@ -105,7 +118,15 @@ def list_(chosen: Chosen, layout: str) -> None:
         left = LeftToRuby(chosen, "schedules")
         now = schedules.store.now()
         rows = (_fields(row, schedules.state(row, now)) for row in left.counted(schedules.list()))
-        write_rows(rows, _TIMES, _LAYOUTS[layout], as_json=chosen.json, listed=_listed, uncut=("delay",))
+        write_rows(
+            rows,
+            _TIMES,
+            _TABLE,
+            listed=_listed,
+            as_json=chosen.json,
+            wide=wide,
+            original=layout is not None,
+        )
         left.note(schedules.store)
 
 
@@ -119,7 +140,9 @@ def _fields(row: ScheduleRow, state: ScheduleState) -> Fields:
 
 
 def _listed(row: Fields) -> Fields:
-    return _shown(row) | {"state": _state_text(row)}
+    shown = _shown(row)
+    is_running = row["state"] == RUNNING
+    return shown | {"state": _state_text(row), "next_run": "now" if is_running else shown["next_run_time"]}
 
 
 def _shown(row: Fields) -> Fields:

@@ -10,6 +10,8 @@ import pytest
 from rich.cells import cell_len
 
 from psched.cli.formatting import (
+    KEPT,
+    brief_time,
     compact,
     cut,
     fitted,
@@ -23,6 +25,7 @@ from psched.cli.formatting import (
     write_fields,
 )
 from psched.clock import local_time
+from tests.cli.commands import Commands
 
 
 def taken(limit: int) -> Iterator[tuple[str, str]]:
@@ -35,7 +38,7 @@ def taken(limit: int) -> Iterator[tuple[str, str]]:
 def test_rows_are_printed_while_more_are_read() -> None:
     assert next(fixed((5,), taken(1))) == " key0 data"
     assert next(json_lines(taken(1))).startswith('[["key0"')
-    assert list(itertools.islice(fitted(taken(300), 80), 300))[299] == "key299 data"
+    assert list(itertools.islice(fitted(taken(300), 80, (1, 0)), 300))[299] == "key299 data"
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
@@ -46,25 +49,27 @@ def test_json_is_one_array_however_many_rows_there_are(count: int) -> None:
 @pytest.mark.parametrize("width", [80, 60, 40])
 def test_a_table_fits_the_terminal_in_cells_not_characters(width: int) -> None:
     rows = [("key", "time", "data"), ("値" * 30, "2013-01-01 00:00", "x" * 100), ("b", "2013-01-01 00:00", "{}")]
-    lines = list(fitted(rows, width, rigid=(1,)))
+    lines = list(fitted(rows, width, (1, KEPT, 0)))
     assert all(cell_len(line) <= width for line in lines)
     assert all("2013-01-01 00:00" in line for line in lines[1:])
     assert lines[1].endswith("…")
 
 
-def test_the_key_gives_way_last() -> None:
-    rows = [("key", "cron", "data"), ("nightly-payroll-export", "0 2 * * *", "x" * 100)]
-    assert list(fitted(rows, 40))[1] == "nightly-payroll-export 0 2 * *… xxxxxxx…"
-    assert list(fitted(rows, 30))[1] == "nightly-payroll-e… 0 2…  xxxx…"
+def test_columns_of_the_lowest_rank_give_way_first() -> None:
+    rows = [("key", "cron", "time", "data"), ("nightly-payroll", "0 2 * * *", "2026-11-23 02:00", "x" * 100)]
+    ranks = (2, 2, 1, 0)
+    assert list(fitted(rows, 50, ranks))[1] == "nightly-payroll 0 2 * * * 2026-11-23 02:00 xxxxxx…"
+    assert list(fitted(rows, 40, ranks))[1] == "nightly-payroll 0 2 * * * 2026-11… xxxx…"
+    assert list(fitted(rows, 30, ranks))[1] == "nightly… 0 2 * * * 2026… xxxx…"
 
 
 def test_a_table_that_fits_is_not_cut() -> None:
-    assert list(fitted([("key", "data"), ("a", "{}")], 80)) == ["key data", "a   {}"]
+    assert list(fitted([("key", "data"), ("a", "{}")], 80, (0, 0))) == ["key data", "a   {}"]
 
 
 def test_rows_after_the_first_hundreds_keep_the_columns() -> None:
     rows = [("key", "data"), *[("a", "{}")] * 300, ("a much longer key", "{}")]
-    assert list(fitted(rows, 80))[-1] == "a…  {}"
+    assert list(fitted(rows, 80, (1, 0)))[-1] == "a…  {}"
 
 
 def test_cut_marks_what_is_missing() -> None:
@@ -94,7 +99,15 @@ def test_an_error_is_shown_by_its_lines_and_a_key_by_one(capsys: pytest.CaptureF
 
 def test_times_no_calendar_reaches_are_shown_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     assert local_iso(1e18) is None
-    assert (local_time(10**18), short_time(10**18)) == (str(10**18), str(10**18))
+    assert {local_time(10**18), short_time(10**18), brief_time(10**18)} == {str(10**18)}
+
+
+def test_a_table_on_a_terminal_has_short_dates(fresh: Commands) -> None:
+    at = 1_700_000_000  # 2023-11-15 07:13:20 in Tokyo
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("time.time", lambda: at + 86400 * 100.0)
+        assert (brief_time(at), brief_time(at - 86400 * 100)) == ("Nov 15 07:13", "Aug 07  2023")
+    assert (short_time(at), short_time(at - 20)) == ("2023-11-15 07:13:20", "2023-11-15 07:13")
 
 
 def test_data_that_another_program_stored_against_the_rules_is_shown() -> None:

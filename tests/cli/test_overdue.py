@@ -171,8 +171,8 @@ def test_an_error_of_several_lines_is_summed_up_and_shown_by_its_lines(psched: C
         task.retry(0, error=kept)
     summary = "RuntimeError: the ledger is closed"
     for command in (("list",), ("history", "--failed")):
-        [line] = [line for line in psched.ok(*command).out.splitlines() if line.startswith(" ") and "fails" in line]
-        assert f"{summary} " in f"{line} "
+        [line] = [line for line in psched.ok(*command).out.splitlines() if line.startswith("fails")]
+        assert any(cell.endswith(summary) for cell in line.split("\t"))
         assert "ask for it" not in line
     [(_, message)] = findings(psched("doctor", "--json"))
     assert f"; the last error: {summary}; " in message
@@ -187,7 +187,7 @@ def test_an_error_of_several_lines_is_summed_up_and_shown_by_its_lines(psched: C
         task = schedules.poll()
         assert task is not None
         task.retry(0, error=kept)
-    [line] = [line for line in psched.ok("history", "fails").out.splitlines() if " failed " in line]
+    [line] = [line for line in psched.ok("history", "fails").out.splitlines() if "\tfailed\t" in line]
     assert line.endswith(summary)
     assert (
         f"given up after 2 attempts: {summary}\n" in psched("audit", "--from", str(LONG_AGO), "--to", str(LONG_AGO)).out
@@ -217,10 +217,9 @@ def test_history_shows_what_is_failing_now(table: Commands) -> None:
         ("fails",),
     ):
         assert table.ok("history", *arguments, "--json").json == []
-    _, line, count = table.ok("history", "--failed").out.splitlines()
+    _, line = table.ok("history", "--failed").out.splitlines()
     assert line.split()[0] == "fails"
     assert line.endswith("ValueError: it broke")
-    assert count == "1 entries."
 
 
 def test_an_attempt_after_failures_is_running_and_still_overdue(table: Commands) -> None:

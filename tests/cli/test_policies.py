@@ -35,7 +35,7 @@ def test_a_schedule_is_paused_and_resumed(psched: Commands) -> None:
     assert psched.ok("pause", "key").out == ""
     assert psched.ok("pause", "key").out == "key was paused already\n"
     assert psched.ok("show", "key", "--json").json["paused"] is True
-    assert " paused " in psched.ok("list").out
+    assert "\tpaused\tpaused\t" in psched.ok("list").out
     psched.ok("resume", "key")
     assert psched.ok("show", "key", "--json").json["paused"] is False
     assert psched.fault("pause", "nobody") == "no schedule has the key 'nobody'"

@@ -112,6 +112,24 @@ def test_a_table_on_a_terminal_fits_it(psched: Commands) -> None:
     assert all(cell_len(line) <= 100 for line in lines)
 
 
+def test_80_columns_keep_keys_and_cron_expressions_whole(psched: Commands) -> None:
+    for key, cron in (("nightly-payroll-export-north", "*/15 8-18 * * mon-fri"), ("a", "0 2 * * *")):
+        psched.ok("add", key, "reports.daily", cron, '{"region": "north"}', "-s", "2000000000", "-t", "Asia/Tokyo")
+    psched.ok("pause", "a")
+    header, first, paused, _ = on_terminal(psched, 80, "list").splitlines()
+    assert header.split() == ["key", "type", "cron", "next_run", "state"]
+    assert first.startswith("nightly-payroll-export-north rep")
+    assert " */15 8-18 * * mon-fri May 18  2033 " in first
+    assert " 0 2 * * * " in paused
+    assert cell_len(first) <= 80
+    wide = on_terminal(psched, 80, "list", "--wide").splitlines()
+    assert wide[0].split() == [
+        "key", "type", "cron", "delay", "timezone", "next_time", "next_run_time", "state", "data"
+    ]  # fmt: skip
+    assert "reports.daily" in wide[1]
+    assert wide[1].endswith('{"region":"north"}')
+
+
 def test_findings_on_a_terminal_are_coloured(psched: Commands) -> None:
     assert "\x1b[32mok" in on_terminal(psched, 100, "doctor")
 

@@ -72,9 +72,9 @@ def test_json_shows_every_field_of_a_task_with_unix_and_local_times(queue: Comma
     }
 
 
-def test_list_prints_the_originals_columns_when_its_output_is_no_terminal(queue: Commands) -> None:
+def test_list_prints_what_perfectqueue_prints_on_request(queue: Commands) -> None:
     queue.ok(*SUBMIT, "-u", "bob", "-t", str(AT))
-    header, row, last = queue.ok("list").out.splitlines()
+    header, row, last = queue.ok("list", "--format", "perfectqueue").out.splitlines()
     *named, created_at, timeout, data = cells(row)
     assert named == ["task-id", "type1", "bob", "waiting"]
     assert created_at.endswith("+0900")
@@ -101,7 +101,7 @@ def test_list_shows_a_finished_task_without_timeout_and_a_cancel_request_that_is
     with open_queue(section, "test") as tasks:
         assert [task.key for task in tasks.poll_multi(2)] == ["running"]
     queue.ok("cancel-request", "running")
-    done, running = (cells(line) for line in queue.ok("list").out.splitlines()[1:3])
+    done, running = (line.split("\t") for line in queue.ok("list").out.splitlines()[1:3])
     assert (done[3], done[5]) == ("finished", "")
     assert running[3] == "cancel_requested"
     assert running[5] != ""

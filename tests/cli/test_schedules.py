@@ -72,23 +72,37 @@ def test_json_shows_every_field_of_a_schedule_with_unix_and_local_times(psched: 
     }
 
 
-def test_list_prints_the_originals_columns_and_the_state_when_its_output_is_no_terminal(psched: Commands) -> None:
+def test_list_writes_tab_separated_cells_where_its_output_is_no_terminal(psched: Commands) -> None:
     psched.ok(*HOURLY)
-    header, row, last = psched.ok("list").out.splitlines()
-    widths = (30, 15, 18, 7, 11, 28, 28, 30)
-    cells, rest = [], row
-    for width in widths:
-        cells.append(rest[:width].strip())
-        rest = rest[width + 1 :]
-    state = cells.pop()
+    header, row = (line.split("\t") for line in psched.ok("list").out.splitlines())
+    state = row.pop(7)
     assert state.startswith("overdue (")
     assert state.endswith(" late)")
-    assert (*cells, rest) == (
+    assert row == [
+        "sched-id", "type1", "0 * * * *", "30", "Asia/Tokyo",
+        "2013-01-01 00:00:00 +0900", "2013-01-01 00:00:30 +0900", '{"key":"wert – 値"}',
+    ]  # fmt: skip
+    assert header == ["key", "type", "cron", "delay", "timezone", "next_time", "next_run_time", "state", "data"]
+
+
+def test_list_prints_what_perfectsched_prints_on_request(psched: Commands) -> None:
+    psched.ok(*HOURLY)
+    columns = ("%30s", "%15s", "%18s", "%7s", "%11s", "%28s", "%28s", "%s")
+    row = (
         "sched-id", "type1", "0 * * * *", "30", "Asia/Tokyo",
         "2013-01-01 00:00:00 +0900", "2013-01-01 00:00:30 +0900", '{"key":"wert – 値"}',
     )  # fmt: skip
-    assert header.split() == ["key", "type", "cron", "delay", "timezone", "next_time", "next_run_time", "state", "data"]
-    assert last == "1 entries."
+    header = ("key", "type", "cron", "delay", "timezone", "next_time", "next_run_time", "data")
+    expected = [" ".join(columns) % line for line in (header, row)]
+    assert psched.ok("list", "--format", "perfectsched").out.splitlines() == [*expected, "1 entries."]
+
+
+def test_times_are_shown_in_utc_on_request_for_that_command_only(psched: Commands) -> None:
+    psched.ok(*HOURLY)
+    assert "2012-12-31 15:00:30 +0000" in psched.ok("list", "--utc").out
+    assert "2012-12-31 15:00:30 +0000" in psched.ok("--utc", "show", "sched-id").out
+    assert psched.ok("list", "--utc", "--json").json[0]["next_time_local"] == "2012-12-31T15:00:00+00:00"
+    assert "2013-01-01 00:00:30 +0900" in psched.ok("list").out
 
 
 def test_list_is_ordered_by_due_time_and_json_is_one_array(psched: Commands) -> None:
