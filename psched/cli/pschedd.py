@@ -20,13 +20,14 @@ from psched.cli.errors import FAILED, print_error, run_command
 from psched.cli.formatting import fields_of
 from psched.cli.options import CONFIG, ENVIRONMENT, INCLUDE, REQUIRE, TYPES, Chosen, pass_chosen, seconds
 from psched.clock import monotonic, wait_steps
-from psched.config import Settings
+from psched.config import Settings, default_environment
 from psched.errors import ConfigError
 from psched.process.journal import write_error
 from psched.process.signals import UPGRADE_NOW
 from psched.supervisor.binary_upgrade import ExecCommand, hold_pid_file
 from psched.supervisor.daemonize import Identity, Outcome, detach
 from psched.supervisor.master_status import MasterStatus, PendingWorker, RequestStatus
+from psched.supervisor.master_title import is_title, master_title, running_masters, title_of
 from psched.supervisor.pidfile import (
     AlreadyRunningError,
     PidFile,
@@ -37,7 +38,7 @@ from psched.supervisor.pidfile import (
     remove_unused,
     signal_running,
 )
-from psched.supervisor.run import run_master
+from psched.supervisor.run import ROOT_WARNING, run_master
 
 DONE = 0
 NOT_PERMITTED = 4
@@ -55,10 +56,15 @@ _REQUEST_TIMEOUT = 70.0
 _PAUSE = 0.1
 _TAIL_BYTES = 16384
 _TAIL_LINES = 10
+_ONE_EACH = "give each configuration a pid_file of its own"
 
 
 class NotRunningError(Exception):
     """There is no master to signal."""
+
+
+class NoPidFileError(ConfigError):
+    """The configuration names no pid file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,13 +83,39 @@ class Invocation(Chosen):
         """Raises ConfigError if the configuration does not have the key."""
         path: Path | None = getattr(self.configured(), key)
         if path is None:
-            example = {"pid_file": "psched.pid", "log": "psched.log"}[key]
-            raise ConfigError(f'{self.config}: {key}: missing; a daemon needs one, such as "{key}: {example}"')
+            problem = f'{self.file}: {key}: missing; a daemon needs one, such as "{key}: psched.{key[:3]}"'
+            raise NoPidFileError(problem) if key == "pid_file" else ConfigError(problem)
         return path
 
-    def pid_path(self) -> Path:
-        """With --pid-file the configuration need not be readable."""
+    def new_pid_path(self) -> Path:
+        """Return the pid file of a daemon that starts."""
         return self.configured_path("pid_file") if self.pid_file is None else self.pid_file
+
+    def pid_path(self) -> Path:
+        """Return the pid file of the running daemon. Raises PidFileError if another configuration's daemon holds it.
+
+        With --pid-file the configuration need not be readable, and the daemon may be any.
+        """
+        path = self.new_pid_path()
+        if self.pid_file is None:
+            self.check_daemon(path, read_running(path), "to signal that daemon, give --pid-file instead of -c and -e")
+        return path
+
+    def check_daemon(self, pid_file: Path, pid: int | None, remedy: str) -> None:
+        """Raises PidFileError if the process is the master of another configuration."""
+        found = None if pid is None else title_of(pid)
+        if found is not None and not is_title(self.title, found):
+            held = f"pid file {pid_file} is held by another daemon, {found} (pid {pid})"
+            raise PidFileError(f"{held}, not by that of {self.title}; {remedy}")
+
+    @property
+    def title(self) -> str:
+        """The title of a master of this configuration, which need not be readable."""
+        return master_title(default_environment() if self.environment is None else self.environment, self.file)
+
+    def other_pid_files(self) -> list[Path]:
+        """Return the pid files of the daemons that run with this configuration."""
+        return [master.pid_file for master in running_masters(self.title) if master.pid_file is not None]
 
     @property
     def request_timeout(self) -> float:
@@ -108,9 +140,11 @@ class Invocation(Chosen):
 
 def start(invocation: Invocation) -> int:
     log = LogTail(invocation.configured_path("log"))
+    path = invocation.new_pid_path()
     try:
-        pid_file = PidFile.acquire(invocation.pid_path())
+        pid_file = PidFile.acquire(path)
     except AlreadyRunningError as error:
+        invocation.check_daemon(path, error.pid, _ONE_EACH)
         click.echo(f"pschedd is {error}")
         return DONE
     daemon = replace(invocation, background=True)
@@ -121,6 +155,8 @@ def start(invocation: Invocation) -> int:
         return FAILED
     pid, status = read_status(pid_file.path)
     click.echo(f"pschedd has started (pid {pid})")
+    if os.geteuid() == 0 and invocation.configured().user is None:
+        click.echo(f"pschedd: warning: {ROOT_WARNING}", err=True)
     _print_troubles(status)
     return DONE
 
@@ -146,7 +182,12 @@ def _print_troubles(status: MasterStatus) -> None:
 def run(invocation: Invocation) -> int:
     """Also called by a binary upgrade."""
     path = invocation.configured().pid_file if invocation.pid_file is None else invocation.pid_file
-    return serve(invocation, None if path is None else hold_pid_file(path), lambda: None)
+    try:
+        pid_file = None if path is None else hold_pid_file(path)
+    except AlreadyRunningError as error:
+        invocation.check_daemon(error.path, error.pid, _ONE_EACH)
+        raise
+    return serve(invocation, pid_file, lambda: None)
 
 
 def serve(invocation: Invocation, pid_file: PidFile | None, ready: Callable[[], None]) -> int:
@@ -171,7 +212,7 @@ def stop(invocation: Invocation) -> int:
     pid = signal_running(path, signal.SIGQUIT if invocation.immediate else signal.SIGTERM)
     if pid is None:
         remove_unused(path)
-        click.echo("pschedd is not running")
+        click.echo(_not_running(invocation))
         return DONE
     printed: list[str] = []
     limit = math.inf if invocation.timeout is None else invocation.timeout
@@ -278,8 +319,14 @@ def status(invocation: Invocation) -> int:
     if is_stale(path):
         click.echo(f"pschedd died; its pid file {path} remains")
         return DIED
-    click.echo("pschedd is not running")
+    click.echo(_not_running(invocation))
     return STOPPED
+
+
+def _not_running(invocation: Invocation) -> str:
+    """Return the message, with the daemons of this configuration that were started with another pid file."""
+    others = "".join(f"; one runs with --pid-file {path}" for path in invocation.other_pid_files())
+    return f"pschedd is not running{others}"
 
 
 def read_status(pid_file: Path) -> tuple[int | None, MasterStatus]:
@@ -379,16 +426,20 @@ def pschedd(chosen: Chosen, /, action: str, pid_file: Path | None, **options: An
 
     APP is the application to run, module:NAME, instead of `app` of the configuration.
     """  # noqa: D301 – click's mark of a paragraph that is not to be wrapped
+    path = None if pid_file is None else pid_file.absolute()
+    invocation = Invocation(**fields_of(chosen.absolute()), pid_file=path, **options)
     try:
-        path = None if pid_file is None else pid_file.absolute()
-        return _ACTIONS[action](Invocation(**fields_of(chosen.absolute()), pid_file=path, **options))
+        return _ACTIONS[action](invocation)
     except NotRunningError:
-        click.echo("pschedd is not running", err=True)
+        click.echo(_not_running(invocation), err=True)
         return NOT_RUNNING
     except ConfigError as error:
-        needs_pid_file_only = action in ("stop", "status", "reopen-logs")
-        hint = f"\nuntil that is fixed: pschedd {action} --pid-file PATH" if needs_pid_file_only else ""
-        code, message = NOT_CONFIGURED, f"{error}{hint}"
+        lacks_pid_file = isinstance(error, NoPidFileError) and action in ("reload", "upgrade")
+        hints = []
+        if lacks_pid_file or action in ("stop", "status", "reopen-logs"):
+            paths = invocation.other_pid_files() or [Path("PATH")]
+            hints = [f"\nuntil that is fixed: pschedd {action} --pid-file {path}" for path in paths]
+        code, message = NOT_CONFIGURED, f"{error}{''.join(hints)}"
     except PermissionError as error:
         code, message = NOT_PERMITTED, f"{error.strerror}: the daemon belongs to another user; try as root"
     except PidFileError as error:

@@ -43,13 +43,14 @@ _INSTEAD = {
 """What replaces keys of PerfectQueue that psched does not have."""
 
 
-def _default_environment() -> str:
+def default_environment() -> str:
+    """Return the environment of a file that is used where none is named."""
     return os.environ.get("PSCHED_ENV") or os.environ.get("RAILS_ENV") or "development"
 
 
 def load(path: str | os.PathLike[str], environment: str | None = None, reader: SectionName = "schedules") -> Settings:
     """Return the settings of `environment` (default: $PSCHED_ENV, $RAILS_ENV, or `development`). Raises ConfigError."""
-    environment = _default_environment() if environment is None else environment
+    environment = default_environment() if environment is None else environment
     file = Path(path).expanduser().absolute()
     return _Loader(read_environment(file, environment), environment, reader, file.parent, file).settings()
 
@@ -64,7 +65,7 @@ def from_mapping(
 
     `reader`: the section for a flat mapping, which has `type` and `url` but no sections.
     """
-    environment = _default_environment() if environment is None else environment
+    environment = default_environment() if environment is None else environment
     return _Loader(mapping, environment, reader, Path.cwd() if base is None else base.absolute()).settings()
 
 

@@ -13,7 +13,7 @@ _PRIORITIES = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ER
 
 
 def has_stderr() -> bool:
-    """Return whether standard error is connected to the journal ($JOURNAL_STREAM, as systemd.exec(5) describes it)."""
+    """Return whether standard error is the stream that systemd has connected to the journal ($JOURNAL_STREAM)."""
     stream = os.environ.get("JOURNAL_STREAM")
     try:
         found = os.fstat(_STDERR)

@@ -47,6 +47,7 @@ class AlreadyRunningError(PidFileError):
 
     def __init__(self, path: Path, pid: int) -> None:
         super().__init__(f"already running with pid {pid} ({path})")
+        self.path = path
         self.pid = pid
 
 

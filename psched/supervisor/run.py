@@ -27,6 +27,7 @@ from psched.process.signals import MASTER_SIGNALS, SignalQueue
 from psched.supervisor.binary_upgrade import HANDOFF_VARIABLE, BinaryUpgrade, ExecCommand, UpgradeHandoff
 from psched.supervisor.fork_and_reap import ProcessTable
 from psched.supervisor.loaded_config import LoadedConfig
+from psched.supervisor.master_title import master_title
 from psched.supervisor.pidfile import PidFile
 from psched.supervisor.reload import Reload
 from psched.supervisor.supervisor import Supervisor
@@ -34,6 +35,7 @@ from psched.supervisor.systemd import Notifier
 
 log = logging.getLogger(__name__)
 
+ROOT_WARNING = "running as root, and so do all handlers; start as another user, or give user: and start with pschedd"
 _FAILED = 1
 _STOP_TIMEOUT = "PSCHED_STOP_TIMEOUT"
 
@@ -71,7 +73,9 @@ def run_master(
     log_file = Log(config.settings.log, background)
     begin_logging(log_file)
     log.info("starting; tz database %s", tz_database())
-    setproctitle(f"psched: master [{config.settings.environment}]")
+    if os.geteuid() == 0 and config.settings.user != "root":
+        log.warning(ROOT_WARNING)
+    setproctitle(master_title(config.settings.environment, config.settings.path))
     with DefaultSelector() as selector:
         upgrade = BinaryUpgrade(selector, command, pid_file, handoff, notifier, upgrade_limit)
         signals = SignalQueue()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.daemon.harness import Daemon
+from tests.daemon.pschedd import Pschedd, installed
 
 
 @pytest.fixture
@@ -24,3 +25,10 @@ def daemon(make_daemon: Callable[..., Daemon]) -> Daemon:
     """A running daemon with one worker."""
     prepared: Any = make_daemon()
     return prepared.start()  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def pschedd(tmp_path: Path) -> Iterator[Pschedd]:
+    """The command `pschedd` in a folder with a configuration and a table; no daemon is started yet."""
+    with installed(tmp_path) as pschedd:
+        yield pschedd

@@ -9,23 +9,15 @@ import socket
 import sqlite3
 import stat
 import subprocess
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
-from pathlib import Path
 
 import psutil
 import pytest
 
 from psched.cli.pschedd import has_ended
-from tests.daemon.pschedd import Pschedd, installed
-
-
-@pytest.fixture
-def pschedd(tmp_path: Path) -> Iterator[Pschedd]:
-    with installed(tmp_path) as pschedd:
-        yield pschedd
+from tests.daemon.pschedd import Pschedd
 
 
 @pytest.fixture
@@ -137,7 +129,7 @@ def test_a_broken_configuration_does_not_bar_the_way_to_the_daemon(pschedd: Psch
     pschedd.configure("processors: 1", "processors: many")
     told = pschedd(action).stderr.splitlines()
     assert "processors" in told[0]
-    assert told[1] == f"pschedd: until that is fixed: pschedd {action} --pid-file PATH"
+    assert told[1] == f"pschedd: until that is fixed: pschedd {action} --pid-file {pschedd.etc}/psched.pid"
     assert pschedd(action, "--pid-file", "etc/psched.pid").returncode == 0
 
 

@@ -28,7 +28,7 @@ def test_process_titles_name_each_process_and_its_tasks_type_or_key(
     daemon.wait_for_trace("began")
     daemon.wait_for(lambda: any("running" in title for title in daemon.titles()))
     master, *workers = daemon.titles()
-    assert master == "psched: master [development]"
+    assert master == f"psched: master [development] {daemon.config}"
     assert min(workers).startswith("psched: worker 1 ")
     assert {title.split(" ", 3)[3] for title in workers} == {"idle", f"running {expected}"}
     daemon.stop()
