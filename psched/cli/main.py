@@ -10,6 +10,7 @@ from psched.cli import audit, doctor, history, queue, schedules
 from psched.cli import next as upcoming
 from psched.cli.command_group import CommandGroup
 from psched.cli.errors import run_command
+from psched.cli.migrate import migrate_command
 from psched.cli.options import Chosen, common_options
 from psched.supervisor.run import run_master
 
@@ -57,6 +58,7 @@ for command in (
     history.history,
     audit.audit,
     doctor.doctor,
+    migrate_command("schedules"),
     run,
     queue.queue,
 ):

@@ -251,6 +251,17 @@ def seconds(lowest: float = 0, highest: float = MAX_SECONDS, none: bool = False)
     )
 
 
+def exactly(word: str) -> _Parsed:
+    """The one word that is supported. (click's Choice would show its `_` as `-`.)"""
+
+    def parse(text: str) -> str:
+        if text != word:
+            raise ValueError(f"expected {word}, got {shown(text)}")
+        return text
+
+    return _Parsed(word, parse)
+
+
 def _number(text: str, kind: str, pattern: re.Pattern[str], lowest: float, highest: float, none: bool) -> float:
     if none and text == "none":
         return NO_BOUND

@@ -10,6 +10,7 @@ from attrs import evolve
 
 from psched.cli.command_group import CommandGroup
 from psched.cli.formatting import Fields, Table, write_fields, write_object, write_rows
+from psched.cli.migrate import migrate_command
 from psched.cli.options import UNIX_TIME, WIDE, Chosen, common_options, count, read_data
 from psched.cli.sections import key_command, opened_queue, opened_section, required_section
 from psched.cli.unrunnable_rows import LeftToRuby, warn_unless_routed
@@ -180,7 +181,7 @@ def delete(task: QueuedTask) -> None:
     task.delete()
 
 
-for command in (cancel_request, force_finish, retry, delete):
+for command in (cancel_request, force_finish, retry, delete, migrate_command("queue")):
     queue.add_command(command)
 
 

@@ -34,7 +34,13 @@ def required_section(settings: Settings, name: SectionName) -> Section:
 @contextmanager
 def opened_section(chosen: Chosen, name: SectionName, check: bool = True) -> Iterator[Any]:
     """Raises ConfigError, and within the context DatabaseError. `check`: the tables must exist."""
-    section = required_section(chosen.settings(name), name)
+    with opened_as(required_section(chosen.settings(name), name), name, check) as collection:
+        yield collection
+
+
+@contextmanager
+def opened_as(section: Section, name: SectionName, check: bool = True) -> Iterator[Any]:
+    """Open a section as schedules or queue, as `opened_section`."""
     holder = holder_name(f"psched-{os.getpid()}")
     with _OPEN[name](section, holder) as collection, database_errors(section, collection.store):
         if check:

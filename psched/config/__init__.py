@@ -4,8 +4,18 @@
 with their defaults, `loader` combines them and reports every fault, one line each. Passwords are never shown.
 """
 
-from psched.config.loader import coerce, default_environment, from_mapping, load
+from psched.config.loader import coerce, default_environment, default_table, from_mapping, load
 from psched.config.settings import Section, SectionName, Settings
 from psched.config.urls import masked_url
 
-__all__ = ["Section", "SectionName", "Settings", "coerce", "default_environment", "from_mapping", "load", "masked_url"]
+__all__ = [
+    "Section",
+    "SectionName",
+    "Settings",
+    "coerce",
+    "default_environment",
+    "default_table",
+    "from_mapping",
+    "load",
+    "masked_url",
+]

@@ -24,7 +24,10 @@ from psched.errors import ConfigError
 
 Made = TypeVar("Made", Section, Settings)
 
-_TABLES = {"schedules": ("perfect_sched", "psched_schedules"), "queue": ("perfect_queue", "psched_queue")}
+_TABLES: Mapping[SectionName, tuple[str, str]] = {
+    "schedules": ("perfect_sched", "psched_schedules"),
+    "queue": ("perfect_queue", "psched_queue"),
+}
 """The default table of each section: for `rdb_compat`, for other types."""
 _SECTION_KEYS = frozenset(fields_dict(Section))
 _PROCESS_KEYS = frozenset(fields_dict(Settings)) - {"environment", "path", "schedules", "queue"}
@@ -41,6 +44,12 @@ _INSTEAD = {
     "sslca": "write tls: {ca: FILE}",
 }
 """What replaces keys of PerfectQueue that psched does not have."""
+
+
+def default_table(section: SectionName, type_: str) -> str:
+    """Return the table of a section that names none."""
+    compat, ours = _TABLES[section]
+    return compat if type_ == "rdb_compat" else ours
 
 
 def default_environment() -> str:
@@ -156,13 +165,12 @@ class _Loader:
                 fault = "unknown key; move it to the top level" if is_process_key else _unknown(key, _SECTION_KEYS)
                 self._fault(f"{name}.{key}: {fault}")
 
-    def _section(self, name: str, content: Mapping[str, Any]) -> Section | None:
+    def _section(self, name: SectionName, content: Mapping[str, Any]) -> Section | None:
         """Return the section: keys of the top level, overridden by its own."""
         own = content.get(name)
         own = own if isinstance(own, dict) else {}
         values = {key: value for key, value in {**content, **own}.items() if key in _SECTION_KEYS and value is not None}
-        compat, ours = _TABLES[name]
-        values.setdefault("table", compat if values.get("type") == "rdb_compat" else ours)
+        values.setdefault("table", default_table(name, str(values.get("type"))))
         return self._structured(Section, values, {key: (name, key) for key in own})
 
     def _process(self, content: Mapping[str, Any], sections: dict[str, Any]) -> Settings | None:

@@ -1,0 +1,246 @@
+"""psched migrate: copies schedules and waiting tasks from tables of the originals to psched's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from itertools import islice
+from typing import Any, TypeVar
+
+import click
+
+from psched import cron
+from psched.cli.formatting import json_lines, printable, write
+from psched.cli.options import Chosen, common_options, exactly
+from psched.cli.sections import opened_as
+from psched.clock import local_time
+from psched.config import Section, SectionName, default_table
+from psched.errors import ConfigError
+from psched.model import NewTask, Rule, ScheduleRow, TaskRow
+from psched.payload import check_key
+from psched.queue.queue import Queue, storable_task
+from psched.schedules.collection import ScheduleCollection
+from psched.schedules.validation import checked_rule
+
+R = TypeVar("R", ScheduleRow, TaskRow)
+N = TypeVar("N", ScheduleRow, NewTask)
+
+_BATCH = 100
+"""Rows that are read, and written in one transaction."""
+_OLDEST_DUE = 1_300_000_000
+"""Unix seconds in March 2011: PerfectQueue runs no task whose time is not later."""
+_WINDOW, _WINDOWS = 28 * 86400, 14
+"""Seconds and number of the windows in which the occurrences of two cron dialects are counted: more than a year."""
+
+
+class _NotCopiedError(Exception):
+    """A row is left where it is; the message says why."""
+
+
+@dataclass
+class Migration:
+    """What became of the rows of one section. `left` and `notes`: keys with the reason."""
+
+    section: SectionName
+    source: str
+    target: str
+    copied: int = 0
+    present: int = 0
+    ended: int = 0
+    left: list[tuple[str, str]] = field(default_factory=list)
+    notes: list[tuple[str, str]] = field(default_factory=list)
+
+    def copy(
+        self, rows: Iterable[R], convert: Callable[[R], N | None], add: Callable[[Sequence[N]], list[str]]
+    ) -> None:
+        """`convert` returns the new row, or None for a task that has ended, or raises _NotCopiedError.
+
+        `add` returns the keys that exist in the target already.
+        """
+        rest = iter(rows)
+        while batch := list(islice(rest, _BATCH)):
+            new = []
+            for row in batch:
+                try:
+                    converted = convert(row)
+                except (_NotCopiedError, ConfigError, ValueError) as error:
+                    self.left.append((row.key, str(error)))
+                    continue
+                if converted is None:
+                    self.ended += 1
+                else:
+                    new.append(converted)
+            present = add(new) if new else []
+            self.present += len(present)
+            self.copied += len(new) - len(present)
+
+    def lines(self) -> Iterator[str]:
+        for what, found in (("not copied", self.left), ("note", self.notes)):
+            yield from (f"{self.section}: {printable(key)}: {what}: {printable(why)}" for key, why in found)
+        counts = [f"{self.copied} copied from {self.source} to {self.target}", f"{self.present} were there already"]
+        counts += [f"{self.ended} had ended (finished or cancelled)"] if self.section == "queue" else []
+        yield f"{self.section}: {', '.join(counts)}, {len(self.left)} not copied"
+
+    def fields(self) -> dict[str, Any]:
+        counts = {name: getattr(self, name) for name in ("section", "source", "target", "copied", "present", "ended")}
+        left = [{"key": key, "problem": why} for key, why in self.left]
+        return {**counts, "left": left, "notes": [{"key": key, "note": why} for key, why in self.notes]}
+
+
+def migrate_command(reader: SectionName) -> click.Command:
+    """Make the command of a group. `reader`: the section that a configuration without sections is read as."""
+
+    @click.command()
+    @click.option(
+        "--from",
+        "source",
+        type=exactly("rdb_compat"),
+        metavar="rdb_compat",
+        required=True,
+        help="Type of the old tables.",
+    )
+    @click.option("--to", "target", type=exactly("rdb"), metavar="rdb", required=True, help="Type of the new tables.")
+    @click.option(
+        "--workers-stopped", is_flag=True, help="Say that no worker of these tables runs, neither Ruby's nor psched's."
+    )
+    @click.option(
+        "--include-delayed", is_flag=True, help="Copy the rows, too, that may be leased; they are due at the same time."
+    )
+    @click.option("--schedules-table", metavar="NAME", help="Of the type that is not configured (has a default).")
+    @click.option("--queue-table", metavar="NAME", help="Of the type that is not configured (has a default).")
+    @common_options()
+    def migrate(
+        chosen: Chosen,
+        source: str,
+        target: str,
+        workers_stopped: bool,
+        include_delayed: bool,
+        schedules_table: str | None,
+        queue_table: str | None,
+    ) -> int:
+        """Copy schedules and waiting tasks from tables of PerfectSched and PerfectQueue to psched's own.
+
+        The configuration names the tables of one type, before or after it is changed to the other type; those of the
+        other type are in the same database. The new tables are created. The old tables are only read.
+
+        A row that is due later may be leased by a worker that died, wait for a retry, or have been put off: the old
+        tables do not tell. Such rows are listed, and copied with --include-delayed only. Cancelled and finished tasks
+        are not copied.
+
+        Rows whose keys exist in the new tables are left as they are there, so the command may be repeated until the
+        new workers start. The exit code is 1 if a row was not copied. --json prints one array with an object for each
+        section: section, source, target, copied, present, ended, left (key, problem) and notes (key, note).
+        """
+        if not workers_stopped:
+            raise click.UsageError(
+                "a run that is in progress would be run again; stop all workers of the old tables, Ruby's and "
+                "psched's, then add --workers-stopped"
+            )
+        tables: dict[SectionName, str | None] = {"schedules": schedules_table, "queue": queue_table}
+        done = []
+        settings = chosen.settings(reader)
+        for name, section in settings.named_sections:
+            if section.type not in (source, target):
+                raise ConfigError(
+                    f"{settings.path}:{settings.environment}: {name} is of type {section.type}; configure {target} "
+                    f"(or {source}) in the database that has the old tables"
+                )
+            old, new = (_as_type(section, name, type_, tables[name]) for type_ in (source, target))
+            with opened_as(old, name) as whole, opened_as(new, name, check=False) as copy:
+                copy.store.create_tables()
+                _check_no_worker(copy)
+                migration = Migration(name, old.table, new.table)
+                _copy_all(migration, whole, copy, (old, new), include_delayed)
+            done.append(migration)
+            if not chosen.json:
+                write(migration.lines())
+        if chosen.json:
+            write(json_lines(migration.fields() for migration in done))
+        return 1 if any(migration.left for migration in done) else 0
+
+    return migrate
+
+
+def _as_type(section: Section, name: SectionName, type_: str, table: str | None) -> Section:
+    """Return the configured section, or one of another type in the same database."""
+    if section.type == type_:
+        return section
+    return Section(
+        type=type_,
+        url=section.url,
+        table=default_table(name, type_) if table is None else table,
+        tls=section.tls,
+        pooler=section.pooler,
+        timezone=section.timezone,
+        max_data_size=section.max_data_size,
+    )
+
+
+def _check_no_worker(collection: ScheduleCollection | Queue) -> None:
+    alive = [] if collection.store.nodes is None else collection.store.nodes.alive()
+    if alive:
+        names = ", ".join(node.name for node in alive)
+        raise ConfigError(
+            f"workers of the new tables run: {names}; stop them until all is copied (a worker that was killed is "
+            "counted for a minute), as a finished task would be copied again"
+        )
+
+
+def _copy_all(
+    migration: Migration,
+    source: ScheduleCollection | Queue,
+    target: ScheduleCollection | Queue,
+    sections: tuple[Section, Section],
+    include_delayed: bool,
+) -> None:
+    now = source.store.now()
+
+    def check_lease(due: float) -> None:
+        if due > now and not include_delayed:
+            raise _NotCopiedError(f"it may be leased until {local_time(due)}, or is put off (--include-delayed)")
+
+    def schedule(row: ScheduleRow) -> ScheduleRow:
+        if row.problem is not None:
+            raise _NotCopiedError(row.problem)
+        if row.status == "leased":
+            check_lease(row.next_run_time)
+        dialects = sections[0].cron_dialect, sections[1].cron_dialect
+        check_key(row.key)
+        check_key(row.type, "type")
+        checked_rule(row.rule, dialects[1])
+        if not _same_times(row.rule, int(now), *dialects):
+            note = f"runs at other times by cron_dialect: {dialects[1]}; to keep them configure {dialects[0]}"
+            migration.notes.append((row.key, note))
+        return replace(row, status="waiting", settled=True)
+
+    def task(row: TaskRow) -> NewTask | None:
+        if row.due is None or row.cancel_requested:
+            return None
+        if row.problem is not None:
+            raise _NotCopiedError(row.problem)
+        if row.due <= _OLDEST_DUE:
+            raise _NotCopiedError(f"PerfectQueue never runs it: its time is {local_time(row.due)}, before March 2011")
+        check_lease(row.due)
+        user = row.user or None
+        limit = None if user is None else row.max_running
+        new = NewTask(row.key, row.type, row.data, row.due, user, limit, compression=row.compression)
+        return storable_task(new)
+
+    if isinstance(source, ScheduleCollection) and isinstance(target, ScheduleCollection):
+        migration.copy(source.list(), schedule, target.store.add_many)
+    elif isinstance(source, Queue) and isinstance(target, Queue):
+        migration.copy(source.list(), task, target.store.submit)
+
+
+@lru_cache(4096)
+def _same_times(rule: Rule, start: int, first: cron.CronDialect, second: cron.CronDialect) -> bool:
+    """Return whether both dialects count as many occurrences of the rule in each of the windows from `start`."""
+    if first == second:
+        return True
+    begins = range(start, start + _WINDOW * _WINDOWS, _WINDOW)
+    one, other = (
+        [cron.count(rule.cron, begin, begin + _WINDOW, rule.timezone, dialect) for begin in begins]
+        for dialect in (first, second)
+    )
+    return one == other
