@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection
-from typing import ClassVar, cast
+from collections.abc import Collection, Mapping
+from typing import Any, ClassVar, cast
 
 from psched.application.handler import HandlerFactory, Router, Routes, check_pattern, takes_one_argument
 from psched.application.loader import find, import_module
@@ -38,6 +38,11 @@ class Dispatch(Router):
         """
         is_ours = getattr(cls.route, "__func__", None) is Dispatch.__dict__["route"].__func__
         return tuple(cls.routes) if is_ours else None
+
+    @classmethod
+    def with_options(cls, options: Mapping[str, Any]) -> Router:
+        """Return a subclass with the options that `app:` gives it. Raises ConfigError unless this is overridden."""
+        raise ConfigError("it takes no options in `app:`")
 
     @classmethod
     def check(cls) -> None:

@@ -199,6 +199,10 @@ class Router(ABC):
     def routed_types(self) -> Collection[Pattern] | None:
         """Return the patterns of all routes. Only rows of matching types are acquired; None: rows of any type."""
 
+    def with_options(self, options: Mapping[str, Any]) -> Router:
+        """Return a router with the options that `app:` gives it. Raises ConfigError for those it does not know."""
+        raise ConfigError("it takes no options in `app:`")
+
     def check(self) -> None:  # noqa: B027 – a router may have nothing to check
         """Raise ConfigError when a route has no handler."""
 

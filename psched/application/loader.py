@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any, TypeGuard
 
 from psched.application.handler import Application, Router
-from psched.config.validators import is_file
+from psched.config.validators import NameWithOptions, is_file
 from psched.error_text import did_you_mean
 from psched.errors import ConfigError
 
@@ -25,11 +25,12 @@ _OWN_FOLDER = str(Path(__file__).parent)
 class ApplicationSpec:
     """Which application to load: `names` of Dispatch classes and Apps, or these objects, in the order of routing.
 
-    A name is `module:NAME`, or NAME alone, looked up in the `require` modules, last first. `include`: folders for the
+    A name is `module:NAME`, or NAME alone, looked up in the `require` modules, last first; it may come with options for
+    `Router.with_options`. `include`: folders for the
     import path. `require`: modules (`pkg.mod`) or files (`path/to/file.py`), loaded in order.
     """
 
-    names: tuple[str | object, ...] = ()
+    names: tuple[str | NameWithOptions | object, ...] = ()
     include: tuple[str, ...] = ()
     require: tuple[str, ...] = ()
     sections: tuple[tuple[str, ApplicationSpec], ...] = ()
@@ -73,11 +74,13 @@ def _require(name: str) -> ModuleType:
 
 
 def _router(name: str | object, required: dict[str, ModuleType]) -> Router:
-    router = _lookup(name, required) if isinstance(name, str) else name
-    shown = name if isinstance(name, str) else repr(name)
+    given, options = (name.name, name.options) if isinstance(name, NameWithOptions) else (name, {})
+    router = _lookup(given, required) if isinstance(given, str) else given
+    shown = given if isinstance(given, str) else repr(given)
     if not _is_router(router):
         raise ConfigError(f"{shown} is neither a Dispatch subclass nor an App, but {router!r}")
     try:
+        router = router.with_options(options) if options else router
         router.check()
     except ConfigError as error:
         raise ConfigError(f"{shown}: {error}") from error

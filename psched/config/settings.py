@@ -40,7 +40,7 @@ def _retry_wait(section: Section) -> float | Backoff:
 class Section:
     """One table and how its rows are run: the keys of `schedules:` and `queue:`, or of the top level for both."""
 
-    app: Annotated[tuple[str, ...], Check(checks.names)] = ()
+    app: Annotated[tuple[str | checks.NameWithOptions, ...], Check(checks.names)] = ()
     include: Annotated[tuple[str, ...], Check(checks.folders, located=True)] = ()
     require: Annotated[tuple[str, ...], Check(checks.required, located=True)] = ()
     type: Annotated[str, Check(checks.store)]

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from attrs import field, frozen
+
 from psched import cron
 from psched.backends import check_name
 from psched.backoff import MAX_COUNT, MAX_SECONDS, Backoff
@@ -102,11 +104,32 @@ def text(value: Any) -> str:
     return value
 
 
-def names(value: Any) -> tuple[str, ...]:
-    found = _listed(value, "module:NAME, NAME, or a list of them")
-    if not all(_APPLICATION.fullmatch(name) for name in found):
-        raise ValueError("expected module:NAME, NAME, or a list of them")
-    return found
+@frozen
+class NameWithOptions:
+    """An entry of `app:` such as `module:NAME: {option: value}`. Its options may hold secrets."""
+
+    name: str
+    options: Mapping[str, Any] = field(repr=False, hash=False)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def names(value: Any) -> tuple[str | NameWithOptions, ...]:
+    found: list[Any] = []
+    for item in value if isinstance(value, list | tuple) else [value]:
+        found += (_with_options(*entry) for entry in item.items()) if isinstance(item, Mapping) else [item]
+    for name in found:
+        text = name.name if isinstance(name, NameWithOptions) else name
+        if not isinstance(text, str) or not _APPLICATION.fullmatch(text):
+            raise ValueError("expected module:NAME, NAME, or a list of them")
+    return tuple(found)
+
+
+def _with_options(name: Any, options: Any) -> NameWithOptions:
+    if not isinstance(options, Mapping) or not all(isinstance(option, str) for option in options):
+        raise ValueError(f"expected a mapping of options after {name}:")
+    return NameWithOptions(name, options)
 
 
 def globs(value: Any) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from psched.application import ApplicationSpec
 from psched.config import Settings
@@ -43,7 +44,7 @@ class LoadedConfig:
 def configured_application(settings: Settings) -> ApplicationSpec:
     """Return one application for all sections, or one for each where they differ."""
 
-    def of(key: str) -> tuple[str, ...]:
+    def of(key: str) -> tuple[Any, ...]:
         return tuple(dict.fromkeys(name for section in settings.sections for name in getattr(section, key)))
 
     own = tuple(
