@@ -9,6 +9,7 @@ from typing import Any
 from psched.errors import NotSupportedError, ScheduleError
 from psched.model import Claim, NewTask, Row, ScheduleRow, version_of
 from psched.store import LeaseStore
+from psched.store.ledger import Output
 
 
 class Settlement(ABC):
@@ -61,6 +62,15 @@ class Settlement(ABC):
     def save(self, claim: Claim, data: Mapping[str, Any], until: float) -> None:
         """Write the data of the claimed run. Raises NotSupportedError."""
         raise NotSupportedError(f"{claim.row.key!r} is a schedule, whose runs cannot change its data")
+
+    @property
+    def output_problem(self) -> str | None:
+        """Why the output of runs cannot be kept, with the remedy, or None."""
+        return "the output of queue tasks is not kept; run them without keep_output, or as schedules"
+
+    def keep_output(self, claim: Claim, output: Output) -> None:
+        """Keep what the claimed run wrote. Raises NotSupportedError where `output_problem` says why."""
+        raise NotSupportedError(f"{claim.row.key!r}: {self.output_problem}")
 
     def attempts_allowed(self, row: Row, max_attempts: int | None) -> int | None:
         """Return the number of attempts after which the row has failed, or None for no bound.

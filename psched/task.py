@@ -27,8 +27,12 @@ from psched.errors import (
 from psched.model import Claim, Lease, LeaseTimes, NewTask, ScheduleRow
 from psched.payload import byte_length, check_stored, encode, enqueued_key, object_of
 from psched.settlement import Settlement
+from psched.store.ledger import Output
 
 log = logging.getLogger(__name__)
+
+MAX_OUTPUT = 8192
+"""Characters that are kept of the end of a run's output."""
 
 
 class Task:
@@ -281,6 +285,20 @@ class Task:
             if getattr(self.row, "compression", None) is None:
                 check_stored(byte_length(text))
             self._data = merged
+
+    @property
+    def output_problem(self) -> str | None:
+        """Why the output of this run cannot be kept, with the remedy, or None."""
+        return self._settlement.output_problem
+
+    def keep_output(self, text: str, result: str, failed: bool = False) -> None:
+        """Keep the end of what this run wrote, at most 8,192 characters, for `psched history --output`.
+
+        `result`: how the run ended, in one line; `failed`: whether that is a failure. The outputs of the last 20 runs
+        of a schedule are kept. Raises the driver's errors, and NotSupportedError where `output_problem` says why.
+        """
+        self._refuse_elsewhere()
+        self._settlement.keep_output(self.claim, Output(text[-MAX_OUTPUT:], result[:MAX_OUTPUT], failed))
 
     def heartbeat(self) -> None:
         """Renew the lease, and write the changes of `update_data`. In a daemon no call is needed: it renews all leases.

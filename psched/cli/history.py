@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import chain
 
 import click
 
-from psched.cli.formatting import KEPT, Fields, Table, fields_of, write_rows
+from psched.cli.formatting import (
+    KEPT,
+    Fields,
+    Table,
+    fields_of,
+    json_lines,
+    printable,
+    with_local_times,
+    write,
+    write_rows,
+)
 from psched.cli.options import MOMENT, WIDE, Chosen, When, common_options
 from psched.cli.sections import opened
 from psched.clock import local_time
@@ -14,7 +25,7 @@ from psched.error_text import error_summary
 from psched.errors import NotFoundError
 from psched.model import ScheduleRow
 from psched.schedules.schedule import FAILING, RUNNING
-from psched.store.ledger import LedgerFilter, LedgerRow
+from psched.store.ledger import KeptOutput, LedgerFilter, LedgerRow
 
 _TABLE = Table(
     brief={"key": 3, "scheduled_time": 2, "outcome": KEPT, "attempts": KEPT, "detail": 0},
@@ -30,9 +41,12 @@ _TIMES = ("scheduled_time", "started", "ended")
 )
 @click.option("--since", type=MOMENT, help="First time: unix seconds, a date, or 2d (ago).")
 @click.option("--until", type=MOMENT, help="Last time (default: now).")
+@click.option("--output", is_flag=True, help="Show what the last runs wrote, where it was kept.")
 @WIDE
 @common_options()
-def history(chosen: Chosen, key: str | None, failed: bool, since: When | None, until: When | None, wide: bool) -> None:
+def history(
+    chosen: Chosen, key: str | None, failed: bool, since: When | None, until: When | None, output: bool, wide: bool
+) -> None:
     """Show how occurrences were settled.
 
     With KEY: the occurrences of one schedule in their order; --since and --until limit the times of the occurrences.
@@ -40,6 +54,10 @@ def history(chosen: Chosen, key: str | None, failed: bool, since: When | None, u
 
     With --failed, occurrences that are failing now and not settled yet come last; their outcome is `failing`, or
     `running` during another attempt. rdb_compat does not record them.
+
+    With --output, each attempt whose output was kept, the oldest first, with how it ended and the lines that it wrote.
+    --failed then shows only attempts that failed. With --json: objects with key, scheduled_time, attempt, failed,
+    result (how it ended), text (what it wrote) and ended.
 
     --json prints one array of objects with key, scheduled_time, outcome (finished, enqueued, skipped or failed; failing
     or running if not settled), detail (why it was skipped, or the task's key), last and count (if one entry covers
@@ -56,6 +74,15 @@ def history(chosen: Chosen, key: str | None, failed: bool, since: When | None, u
             ledger = schedules.ledger
             if not ledger.changes(key) and next(ledger.rows(LedgerFilter(key)), None) is None:
                 raise NotFoundError(f"no schedule has or had the key {key!r}")
+        if output:
+            kept = (
+                row
+                for row in schedules.outputs(key)
+                if (row.failed or not failed)
+                and _is_within(row.ended if key is None else row.scheduled_time, first, last)
+            )
+            _write_outputs(kept, as_json=chosen.json)
+            return
         failing = (
             row
             for row in (schedules.failing(key) if failed else ())
@@ -67,6 +94,22 @@ def history(chosen: Chosen, key: str | None, failed: bool, since: When | None, u
 
 def _is_within(time: float, first: float | None, last: float | None) -> bool:
     return (first is None or time >= first) and (last is None or time <= last)
+
+
+def _write_outputs(outputs: Iterator[KeptOutput], as_json: bool) -> None:
+    if as_json:
+        objects = (
+            {"key": row.key, "scheduled_time": row.scheduled_time, "attempt": row.attempt} | fields_of(row)
+            for row in outputs
+        )
+        write(json_lines(with_local_times(row, ("scheduled_time", "ended")) for row in objects))
+        return
+    count = 0
+    for count, row in enumerate(outputs, 1):  # noqa: B007 - read below
+        run = f"{local_time(row.scheduled_time)} attempt {row.attempt}, until {local_time(row.ended)}"
+        write([f"{printable(row.key)} {run}: {printable(row.result)}"])
+        write(f"  | {printable(line)}" for line in row.text.splitlines())
+    write([f"{count} outputs."])
 
 
 def _settled(row: LedgerRow) -> Fields:

@@ -23,7 +23,7 @@ from psched.schedules.schedule import Schedule, ScheduleState, failed_attempts, 
 from psched.schedules.settlement import ScheduleSettlement, rule_problem, with_rule_problem
 from psched.schedules.validation import Terms, check_distinct, check_time, check_times, new_rows
 from psched.store import ScheduleStore, TaskStore
-from psched.store.ledger import Change, Ledger, LedgerFilter, LedgerRow
+from psched.store.ledger import Change, KeptOutput, Ledger, LedgerFilter, LedgerRow
 from psched.task_source import PolledTable
 
 _FAILING = 1000
@@ -134,6 +134,16 @@ class ScheduleCollection(PolledTable):
             check_key(key)
         check_times(since=since, until=until)
         return self.ledger.rows(LedgerFilter(key, failed, since, until))
+
+    def outputs(self, key: str | None = None) -> Iterator[KeptOutput]:
+        """Yield what the last 20 runs of one schedule (or of each) wrote and had kept, the oldest first.
+
+        Raises NotSupportedError where the store keeps no ledger, ValueError for an unusable key.
+        """
+        if key is not None:
+            check_key(key)
+        ledger = self.ledger
+        return chain.from_iterable(map(ledger.outputs, ledger.keys() if key is None else [key]))
 
     def audit(
         self, since: int, until: int, *, late: float | None = None, keys: Collection[str] | None = None

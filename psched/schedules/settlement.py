@@ -17,7 +17,19 @@ from psched.model import NEVER, Claim, NewTask, Policy, Row, ScheduleRow
 from psched.schedules.validation import check_delay
 from psched.settlement import Settlement
 from psched.store import ScheduleStore, TaskStore
-from psched.store.ledger import ENQUEUED, FAILED, FINISHED, PAUSED, RUN_NOW, SKIPPED, Entry, OnCommit, Outcome, Step
+from psched.store.ledger import (
+    ENQUEUED,
+    FAILED,
+    FINISHED,
+    PAUSED,
+    RUN_NOW,
+    SKIPPED,
+    Entry,
+    OnCommit,
+    Outcome,
+    Output,
+    Step,
+)
 
 log = logging.getLogger(__name__)
 
@@ -141,6 +153,15 @@ class ScheduleSettlement(Settlement):
         """Return whether the row is paused. A `run_now` after the pause began overrides the pause."""
         schedule = cast("ScheduleRow", row)
         return schedule.paused and (schedule.extra_waits or not schedule.is_asked_for)
+
+    @property
+    def output_problem(self) -> str | None:
+        return None if self.store.ledger else "rdb_compat keeps output only with `ledger:` in the configuration"
+
+    def keep_output(self, claim: Claim, output: Output) -> None:
+        if self.store.ledger is None:
+            raise NotSupportedError(f"{claim.row.key!r}: {self.output_problem}")
+        self.store.ledger.keep_output(claim, output, self._retention)
 
     def attempts_allowed(self, row: Row, max_attempts: int | None) -> int | None:
         """As the base class, but None for a row that cannot be run, and on `rdb_compat`, which counts no attempts."""

@@ -95,6 +95,29 @@ class LedgerRow(Entry):
 
 
 @dataclass(frozen=True, slots=True)
+class Output:
+    """What one run of a schedule wrote. `result`: how it ended, in one line; `failed`: whether that is a failure."""
+
+    text: str
+    result: str
+    failed: bool
+
+
+KEPT_OUTPUTS = 20
+"""Runs of each schedule whose output is kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptOutput(Output):
+    """The output of one run, an attempt at an occurrence. `ended`: when it was kept, on the database's clock."""
+
+    key: str
+    scheduled_time: int
+    attempt: int
+    ended: float
+
+
+@dataclass(frozen=True, slots=True)
 class LedgerFilter:
     """Which rows of the ledger to read; None matches any.
 
@@ -152,6 +175,15 @@ class Ledger(Protocol):
 
     def keys(self) -> Iterator[str]:
         """Yield the keys with recorded changes, also of deleted schedules, in order."""
+
+    def keep_output(self, claim: Claim, output: Output, retention: float) -> None:
+        """Keep what the claimed run wrote for `retention` seconds or longer. Repeatable; needs no valid lease.
+
+        Delete the outputs of runs before the last KEPT_OUTPUTS of its schedule.
+        """
+
+    def outputs(self, key: str) -> list[KeptOutput]:
+        """Return the kept outputs of a schedule, the oldest first."""
 
     def trim(self, retention: float, count: int, limit: int, key: str | None) -> bool:
         """Delete about `limit` entries older than `retention` seconds, and of `key` those before its last `count`.

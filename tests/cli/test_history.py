@@ -95,3 +95,55 @@ def test_a_store_without_a_ledger_says_so(fresh: Commands) -> None:
     fresh.configure("development:\n  type: rdb_compat\n  url: sqlite:///../compat.db\n")
     fresh.ok("init")
     assert "keeps no ledger" in fresh.fault("history", "key")
+
+
+@pytest.fixture
+def written(psched: Commands) -> Commands:
+    """Two schedules whose runs kept their output: of `backup` one attempt failed, the next one is not settled yet."""
+    for key in ("backup", "other"):
+        psched.ok("add", key, "t", "0 * * * *", "{}", "-s", str(START))
+    with schedules_of(psched) as schedules:
+        for task in schedules.poll_multi(2):
+            task.keep_output(f"of {task.key}\n\x1b[2Jdisk full\n", "ended with exit status 1", failed=True)
+            task.retry(0 if task.key == "backup" else 1000, error="it failed")
+        task = schedules.poll()
+        assert task is not None
+        task.keep_output("", "ended with exit status 0")
+    return psched
+
+
+def test_the_output_of_a_schedule_is_shown_by_attempts_with_how_each_ended(written: Commands) -> None:
+    lines = written.ok("history", "backup", "--output").out.splitlines()
+    first, second = lines[0], lines[3]
+    assert first.startswith("backup 2013-01-01 00:00:00 +0900 attempt 1, until ")
+    assert first.endswith(": ended with exit status 1")
+    assert lines[1:3] == ["  | of backup", "  | \\x1b[2Jdisk full"]
+    assert second.startswith("backup 2013-01-01 00:00:00 +0900 attempt 2, until ")
+    assert lines[4:] == ["2 outputs."]
+
+
+def test_output_is_one_object_for_each_attempt_with_json(written: Commands) -> None:
+    first, second = written.ok("history", "backup", "--output", "--json").json
+    assert (first["key"], first["scheduled_time"], first["attempt"]) == ("backup", START, 1)
+    assert (first["failed"], first["result"]) == (True, "ended with exit status 1")
+    assert first["text"] == "of backup\n\x1b[2Jdisk full\n"
+    assert first["scheduled_time_local"] == "2013-01-01T00:00:00+09:00"
+    assert (second["attempt"], second["failed"], second["text"]) == (2, False, "")
+
+
+def test_output_is_chosen_as_the_history_is(written: Commands) -> None:
+    def chosen(*arguments: str) -> list[tuple[str, int]]:
+        found = written.ok("history", "--output", "--json", *arguments).json
+        return [(row["key"], row["attempt"]) for row in found]
+
+    assert chosen() == [("backup", 1), ("backup", 2), ("other", 1)]
+    assert chosen("--failed") == [("backup", 1), ("other", 1)]
+    assert chosen("--since", "1h") == [("backup", 1), ("backup", 2), ("other", 1)]
+    assert chosen("--until", "1h") == []
+    assert chosen("backup", "--until", str(START)) == [("backup", 1), ("backup", 2)]
+    assert chosen("backup", "--since", str(START + 1)) == []
+    assert written.fault("history", "nosuch", "--output") == "no schedule has or had the key 'nosuch'"
+
+
+def test_without_output_the_history_shows_none(written: Commands) -> None:
+    assert "disk full" not in written.ok("history", "--failed", "--json").out

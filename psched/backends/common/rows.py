@@ -20,7 +20,7 @@ from psched.model import (
 )
 from psched.payload import MAX_DATA_SIZE, decode, is_compressed, pack, type_from_key
 from psched.store.alerts import Overdue, UnreportedFailure
-from psched.store.ledger import ACTIONS, FAILED, OUTCOMES, PAUSED, SKIPPED, Change, Entry, LedgerRow
+from psched.store.ledger import ACTIONS, FAILED, OUTCOMES, PAUSED, SKIPPED, Change, Entry, KeptOutput, LedgerRow
 
 LAST_SECOND = 253_402_300_799
 """The end of the year 9999 in unix seconds."""
@@ -490,8 +490,12 @@ def storable(error: str | None) -> str | None:
     """Return `error` without characters that PostgreSQL refuses, shortened to its summary and its end."""
     if error is None:
         return None
-    text = shortened(error, LAST_ERROR_LENGTH).replace("\0", "\N{REPLACEMENT CHARACTER}")
-    return text.encode(errors="replace").decode()
+    return stored_text(shortened(error, LAST_ERROR_LENGTH))
+
+
+def stored_text(text: str) -> str:
+    """Return `text` without characters that PostgreSQL refuses."""
+    return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()
 
 
 def read_ledger_row(row: Mapping[Any, Any]) -> LedgerRow:
@@ -513,6 +517,19 @@ def read_ledger_row(row: Mapping[Any, Any]) -> LedgerRow:
         ended=fields.seconds("ended", 1000),
         error=fields.optional_text("error"),
         reckoning=fields.text("reckoning"),
+    )
+
+
+def read_output(row: Mapping[Any, Any]) -> KeptOutput:
+    fields = RowReader(row)
+    return KeptOutput(
+        text=fields.text("output"),
+        result=fields.text("result"),
+        failed=fields.number("failed") == 1,
+        key=fields.text("key"),
+        scheduled_time=int(fields.seconds("scheduled_time", 1000)),
+        attempt=fields.number("attempt"),
+        ended=fields.seconds("ended", 1000),
     )
 
 

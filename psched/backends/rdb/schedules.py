@@ -32,7 +32,7 @@ from psched.backends.rdb.schema import schedules_table
 from psched.backends.sql.compiled_statements import BulkUpdate, GivenColumns, cached, cached_on_class, table_named
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import now_ms
-from psched.backends.sql.ledger import LedgerWriter, SqlLedger, changes_table, ledger_table
+from psched.backends.sql.ledger import LEDGER_TABLES, LedgerWriter, SqlLedger
 from psched.backends.sql.paging import read_pages
 from psched.errors import IdempotentNotFoundError, NotFoundError, OutcomeUnknownError, ScheduleError
 from psched.model import Lease, ScheduleRow
@@ -44,11 +44,11 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
     def __init__(self, database: Database, table: str, settings: StoreSettings) -> None:
         """Connects to nothing yet. Raises ConfigError for a name that cannot be a table's."""
         rows = table_named(schedules_table, table)
-        others = table_named(ledger_table, table), table_named(changes_table, table)
-        super().__init__(database, settings, claimed_schedule, read_schedule, rows, *others)
+        ledger, changes, outputs = (table_named(make, table) for make in LEDGER_TABLES)
+        super().__init__(database, settings, claimed_schedule, read_schedule, rows, ledger, changes, outputs)
         self._reckoning = settings.reckoning
-        self._records = cached(LedgerWriter, type(database.dialect), self._table, *others, settings.reckoning)
-        self.ledger = SqlLedger(database, *others)
+        self._records = cached(LedgerWriter, type(database.dialect), rows, ledger, changes, settings.reckoning)
+        self.ledger = SqlLedger(database, ledger, changes, outputs)
         self.alerts = RdbOverdueAlerts(database, self._table)
         insert = cached(schedule_insert, type(database.dialect), self._table, self._records)
         change = self._records.change_parameters(ADD, settings.holder)

@@ -23,7 +23,7 @@ from psched.backends.rdb_compat.rows import (
 from psched.backends.rdb_compat.schema import schedules_table
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import now_ms
-from psched.backends.sql.ledger import SqlLedger, changes_table, ledger_table
+from psched.backends.sql.ledger import LEDGER_TABLES, SqlLedger
 from psched.backends.sql.paging import read_pages
 from psched.backends.sql.schema import HashedSchema
 from psched.errors import NotSupportedError, ScheduleError
@@ -44,10 +44,10 @@ class CompatScheduleStore(CompatLeaseStore, ScheduleStore):
         self._records: CompatLedgerWriter | None = None
         self._others: HashedSchema | None = None
         if settings.ledger is not None:
-            others = ledger_table(MetaData(), settings.ledger), changes_table(MetaData(), settings.ledger)
-            self.ledger = SqlLedger(database, *others)
-            self._records = CompatLedgerWriter(*others, settings.holder, settings.reckoning)
-            self._others = HashedSchema(database, *others)
+            ledger, changes, outputs = (make(MetaData(), settings.ledger) for make in LEDGER_TABLES)
+            self.ledger = SqlLedger(database, ledger, changes, outputs)
+            self._records = CompatLedgerWriter(ledger, changes, settings.holder, settings.reckoning)
+            self._others = HashedSchema(database, ledger, changes, outputs)
         self.max_data_size = settings.max_data_size
         self._problem_of_rule = settings.problem
         rows = schedules_table(MetaData(), table)

@@ -10,8 +10,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from psched.backends.common.rows import milliseconds, read_change, read_ledger_row
-from psched.store.ledger import Change, LedgerFilter, LedgerRow
+from psched.backends.common.rows import milliseconds, read_change, read_ledger_row, read_output
+from psched.model import Claim
+from psched.store.ledger import KEPT_OUTPUTS, Change, KeptOutput, LedgerFilter, LedgerRow, Output
 
 _PAGE = 500
 """Entries read at once."""
@@ -49,6 +50,22 @@ class RedisLedger:
         while page := self._run("changed_keys", after, _PAGE):
             yield from (key.decode(errors="replace") for key in page)
             after = page[-1]
+
+    def keep_output(self, claim: Claim, output: Output, retention: float) -> None:
+        row, fence = claim.row, claim.lease.fence
+        known = {
+            "fence": fence,
+            "scheduled_time": milliseconds(row.scheduled_time),
+            "attempt": max(row.attempts, 1),
+            "failed": int(output.failed),
+            "result": output.result,
+            "output": output.text,
+        }
+        members = json.dumps(known, separators=(",", ":"))[1:-1]
+        self._run("keep_output", row.key, fence, members, KEPT_OUTPUTS, max(milliseconds(retention), 1))
+
+    def outputs(self, key: str) -> list[KeptOutput]:
+        return [read_output(_entry(key, output)) for output in self._run("outputs", key)]
 
     def trim(self, retention: float, count: int, limit: int, key: str | None) -> bool:
         given = [round(retention * 1000), "" if key is None else key, count, limit, self._after]

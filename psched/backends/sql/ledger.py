@@ -33,8 +33,9 @@ from psched.backends.sql.compiled_statements import (
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import MYSQL_OPTIONS, Dialect, ExactText, LongText, larger_of, now_ms
 from psched.backends.sql.paging import OrderedPages
-from psched.model import Lease, ScheduleRow
-from psched.store.ledger import DELETE, Change, Entry, LedgerFilter, LedgerRow
+from psched.backends.sql.run_output import SqlRunOutput, output_table
+from psched.model import Claim, Lease, ScheduleRow
+from psched.store.ledger import DELETE, Change, Entry, KeptOutput, LedgerFilter, LedgerRow, Output
 
 _OLDEST = now_ms() - sa.bindparam("age", type_=sa.BigInteger)
 _ALL = 2**62
@@ -114,11 +115,16 @@ def changes_table(metadata: sa.MetaData, schedules: str) -> sa.Table:
     )
 
 
-class SqlLedger:
-    """Implements `Ledger` on two tables: one of entries, one of changes of definitions."""
+LEDGER_TABLES = (ledger_table, changes_table, output_table)
+"""Make the tables of a `SqlLedger`, in this order."""
 
-    def __init__(self, database: Database, ledger: sa.Table, changes: sa.Table) -> None:
+
+class SqlLedger:
+    """Implements `Ledger` on LEDGER_TABLES."""
+
+    def __init__(self, database: Database, ledger: sa.Table, changes: sa.Table, outputs: sa.Table) -> None:
         self._database = database
+        self._outputs = SqlRunOutput(database, outputs)
         self._write_statements(ledger, changes)
         self._trim_after = chr(random.randrange(0x20, 0x7F))  # processes begin with different keys
 
@@ -192,11 +198,18 @@ class SqlLedger:
         for page in pages.pages(self._database.rows):
             yield from page
 
+    def keep_output(self, claim: Claim, output: Output, retention: float) -> None:
+        self._outputs.keep(claim, output, retention)
+
+    def outputs(self, key: str) -> list[KeptOutput]:
+        return self._outputs.of_key(key)
+
     def trim(self, retention: float, count: int, limit: int, key: str | None) -> bool:
         age = round(retention * 1000)
 
         def work(connection: sa.Connection, uncertain: bool) -> bool:
             deleted = [self._trim_old(connection, age, limit, trouble) for trouble in (0, 1)]
+            deleted.append(self._outputs.purge(connection, limit))
             if key is not None:
                 deleted.append(self._trim_key(connection, key, count, limit))
             self._trim_changes(connection, age)

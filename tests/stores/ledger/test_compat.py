@@ -16,7 +16,7 @@ from psched.errors import ConfigError, NotSupportedError
 from psched.model import LeaseTimes, Rule, ScheduleRow
 from psched.schedules.collection import Defaults, ScheduleCollection, open_schedules
 from psched.store import ScheduleStore, StoreSettings
-from psched.store.ledger import LedgerFilter
+from psched.store.ledger import LedgerFilter, Output
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, soon
 from tests.stores.databases import KINDS, SharedDatabases
 
@@ -149,6 +149,33 @@ def test_it_has_neither_policies_nor_pauses(tmp_path: Path) -> None:
 def test_a_ledger_of_another_version_is_refused(bare: Bench, store: ScheduleStore) -> None:
     bare.execute("UPDATE psched_meta SET schema_hash = 'another' WHERE table_name = :name", name=f"{bare.table}_ledger")
     for refused in (store.check_tables, store.create_tables):
-        with pytest.raises(ConfigError, match=f"{bare.table}_ledger and {bare.table}_changes .*another version"):
+        with pytest.raises(ConfigError, match=f"{bare.table}_changes and {bare.table}_output .*another version"):
             refused()
     assert [finding.subject for finding in store.diagnose() if not finding.ok] == ["ledger"]
+
+
+def test_output_is_kept_in_a_table_of_the_ledger(bare: Bench, store: ScheduleStore) -> None:
+    ledger = store.ledger
+    assert ledger is not None
+    bare.add(store, "key")
+    claim = bare.take(store, "key")
+    ledger.keep_output(claim, Output("written", "ended with exit status 0", False), HOUR)
+    [output] = ledger.outputs("key")
+    assert (output.scheduled_time, output.attempt, output.text) == (LONG_AGO, 1, "written")
+    renewed = claim.lease._replace(fence=claim.lease.fence + 1)
+    ledger.keep_output(claim._replace(lease=renewed), Output("later", "ended with exit status 0", False), HOUR)
+    assert [output.text for output in ledger.outputs("key")] == ["written", "later"]
+
+
+@on_sqlite
+def test_output_is_refused_by_name_without_a_ledger(bare: Bench) -> None:
+    bare.make()
+    schedules = ScheduleCollection(bare.open(), LeaseTimes(300, 300, 15), Defaults("UTC"))
+    schedules.add("key", "t", cron="0 * * * *", next_time=LONG_AGO)
+    task = schedules.poll()
+    assert task is not None
+    assert task.output_problem == "rdb_compat keeps output only with `ledger:` in the configuration"
+    with pytest.raises(NotSupportedError, match="'key': rdb_compat keeps output only with `ledger:`"):
+        task.keep_output("written", "ended")
+    with pytest.raises(NotSupportedError, match="rdb_compat with `ledger:`"):
+        schedules.outputs("key")

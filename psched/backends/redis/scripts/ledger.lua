@@ -1,7 +1,7 @@
 -- The ledger of schedules, on top of schedules.lua.
 -- `entries:<key>` has an entry for each settled occurrence, ordered by occurrence. `settled:0` and `settled:1`
 -- (trouble) have the entries of all schedules in the order of their settlement. `changes:<key>` has each definition by
--- its version, `recorded` the keys with changes.
+-- its version, `recorded` the keys with changes. `output:<key>` has what the last runs wrote, by their fences.
 
 -- Formats a number of a row for JSON; null when it is no valid number.
 local function json_number(text)
@@ -134,6 +134,19 @@ return rows
 --- script schedules/changes: common, schedules, ledger
 -- Returns the changes of a schedule's definition, the oldest first. ARGV: key.
 return call('ZRANGE', T .. 'changes:' .. ARGV[1], 0, -1)
+
+--- script schedules/keep_output: common, schedules, ledger
+-- Keeps what a run wrote. ARGV: key, fence, members of a JSON object, runs of which the output is kept, and milliseconds
+-- after which the outputs of the schedule are deleted.
+local outputs, fence = T .. 'output:' .. ARGV[1], ARGV[2]
+call('ZREMRANGEBYSCORE', outputs, fence, fence)
+call('ZADD', outputs, fence, '{"ended":' .. integer(now) .. ',' .. ARGV[3] .. '}')
+call('ZREMRANGEBYRANK', outputs, 0, -tonumber(ARGV[4]) - 1)
+call('PEXPIRE', outputs, ARGV[5])
+
+--- script schedules/outputs: common, schedules, ledger
+-- Returns the kept outputs of a schedule, the oldest first. ARGV: key.
+return call('ZRANGE', T .. 'output:' .. ARGV[1], 0, -1)
 
 --- script schedules/changed_keys: common, schedules, ledger
 -- Returns a page of keys with changes. ARGV: the last key of the page before ('' at first), the most keys.

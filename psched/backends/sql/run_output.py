@@ -1,0 +1,93 @@
+"""The outputs of runs on SQL databases: a table beside the ledger's, with the last runs of each schedule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+
+from psched.backends.common.rows import milliseconds, read_output, stored_text
+from psched.backends.common.table_names import checked_name
+from psched.backends.sql.compiled_statements import cached_on_class
+from psched.backends.sql.database import Database
+from psched.backends.sql.dialect import MYSQL_OPTIONS, ExactText, LongText, now_ms
+from psched.model import Claim
+from psched.store.ledger import KEPT_OUTPUTS, KeptOutput, Output
+
+_ALL = 2**62
+"""Later than any time."""
+_RUNS = 2**62
+"""The fences of rdb_compat are larger than a column; the rest of each names the run among those of its schedule."""
+
+
+def output_table(metadata: sa.MetaData, schedules: str) -> sa.Table:
+    """Return the table of outputs. `run` is a number of the run; at `purge_at` its output is deleted."""
+    table = sa.Table(
+        f"{checked_name(schedules)}_output",
+        metadata,
+        sa.Column("key", ExactText(255), primary_key=True),
+        sa.Column("run", sa.BigInteger, primary_key=True),
+        sa.Column("scheduled_time", sa.BigInteger, nullable=False),
+        sa.Column("attempt", sa.Integer, nullable=False),
+        sa.Column("failed", sa.Integer, nullable=False),
+        sa.Column("result", LongText, nullable=False),
+        sa.Column("output", LongText, nullable=False),
+        sa.Column("ended", sa.BigInteger, nullable=False),
+        sa.Column("purge_at", sa.BigInteger, nullable=False),
+        **MYSQL_OPTIONS,
+    )
+    sa.Index(f"{table.name}_purge", table.c.purge_at)
+    return table
+
+
+class SqlRunOutput:
+    def __init__(self, database: Database, table: sa.Table) -> None:
+        self._database = database
+        self._write_statements(table)
+
+    def keep(self, claim: Claim, output: Output, retention: float) -> None:
+        row, run = claim.row, claim.lease.fence % _RUNS
+        values: dict[str, Any] = {
+            "key": row.key,
+            "run": run,
+            "scheduled_time": milliseconds(row.scheduled_time),
+            "attempt": max(row.attempts, 1),
+            "failed": int(output.failed),
+            "result": stored_text(output.result),
+            "output": stored_text(output.text),
+            "retention": milliseconds(retention),
+        }
+        this = {"of_key": row.key, "of_run": run}
+
+        def work(connection: sa.Connection, uncertain: bool) -> None:
+            with self._database.transaction(connection):
+                connection.execute(self._delete, this)
+                connection.execute(self._insert, values)
+                surplus = connection.execute(self._surplus, {"of_key": row.key}).scalar()
+                if surplus is not None:
+                    connection.execute(self._delete_first, {"of_key": row.key, "end": surplus})
+
+        self._database.run(work)
+
+    def of_key(self, key: str) -> list[KeptOutput]:
+        return [read_output(row) for row in self._database.rows(self._of_key, {"of_key": key})]
+
+    def purge(self, connection: sa.Connection, limit: int) -> int:
+        """Delete about `limit` outputs that are to be kept no longer, and return their number."""
+        end = connection.execute(self._nth_old, {"skipped": limit - 1}).scalar()
+        done: int = connection.execute(self._purge, {"end": _ALL if end is None else end}).rowcount
+        return done
+
+    @cached_on_class
+    def _write_statements(self, table: sa.Table) -> None:
+        c = table.c
+        purge_at = now_ms() + sa.bindparam("retention", type_=sa.BigInteger)
+        self._insert = sa.insert(table).values(ended=now_ms(), purge_at=purge_at)
+        of_key, end = c.key == sa.bindparam("of_key"), sa.bindparam("end", type_=sa.BigInteger)
+        self._of_key = sa.select(*c).where(of_key).order_by(c.ended, c.run)
+        self._surplus = sa.select(c.ended).where(of_key).order_by(c.ended.desc()).limit(1).offset(KEPT_OUTPUTS)
+        self._delete = sa.delete(table).where(of_key, c.run == sa.bindparam("of_run", type_=sa.BigInteger))
+        self._delete_first = sa.delete(table).where(of_key, c.ended <= end)
+        old = c.purge_at <= now_ms()
+        self._nth_old = sa.select(c.purge_at).where(old).order_by(c.purge_at).limit(1).offset(sa.bindparam("skipped"))
+        self._purge = sa.delete(table).where(old, c.purge_at <= end)
