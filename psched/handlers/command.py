@@ -1,20 +1,7 @@
-"""Runs programs, so that a crontab can be replaced without Python: `-r psched.handlers.command Command`. In children.
+"""Runs programs, so that a crontab can be replaced without Python. In children. docs/commands.md describes it.
 
-**Every user who may write the table can run any program as the user of this daemon**, with its environment and with the
-passwords that the configuration takes from there. Therefore this application is loaded only if it is named.
-
-It handles tasks of the type `command`, and of each type that begins with `command.`. Their data is
-
-    {"argv": ["/usr/bin/backup", "--all"]}                    no shell: one string per argument
-    {"shell": true, "command": "backup --all | gzip >out"}     /bin/sh -c
-
-and, if wanted, `cwd` (an absolute folder), `env` (added to the daemon's own), `timeout` (seconds) and `ok_exit_codes`
-(default `[0]`). The program reads from /dev/null, has a process group of its own, and in its environment `PSCHED_KEY`,
-`PSCHED_TYPE`, `PSCHED_SCHEDULED_TIME` (unix seconds), `PSCHED_ATTEMPT` and, where the store has fences, `PSCHED_FENCE`.
-
-Exit status, duration and the last lines of the output are logged. After an exit status that is not one of
-`ok_exit_codes`, or with data that cannot be used, the task is retried after `retry_wait`. When the program ends, the
-processes left in its group get SIGTERM, then SIGKILL. A process that has moved to another session gets neither.
+**Every user who may write the table can run any program as the user of this daemon.** Therefore this application is
+loaded only if it is named: `app: psched.handlers.command:Command`.
 """
 
 from __future__ import annotations
@@ -22,16 +9,19 @@ from __future__ import annotations
 import logging
 import os
 import re
+import resource
 import signal
 import threading
-from typing import Annotated, Any, ClassVar
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, cast
 
-from attrs import Factory, frozen
+from attrs import Factory, asdict, evolve, frozen
 
 from psched.application import Base, Dispatch
-from psched.application.handler import Routes
+from psched.application.handler import Router, Routes
 from psched.config.structuring import Check
-from psched.error_text import exception_line
+from psched.error_text import did_you_mean, exception_line, one_line
+from psched.errors import ConfigError
 from psched.handlers.options import flag, list_of, mapping_of, number, read, seconds, text
 from psched.handlers.process_group import Ending, Program
 from psched.task import Task
@@ -43,6 +33,14 @@ _GRACE = 1.0
 _TIMEOUT_GRACE = 5.0
 """The same after the program's own timeout."""
 _MAX_ERROR_LENGTH = 300
+_INHERITED = ("PATH", "HOME", "LANG", "TZ")
+"""Environment variables that a program gets from the daemon. The others may hold passwords."""
+_MAX_RLIMIT = 2**62
+_RLIMITS = {
+    name.removeprefix("RLIMIT_").lower(): number
+    for name, number in vars(resource).items()
+    if name.startswith("RLIMIT_")
+}
 
 
 class CommandError(Exception):
@@ -79,14 +77,37 @@ def _exit_code(value: Any) -> int:
     return int(value)
 
 
+def _rlimit(value: Any) -> str:
+    if value not in _RLIMITS:
+        raise ValueError(f"unknown limit {value!r}{did_you_mean(value, _RLIMITS)} (known: {', '.join(_RLIMITS)})")
+    return str(value)
+
+
+def _limit(value: Any) -> int:
+    if not 0 <= number(value) <= _MAX_RLIMIT:
+        raise ValueError(f"expected a whole number from 0 to {_MAX_RLIMIT}")
+    return int(value)
+
+
 @frozen(kw_only=True)
-class CommandOptions:
+class CommandDefaults:
+    """The options that `app:` gives all programs. The data of a task may have them too, and comes first."""
+
+    env: Annotated[dict[str, str], Check(mapping_of(_variable, _argument))] = Factory(dict)
+    inherit_env: Annotated[bool, Check(flag)] = False
+    timeout: Annotated[float | None, Check(seconds)] = None
+    rlimits: Annotated[dict[str, int], Check(mapping_of(_rlimit, _limit))] = Factory(dict)
+    keep_output: Annotated[bool, Check(flag)] = False
+
+
+@frozen(kw_only=True)
+class CommandOptions(CommandDefaults):
+    """The data of a task."""
+
     argv: Annotated[list[str] | None, Check(list_of(_argument))] = None
     shell: Annotated[bool, Check(flag)] = False
     command: Annotated[str | None, Check(_command)] = None
     cwd: Annotated[str | None, Check(_folder)] = None
-    env: Annotated[dict[str, str], Check(mapping_of(_variable, _argument))] = Factory(dict)
-    timeout: Annotated[float | None, Check(seconds)] = None
     ok_exit_codes: Annotated[list[int], Check(list_of(_exit_code))] = Factory(lambda: [0])
 
     def check(self) -> None:
@@ -104,6 +125,8 @@ class CommandOptions:
 
 
 class CommandHandler(Base):
+    defaults: ClassVar[CommandDefaults] = CommandDefaults()
+
     def __init__(self, task: Task) -> None:
         super().__init__(task)
         self._stop = threading.Event()
@@ -111,12 +134,14 @@ class CommandHandler(Base):
     def perform(self) -> None:
         """A run that is to stop is neither finished nor retried: the worker releases it."""
         try:
-            options = command_options(self.task.data)
+            options = command_options(self.task.data, self.defaults)
+            if options.keep_output and self.task.output_problem is not None:
+                raise CommandError(f"keep_output: {self.task.output_problem}")
             if self._stop.is_set():
                 return
             program = self._start(options)
         except CommandError as error:
-            self._fail(str(error), "")
+            self._fail(str(error))
             return
         with program:
             ending = program.wait(options.timeout, _TIMEOUT_GRACE, _GRACE)
@@ -127,9 +152,13 @@ class CommandHandler(Base):
         self._stop.set()
 
     def _start(self, options: CommandOptions) -> Program:
-        environment = os.environ | options.env | environment_of(self.task)
+        inherited = (
+            dict(os.environ) if options.inherit_env else {k: os.environ[k] for k in _INHERITED if k in os.environ}
+        )
+        environment = inherited | options.env | environment_of(self.task)
+        limits = {_RLIMITS[name]: limit for name, limit in options.rlimits.items()}
         try:
-            return Program(options.program, options.cwd, environment, self._stop)
+            return Program(options.program, options.cwd, environment, self._stop, limits)
         except OSError as error:
             thing = options.program[0] if error.filename is None else error.filename
             raise CommandError(f"cannot run {thing!r}: {error.strerror}") from error
@@ -138,35 +167,62 @@ class CommandHandler(Base):
 
     def _conclude(self, options: CommandOptions, ending: Ending) -> None:
         status = describe(ending, options.timeout)
+        if ending.cut_short == "stop":
+            status = f"was asked to stop: {status}"
+        is_success = ending.cut_short is None and ending.status in options.ok_exit_codes
         if ending.left_behind:
             log.warning("key=%s left processes behind in its group; they were ended", self.task.key)
+        if options.keep_output:
+            self._keep(ending.output, status, failed=not is_success)
         if ending.cut_short == "stop":
-            log.info("key=%s was asked to stop: %s%s", self.task.key, status, quoted(ending.tail))
-        elif ending.cut_short is None and ending.status in options.ok_exit_codes:
+            log.info("key=%s %s%s", self.task.key, status, quoted(ending.tail))
+        elif is_success:
             log.info("key=%s %s%s", self.task.key, status, quoted(ending.tail))
             self.task.finish()
         else:
-            self._fail(status, ending.tail)
+            self._fail(status, ending.tail, options.keep_output)
 
-    def _fail(self, problem: str, tail: str) -> None:
+    def _keep(self, output: str, status: str, failed: bool) -> None:
+        try:
+            self.task.keep_output(output, status, failed)
+        except Exception as error:  # noqa: BLE001 – the program has run, so the run is settled all the same
+            log.warning("key=%s the output of this run was not kept: %s", self.task.key, one_line(error))
+
+    def _fail(self, problem: str, tail: str = "", is_kept: bool = False) -> None:
+        """`is_kept`: the output may be stored, so its last line may be part of the error, too."""
         log.error("key=%s type=%s %s; retrying later%s", self.task.key, self.task.type, problem, quoted(tail))
-        last = exception_line(tail) or tail.rpartition("\n")[2]
+        last = (exception_line(tail) or tail.rpartition("\n")[2]) if is_kept else ""
         error = f"{problem}: {last}" if last else problem
         self.task.retry(error=error[:_MAX_ERROR_LENGTH])
 
 
 class Command(Dispatch):
+    """The application. It handles tasks of the type `command`, and of each type that begins with `command.`."""
+
     routes: ClassVar[Routes] = {re.compile(r"^command(\.|\Z)"): CommandHandler}
 
+    @classmethod
+    def with_options(cls, options: Mapping[str, Any]) -> Router:
+        """Return a subclass whose programs have these `CommandDefaults`. Raises ConfigError."""
+        try:
+            defaults = read(CommandDefaults, options)
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+        handler = type(CommandHandler.__name__, (CommandHandler,), {"defaults": defaults})
+        return cast("Router", type(cls.__name__, (cls,), {"routes": dict.fromkeys(cls.routes, handler)}))
 
-def command_options(data: dict[str, Any]) -> CommandOptions:
-    """Raises CommandError: one line with every fault in the data."""
+
+def command_options(data: dict[str, Any], defaults: CommandDefaults = CommandDefaults()) -> CommandOptions:
+    """Return the options of a task: those in its data, then the defaults.
+
+    Raises CommandError: one line with every fault in the data.
+    """
     try:
-        options = read(CommandOptions, data)
+        options = read(CommandOptions, asdict(defaults, recurse=False) | data)
         options.check()
     except ValueError as error:
         raise CommandError(f"the data of this task cannot be run: {error}") from None
-    return options
+    return evolve(options, env=defaults.env | options.env, rlimits=defaults.rlimits | options.rlimits)
 
 
 def environment_of(task: Task) -> dict[str, str]:

@@ -7,17 +7,34 @@ import os
 import select
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Self
 
 import psutil
 
 _GUARD = "trap '' TERM; read -r end || kill -s KILL 0"
 """Waits until the worker has closed its end of the pipe, then kills its own group."""
+
+
+_LIMITED = """
+import os, resource, sys
+limits, *argv = sys.argv[1:]
+try:
+    for each in limits.split(","):
+        which, limit = map(int, each.split("="))
+        hard = limit + 1 if which == resource.RLIMIT_CPU else limit  # SIGXCPU, a second later SIGKILL
+        resource.setrlimit(which, (limit, hard))
+    os.execvp(argv[0], argv)
+except (OSError, ValueError) as error:
+    print(f"psched: cannot run {argv[0]!r} with its rlimits: {error}", file=sys.stderr)
+    sys.exit(127)
+"""
 
 
 class ProcessGroup:
@@ -64,7 +81,7 @@ class ProcessGroup:
             return False
 
 
-_TAIL_BYTES = 8192
+_OUTPUT_BYTES = 8192
 _TAIL_LINES = 40
 _CHUNK = 65536
 _TICK = 0.1
@@ -82,14 +99,19 @@ class Ending:
     """How a program ended.
 
     `status`: its exit status, negative for a signal. `cut_short`: `stop` or `timeout` when it was ended by us.
-    `left_behind`: it left processes in its group, which were ended too. `tail`: the last lines it wrote.
+    `left_behind`: it left processes in its group, which were ended too. `output`: the last 8 kB that it wrote.
     """
 
     status: int
     seconds: float
     cut_short: str | None
     left_behind: bool
-    tail: str
+    output: str
+
+    @property
+    def tail(self) -> str:
+        """The last lines of the output, for the log."""
+        return "\n".join(self.output.splitlines()[-_TAIL_LINES:])
 
 
 class Program:
@@ -99,14 +121,27 @@ class Program:
     is also killed when this process ends. A process that has moved to another group is neither signalled nor killed.
     """
 
-    def __init__(self, argv: Sequence[str], cwd: str | None, env: Mapping[str, str], stop: threading.Event) -> None:
-        """Start the program. Raises OSError or ValueError when it cannot be started."""
+    def __init__(
+        self,
+        argv: Sequence[str],
+        cwd: str | None,
+        env: Mapping[str, str],
+        stop: threading.Event,
+        rlimits: Mapping[int, int] = MappingProxyType({}),
+    ) -> None:
+        """Start the program. Raises OSError or ValueError when it cannot be started.
+
+        `rlimits`: limits by resource, see getrlimit(2). With limits, an interpreter sets them and becomes the program,
+        or ends with status 127 and a line of output: a function between fork and exec is not safe beside threads.
+        """
+        limits = ",".join(f"{resource}={limit}" for resource, limit in rlimits.items())
+        launcher = [sys.executable, "-I", "-S", "-c", _LIMITED, limits] if limits else []
         self._stop = stop
         self._started = time.monotonic()
         self._group = ProcessGroup()
         try:
             self._process = subprocess.Popen(
-                argv,
+                [*launcher, *argv],
                 cwd=cwd,
                 env=env,
                 bufsize=0,
@@ -156,7 +191,7 @@ class Program:
         for _ in range(_DRAIN_CHUNKS):
             if not self._read(0):
                 break
-        return Ending(self._process.returncode, seconds, self._cut_short, self._left_behind, self._tail())
+        return Ending(self._process.returncode, seconds, self._cut_short, self._left_behind, self._text())
 
     def _end_if_due(self, timeout: float | None, timeout_grace: float, grace: float) -> None:
         now = time.monotonic()
@@ -202,12 +237,12 @@ class Program:
         chunk = self._pipe.read(_CHUNK)
         if chunk:
             self._output += chunk
-            del self._output[:-_TAIL_BYTES]
+            del self._output[:-_OUTPUT_BYTES]
         elif chunk is not None:
             self._poll.unregister(self._pipe)
             self._open = False
         return bool(chunk)
 
-    def _tail(self) -> str:
-        lines = self._output.decode(errors="replace").splitlines()[-_TAIL_LINES:]
+    def _text(self) -> str:
+        lines = self._output.decode(errors="replace").splitlines()
         return "\n".join("".join(c if c.isprintable() or c == "\t" else "\ufffd" for c in line) for line in lines)

@@ -9,6 +9,7 @@ from psched.errors import PreemptedError, ScheduleError
 from psched.model import Claim, Lease, LeaseTimes, NewTask, Row, Rule, ScheduleRow
 from psched.settlement import Settlement
 from psched.store import LeaseStore
+from psched.store.ledger import Output
 from psched.task import Task
 
 _RETRY_WAIT = 300.0
@@ -29,6 +30,7 @@ class Ledger(Settlement):
     """Where the tasks it hands out are settled. `entries` holds a tuple for each settling, in order."""
 
     keeps_data = True
+    output_problem: str | None = None
 
     def __init__(self) -> None:
         super().__init__(cast("LeaseStore", Store()), None)
@@ -93,6 +95,10 @@ class Ledger(Settlement):
     def save(self, claim: Claim, data: Mapping[str, Any], until: float) -> None:
         """Enter ("saved", data)."""
         self._enter("saved", data)
+
+    def keep_output(self, claim: Claim, output: Output) -> None:
+        """Enter ("kept", output)."""
+        self._enter("kept", output)
 
     def attempts_allowed(self, row: Row, max_attempts: int | None) -> int | None:
         """As many as the type says."""

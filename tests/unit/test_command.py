@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -13,8 +14,11 @@ import psutil
 import pytest
 
 from psched.application import ApplicationSpec, load
-from psched.handlers.command import Command, CommandHandler, command_options
-from tests.unit.commands import run, shell
+from psched.config import from_mapping
+from psched.errors import ConfigError
+from psched.handlers.command import Command, CommandDefaults, CommandHandler, command_options
+from psched.supervisor.loaded_config import configured_application
+from tests.unit.commands import in_shell, run, shell
 from tests.unit.fake_task import Ledger
 
 _PATIENCE = 10.0
@@ -61,14 +65,154 @@ def test_without_fences_none_is_told(ledger: Ledger, monkeypatch: pytest.MonkeyP
     assert ledger.entries == [("finished",)]
 
 
-def test_folder_and_environment_are_the_given_ones(
-    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+_SHOWN = "import os; print(sorted(os.environ.items()))"
+_FACTS = [
+    ("PSCHED_ATTEMPT", "2"),
+    ("PSCHED_FENCE", "7"),
+    ("PSCHED_KEY", "key1"),
+    ("PSCHED_SCHEDULED_TIME", "60"),
+    ("PSCHED_TYPE", "command"),
+]
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The daemon's own: what each program needs, a password, and settings of psched's."""
+    own = {"PATH": os.environ["PATH"], "HOME": "/root", "LANG": "C.UTF-8", "TZ": "Asia/Tokyo"}
+    for name in list(os.environ):
+        monkeypatch.delenv(name)
+    for name, value in {**own, "DATABASE_PASSWORD": "secret", "PSCHED_ENV": "production"}.items():
+        monkeypatch.setenv(name, value)
+    return own
+
+
+@pytest.mark.parametrize("rlimits", [{}, {"nofile": 100}])
+def test_it_gets_a_few_variables_of_the_daemon_and_its_own(
+    ledger: Ledger, environment: dict[str, str], rlimits: dict[str, int], caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setenv("INHERITED", "yes")
-    monkeypatch.setenv("REPLACED", "no")
-    env = {"REPLACED": "yes", "ADDED": "x=y", "PSCHED_KEY": "forged"}
-    shell(ledger, "pwd; echo $INHERITED $REPLACED $ADDED $PSCHED_KEY", cwd=str(tmp_path), env=env)
-    assert caplog.messages[-1].splitlines()[1:] == [f"  | {tmp_path}", "  | yes yes x=y key1"]
+    env = {"TZ": "UTC", "ADDED": "x=y", "PSCHED_KEY": "forged", "LC_CTYPE": "C.UTF-8"}
+    run(ledger, argv=[sys.executable, "-c", _SHOWN], env=env, rlimits=rlimits)
+    expected = {**environment, **env, **dict(_FACTS)}
+    assert caplog.messages[-1].splitlines()[1:] == [f"  | {sorted(expected.items())}"]
+
+
+def test_a_variable_that_the_daemon_lacks_is_not_made_up(
+    ledger: Ledger, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TZ")
+    shell(ledger, 'test "${TZ-unset}" = unset')
+    assert ledger.entries == [("finished",)]
+
+
+def test_it_inherits_all_variables_if_it_is_to(ledger: Ledger, environment: dict[str, str]) -> None:
+    shell(ledger, 'test "$DATABASE_PASSWORD $PSCHED_ENV $PSCHED_KEY" = "secret production key1"', inherit_env=True)
+    assert ledger.entries == [("finished",)]
+
+
+def test_it_runs_in_the_given_folder(ledger: Ledger, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    shell(ledger, "pwd", cwd=str(tmp_path))
+    assert caplog.messages[-1].splitlines()[1:] == [f"  | {tmp_path}"]
+
+
+# --- its limits
+
+
+def test_its_limits_are_set_before_it_begins(ledger: Ledger, caplog: pytest.LogCaptureFixture) -> None:
+    shell(ledger, "ulimit -Sn; ulimit -Hn; ulimit -c", rlimits={"nofile": 123, "core": 0})
+    assert caplog.messages[-1].splitlines()[1:] == ["  | 123", "  | 123", "  | 0"]
+
+
+def test_a_limited_program_keeps_its_arguments_folder_group_and_status(
+    ledger: Ledger, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    check = f"import os, sys; assert os.getpgid(0) != {os.getpgid(0)}; print(sys.argv[1:], os.getcwd()); sys.exit(7)"
+    argv = [sys.executable, "-c", check, "a b", "", "-c", "ü"]
+    run(ledger, argv=argv, rlimits={"nofile": 50}, cwd=str(tmp_path), ok_exit_codes=[7])
+    assert ledger.entries == [("finished",)]
+    assert caplog.messages[-1].splitlines()[1:] == [f"  | ['a b', '', '-c', 'ü'] {tmp_path}"]
+
+
+def test_a_program_that_uses_up_its_processor_time_is_told_so(ledger: Ledger) -> None:
+    shell(ledger, "while :; do :; done", rlimits={"cpu": 1})
+    [(verb, _, error)] = ledger.entries
+    assert verb == "retried"
+    assert error.startswith("was ended by SIGXCPU after ")
+
+
+@pytest.mark.parametrize(
+    ("argv", "rlimits", "reason"),
+    [
+        (["/nowhere/at/all"], {"core": 0}, "cannot run '/nowhere/at/all' with its rlimits: [Errno 2]"),
+        (["true"], {"nofile": 2**40}, "cannot run 'true' with its rlimits: "),
+    ],
+)
+def test_a_limited_program_that_cannot_be_started_is_an_error(
+    argv: list[str], rlimits: dict[str, int], reason: str, ledger: Ledger, caplog: pytest.LogCaptureFixture
+) -> None:
+    run(ledger, argv=argv, rlimits=rlimits)
+    [(_, _, error)] = ledger.entries
+    assert error.startswith("ended with exit status 127 after ")
+    assert reason in caplog.messages[-1]
+
+
+# --- what the configuration says of all programs
+
+
+def configured(options: dict[str, Any]) -> type[CommandHandler]:
+    """Return the handler of commands as a configuration makes it."""
+    settings = from_mapping(
+        {"type": "rdb", "url": "sqlite:///psched.db", "app": [{"psched.handlers.command:Command": options}]}
+    )
+    assert "secret" not in repr(settings)
+    handler = load(configured_application(settings)).handler(Ledger().task("command.backup"))
+    assert isinstance(handler, CommandHandler)
+    return type(handler)
+
+
+def test_the_configuration_gives_all_programs_options_and_a_task_its_own(ledger: Ledger) -> None:
+    handler = configured(
+        {
+            "timeout": 60,
+            "inherit_env": True,
+            "keep_output": True,
+            "env": {"PASSWORD": "secret", "B": "b"},
+            "rlimits": {"core": 0, "nofile": 9},
+        }
+    )
+    data = {"argv": ["true"], "env": {"B": "own"}, "rlimits": {"nofile": 10}}
+    options = command_options(data, handler.defaults)
+    assert (options.timeout, options.inherit_env, options.keep_output) == (60, True, True)
+    assert (options.env, options.rlimits) == ({"PASSWORD": "secret", "B": "own"}, {"core": 0, "nofile": 10})
+    own = {**data, "timeout": 5, "inherit_env": False, "keep_output": False}
+    options = command_options(own, handler.defaults)
+    assert (options.timeout, options.inherit_env, options.keep_output) == (5, False, False)
+    assert command_options({**data, "timeout": None}, handler.defaults).timeout is None
+    assert CommandHandler.defaults == CommandDefaults()
+
+
+def test_a_configured_timeout_ends_a_program(ledger: Ledger) -> None:
+    handler = configured({"timeout": 1})
+    handler(ledger.task("command", in_shell("sleep 60"))).run()
+    assert ledger.entries == [("retried", None, "was ended after its timeout of 1 s")]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"timout": 3}, "psched.handlers.command:Command: unknown key 'timout'; did you mean 'timeout'?"),
+        ({"timeout": 0}, "timeout: expected a number of seconds > 0"),
+        ({"cwd": "/"}, "unknown key 'cwd'"),
+        ({"rlimits": {"nofiles": 1}}, "rlimits: unknown limit 'nofiles'; did you mean 'nofile'? (known: "),
+        ({"rlimits": {"nofile": "many"}}, "rlimits: 'nofile': expected a whole number"),
+        ({"keep_output": "yes"}, "keep_output: expected true or false"),
+        ({"env": {"A": 5}}, "env: 'A': expected text"),
+    ],
+)
+def test_an_unusable_option_of_the_configuration_is_refused_by_its_name(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as found:
+        configured(options)
+    assert message in str(found.value)
+    assert "\n" not in str(found.value)
 
 
 @pytest.fixture
@@ -103,12 +247,13 @@ def test_it_has_a_process_group_of_its_own(ledger: Ledger) -> None:
 # --- how it ends
 
 
-def test_another_exit_status_is_an_error_with_the_last_line(ledger: Ledger, caplog: pytest.LogCaptureFixture) -> None:
+def test_another_exit_status_is_an_error_and_the_last_lines_are_logged(
+    ledger: Ledger, caplog: pytest.LogCaptureFixture
+) -> None:
     shell(ledger, "echo first; echo disk full; exit 3")
     [(verb, wait, error)] = ledger.entries
     assert (verb, wait) == ("retried", None)
-    assert error.startswith("ended with exit status 3 after ")
-    assert error.endswith(" s: disk full")
+    assert re.fullmatch(r"ended with exit status 3 after [\d.]+ s", error)
     assert "key=key1 type=command ended with exit status 3" in caplog.messages[-1]
     assert caplog.messages[-1].splitlines()[1:] == ["  | first", "  | disk full"]
     assert [record.exc_info for record in caplog.records] == [None]
@@ -129,7 +274,7 @@ def test_a_program_ended_by_a_signal_is_an_error(ledger: Ledger) -> None:
 
 def test_a_timeout_ends_it_and_is_an_error(ledger: Ledger) -> None:
     shell(ledger, "echo begun; sleep 60", timeout=1)
-    assert ledger.entries == [("retried", None, "was ended after its timeout of 1 s: begun")]
+    assert ledger.entries == [("retried", None, "was ended after its timeout of 1 s")]
 
 
 def test_it_may_tidy_up_at_its_timeout(ledger: Ledger, tmp_path: Path) -> None:
@@ -174,6 +319,52 @@ def test_a_program_may_close_its_output_and_go_on(ledger: Ledger) -> None:
     assert error.startswith("ended with exit status 5")
 
 
+@pytest.mark.parametrize(("status", "is_failure"), [(0, False), (3, True)])
+def test_output_is_kept_with_its_end_before_the_run_is_settled(status: int, is_failure: bool, ledger: Ledger) -> None:
+    shell(ledger, f"seq 100; exit {status}", keep_output=True)
+    (_, kept), (verb, *_) = ledger.entries
+    assert kept.text.splitlines() == [str(number) for number in range(1, 101)]
+    assert kept.result.startswith(f"ended with exit status {status} after ")
+    assert (kept.failed, verb) == (is_failure, "retried" if is_failure else "finished")
+
+
+def test_kept_output_is_the_last_8_kilobytes(ledger: Ledger) -> None:
+    shell(ledger, "head -c 100000 /dev/zero | tr '\\0' x; echo end", keep_output=True)
+    (_, kept), _ = ledger.entries
+    assert (len(kept.text), kept.text[-4:]) == (8191, "xend")
+
+
+def test_the_last_line_is_in_the_error_only_if_output_is_kept(ledger: Ledger) -> None:
+    shell(ledger, "echo token=secret; exit 3", keep_output=True)
+    _, (_, _, error) = ledger.entries
+    assert error.endswith(" s: token=secret")
+    ledger.entries.clear()
+    shell(ledger, "echo 'Traceback (most recent call last):'; echo 'ValueError: secret'; exit 3")
+    [(_, _, error)] = ledger.entries
+    assert "secret" not in error
+
+
+def test_output_that_cannot_be_kept_is_logged_and_the_run_is_settled(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("the database is away")
+
+    monkeypatch.setattr(ledger, "keep_output", fail)
+    shell(ledger, "true", keep_output=True)
+    assert ledger.entries == [("finished",)]
+    assert "key=key1 the output of this run was not kept: the database is away" in caplog.messages
+
+
+def test_a_program_whose_output_cannot_be_kept_is_refused_before_it_runs(
+    ledger: Ledger, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ledger.output_problem = "queue tasks keep none"
+    shell(ledger, "touch begun", keep_output=True, cwd=str(tmp_path))
+    assert ledger.entries == [("retried", None, "keep_output: queue tasks keep none")]
+    assert not (tmp_path / "begun").exists()
+
+
 # --- what cannot be run
 
 
@@ -196,6 +387,9 @@ def test_a_program_may_close_its_output_and_go_on(ledger: Ledger) -> None:
         ({"argv": ["ls"], "base": "/"}, "unknown key 'base'"),
         ({"argv": ["ls"], "timeout": True}, "timeout: expected a number of seconds > 0"),
         ({"argv": ["ls"], "cwd": "var"}, "cwd: expected an absolute path, got 'var'"),
+        ({"argv": ["ls"], "rlimits": {"nofile": -1}}, "rlimits: 'nofile': expected a whole number from 0"),
+        ({"argv": ["ls"], "inherit_env": "yes"}, "inherit_env: expected true or false"),
+        ({"argv": ["ls"], "keep_output": 1}, "keep_output: expected true or false"),
         ({"argv": ["ls"], "env": {"a\nb": 1}}, "env: 'a\\nb': expected text"),
         ({"argv": ["ls"], "env": {"A=B": "1"}}, "environment variable must not be empty nor hold '='"),
         ({"argv": ["ls"], "ok_exit_codes": [256]}, "ok_exit_codes: item 0: expected a number from 0 to 255"),
