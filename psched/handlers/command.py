@@ -20,9 +20,10 @@ from attrs import Factory, asdict, evolve, frozen
 from psched.application import Base, Dispatch
 from psched.application.handler import Router, Routes
 from psched.config.structuring import Check
+from psched.config.validators import seconds
 from psched.error_text import did_you_mean, exception_line, one_line
 from psched.errors import ConfigError
-from psched.handlers.options import flag, list_of, mapping_of, number, read, seconds, text
+from psched.handlers.options import flag, list_of, mapping_of, number, read, text
 from psched.handlers.process_group import Ending, Program
 from psched.task import Task
 
@@ -95,7 +96,7 @@ class CommandDefaults:
 
     env: Annotated[dict[str, str], Check(mapping_of(_variable, _argument))] = Factory(dict)
     inherit_env: Annotated[bool, Check(flag)] = False
-    timeout: Annotated[float | None, Check(seconds)] = None
+    timeout: Annotated[float | None, Check(seconds(0, above=True))] = None
     rlimits: Annotated[dict[str, int], Check(mapping_of(_rlimit, _limit))] = Factory(dict)
     keep_output: Annotated[bool, Check(flag)] = False
 

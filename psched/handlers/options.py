@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 from attrs import AttrsInstance, fields_dict
 from cattrs import ClassValidationError
 
-from psched.backoff import MAX_SECONDS
 from psched.config.structuring import faults, structure
 from psched.error_text import did_you_mean
 
@@ -46,12 +45,6 @@ text = instance_of(str, "text")
 number = instance_of(int, "a whole number")
 flag = instance_of(bool, "true or false")
 mapping = instance_of(dict, "an object")
-
-
-def seconds(value: Any) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= MAX_SECONDS:
-        raise ValueError(f"expected a number of seconds > 0 and ≤ {MAX_SECONDS:.0f}")
-    return float(value)
 
 
 def list_of(test: Callable[[Any], T]) -> Callable[[Any], list[T]]:

@@ -172,7 +172,7 @@ def configured(options: dict[str, Any]) -> type[CommandHandler]:
 def test_the_configuration_gives_all_programs_options_and_a_task_its_own(ledger: Ledger) -> None:
     handler = configured(
         {
-            "timeout": 60,
+            "timeout": "1m",
             "inherit_env": True,
             "keep_output": True,
             "env": {"PASSWORD": "secret", "B": "b"},
@@ -200,7 +200,7 @@ def test_a_configured_timeout_ends_a_program(ledger: Ledger) -> None:
     ("options", "message"),
     [
         ({"timout": 3}, "psched.handlers.command:Command: unknown key 'timout'; did you mean 'timeout'?"),
-        ({"timeout": 0}, "timeout: expected a number of seconds > 0"),
+        ({"timeout": 0}, "timeout: expected seconds or a duration (90s, 5m, 2h) > 0"),
         ({"cwd": "/"}, "unknown key 'cwd'"),
         ({"rlimits": {"nofiles": 1}}, "rlimits: unknown limit 'nofiles'; did you mean 'nofile'? (known: "),
         ({"rlimits": {"nofile": "many"}}, "rlimits: 'nofile': expected a whole number"),
@@ -381,11 +381,11 @@ def test_a_program_whose_output_cannot_be_kept_is_refused_before_it_runs(
         ({"argv": ["ls", 1]}, "argv: item 1: expected text"),
         ({"argv": ["ls", "a\0b"]}, "argv: item 1: a NUL character cannot be passed to a program"),
         ({"argv": ["ls"], "timout": 3}, "unknown key 'timout'; did you mean 'timeout'?"),
-        ({"argv": ["ls"], "timeout": 0}, "timeout: expected a number of seconds > 0"),
+        ({"argv": ["ls"], "timeout": 0}, "timeout: expected seconds or a duration (90s, 5m, 2h) > 0"),
         ({"shell": True, "command": ""}, "command: expected a command; it is empty"),
         ({"argv": ["ls"], "env": ["A"]}, "env: expected an object"),
         ({"argv": ["ls"], "base": "/"}, "unknown key 'base'"),
-        ({"argv": ["ls"], "timeout": True}, "timeout: expected a number of seconds > 0"),
+        ({"argv": ["ls"], "timeout": True}, "timeout: expected seconds or a duration (90s, 5m, 2h) > 0"),
         ({"argv": ["ls"], "cwd": "var"}, "cwd: expected an absolute path, got 'var'"),
         ({"argv": ["ls"], "rlimits": {"nofile": -1}}, "rlimits: 'nofile': expected a whole number from 0"),
         ({"argv": ["ls"], "inherit_env": "yes"}, "inherit_env: expected true or false"),
