@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from psched.model import OUT_OF_MEMORY
 from tests.daemon.harness import wait_for
 from tests.systemd.machine import Machine
 from tests.systemd.service import Service, follow_documents
@@ -174,6 +175,56 @@ def test_an_instance_serves_the_environment_it_is_named_after(service: Service) 
     instance.systemctl("start")
     instance.wait_for_trace("short")
     instance.systemctl("stop")
+
+
+def test_two_instances_run_side_by_side_and_are_stopped_one_by_one(service: Service) -> None:
+    machine = service.machine
+    config = machine.root / "etc/psched/psched.yml"
+    text = config.read_text()
+    config.write_text(text + text.replace("production:", "staging:").replace("psched.db", "staging.db"))
+    command = ("-c", "/etc/psched/psched.yml", "-e")
+    machine.run("runuser", "-u", "psched", "--", "/opt/psched/bin/psched", *command, "staging", "init")
+    instances = {name: Service(machine, f"pschedd@{name}") for name in ("production", "staging")}
+    for instance in instances.values():
+        instance.systemctl("start")
+        instance.wait_until_active()
+    pids = {name: machine.main(instance.name).pid for name, instance in instances.items()}
+    instances["production"].wait_for_trace("short")
+    stop = machine.run("/opt/psched/bin/pschedd", *command, "staging", "stop")
+    own = "/run/psched/pschedd@staging.pid"
+    assert stop == f"pschedd is not running; one runs with --pid-file {own}\n", "the units have pid files of their own"
+    machine.run("/opt/psched/bin/pschedd", "--pid-file", own, "stop")
+    inactive = {"ActiveState": "inactive", "NRestarts": "0"}
+    wait_for(lambda: instances["staging"].properties(*inactive) == inactive, service.explain)
+    instances["production"].wait_until_active()
+    assert machine.main("pschedd@production").pid == pids["production"]
+    instances["production"].systemctl("stop")
+    assert machine.processes("pschedd@production") == machine.processes("pschedd@staging") == []
+
+
+_EATS = """
+@app.task("eats")
+def eats(task):
+    hoard = []
+    while True:
+        hoard.append(bytes([1]) * 2**22)
+"""
+
+
+def test_a_worker_that_is_killed_for_its_memory_is_replaced_and_the_service_goes_on(service: Service) -> None:
+    application = service.machine.root / "srv/app.py"
+    application.write_text(application.read_text() + _EATS)
+    service.machine.run("systemctl", "set-property", "--runtime", "pschedd", "MemoryMax=300M")
+    service.systemctl("start")
+    service.wait_for_trace("short")
+    main = service.machine.main("pschedd")
+    service.psched("add", "e1", "eats", "0 0 1 1 *", "{}", "-s", "2026-01-01T00:00Z")
+    wait_for(lambda: service.shown("e1")["last_error"] == OUT_OF_MEMORY, service.explain)
+    service.psched("delete", "e1")
+    service.forget_traces()
+    service.wait_for_trace("short")
+    assert service.machine.main("pschedd") == main
+    service.wait_until_active()
 
 
 def test_the_drop_in_lets_commands_use_the_system_but_gain_nothing(running: Service) -> None:
