@@ -119,8 +119,9 @@ class _Loader:
     """The faults, in their order, each once."""
 
     def settings(self) -> Settings:
-        content = self._expanded()
-        self._check_keys(content)
+        raw = {str(key): value for key, value in self.raw.items()}
+        self._check_keys(raw)
+        content = self._expanded(raw)
         names = [name for name in _TABLES if name in content] or [self.reader]
         sections = {name: self._section(name, content) for name in names}
         settings = self._process(content, {name: section for name, section in sections.items() if section is not None})
@@ -131,8 +132,7 @@ class _Loader:
             raise ConfigError("\n".join(self.found))
         return settings
 
-    def _expanded(self) -> dict[str, Any]:
-        content = {str(key): value for key, value in self.raw.items()}
+    def _expanded(self, content: dict[str, Any]) -> dict[str, Any]:
         expansion = Expansion(os.environ, self.base)
         try:
             if content.get("env_file") is not None:
@@ -140,9 +140,9 @@ class _Loader:
                 expansion = Expansion({**os.environ, **variables}, self.base)
             expanded: dict[str, Any] = expansion.of(content)
         except ExpansionError as error:
-            raise ConfigError(f"{self._where()}: {'.'.join(error.path)}: {error}") from None
+            raise self._error(f"{'.'.join(error.path)}: {error}") from None
         except RecursionError:
-            raise ConfigError(f"{self._where()}: nested too deeply") from None
+            raise self._error("nested too deeply") from None
         return expanded
 
     def _env_file(self, value: Any) -> tuple[Path, dict[str, str]]:
@@ -150,7 +150,7 @@ class _Loader:
             file = checks.path(value, self.base)
             return file, read_env_file(file)
         except ValueError as error:
-            raise ConfigError(f"{self._where()}: env_file: {error}{self._got(str(error), ('env_file',))}") from None
+            raise self._error(f"env_file: {error}{self._got(str(error), ('env_file',))}") from None
 
     def _check_keys(self, content: Mapping[str, Any]) -> None:
         for key in content.keys() - _KEYS:
@@ -212,6 +212,11 @@ class _Loader:
 
     def _fault(self, message: str) -> None:
         self.found[f"{self._where()}: {message}"] = None
+
+    def _error(self, message: str) -> ConfigError:
+        """Return the error for a fault after which the rest cannot be read, with the faults found before."""
+        self._fault(message)
+        return ConfigError("\n".join(self.found))
 
     def _where(self) -> str:
         return f"{self.file}:{self.environment}" if self.file else "config"

@@ -65,9 +65,10 @@ def _parse(path: Path) -> Any:
     try:
         return yaml.load(path.read_text(encoding="utf-8"), _UniqueKeyLoader)  # noqa: S506 - a SafeLoader
     except FileNotFoundError:
-        raise ConfigError(
-            f"{path}: there is no such file; name one with -c, etc/psched.example.yml is an example"
-        ) from None
+        hint = "name one with -c, etc/psched.example.yml is an example"
+        raise ConfigError(f"{path}: there is no such file; {hint}") from None
+    except PermissionError:
+        raise ConfigError(f"{path}: cannot be read: {NOT_PERMITTED}") from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except yaml.MarkedYAMLError as error:

@@ -52,6 +52,10 @@ def test_the_documented_steps_work_with_a_password_and_a_reload_changes_it(servi
     service.wait_for_trace("short")
     assert "PSCHED_DATABASE_PASSWORD" not in (service.state / "environment").read_text(), "handlers are not given it"
     main = service.machine.main("pschedd")
+    psched = ("/opt/psched/bin/psched", "-e", "production", "-c", "/etc/psched/psched.yml", "list")
+    assert "s1" in service.machine.run(*psched), "root needs no other words than the service's user"
+    with pytest.raises(AssertionError, match="Permission denied; run the command as root or as the service's user"):
+        service.machine.run("runuser", "-u", "nobody", "--", *psched)
 
     login.refuse(accepted="changed")
     wait_for(lambda: _REFUSED in service.properties("StatusText")["StatusText"], service.explain)

@@ -237,6 +237,8 @@ def test_an_unset_variable_is_named_with_its_key(monkeypatch: pytest.MonkeyPatch
         "export it, or write it into the file that env_file: names"
     )
     assert "expected ${NAME}" in fault({**SQLITE, "log": "${UNSET"})
+    misspelt, unset = fault({**SQLITE, "env_fiel": "secrets", "log": "${UNSET}"}).splitlines()
+    assert (misspelt, "UNSET" in unset) == ("config: env_fiel: unknown key; did you mean 'env_file'?", True)
 
 
 @pytest.mark.parametrize(
