@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -84,6 +85,8 @@ def test_schedules_and_waiting_tasks_come_over_as_they_are(site: Site) -> None:
     site.schedules.add("due", data='{"n":"ä","type":"kind"}'.encode(), timezone=None)
     site.queue.submit("plain", timeout=LONG_AGO + 5, data='{"n":"ä","type":"kind"}'.encode())
     site.queue.submit("limited", resource="user", max_running=3)
+    site.queue.submit("nobody's", max_running=3)
+    site.queue.submit("packed", data=gzip.compress(b'{"type":"kind"}'))
     done = site.migrate(*new_tables(site))
     assert (done.code, done.err) == (0, ""), done
     schedules, tasks = site.rows("schedules"), site.rows("queue")
@@ -94,8 +97,10 @@ def test_schedules_and_waiting_tasks_come_over_as_they_are(site: Site) -> None:
     assert (due.type, due.data, due.rule.timezone, due.next_time) == ("kind", {"n": "ä"}, "UTC", LONG_AGO)
     assert (tasks["plain"].type, tasks["plain"].data, tasks["plain"].run_at) == ("kind", {"n": "ä"}, LONG_AGO + 5)
     assert (tasks["limited"].user, tasks["limited"].max_running) == ("user", 3)
+    assert (tasks["nobody's"].user, tasks["nobody's"].max_running) == (None, None)
+    assert (tasks["packed"].type, tasks["packed"].compression) == ("kind", "gzip")
     with psched.open(site.new) as collection, psched.open_queue(site.new) as queue:
-        for polled in (collection.poll(), queue.poll(), queue.poll()):
+        for polled in (collection.poll(), *(queue.poll() for _ in range(4))):
             assert polled is not None
             polled.finish()
 
@@ -134,6 +139,7 @@ def test_repeating_copies_what_is_new_and_leaves_what_is_there(site: Site) -> No
 
 def test_what_cannot_come_over_stays_and_says_why(site: Site) -> None:
     site.schedules.add("zone", timezone="Tokyo")
+    site.schedules.add("long kind", data=b'{"type":"%s"}' % (b"t" * 300))
     site.schedules.add("fine")
     site.queue.submit("long type", data=b'{"type":"%s"}' % (b"t" * 300))
     site.queue.submit("never", timeout=1_000_000)
@@ -147,7 +153,8 @@ def test_what_cannot_come_over_stays_and_says_why(site: Site) -> None:
     assert "Tokyo" in left["zone"]
     assert "at most 255" in left["long type"]
     assert "before March 2011" in left["never"]
-    assert left.keys() == {"zone", "long type", "never"}
+    assert "at most 255" in left["long kind"]
+    assert left.keys() == {"zone", "long kind", "long type", "never"}
 
 
 def test_schedules_that_the_new_dialect_runs_at_other_times_are_named(site: Site) -> None:
