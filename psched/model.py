@@ -50,6 +50,9 @@ SCHEDULE_STATUSES: tuple[ScheduleStatus, ...] = get_args(ScheduleStatus)
 TaskStatus = Literal["waiting", "running", "finished", "failed", "cancelled"]
 TASK_STATUSES: tuple[TaskStatus, ...] = get_args(TaskStatus)
 
+RunOutcome = Literal["finished", "retried", "released", "failed", "cancelled"]
+"""How a run was settled. A `retried` or `released` task or occurrence is run again."""
+
 Compression = Literal["gzip"]
 
 

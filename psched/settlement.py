@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from psched.errors import NotSupportedError, ScheduleError
-from psched.model import Claim, NewTask, Row, ScheduleRow, version_of
+from psched.model import Claim, NewTask, Row, RunOutcome, ScheduleRow, version_of
 from psched.store import LeaseStore
 from psched.store.ledger import Output
 
@@ -94,7 +94,7 @@ class Settlement(ABC):
         """Settle the run and return True if the run is not wanted any more at `now` (database's clock)."""
         return False
 
-    def retry(self, claim: Claim, wait: float, error: str | None, max_attempts: int | None, until: float) -> str:
+    def retry(self, claim: Claim, wait: float, error: str | None, max_attempts: int | None, until: float) -> RunOutcome:
         """Make the claimed row due `wait` seconds from now, unless a cancel was requested or its attempts are used up.
 
         `max_attempts`: as for `attempts_allowed`. Returns the outcome: `retried`, `cancelled` or `failed`.
@@ -113,7 +113,7 @@ class Settlement(ABC):
         self.store.retry(claim.lease, wait, error, until)
         return "retried"
 
-    def defer(self, claim: Claim, wait: float, error: str, until: float) -> str:
+    def defer(self, claim: Claim, wait: float, error: str, until: float) -> RunOutcome:
         """Make the claimed row due `wait` seconds from now, without counting the attempt.
 
         Returns the outcome: `retried`, or `cancelled` if a cancel was requested.
@@ -124,7 +124,7 @@ class Settlement(ABC):
         self.store.retry(claim.lease, wait, error, until, counted=False, version=version_of(claim.row))
         return "retried"
 
-    def release(self, claim: Claim, until: float) -> str:
+    def release(self, claim: Claim, until: float) -> RunOutcome:
         """Make the claimed row due now, as if it had not been acquired.
 
         Returns the outcome: `released`, or `cancelled` if a cancel was requested.

@@ -24,7 +24,7 @@ from psched.errors import (
     PreemptedError,
     ScheduleError,
 )
-from psched.model import Claim, Lease, LeaseTimes, NewTask, ScheduleRow
+from psched.model import Claim, Lease, LeaseTimes, NewTask, RunOutcome, ScheduleRow
 from psched.payload import byte_length, check_stored, encode, enqueued_key, object_of
 from psched.settlement import Settlement
 from psched.store.ledger import Output
@@ -77,7 +77,7 @@ class Task:
         """When the run began, in boottime seconds. Meaningless while `started` is False."""
         self.concluded = False
         """Whether `conclude` has left the run to be finished later."""
-        self.outcome: str | None = None
+        self.outcome: RunOutcome | None = None
         """`finished`, `retried`, `released`, `failed`, `cancelled`, or None while not settled."""
         self.lease_lost = False
         """Whether the lease of this run is known to be lost."""
@@ -332,7 +332,7 @@ class Task:
         """Note that a write that settles the run had no answer."""
         self.lease = self.lease._replace(unanswered=True)
 
-    def _settle(self, wanted: str, settle: Callable[..., str | None], *details: object) -> None:
+    def _settle(self, wanted: RunOutcome, settle: Callable[..., RunOutcome | None], *details: object) -> None:
         """Call `settle(claim, *details, until)`. Its result is the outcome of the run; None means `wanted`."""
         self._refuse_elsewhere()
         with self.lock:

@@ -11,6 +11,7 @@ app = psched.App()
 @app.task(42)  # wrong
 def report(task: psched.Task) -> None:
     task.finish("now")  # wrong
+    print(task.outcome == "done")  # wrong
     task.settle()  # wrong
 
 
