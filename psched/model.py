@@ -335,8 +335,33 @@ class LeaseTimes:
 
 @dataclass(frozen=True, slots=True)
 class TaskFilter:
-    """Which queue tasks to list; None matches any."""
+    """Which queue tasks to list; None matches any.
+
+    `prefix`: the beginning of their keys. `late`: only waiting tasks that have been due for that many seconds. `after`:
+    only tasks whose keys come after this key.
+    """
 
     status: TaskStatus | None = None
     type: str | None = None
     user: str | None = None
+    prefix: str | None = None
+    late: float | None = None
+    after: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleFilter:
+    """Which schedules to list; None matches any.
+
+    `prefix`: the beginning of their keys. `due_from`, `due_until`: bounds of `next_run_time`, both included. `held`:
+    only leased ones. `failing`: only those with a failed attempt of their next occurrence. A store that cannot find
+    these two by an index may list others, too. `after`: `next_run_time` and key of the schedule before the first.
+    """
+
+    type: str | None = None
+    prefix: str | None = None
+    due_from: float | None = None
+    due_until: float | None = None
+    held: bool = False
+    failing: bool = False
+    after: tuple[float, str] | None = None

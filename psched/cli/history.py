@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 
 import click
@@ -18,7 +18,7 @@ from psched.cli.formatting import (
     write,
     write_rows,
 )
-from psched.cli.options import MOMENT, WIDE, Chosen, When, common_options
+from psched.cli.options import MOMENT, WIDE, Chosen, When, common_options, count
 from psched.cli.sections import opened
 from psched.clock import local_time
 from psched.error_text import error_summary
@@ -31,6 +31,7 @@ _TABLE = Table(
     brief={"key": 3, "scheduled_time": 2, "outcome": KEPT, "attempts": KEPT, "detail": 0},
     wide=("key", "scheduled_time", "outcome", "attempts", "started", "ended", "node", "detail"),
 )
+_DEFAULT_LIMIT = 1000
 _TIMES = ("scheduled_time", "started", "ended")
 
 
@@ -42,10 +43,20 @@ _TIMES = ("scheduled_time", "started", "ended")
 @click.option("--since", type=MOMENT, help="First time: unix seconds, a date, or 2d (ago).")
 @click.option("--until", type=MOMENT, help="Last time (default: now).")
 @click.option("--output", is_flag=True, help="Show what the last runs wrote, where it was kept.")
+@click.option(
+    "--limit", type=count(), help=f"Only the last N entries (default: all with --since, else {_DEFAULT_LIMIT})."
+)
 @WIDE
 @common_options()
 def history(
-    chosen: Chosen, key: str | None, failed: bool, since: When | None, until: When | None, output: bool, wide: bool
+    chosen: Chosen,
+    key: str | None,
+    failed: bool,
+    since: When | None,
+    until: When | None,
+    output: bool,
+    limit: int | None,
+    wide: bool,
 ) -> None:
     """Show how occurrences were settled.
 
@@ -69,7 +80,8 @@ def history(
     with opened(chosen) as schedules:
         now = schedules.store.now()
         first, last = None if since is None else since(now), None if until is None else until(now)
-        settled = schedules.history(key, failed=failed, since=first, until=last)
+        most = _DEFAULT_LIMIT if limit is None and since is None else limit
+        settled = schedules.history(key, failed=failed, since=first, until=last, last=most)
         if key is not None and schedules.store.get(key) is None:
             ledger = schedules.ledger
             if not ledger.changes(key) and next(ledger.rows(LedgerFilter(key)), None) is None:
@@ -88,8 +100,17 @@ def history(
             for row in (schedules.failing(key) if failed else ())
             if _is_within(now if key is None else row.next_time, first, last)
         )
-        entries = chain(map(_settled, settled), map(_unsettled, failing))
+        entries = _counted(chain(map(_settled, settled), map(_unsettled, failing)), most if limit is None else None)
         write_rows(entries, _TIMES, _TABLE, listed=_listed, as_json=chosen.json, wide=wide)
+
+
+def _counted(entries: Iterable[Fields], limit: int | None) -> Iterator[Fields]:
+    """Yield the entries. Say so when they are as many as the default limit."""
+    count = 0
+    for count, entry in enumerate(entries, 1):  # noqa: B007 - read below
+        yield entry
+    if limit is not None and count >= limit:
+        click.echo(f"only the last {limit} entries are shown; --limit or --since shows more", err=True)
 
 
 def _is_within(time: float, first: float | None, last: float | None) -> bool:

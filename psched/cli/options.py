@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import math
 import re
+import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo
 from functools import partial, wraps
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 import click
 
@@ -33,6 +34,7 @@ DEFAULT_CONFIG = Path("etc/psched.yml")
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -270,6 +272,45 @@ def _number(text: str, kind: str, pattern: re.Pattern[str], lowest: float, highe
         expected = f"expected {kind} from {lowest:.0f} to {highest:.0f}{', or none' if none else ''}"
         raise ValueError(f"{expected}, got {shown(text)}")
     return int(number) if number.is_integer() else number
+
+
+def _place(text: str) -> tuple[float, str]:
+    time, _, key = text.partition(":")
+    if not key or not _NUMBER.fullmatch(time):
+        raise ValueError(f"expected what the page before names, such as 1796108400:KEY, got {shown(text)}")
+    return float(time), key
+
+
+PLACE = _Parsed("place", _place)
+"""Where a page of schedules begins: `next_run_time` and key of the schedule before it."""
+
+
+class Page(Generic[T]):
+    """The first `limit` of `rows` (None: all). `place` returns the text that names a row for `--after`."""
+
+    def __init__(self, rows: Iterable[T], limit: int | None, place: Callable[[T], str]) -> None:
+        self._rows = rows
+        self._limit = limit
+        self._place = place
+        self._more: str | None = None
+
+    def __iter__(self) -> Iterator[T]:
+        last: T | None = None
+        for count, row in enumerate(self._rows):
+            if count == self._limit and last is not None:
+                self._more = self._place(last)
+                return
+            last = row
+            yield row
+
+    def note(self) -> None:
+        """Print how to list the rows that follow, if there are any."""
+        if self._more is not None:
+            click.echo(f"more follow; list them with: --after {shlex.quote(self._more)}", err=True)
+
+
+LIMIT = click.option("--limit", type=count(), help="List at most N, and name the place where the next page begins.")
+PREFIX = click.option("--prefix", metavar="TEXT", help="Only keys that begin with TEXT.")
 
 
 def read_data(source: str) -> dict[str, Any]:

@@ -11,12 +11,12 @@ from attrs import evolve
 from psched.cli.command_group import CommandGroup
 from psched.cli.formatting import Fields, Table, write_fields, write_object, write_rows
 from psched.cli.migrate import migrate_command
-from psched.cli.options import UNIX_TIME, WIDE, Chosen, common_options, count, read_data
+from psched.cli.options import LIMIT, PREFIX, UNIX_TIME, WIDE, Chosen, Page, common_options, count, read_data, seconds
 from psched.cli.sections import key_command, opened_queue, opened_section, required_section
 from psched.cli.unrunnable_rows import LeftToRuby, warn_unless_routed
 from psched.config import Settings
 from psched.error_text import error_summary
-from psched.model import TASK_STATUSES, TaskRow, TaskStatus
+from psched.model import TASK_STATUSES, TaskRow
 from psched.queue.queue import PRIORITIES, QueuedTask
 from psched.supervisor.run import run_master
 
@@ -51,15 +51,17 @@ def init(chosen: Chosen) -> None:
 
 
 @queue.command("list")
-@click.option("--status", type=click.Choice(TASK_STATUSES), help="Only tasks with this status.")
+@click.option("--status", "--state", type=click.Choice(TASK_STATUSES), help="Only tasks with this status.")
 @click.option("--type", metavar="TYPE", help="Only tasks of this type.")
 @click.option("-u", "--user", metavar="USER", help="Only tasks of this user.")
+@click.option("--late", type=seconds(), help="Only waiting tasks that have been due for SEC seconds (or 90s, 5m, 2h).")
+@PREFIX
+@LIMIT
+@click.option("--after", metavar="KEY", help="Begin with the task behind KEY, which a page with --limit names.")
 @WIDE
 @click.option("--format", "layout", type=click.Choice(["perfectqueue"]), help="Print as perfectqueue does.")
 @common_options()
-def list_(
-    chosen: Chosen, status: TaskStatus | None, type: str | None, user: str | None, wide: bool, layout: str | None
-) -> None:
+def list_(chosen: Chosen, /, limit: int | None, wide: bool, layout: str | None, **wanted: Any) -> None:
     """List the tasks by key. Finished tasks are listed until their `retention_time` is over.
 
     A terminal shows key, type, user, status, time (when a waiting task is due, or a finished one ended; `now` while it
@@ -74,9 +76,9 @@ def list_(
     """
     with opened_queue(chosen) as tasks:
         left = LeftToRuby(chosen, "queue")
-        rows = map(_fields, left.counted(tasks.list(status, type, user)))
+        page = Page(tasks.list(**wanted), limit, lambda row: row.key)
         write_rows(
-            rows,
+            map(_fields, left.counted(page)),
             _TIMES,
             _TABLE,
             listed=_listed,
@@ -84,6 +86,7 @@ def list_(
             wide=wide,
             original=layout is not None,
         )
+        page.note()
         left.note(tasks.store)
 
 

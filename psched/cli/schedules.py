@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import fields
-from typing import Any
+from typing import Any, TypedDict, Unpack, get_args
 
 import click
 
@@ -12,6 +12,7 @@ from psched.cli.formatting import (
     Fields,
     Table,
     fields_of,
+    number,
     printable,
     span,
     write,
@@ -19,13 +20,27 @@ from psched.cli.formatting import (
     write_object,
     write_rows,
 )
-from psched.cli.options import NO_BOUND, UNIX_TIME, WHOLE_TIME, WIDE, Chosen, common_options, count, read_data, seconds
+from psched.cli.options import (
+    LIMIT,
+    NO_BOUND,
+    PLACE,
+    PREFIX,
+    UNIX_TIME,
+    WHOLE_TIME,
+    WIDE,
+    Chosen,
+    Page,
+    common_options,
+    count,
+    read_data,
+    seconds,
+)
 from psched.cli.sections import key_command, opened, opened_section
 from psched.cli.unrunnable_rows import LeftToRuby, warn_unless_routed
 from psched.error_text import error_summary
 from psched.model import CATCH_UP, Policy, ScheduleRow
 from psched.schedules.collection import ScheduleCollection
-from psched.schedules.schedule import RUNNING, Schedule, ScheduleState
+from psched.schedules.schedule import RUNNING, Schedule, ScheduleState, StateWord
 from psched.schedules.validation import LONGEST_DELAY
 
 
@@ -92,10 +107,18 @@ def init(chosen: Chosen) -> None:
 
 
 @click.command("list")
+@click.option("--type", metavar="TYPE", help="Only schedules of this type.")
+@click.option("--state", type=click.Choice(get_args(StateWord)), help="Only schedules in this state.")
+@click.option("--late", is_flag=True, help="Only overdue schedules, the most overdue first (at most 1,000).")
+@PREFIX
+@LIMIT
+@click.option("--after", type=PLACE, help="Begin with the schedule behind the place that a page with --limit names.")
 @WIDE
 @click.option("--format", "layout", type=click.Choice(["perfectsched"]), help="Print as perfectsched does.")
 @common_options()
-def list_(chosen: Chosen, wide: bool, layout: str | None) -> None:
+def list_(
+    chosen: Chosen, /, late: bool, limit: int | None, wide: bool, layout: str | None, **wanted: Unpack[_Wanted]
+) -> None:
     """List the schedules by due time.
 
     A terminal shows key, type, cron, next_run (when the next attempt is due: `now` while one is running) and state;
@@ -117,9 +140,9 @@ def list_(chosen: Chosen, wide: bool, layout: str | None) -> None:
     with opened(chosen) as schedules:
         left = LeftToRuby(chosen, "schedules")
         now = schedules.store.now()
-        rows = (_fields(row, schedules.state(row, now)) for row in left.counted(schedules.list()))
+        page = Page(_wanted(schedules, late, wanted), limit, lambda row: f"{number(row.next_run_time)}:{row.key}")
         write_rows(
-            rows,
+            (_fields(row, schedules.state(row, now)) for row in left.counted(page)),
             _TIMES,
             _TABLE,
             listed=_listed,
@@ -127,7 +150,26 @@ def list_(chosen: Chosen, wide: bool, layout: str | None) -> None:
             wide=wide,
             original=layout is not None,
         )
+        page.note()
         left.note(schedules.store)
+
+
+class _Wanted(TypedDict):
+    """The arguments of `ScheduleCollection.list`."""
+
+    type: str | None
+    state: StateWord | None
+    prefix: str | None
+    after: tuple[float, str] | None
+
+
+def _wanted(schedules: ScheduleCollection, late: bool, wanted: _Wanted) -> Iterator[ScheduleRow]:
+    if not late:
+        return schedules.list(**wanted)
+    if wanted["state"] is not None or wanted["after"] is not None:
+        raise click.UsageError("--late takes neither --state nor --after; leave one of them out")
+    type_, prefix = wanted["type"], wanted["prefix"] or ""
+    return (row for row in schedules.late() if type_ in (None, row.type) and row.key.startswith(prefix))
 
 
 def _fields(row: ScheduleRow, state: ScheduleState) -> Fields:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from psched.backends import open_stores
-from psched.backoff import check_attempts
+from psched.backoff import check_attempts, check_wait
 from psched.clock import boottime
 from psched.config import Section
 from psched.error_text import shown
@@ -92,20 +92,31 @@ class Queue(PolledTable):
         return self.store.submit(checked, connection) if checked else []
 
     def list(
-        self, status: TaskStatus | None = None, type: str | None = None, user: str | None = None
+        self,
+        status: TaskStatus | None = None,
+        type: str | None = None,
+        user: str | None = None,
+        *,
+        prefix: str | None = None,
+        late: float | None = None,
+        after: str | None = None,
     ) -> Iterator[TaskRow]:
-        """Yield the tasks with this status, type and user (where given), ordered by key.
+        """Yield the tasks with this status, type, user and beginning of the key (where given), ordered by key.
 
-        `status` is waiting, running, finished, failed or cancelled. Raises ValueError for another status, and for an
-        unusable type or user.
+        `status` is waiting, running, finished, failed or cancelled. `late`: only waiting tasks that have been due for
+        that many seconds. `after`: the key of the last task of the page before. Raises ValueError for another status,
+        for `late` with a status, and for an unusable value.
         """
         if status is not None and status not in TASK_STATUSES:
             raise ValueError(f"status must be one of {', '.join(TASK_STATUSES)}, got {shown(status)}")
-        if type is not None:
-            check_key(type, "type")
-        if user is not None:
-            check_key(user, "user")
-        return self.store.list(TaskFilter(status, type, user))
+        for name, text in (("type", type), ("user", user), ("prefix", prefix), ("after", after)):
+            if text is not None:
+                check_key(text, name)
+        if late is not None:
+            check_wait("late", late)
+            if status not in (None, "waiting"):
+                raise ValueError(f"late tasks are waiting, not {status}; leave one of them out")
+        return self.store.list(TaskFilter(status, type, user, prefix, late, after))
 
 
 class QueuedTask:

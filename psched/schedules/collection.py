@@ -7,19 +7,34 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import chain
-from typing import Any, Unpack
+from typing import Any, Unpack, get_args
 
 from psched import cron
 from psched.backends import open_stores
-from psched.backoff import check_wait
+from psched.backoff import check_attempts, check_wait
 from psched.config import Section
 from psched.error_text import shown
 from psched.errors import ConfigError, NotSupportedError
-from psched.model import LeaseTimes, NewSchedule, ScheduleRow
+from psched.model import NEVER, LeaseTimes, NewSchedule, ScheduleFilter, ScheduleRow
 from psched.payload import check_key
 from psched.schedules.audit_result import Verdict
 from psched.schedules.ledger_audit import GRACE, AuditRecords, AuditScope, audit, versions_at
-from psched.schedules.schedule import Schedule, ScheduleState, failed_attempts, overdue_after, state_of
+from psched.schedules.schedule import (
+    DUE,
+    FAILING,
+    LEASED,
+    OVERDUE,
+    PAUSED,
+    RETRYING,
+    RUNNING,
+    WAITING,
+    Schedule,
+    ScheduleState,
+    StateWord,
+    failed_attempts,
+    overdue_after,
+    state_of,
+)
 from psched.schedules.settlement import ScheduleSettlement, rule_problem, with_rule_problem
 from psched.schedules.validation import Terms, check_distinct, check_time, check_times, new_rows
 from psched.store import ScheduleStore, TaskStore
@@ -106,10 +121,39 @@ class ScheduleCollection(PolledTable):
         check_distinct([row.key for row in rows], "schedule")
         return self.store.add_many(rows) if rows else []
 
-    def list(self) -> Iterator[ScheduleRow]:
-        """Yield every schedule, ordered by due time."""
-        dialect = self._defaults.cron_dialect
-        return (with_rule_problem(row, dialect) for row in self.store.list())
+    def list(
+        self,
+        *,
+        type: str | None = None,
+        state: StateWord | None = None,
+        prefix: str | None = None,
+        after: tuple[float, str] | None = None,
+    ) -> Iterator[ScheduleRow]:
+        """Yield the schedules with this type, state and beginning of the key (where given), ordered by due time.
+
+        `after`: `next_run_time` and key of the last schedule of the page before. A paused schedule that waits for a run
+        by `run_now` is listed without `state` only. Raises ValueError for an unusable value.
+        """
+        for name, text in (("type", type), ("prefix", prefix)):
+            if text is not None:
+                check_key(text, name)
+        if state is not None and state not in get_args(StateWord):
+            raise ValueError(f"state must be one of {', '.join(get_args(StateWord))}, got {shown(state)}")
+        wanted = ScheduleFilter(type, prefix, after=after)
+        if state is None:
+            return self._with_problems(self.store.list(wanted))
+        now = self.store.now()
+        rows = self._with_problems(self.store.list(replace(wanted, **_bounds(state, now))))
+        return (row for row in rows if self.state(row, now).word == state)
+
+    def late(self) -> Iterator[ScheduleRow]:
+        """Yield up to 1,000 overdue schedules, the most overdue first, as `overdue` does, but with their data."""
+        now = self.store.now()
+        rows = (self.store.get(late.key) for late in self.overdue(_FAILING))
+        return (row for row in self._with_problems(filter(None, rows)) if self.state(row, now).is_overdue)
+
+    def _with_problems(self, rows: Iterable[ScheduleRow]) -> Iterator[ScheduleRow]:
+        return (with_rule_problem(row, self._defaults.cron_dialect) for row in rows)
 
     @property
     def ledger(self) -> Ledger:
@@ -122,18 +166,27 @@ class ScheduleCollection(PolledTable):
         return ledger
 
     def history(
-        self, key: str | None = None, *, failed: bool = False, since: float | None = None, until: float | None = None
+        self,
+        key: str | None = None,
+        *,
+        failed: bool = False,
+        since: float | None = None,
+        until: float | None = None,
+        last: int | None = None,
     ) -> Iterator[LedgerRow]:
         """Yield the ledger's entries of one schedule in the order of occurrences, or of all as they were settled.
 
         `failed`: only those where an attempt failed or was lost, or that were skipped as too late. `since` and `until`
-        (unix seconds) bound the occurrences of one schedule, or the times at which those of all were settled. Raises
-        NotSupportedError where the store keeps no ledger, ValueError for an unusable time or key.
+        (unix seconds) bound the occurrences of one schedule, or the times at which those of all were settled. `last`:
+        only so many of these entries, from the end. Raises NotSupportedError where the store keeps no ledger, and
+        ValueError for an unusable time, key or number.
         """
         if key is not None:
             check_key(key)
         check_times(since=since, until=until)
-        return self.ledger.rows(LedgerFilter(key, failed, since, until))
+        if last is not None:
+            check_attempts("last", last)
+        return self.ledger.rows(LedgerFilter(key, failed, since, until, last))
 
     def outputs(self, key: str | None = None) -> Iterator[KeptOutput]:
         """Yield what the last 20 runs of one schedule (or of each) wrote and had kept, the oldest first.
@@ -236,6 +289,15 @@ class ScheduleCollection(PolledTable):
     def submit_to(self, queue: TaskStore) -> None:
         """Make `queue` the target of `Task.finish_by_submitting`."""
         self._settlement.queue = queue
+
+
+def _bounds(state: StateWord, now: float) -> dict[str, Any]:
+    """Return the fields of `ScheduleFilter` that a state implies, by which an index finds its schedules."""
+    if state in (DUE, OVERDUE):
+        return {"due_until": now}
+    if state in (WAITING, PAUSED):
+        return {"due_from": now if state == WAITING else NEVER}
+    return {"held": state in (RUNNING, LEASED), "failing": state in (FAILING, RETRYING)}
 
 
 def open_schedules(

@@ -33,6 +33,7 @@ from psched.model import (
     Policy,
     Retry,
     Rule,
+    ScheduleFilter,
     ScheduleRow,
     TaskFilter,
     TaskRow,
@@ -352,8 +353,8 @@ class ScheduleStore(LeaseStore):
         """Return the schedule, or None."""
 
     @abstractmethod
-    def list(self) -> Iterator[ScheduleRow]:
-        """Yield every schedule, ordered by due time and key, a page at a time."""
+    def list(self, wanted: ScheduleFilter = ScheduleFilter()) -> Iterator[ScheduleRow]:  # noqa: B008 - frozen
+        """Yield the schedules that pass the filter, ordered by due time and key, a page at a time."""
 
     @abstractmethod
     def long_due(self, age: float, limit: int) -> builtins.list[ScheduleRow]:

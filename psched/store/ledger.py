@@ -122,13 +122,15 @@ class LedgerFilter:
     """Which rows of the ledger to read; None matches any.
 
     `failed`: only those where an attempt failed or was lost, or that were skipped for coming too late. `since` and
-    `until` are about the occurrences of one key, and for all keys about when they were settled (both included).
+    `until` are about the occurrences of one key, and for all keys about when they were settled (both included). `last`:
+    only so many of these rows, from the end.
     """
 
     key: str | None = None
     failed: bool = False
     since: float | None = None
     until: float | None = None
+    last: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,3 +147,19 @@ def test_output_is_chosen_as_the_history_is(written: Commands) -> None:
 
 def test_without_output_the_history_shows_none(written: Commands) -> None:
     assert "disk full" not in written.ok("history", "--failed", "--json").out
+
+
+def test_the_last_entries_are_shown_on_request(ran: Commands) -> None:
+    found = ran.ok("history", "good", "--limit", "2", "--json").json
+    assert [row["scheduled_time"] for row in found] == [START + HOUR, START + 2 * HOUR]
+    assert [row["key"] for row in ran.ok("history", "--limit", "2", "--json").json] == ["good", "bad"]
+    assert [row["key"] for row in ran.ok("history", "--failed", "--limit", "1", "--json").json] == ["bad"]
+
+
+def test_a_long_history_is_cut_only_without_a_limit_or_a_time(ran: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("psched.cli.history._DEFAULT_LIMIT", 2)
+    outcome = ran("history", "good", "--json")
+    assert [row["scheduled_time"] for row in outcome.json] == [START + HOUR, START + 2 * HOUR]
+    assert outcome.err == "only the last 2 entries are shown; --limit or --since shows more\n"
+    assert len(ran.ok("history", "good", "--since", "0", "--json").json) == 3
+    assert len(ran.ok("history", "good", "--limit", "3", "--json").json) == 3

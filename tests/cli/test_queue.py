@@ -123,6 +123,18 @@ def test_list_can_be_limited_to_a_status_a_type_and_a_user(queue: Commands) -> N
     assert keys("--user", "bob") == ["b", "c"]
     assert keys("-u", "bob", "--status", "finished") == ["b"]
     assert keys("--type", "u") == ["c"]
+    assert keys("--state", "finished", "--prefix", "b") == ["b"]
+    assert keys("--late", "0s") == ["a", "c"]
+    assert keys("--late", "1h") == []
+
+
+def test_list_names_the_key_behind_which_the_next_page_begins(queue: Commands) -> None:
+    for key in ("a b", "c", "d"):
+        queue.ok("submit", key, "t", "{}")
+    outcome = queue("list", "--limit", "1", "--json")
+    assert [row["key"] for row in outcome.json] == ["a b"]
+    assert outcome.err == "more follow; list them with: --after 'a b'\n"
+    assert [row["key"] for row in queue.ok("list", "--after", "a b", "--json").json] == ["c", "d"]
 
 
 def test_show_tells_a_task_in_lines(queue: Commands) -> None:
@@ -228,7 +240,7 @@ def test_a_missing_table_names_the_command_that_makes_it(fresh: Commands, databa
 def test_init_makes_the_tables_of_every_section_and_keeps_what_is_there(fresh: Commands) -> None:
     fresh.configure(BOTH)
     fresh.ok("init")
-    schedules = {f"psched_schedules{part}" for part in ("", "_ledger", "_changes", "_failures")}
+    schedules = {f"psched_schedules{part}" for part in ("", "_ledger", "_changes", "_failures", "_output")}
     assert tables(fresh) == QUEUE_TABLES | schedules
     fresh.ok("queue", *SUBMIT)
     for again in (("init",), ("queue", "init")):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 
 import pytest
@@ -173,3 +174,38 @@ def test_init_may_be_repeated_and_keeps_what_is_there(psched: Commands) -> None:
 def test_any_text_may_be_a_key(psched: Commands, key: str) -> None:
     psched.ok("add", "--", key, "t", "@daily", "{}")
     assert psched.ok("show", "--json", "--", key).json["key"] == key
+
+
+def keys_of(psched: Commands, *options: str) -> list[str]:
+    return [row["key"] for row in psched.ok("list", "--json", *options).json]
+
+
+def test_list_is_limited_to_a_type_a_state_and_a_prefix(psched: Commands) -> None:
+    for number, key in enumerate(("mail.a", "mail.b", "report.a", "report.b")):
+        psched.ok("add", key, key.split(".", maxsplit=1)[0], "* * * * *", "{}", "-a", str(2_000_000_000 + number))
+    psched.ok("add", "old", "mail", "0 * * * *", "{}", "-s", str(START))
+    psched.ok("pause", "mail.b")
+    assert keys_of(psched, "--type", "mail") == ["old", "mail.a", "mail.b"]
+    assert keys_of(psched, "--prefix", "report.") == ["report.a", "report.b"]
+    assert keys_of(psched, "--prefix", "report.", "--type", "mail") == []
+    assert keys_of(psched, "--state", "waiting") == ["mail.a", "report.a", "report.b"]
+    assert keys_of(psched, "--state", "paused") == ["mail.b"]
+    assert keys_of(psched, "--state", "overdue") == keys_of(psched, "--late") == ["old"]
+    assert keys_of(psched, "--state", "due") == keys_of(psched, "--state", "running") == []
+    assert keys_of(psched, "--late", "--type", "report") == []
+    psched.ok("modify", "old", "--cron", "0 0 1 1 *", "-s", "2000000000")
+    assert keys_of(psched, "--late") == []
+
+
+def test_list_names_the_place_where_the_next_page_begins(psched: Commands) -> None:
+    for number in range(5):
+        psched.ok("add", f"key {number}:", "t", "* * * * *", "{}", "-a", f"{2_000_000_000 + number // 2}.5")
+    seen, place = [], list[str]()
+    for _ in range(3):
+        outcome = psched("list", "--limit", "2", "--json", *place)
+        seen += [row["key"] for row in outcome.json]
+        place = shlex.split(outcome.err.removeprefix("more follow; list them with: "))
+    assert seen == [f"key {number}:" for number in range(5)]
+    assert place == []
+    assert psched("list", "--limit", "2").err == "more follow; list them with: --after '2000000000.5:key 1:'\n"
+    assert psched.ok("list", "--limit", "5").err == ""

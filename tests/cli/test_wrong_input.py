@@ -61,6 +61,8 @@ ADD = ("add", "key", "type", "0 * * * *", "{}")
         (("modify", "absent", "-d", "1"), "no schedule has the key 'absent'"),
         (("delete", "absent"), "'absent'"),
         (("next", "0 0 30 2 *"), "no day 30 in February"),
+        (("list", "--prefix", ""), "prefix must be non-empty text"),
+        (("list", "--type", "t" * 256), "type has 256 characters"),
         (("next", "@daily", "-t", "Nowhere"), "timezone 'Nowhere'"),
     ],
 )
@@ -190,6 +192,13 @@ def test_a_wrong_change_leaves_the_schedule_as_it_was(psched: Commands) -> None:
         (("next", "@daily", "-s", "-5"), "'-5' is before 1973"),
         (("next", "@daily", "-n", "9" * 5000), "expected a whole number from 1 to 100000, got '9"),
         (("list", "--jsn"), "No such option '--jsn'"),
+        (("list", "--state", "late"), "'late' is not one of 'broken', 'paused', 'running'"),
+        (("list", "--after", "key"), "expected what the page before names, such as 1796108400:KEY, got 'key'"),
+        (("list", "--after", "1796108400:"), "such as 1796108400:KEY, got '1796108400:'"),
+        (("list", "--late", "--state", "due"), "--late takes neither --state nor --after; leave one of them out"),
+        (("list", "--limit", "0"), "expected a whole number from 1 to 2147483647, got '0'"),
+        (("history", "--limit", "many"), "expected a whole number from 1 to 2147483647, got 'many'"),
+        (("list", "--format", "json"), "'json' is not 'perfectsched'"),
         (("next", "@daily", "-n", "0"), "expected a whole number from 1 to 100000, got '0'"),
     ],
 )

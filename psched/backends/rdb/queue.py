@@ -16,6 +16,7 @@ from psched.backends.common.rows import (
     TASK_FINISHED,
     WAITING,
     claimed_task,
+    milliseconds,
     read_task,
     storable,
 )
@@ -24,11 +25,11 @@ from psched.backends.rdb.fair_acquire import FairAcquire
 from psched.backends.rdb.inserts import RowInserts, task_columns, task_insert
 from psched.backends.rdb.lease_statements import LEASE_TYPES, LeaseStatements, next_fence
 from psched.backends.rdb.lease_store import RdbLeaseStore, lease_of, lease_values, new_number
-from psched.backends.rdb.schema import USER_BAND, queue_table, users_table
+from psched.backends.rdb.schema import USER_BAND, has_status, queue_table, users_table
 from psched.backends.sql.compiled_statements import BulkUpdate, GivenColumns, cached, table_named
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import now_ms
-from psched.backends.sql.paging import read_pages
+from psched.backends.sql.paging import begins_with, read_pages
 from psched.errors import AlreadyFinishedError, IdempotentNotFoundError, NotFoundError, ScheduleError
 from psched.model import Claim, NewTask, TaskFilter, TaskRow, TaskStatus
 from psched.payload import pack
@@ -60,9 +61,17 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
 
     def list(self, wanted: TaskFilter) -> Iterator[TaskRow]:
         c = self._table.c
-        values = {c.status: wanted.status, c.type: wanted.type, c.user_name: wanted.user}
+        values = {c.type: wanted.type, c.user_name: wanted.user}
         conditions = [column == value for column, value in values.items() if value is not None]
-        return map(self._read, read_pages(self._database, sa.select(*c), c.key, conditions=conditions))
+        if wanted.status is not None:
+            conditions += has_status(self._table, wanted.status)
+        if wanted.prefix is not None:
+            conditions.append(begins_with(c.key, wanted.prefix))
+        if wanted.late is not None:
+            conditions += (*has_status(self._table, WAITING), c.due <= now_ms() - milliseconds(wanted.late))
+        after = () if wanted.after is None else (wanted.after,)
+        rows = read_pages(self._database, sa.select(*c), c.key, conditions=conditions, after=after)
+        return map(self._read, rows)
 
     def retire_many(
         self,

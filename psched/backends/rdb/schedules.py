@@ -33,9 +33,9 @@ from psched.backends.sql.compiled_statements import BulkUpdate, GivenColumns, ca
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import now_ms
 from psched.backends.sql.ledger import LEDGER_TABLES, LedgerWriter, SqlLedger
-from psched.backends.sql.paging import read_pages
+from psched.backends.sql.paging import begins_with, read_pages
 from psched.errors import IdempotentNotFoundError, NotFoundError, OutcomeUnknownError, ScheduleError
-from psched.model import Lease, ScheduleRow
+from psched.model import Lease, ScheduleFilter, ScheduleRow
 from psched.store import ScheduleStore, StoreSettings, only
 from psched.store.ledger import ADD, DELETE, FAILED, MODIFY, Entry, OnCommit, Step
 
@@ -59,9 +59,21 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
     def add_many(self, schedules: Sequence[ScheduleRow]) -> builtins.list[str]:
         return self._inserts.insert([schedule_columns(row, self.max_data_size) for row in schedules])
 
-    def list(self) -> Iterator[ScheduleRow]:
+    def list(self, wanted: ScheduleFilter = ScheduleFilter()) -> Iterator[ScheduleRow]:  # noqa: B008 - frozen
         c = self._table.c
-        return map(self._read, read_pages(self._database, sa.select(*c), c.key, c.due))
+        conditions = [] if wanted.type is None else [c.type == wanted.type]
+        if wanted.prefix is not None:
+            conditions.append(begins_with(c.key, wanted.prefix))
+        if wanted.held:
+            conditions.append(c.holder.is_not(None))
+        if wanted.failing:
+            conditions.append(c.failing.is_not(None))
+        if wanted.due_from is not None:
+            conditions.append(c.due >= milliseconds(wanted.due_from))
+        if wanted.due_until is not None:
+            conditions.append(c.due <= milliseconds(wanted.due_until))
+        after = () if wanted.after is None else (milliseconds(wanted.after[0]), wanted.after[1])
+        return map(self._read, read_pages(self._database, sa.select(*c), c.key, c.due, conditions, after))
 
     def long_due(self, age: float, limit: int) -> builtins.list[ScheduleRow]:
         return self._aged(self._long_due, age, limit)

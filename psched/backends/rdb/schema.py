@@ -8,11 +8,21 @@ from typing import Any
 import sqlalchemy as sa
 
 from psched.backends.common.lease_history import MOST_CHARACTERS
-from psched.backends.common.rows import CLAIMED_OF_SCHEDULE, CLAIMED_OF_TASK, WAITING
+from psched.backends.common.rows import (
+    CLAIMED_OF_SCHEDULE,
+    CLAIMED_OF_TASK,
+    TASK_CANCELLED,
+    TASK_FAILED,
+    TASK_FINISHED,
+    WAITING,
+)
 from psched.backends.common.table_names import checked_name
 from psched.backends.sql.compiled_statements import rows_in
 from psched.backends.sql.dialect import MYSQL_OPTIONS, ExactText, LongText
 from psched.backends.sql.ledger import limit_columns
+
+HAS_ENDED = f"status IN ('{TASK_FAILED}', '{TASK_CANCELLED}')"
+"""SQL for the rows in the index of failed and cancelled tasks. Finished tasks, which are most, are not in it."""
 
 
 def user_column(queue: sa.Table, name: str) -> sa.ColumnElement[Any]:
@@ -73,6 +83,17 @@ def _add_partial_indexes(queue: sa.Table) -> None:
     _index(queue, "user_run", [c.user_name, c.holder], "holder IS NOT NULL AND user_name > ''")
     _index(queue, "purge", [c.purge_at], "purge_at IS NOT NULL")
     _index(queue, "holder", [c.holder], "holder IS NOT NULL")
+    _index(queue, "ended", [c.status, c.key], HAS_ENDED)
+
+
+def has_status(queue: sa.Table, status: str) -> Sequence[sa.ColumnElement[bool]]:
+    """Return the conditions that find the rows with a status by an index."""
+    c, is_status = queue.c, queue.c.status == sa.literal_column(f"'{status}'")
+    if status in (TASK_FAILED, TASK_CANCELLED):
+        return (is_status, c.ended == status if "ended" in c else sa.literal_column(HAS_ENDED, sa.Boolean))
+    if status == TASK_FINISHED:
+        return (is_status, c.holder.is_(None), c.purge_at.is_not(None))
+    return (is_status, c.band.is_not(None) if status == WAITING else c.holder.is_not(None))
 
 
 def _add_full_indexes(queue: sa.Table) -> None:
@@ -85,6 +106,9 @@ def _add_full_indexes(queue: sa.Table) -> None:
     _index(queue, "of_type_user_due", [c.type, c.user_band, c.user_name, c.user_due, c.key])
     _index(queue, "of_user_run", [c.user_name, c.user_holder])
     _index(queue, "held", [c.holder, c.purge_at, c.claim])
+    made = sa.Computed(f"CASE WHEN {HAS_ENDED} THEN status END", persisted=True)
+    queue.append_column(sa.Column("ended", queue.c.status.type, made))
+    _index(queue, "has_ended", [c.ended, c.key])
 
 
 USER_BAND = 1000
@@ -169,7 +193,8 @@ def queue_table(metadata: sa.MetaData, name: str, partial_indexes: bool) -> sa.T
 
     `band` (see `band_of`) is NULL once a task is retired, as is `due`; `purge_at` is NULL until then. `user_name` is
     empty for a task without user. The indexes find: due tasks in a band; due tasks of a user in a band, and of one
-    type; the running tasks of a user; due tasks of a type; tasks whose retention is over; the tasks of a holder.
+    type; the running tasks of a user; due tasks of a type; tasks whose retention is over; the tasks of a holder;
+    failed and cancelled tasks.
 
     Each index that contains a task costs several writes per run. `partial_indexes`: the indexes of users leave tasks
     without user out. Else these indexes are on columns of their own (`user_column`), which are NULL for such tasks.

@@ -35,7 +35,7 @@ from psched.backends.rdb_compat.rows import check_text, data_column, read_task, 
 from psched.backends.rdb_compat.schema import queue_table
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import now_ms
-from psched.backends.sql.paging import read_pages
+from psched.backends.sql.paging import begins_with, read_pages
 from psched.errors import (
     AlreadyFinishedError,
     NotFoundError,
@@ -94,10 +94,18 @@ class CompatTaskStore(CompatLeaseStore, TaskStore):
 
     def list(self, wanted: TaskFilter) -> Iterator[TaskRow]:
         c = self._table.c
-        conditions = [] if wanted.user is None else [c.resource == wanted.user]
-        for row in read_pages(self._database, self._whole, c.id, conditions=conditions):
+        conditions: builtins.list[ColumnElement[bool]] = [] if wanted.user is None else [c.resource == wanted.user]
+        status = wanted.status if wanted.late is None else "waiting"
+        if wanted.prefix is not None:
+            conditions.append(begins_with(c.id, wanted.prefix))
+        if status is not None:  # the index of timeouts parts finished tasks from others
+            conditions.append(c.timeout <= _FIRST_TIMEOUT if status == "finished" else c.timeout > _FIRST_TIMEOUT)
+        if wanted.late is not None:
+            conditions.append(c.timeout <= seconds(now_ms()) - math.ceil(wanted.late))
+        after = () if wanted.after is None else (wanted.after,)
+        for row in read_pages(self._database, self._whole, c.id, conditions=conditions, after=after):
             task = self._read_row(row)
-            if wanted.status in (None, task.status) and wanted.type in (None, task.type):
+            if status in (None, task.status) and wanted.type in (None, task.type):
                 yield task
 
     def retire_many(

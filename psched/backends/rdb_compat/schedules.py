@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -24,10 +25,10 @@ from psched.backends.rdb_compat.schema import schedules_table
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import now_ms
 from psched.backends.sql.ledger import LEDGER_TABLES, SqlLedger
-from psched.backends.sql.paging import read_pages
+from psched.backends.sql.paging import begins_with, read_pages
 from psched.backends.sql.schema import HashedSchema
 from psched.errors import NotSupportedError, ScheduleError
-from psched.model import Lease, Row, ScheduleRow
+from psched.model import Lease, Row, ScheduleFilter, ScheduleRow
 from psched.store import Finding, ScheduleStore, StoreSettings
 from psched.store.ledger import DELETE, MODIFY, Entry, OnCommit, Step
 
@@ -87,9 +88,21 @@ class CompatScheduleStore(CompatLeaseStore, ScheduleStore):
         row = self._database.run(lambda connection, _: self._row(connection, key))
         return None if row is None else self._read_row(row)
 
-    def list(self) -> Iterator[ScheduleRow]:
+    def list(self, wanted: ScheduleFilter = ScheduleFilter()) -> Iterator[ScheduleRow]:  # noqa: B008 - frozen
+        """Types are in the data, so a type is found by reading every row."""
         c = self._table.c
-        return map(self._read_row, read_pages(self._database, self._whole, c.id, c.timeout))
+        conditions = [] if wanted.prefix is None else [begins_with(c.id, wanted.prefix)]
+        if wanted.due_from is not None:
+            conditions.append(c.timeout >= math.ceil(wanted.due_from))
+        if wanted.due_until is not None:
+            conditions.append(c.timeout <= int(wanted.due_until))
+        if wanted.held:
+            conditions.append(c.timeout > seconds(now_ms()))
+        after = () if wanted.after is None else (int(wanted.after[0]), wanted.after[1])
+        for row in read_pages(self._database, self._whole, c.id, c.timeout, conditions, after):
+            schedule = self._read_row(row)
+            if wanted.type in (None, schedule.type):
+                yield schedule
 
     def long_due(self, age: float, limit: int) -> builtins.list[ScheduleRow]:
         values = {"age": int(age), "limit": limit}

@@ -8,6 +8,7 @@ import json
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from psched.backends.common.rows import milliseconds, read_change, read_ledger_row, read_output
@@ -27,15 +28,23 @@ class RedisLedger:
         self._after = chr(random.randrange(0x20, 0x7F))  # each process starts at another key
 
     def rows(self, wanted: LedgerFilter) -> Iterator[LedgerRow]:
+        if wanted.last is None:
+            return self._rows(wanted, _PAGE)
+        newest = self._rows(wanted, min(_PAGE, wanted.last), backwards=True)
+        return reversed(list(islice(newest, wanted.last)))
+
+    def _rows(self, wanted: LedgerFilter, page: int, backwards: bool = False) -> Iterator[LedgerRow]:
         if wanted.key is not None:
-            found = self._by_score("entries", wanted.key, _bound(wanted.since, "-inf"), _bound(wanted.until, "+inf"))
+            bounds = _bound(wanted.since, "-inf"), _bound(wanted.until, "+inf")
+            found = self._by_score("entries", wanted.key, *bounds, page, backwards)
             entries = (_entry(wanted.key, entry) for _, entry in found)
             return (read_ledger_row(entry) for entry in entries if entry["trouble"] or not wanted.failed)
-        begin, end = _bound(wanted.since, "-inf", "000"), _bound(wanted.until, "+inf", "999")  # microseconds
+        bounds = _bound(wanted.since, "-inf", "000"), _bound(wanted.until, "+inf", "999")  # microseconds
         kinds = [
-            self._by_score("settled_entries", trouble, begin, end) for trouble in ((1,) if wanted.failed else (0, 1))
+            self._by_score("settled_entries", trouble, *bounds, page, backwards)
+            for trouble in ((1,) if wanted.failed else (0, 1))
         ]
-        settled = heapq.merge(*kinds, key=lambda row: (int(row[0]), row[1]))
+        settled = heapq.merge(*kinds, key=lambda row: (int(row[0]), row[1]), reverse=backwards)
         return (read_ledger_row(_entry(key.decode(errors="replace"), entry)) for _, _, key, entry in settled if entry)
 
     def row_before(self, key: str, time: int, version: int) -> LedgerRow | None:
@@ -73,19 +82,22 @@ class RedisLedger:
         self._after = after
         return int(deleted) >= limit
 
-    def _by_score(self, verb: str, name: str | int, begin: Any, end: Any) -> Iterator[Sequence[Any]]:
+    def _by_score(
+        self, verb: str, name: str | int, begin: Any, end: Any, page_size: int, backwards: bool
+    ) -> Iterator[Sequence[Any]]:
         """Yield what a script reads from a sorted set, (score, member, …), a page at a time.
 
         A page begins with the last score of the page before, since further members may have this score.
         """
         seen: set[bytes] = set()
-        while found := self._run(verb, name, begin, end, _PAGE + len(seen)):
+        while found := self._run(verb, name, begin, end, page_size + len(seen), int(backwards)):
             page = [row for row in found if row[1] not in seen]
             yield from page
-            if len(page) < _PAGE:
+            if len(page) < page_size:
                 return
-            begin = found[-1][0]
-            seen = {row[1] for row in found if row[0] == begin}
+            last = found[-1][0]
+            begin, end = (begin, last) if backwards else (last, end)
+            seen = {row[1] for row in found if row[0] == last}
 
 
 def _bound(seconds: float | None, otherwise: str, finer: str = "") -> Any:

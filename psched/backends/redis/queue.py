@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
-from psched.backends.common.rows import TASK_FAILED, read_task, storable
+from psched.backends.common.rows import TASK_FAILED, WAITING, read_task, storable
 from psched.backends.redis.alerts import NO_FAILURE, failure_arguments
 from psched.backends.redis.client import Argument, RedisServer
 from psched.backends.redis.lease_store import RedisLeaseStore, SubmitOnAdvance, new_number, parts
@@ -65,8 +65,10 @@ class RedisTaskStore(RedisLeaseStore, TaskStore):
         return None if row is None else read_task(row, self.max_data_size)
 
     def list(self, wanted: TaskFilter) -> Iterator[TaskRow]:
-        asked = ["" if value is None else value for value in (wanted.status, wanted.type, wanted.user)]
-        last = ""
+        status = wanted.status if wanted.late is None else WAITING
+        given = (status, wanted.type, wanted.user, wanted.prefix, _milliseconds(wanted.late))
+        asked = ["" if value is None else value for value in given]
+        last = wanted.after or ""
         while True:
             end, page = self._run("list", _PAGE, last, *asked)
             last = end.decode()

@@ -24,7 +24,7 @@ from psched.backends.redis.ledger import RedisLedger
 from psched.backends.redis.rows import claimed_schedule, entry_arguments, read_stored_schedule, stored
 from psched.backends.redis.table_checks import Table
 from psched.errors import IdempotentNotFoundError, ScheduleError
-from psched.model import Lease, ScheduleRow
+from psched.model import Lease, ScheduleFilter, ScheduleRow
 from psched.payload import pack
 from psched.store import ScheduleStore, StoreSettings, only
 from psched.store.ledger import FAILED, MODIFY, Entry, Step
@@ -74,11 +74,18 @@ class RedisScheduleStore(RedisLeaseStore, ScheduleStore):
     def _read_row(self, row: dict[str, Any]) -> ScheduleRow:
         return read_stored_schedule(row, self.max_data_size)
 
-    def list(self) -> Iterator[ScheduleRow]:
-        after: tuple[Argument, Argument] = ("", "")
-        while page := self._run("list", _PAGE, *after):
-            yield from (self._read_row(stored(key, found)) for key, found, _ in page if found)
-            after = page[-1][2], page[-1][0]
+    def list(self, wanted: ScheduleFilter = ScheduleFilter()) -> Iterator[ScheduleRow]:  # noqa: B008 - frozen
+        first, last = ("" if each is None else milliseconds(each) for each in (wanted.due_from, wanted.due_until))
+        names = ["" if name is None else name for name in (wanted.type, wanted.prefix)]
+        only = [*names, first, last, int(wanted.held), int(wanted.failing)]
+        after: Sequence[Argument] = ("", "")
+        if wanted.after is not None:
+            after = milliseconds(wanted.after[0]), wanted.after[1]
+        while True:
+            *after, page = self._run("list", _PAGE, *after, *only)
+            yield from (self._read_row(stored(key, found)) for key, found in page if found)
+            if not after[1]:
+                return
 
     def long_due(self, age: float, limit: int) -> builtins.list[ScheduleRow]:
         return self._late("due:", age, limit)

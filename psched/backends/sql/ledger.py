@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 import random
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
@@ -166,13 +167,14 @@ class SqlLedger:
             conditions = [c.key == wanted.key, *_between(c.scheduled_time, wanted)]
             if wanted.failed:
                 conditions.append(c.trouble == 1)
-            return map(read_ledger_row, self._pages((c.scheduled_time, c.fence), conditions))
+            return map(read_ledger_row, self._pages((c.scheduled_time, c.fence), conditions, wanted.last))
         order = (c.ended, c.key, c.scheduled_time, c.fence)
         kinds = [
-            self._pages(order, [c.trouble == trouble, *_between(c.ended, wanted)])
+            self._pages(order, [c.trouble == trouble, *_between(c.ended, wanted)], wanted.last)
             for trouble in ((1,) if wanted.failed else (0, 1))
         ]
-        return map(read_ledger_row, heapq.merge(*kinds, key=itemgetter(*(column.name for column in order))))
+        merged = heapq.merge(*kinds, key=itemgetter(*(column.name for column in order)))
+        return map(read_ledger_row, merged if wanted.last is None else deque(merged, wanted.last))
 
     def row_before(self, key: str, time: int, version: int) -> LedgerRow | None:
         values = {"of_key": key, "before": milliseconds(time), "by_version": version}
@@ -189,12 +191,18 @@ class SqlLedger:
             yield after
 
     def _pages(
-        self, order: Sequence[sa.Column[Any]], conditions: Sequence[sa.ColumnElement[bool]]
+        self, order: Sequence[sa.Column[Any]], conditions: Sequence[sa.ColumnElement[bool]], last: int | None
     ) -> Iterator[sa.RowMapping]:
-        """Yield rows in `order`, a page at a time. Needs an index on the columns of `conditions`, then `order`."""
-        pages = OrderedPages(
-            sa.select(*self._ledger.c).where(*conditions), {column.name: column for column in order}, BATCH
-        )
+        """Yield rows in `order`, a page at a time, or the `last` ones at once.
+
+        Needs an index on the columns of `conditions`, then `order`.
+        """
+        rows = sa.select(*self._ledger.c).where(*conditions)
+        if last is not None:
+            newest = rows.order_by(*(column.desc() for column in order)).limit(last)
+            yield from reversed(self._database.rows(newest, {}))
+            return
+        pages = OrderedPages(rows, {column.name: column for column in order}, BATCH)
         for page in pages.pages(self._database.rows):
             yield from page
 

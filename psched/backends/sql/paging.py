@@ -1,8 +1,9 @@
-"""Reads a whole table a page at a time, ordered by due times or keys."""
+"""Reads the rows of a table that pass a filter a page at a time, ordered by due times or keys."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from types import MappingProxyType
 from typing import Any
 
@@ -14,6 +15,8 @@ from sqlalchemy.sql.functions import GenericFunction
 from psched.backends.common.rows import BATCH, UndecodableText
 from psched.backends.sql.database import Database
 from psched.payload import MAX_BATCH_SIZE, count_within
+
+_LONGEST_KEY = 255
 
 
 class stored_bytes(GenericFunction[int]):  # noqa: N801
@@ -86,10 +89,13 @@ class OrderedPages:
         self._next = self._first.where(_follows(order, {}))
 
     def pages(
-        self, read: Callable[[sa.Select[Any], Mapping[str, Any]], Sequence[sa.RowMapping]]
+        self,
+        read: Callable[[sa.Select[Any], Mapping[str, Any]], Sequence[sa.RowMapping]],
+        begin: Sequence[Any] = (),
     ) -> Iterator[Sequence[sa.RowMapping]]:
-        """Yield the rows of each page, which `read` reads."""
-        statement, after = self._first, dict[str, Any]()
+        """Yield the rows of each page, which `read` reads. `begin`: the values of the row before the first page."""
+        statement = self._next if begin else self._first
+        after = {f"after_{name}": value for name, value in zip(self._order, begin, strict=False)}
         while page := read(statement, after):
             yield page
             if len(page) < self._page_size:
@@ -115,22 +121,52 @@ def _follows(order: Mapping[str, sa.ColumnElement[Any]], last: Mapping[str, Any]
     return sa.and_(column >= after, sa.or_(column > after, sa.and_(column == after, _follows(dict(others), last))))
 
 
+FEW = 10_000
+"""Rows that pass a filter are sorted here if they are no more than this. More are found by the index of the order."""
+
+
 def read_pages(
     database: Database,
     rows: sa.Select[Any],
     key: sa.Column[Any],
     due: sa.Column[Any] | None = None,
     conditions: Sequence[sa.ColumnElement[bool]] = (),
+    after: Sequence[Any] = (),
 ) -> Iterator[sa.RowMapping]:
     """Yield those of `rows` that meet `conditions`, ordered by due time and key, or by key alone.
 
-    One statement reads the keys of a page from the index, others the rows with these keys: MariaDB would sort the
-    whole table in order to read rows in this order.
+    `after`: the values of the row before the first. One statement reads the keys of a page from an index, others the
+    rows with these keys: MariaDB would sort the whole table in order to read rows in this order.
     """
     order = {"key": key} if due is None else {"due": due, "key": key}
-    keys = OrderedPages(
-        sa.select(*(column.label(name) for name, column in order.items())).where(*conditions), order, BATCH
-    )
+    keys = sa.select(*(column.label(name) for name, column in order.items())).where(*conditions)
     whole = RowsByKeys(rows.where(*conditions), key)
-    for page in keys.pages(database.rows):
+    found = _few(database, keys, after) if conditions else None
+    pages: Iterable[Sequence[Any]] = (
+        OrderedPages(keys, order, BATCH).pages(database.rows, after)
+        if found is None
+        else [found[first : first + BATCH] for first in range(0, len(found), BATCH)]
+    )
+    for page in pages:
         yield from whole.read(database, [row["key"] for row in page])
+
+
+def _few(database: Database, keys: sa.Select[Any], after: Sequence[Any]) -> Sequence[sa.RowMapping] | None:
+    """Return the rows behind `after` in order, found by the index of a filter; None if they are more than `FEW`.
+
+    Also None if a value cannot be compared: SQLite stores values of any type.
+    """
+    found = database.rows(keys.limit(FEW + 1), {})
+    if len(found) > FEW:
+        return None
+    places = [(tuple(row.values()), row) for row in found]
+    if not all(isinstance(value, str | int) for place, _ in places for value in place):
+        return None
+    places.sort(key=itemgetter(0))
+    return [row for place, row in places if place > tuple(after)]
+
+
+def begins_with(key: sa.Column[Any], prefix: str) -> sa.ColumnElement[bool]:
+    """Return the condition that a key begins with `prefix`, as a range of the index."""
+    last = prefix + "\U0010ffff" * (_LONGEST_KEY - len(prefix))
+    return key.between(prefix, last)

@@ -55,6 +55,18 @@ def recent(ledger: Ledger) -> None:
     assert len(list(ledger.rows(LedgerFilter(since=LONG_AGO + 199, until=LONG_AGO + 200)))) == KEYS
 
 
+def last(ledger: Ledger) -> None:
+    assert len(list(ledger.rows(LedgerFilter(last=10)))) == 10
+
+
+def last_failures(ledger: Ledger) -> None:
+    assert len(list(ledger.rows(LedgerFilter(failed=True, last=10)))) == 10
+
+
+def last_of_a_key(ledger: Ledger) -> None:
+    assert len(list(ledger.rows(LedgerFilter(key="key0007", last=10)))) == 10
+
+
 def changes(ledger: Ledger) -> None:
     assert len(ledger.changes("key0007")) == 1
 
@@ -75,7 +87,8 @@ def trim_many(ledger: Ledger) -> None:
     assert ledger.trim(1e9, 50, 60, "key0007")
 
 
-VERBS = (of_a_key, of_a_key_in_a_span, before, failures, recent, changes, keys, trim_nothing, trim_old, trim_many)
+READS = (of_a_key, of_a_key_in_a_span, before, failures, recent, last, last_failures, last_of_a_key, changes, keys)
+VERBS = (*READS, trim_nothing, trim_old, trim_many)
 
 
 def test_no_statement_reads_the_whole_ledger(bench: Bench, full: Ledger) -> None:

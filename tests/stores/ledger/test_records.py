@@ -192,6 +192,12 @@ def test_reading_goes_on_over_many_pages(bench: Bench, store: ScheduleStore, led
     assert [row.scheduled_time for row in rows(ledger, key="key", since=times[3], until=times[900])] == times[3:901]
     assert [row.scheduled_time for row in rows(ledger)] == times
     assert [row.scheduled_time for row in rows(ledger, failed=True)] == times[::3]
+    for last in (1, 600, 1300):
+        assert [row.scheduled_time for row in rows(ledger, key="key", last=last)] == times[-last:]
+        assert [row.scheduled_time for row in rows(ledger, last=last)] == times[-last:]
+        assert [row.scheduled_time for row in rows(ledger, failed=True, last=last)] == times[::3][-last:]
+        of_key = rows(ledger, key="key", failed=True, since=times[3], until=times[900], last=last)
+        assert [row.scheduled_time for row in of_key] == times[3:901:3][-last:]
     version = ledger.changes("key")[0].version
     before = ledger.row_before("key", times[10], version)
     assert before is not None

@@ -48,7 +48,8 @@ class Snapshot:
             return {"keys", "later:", f"later:{type_}"}
         if status == "waiting":
             return {"keys", _line("", user), _line(type_, user)}
-        return {"keys", "purge"} if "purge_at" in row else {"keys"}
+        ended = set() if status == "finished" else {f"ended:{status}"}
+        return {"keys", *ended, *(["purge"] if "purge_at" in row else [])}
 
     def _turn_faults(self, line: str, type_: str, user: str) -> list[str]:
         """A line has a turn by the due time of its head; or it is blocked, while there is no room for that."""

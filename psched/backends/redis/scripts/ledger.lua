@@ -92,11 +92,19 @@ local function find_entry(key, occurrence, fence)
   end
 end
 
+-- Returns up to ARGV[4] members of a sorted set, with their scores, from ARGV[2] to ARGV[3]; from the end if ARGV[5] is 1.
+local function members_by_score(set)
+  local backwards = ARGV[5] == '1'
+  local verb = backwards and 'ZREVRANGEBYSCORE' or 'ZRANGEBYSCORE'
+  return call(verb, set, ARGV[backwards and 3 or 2], ARGV[backwards and 2 or 3], 'WITHSCORES', 'LIMIT', 0,
+    tonumber(ARGV[4]))
+end
+
 --- script schedules/entries: common, schedules, ledger
--- Returns entries of a schedule as {occurrence, entry}. ARGV: key, first and last occurrence, the most entries.
+-- Returns entries of a schedule as {occurrence, entry}. ARGV: key, first and last occurrence, the most entries, and 1 to
+-- begin with the last one (else 0).
 local rows = {}
-local found = call('ZRANGEBYSCORE', T .. 'entries:' .. ARGV[1], ARGV[2], ARGV[3], 'WITHSCORES', 'LIMIT', 0,
-  tonumber(ARGV[4]))
+local found = members_by_score(T .. 'entries:' .. ARGV[1])
 for at = 1, #found, 2 do
   rows[#rows + 1] = {found[at + 1], found[at]}
 end
@@ -120,10 +128,10 @@ return false
 
 --- script schedules/settled_entries: common, schedules, ledger
 -- Returns entries of all schedules in the order of their settlement, as {microseconds, member of the set, key, entry};
--- the entry is '' when it was trimmed. ARGV: 1 for those with trouble (else 0), first and last time, the most entries.
+-- the entry is '' when it was trimmed. ARGV: 1 for those with trouble (else 0), first and last time, the most entries,
+-- and 1 to begin with the last one (else 0).
 local rows = {}
-local found = call('ZRANGEBYSCORE', T .. 'settled:' .. ARGV[1], ARGV[2], ARGV[3], 'WITHSCORES', 'LIMIT', 0,
-  tonumber(ARGV[4]))
+local found = members_by_score(T .. 'settled:' .. ARGV[1])
 for at = 1, #found, 2 do
   local occurrence, fence, key = found[at]:match('^(%-?%d+):(%d+):(.*)$')
   local entry = key and find_entry(key, occurrence, fence)

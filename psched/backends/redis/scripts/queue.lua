@@ -4,7 +4,8 @@
 --
 -- A line is `line:<bytes of the type>:<type>:<user>`, in the order in which its rows are to run. `turn:<type>` has the
 -- users with a line, by the due time of its first row. A user without room (max_running) is not there:
--- `blocked:<user>` has the types of the blocked lines until one of the user's runs ends.
+-- `blocked:<user>` has the types of the blocked lines until one of the user's runs ends. `ended:failed` and
+-- `ended:cancelled` have the failed and the cancelled rows.
 
 do
   local fault = table_problem(KEYS[#KEYS], 'queue')
@@ -203,6 +204,9 @@ local function retire_row(key, status, retention, history)
     call('HSET', row, 'purge_at', over)
     call('ZADD', T .. 'purge', over, key)
   end
+  if status ~= 'finished' then
+    call('ZADD', T .. 'ended:' .. status, 0, key)
+  end
 end
 
 -- Takes a row out of where it waits or runs; returns its status, nil when there is no row.
@@ -224,10 +228,15 @@ end
 -- Deletes a row in any state.
 local function delete_row(key)
   local is_hash = call('TYPE', row_of(key)).ok == 'hash'
-  local fence = is_hash and take_out(key) and call('HGET', row_of(key), 'fence')
+  local status = is_hash and take_out(key)
+  local fence = status and call('HGET', row_of(key), 'fence')
   call('DEL', row_of(key))  -- first, because it frees memory
   call('ZREM', T .. 'keys', key)
   call('ZREM', T .. 'purge', key)
+  if status ~= 'finished' then
+    call('ZREM', T .. 'ended:failed', key)
+    call('ZREM', T .. 'ended:cancelled', key)
+  end
   if fence then
     keep_fence(T, fence)
   end
@@ -235,31 +244,107 @@ end
 
 --- script queue/list: common, queue, leases
 -- Returns a page by key: the last key that was looked at ('' at the end), and rows as {key, fields and values}. ARGV:
--- the most keys to look at, the last key of the page before ('' at first), and the wanted status, type and user (''
--- for any).
-local MAX_PAGE_BYTES = 4000000
-local page, bytes, rows = tonumber(ARGV[1]), 0, {}
-local keys = call('ZRANGEBYLEX', T .. 'keys', ARGV[2] == '' and '-' or '(' .. ARGV[2], '+', 'LIMIT', 0, page)
-local last = #keys == page and keys[page] or ''
-for _, key in ipairs(keys) do
-  local fields = redis.pcall('HMGET', row_of(key), 'status', 'type', 'user')
+-- the most rows, the last key of the page before ('' at first), the wanted status, type and user ('' for any), prefix,
+-- and how many milliseconds rows must have been due ('' for any).
+local MAX_PAGE_BYTES, MAX_LOOKS, FEW = 4000000, 5000, 2000
+local page, after, status, prefix, late = tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[6], tonumber(ARGV[7])
+local bytes, rows = 0, {}
+
+-- Returns the members of the sets, unsorted; nil when they are more than FEW.
+local function members_of_few(sets)
+  local found, count = {}, 0
+  for _, set in ipairs(sets) do
+    count = count + call('ZCARD', set)
+    if count > FEW then
+      return nil
+    end
+    for _, member in ipairs(call('ZRANGE', set, 0, -1)) do
+      found[#found + 1] = member
+    end
+  end
+  return found
+end
+
+-- Returns the sets of all waiting rows; nil when there are many. A user without a turn has a running row.
+local function sets_of_waiting()
+  local users, running = members_of_few({T .. 'turn:'}), members_of_few({T .. 'leases:'})
+  if not users or not running then
+    return nil
+  end
+  for _, key in ipairs(running) do
+    local _, user = facts_of(key)
+    users[#users + 1] = user
+  end
+  local sets, seen = {T .. 'later:'}, {}
+  for _, user in ipairs(users) do
+    if not seen[user] then
+      seen[user] = true
+      sets[#sets + 1] = line_of('', user)
+    end
+  end
+  return sets
+end
+
+-- Returns the keys that may have the wanted status, when they are few, in order behind `after`; else nil.
+local function few_keys()
+  local sets = ({running = {T .. 'leases:'}, finished = {T .. 'purge'}})[status]
+  if status == 'waiting' then
+    sets = sets_of_waiting()
+  end
+  local found, keys = sets and members_of_few(sets), {}
+  if not found then
+    return nil
+  end
+  for _, key in ipairs(found) do
+    if is_less(after, key) then
+      keys[#keys + 1] = key
+    end
+  end
+  table.sort(keys, is_less)
+  return keys
+end
+
+-- Returns up to `count` keys from the set of all rows, or that of failed or cancelled ones.
+local function next_keys(count)
+  local first = after == '' and '-' or '(' .. after
+  if is_less(after, prefix) then
+    first = '[' .. prefix
+  end
+  local set = (status == 'failed' or status == 'cancelled') and 'ended:' .. status or 'keys'
+  return call('ZRANGEBYLEX', T .. set, first, '+', 'LIMIT', 0, count)
+end
+
+local function is_wanted(key)
+  local fields = redis.pcall('HMGET', row_of(key), 'status', 'type', 'user', 'due')
   local wanted = fields[1]
   for place = 1, 3 do
     wanted = wanted and (ARGV[place + 2] == '' or ARGV[place + 2] == fields[place])
   end
-  if wanted then
+  return wanted and (not late or (tonumber(fields[4]) or math.huge) <= now - late)
+end
+
+local keys, count = few_keys(), FEW + 1
+if not keys then
+  count = (status .. ARGV[4] .. ARGV[5] == '') and page or MAX_LOOKS
+  keys = next_keys(count)
+end
+for _, key in ipairs(keys) do
+  local begins = key:sub(1, #prefix) == prefix
+  if not begins and is_less(prefix, key) then
+    return {'', rows}
+  end
+  if begins and is_wanted(key) then
     local found = call('HGETALL', row_of(key))
     rows[#rows + 1] = {key, found}
     for _, value in ipairs(found) do
       bytes = bytes + #value
     end
-    if bytes > MAX_PAGE_BYTES then
-      last = key
-      break
+    if #rows == page or bytes > MAX_PAGE_BYTES then
+      return {key, rows}
     end
   end
 end
-return {last, rows}
+return {#keys == count and keys[count] or '', rows}
 
 --- script queue/retire_many: common, queue, leases, alerts
 -- Retires leased rows. ARGV: status, retention in milliseconds ('' for ever), the number of attempts ('' as it is), the
@@ -353,6 +438,7 @@ if status ~= 'failed' and status ~= 'cancelled' then
   return {status}
 end
 call('ZREM', T .. 'purge', key)
+call('ZREM', T .. 'ended:' .. status, key)
 call('HDEL', row, 'finished_at', 'purge_at')
 increment(row, 'fence', 1)
 call('HSET', row, 'attempts', '0', 'crashes', '0', 'cancel_requested', '0')

@@ -236,42 +236,94 @@ delete_row(key)
 return 1
 
 --- script schedules/list: common, schedules, leases
--- Returns a page of rows by due time and key, as {key, fields and values (empty when the key is no hash), due time}.
--- ARGV: the most rows, then due time and key of the last row of the page before ('' and '' at first).
-local MAX_PAGE_BYTES = 4000000
-local places, page, bytes = T .. 'due:', tonumber(ARGV[1]), 0
+-- Returns a page by due time and key: due time and key of the last row that was looked at ('' and '' at the end), and
+-- rows as {key, fields and values (empty when the key is no hash)}. ARGV: the most rows, then due time and key of the
+-- last row of the page before ('' and '' at first), type ('' for any), prefix, first and last due time, and 1 for leased
+-- or failing rows only (else 0).
+local MAX_PAGE_BYTES, MAX_LOOKS, FEW = 4000000, 5000, 2000
+local places, page, prefix, bytes = T .. 'due:' .. ARGV[4], tonumber(ARGV[1]), ARGV[5], 0
+local lowest, highest = tonumber(ARGV[6]), tonumber(ARGV[7])
+local only_leased, only_failing = ARGV[8] == '1', ARGV[9] == '1'
 
-local function is_behind(place)
-  local found = call('ZRANGE', places, place, place, 'WITHSCORES')
-  local due, last = tonumber(found[2]), tonumber(ARGV[2])
-  return due > last or (due == last and is_less(ARGV[3], found[1]))
+local function is_behind(due, key)
+  local last = tonumber(ARGV[2])
+  return not last or due > last or (due == last and is_less(ARGV[3], key))
 end
 
-local first = 0
-if ARGV[2] ~= '' then
-  local last = call('ZCARD', places)
+-- Returns the failing rows in order, as {key, due time, …}.
+local function failing_rows()
+  local found, flat = {}, {}
+  for _, key in ipairs(call('ZRANGE', T .. 'failing', 0, -1)) do
+    local due = tonumber(call('ZSCORE', places, key))
+    if due and is_behind(due, key) then
+      found[#found + 1] = {key, due}
+    end
+  end
+  table.sort(found, function(one, other)
+    return one[2] < other[2] or (one[2] == other[2] and is_less(one[1], other[1]))
+  end)
+  for _, row in ipairs(found) do
+    flat[#flat + 1], flat[#flat + 2] = row[1], integer(row[2])
+  end
+  return flat
+end
+
+-- Returns up to `count` rows from the first one that is behind the page before, as {key, due time, …}.
+local function rows_in_order(count)
+  local first = lowest and call('ZCOUNT', places, '-inf', '(' .. ARGV[6]) or 0
+  local last = ARGV[2] ~= '' and call('ZCARD', places) or first
   while first < last do
     local middle = math.floor((first + last) / 2)
-    if is_behind(middle) then
+    local found = call('ZRANGE', places, middle, middle, 'WITHSCORES')
+    if is_behind(tonumber(found[2]), found[1]) then
       last = middle
     else
       first = middle + 1
     end
   end
+  return call('ZRANGE', places, first, first + count - 1, 'WITHSCORES')
+end
+
+local function is_wanted(key)
+  if key:sub(1, #prefix) ~= prefix then
+    return false
+  end
+  if not only_leased and not only_failing then
+    return true
+  end
+  local fields = redis.pcall('HMGET', row_of(key), 'status', 'attempts')
+  local failed = (tonumber(fields[2]) or 0) - (fields[1] == 'running' and 1 or 0)
+  return (not only_leased or fields[1] == 'running') and (not only_failing or failed > 0)
+end
+
+local count = (prefix ~= '' or only_leased or only_failing) and MAX_LOOKS or page
+local keys
+if only_failing and call('ZCARD', T .. 'failing') <= FEW then
+  keys, count = failing_rows(), FEW + 1
+else
+  keys = rows_in_order(count)
 end
 local rows = {}
-local keys = call('ZRANGE', places, first, first + page - 1, 'WITHSCORES')
 for at = 1, #keys, 2 do
-  local found = redis.pcall('HGETALL', row_of(keys[at]))
-  for _, value in ipairs(found) do
-    bytes = bytes + #value
+  local key, due = keys[at], keys[at + 1]
+  if highest and tonumber(due) > highest then
+    return {'', '', rows}
   end
-  rows[#rows + 1] = {keys[at], found.err and {} or found, keys[at + 1]}
-  if bytes > MAX_PAGE_BYTES then
-    break
+  if is_wanted(key) then
+    local found = redis.pcall('HGETALL', row_of(key))
+    for _, value in ipairs(found) do
+      bytes = bytes + #value
+    end
+    rows[#rows + 1] = {key, found.err and {} or found}
+    if #rows == page or bytes > MAX_PAGE_BYTES then
+      return {due, key, rows}
+    end
   end
 end
-return rows
+if #keys < count * 2 then
+  return {'', '', rows}
+end
+return {keys[#keys], keys[#keys - 1], rows}
 
 --- script schedules/late: common, schedules, leases
 -- Returns rows of a sorted set, the earliest first, as {key, row without its data}. ARGV: the set (`due:`, or

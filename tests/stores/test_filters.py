@@ -1,0 +1,82 @@
+"""Lists of schedules with a filter: in order, in pages, whether few or many rows pass it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from psched.model import ScheduleFilter
+from psched.store import ScheduleStore
+from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, soon
+from tests.stores.databases import on_our_tables
+
+LATER = [f"later{n:02}" for n in range(30)]
+DUE = [f"due{n:02}" for n in range(30)]
+
+
+@pytest.fixture(params=["few", "many"])
+def rows(request: pytest.FixtureRequest, bench: Bench, store: ScheduleStore) -> Iterator[ScheduleStore]:
+    """60 schedules, which count as few, found by the filter's index, or as many, found by that of the order."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "many":
+            patch.setattr("psched.backends.sql.paging.FEW", 3)
+        patch.setattr("psched.backends.sql.paging.BATCH", 7)
+        patch.setattr("psched.backends.redis.schedules._PAGE", 7)
+        for n, (later, due) in enumerate(zip(LATER, DUE, strict=True)):
+            type_ = f"type{n % 3}"
+            bench.add(store, later, type=type_, due=FAR_OFF + n)
+            bench.add(store, due, type=type_, due=LONG_AGO + n)
+        yield store
+
+
+def listed(store: ScheduleStore, **wanted: object) -> list[str]:
+    return [row.key for row in store.list(ScheduleFilter(**wanted))]  # type: ignore[arg-type]
+
+
+def test_each_filter_passes_its_schedules_in_the_order_of_due_times(rows: ScheduleStore) -> None:
+    assert listed(rows) == DUE + LATER
+    assert listed(rows, type="type1") == DUE[1::3] + LATER[1::3]
+    assert listed(rows, type="none") == []
+    assert listed(rows, prefix="later") == LATER
+    assert listed(rows, prefix="due1") == DUE[10:20]
+    assert listed(rows, prefix="later00x") == []
+    assert listed(rows, due_until=LONG_AGO + 4) == DUE[:5]
+    assert listed(rows, due_from=FAR_OFF + 25) == LATER[25:]
+    assert listed(rows, due_from=LONG_AGO + 28, due_until=FAR_OFF + 1) == DUE[28:] + LATER[:2]
+    assert listed(rows, prefix="later1", type="type0", due_until=FAR_OFF + 15) == LATER[12:16:3]
+
+
+def test_a_list_goes_on_behind_a_schedule(rows: ScheduleStore) -> None:
+    for wanted in ({}, {"type": "type2"}, {"prefix": "later"}, {"due_until": FAR_OFF + 3}):
+        whole = list(rows.list(ScheduleFilter(**wanted)))  # type: ignore[arg-type]
+        for place, row in enumerate(whole):
+            rest = listed(rows, after=(row.next_run_time, row.key), **wanted)
+            assert rest == [each.key for each in whole[place + 1 :]], (wanted, row.key)
+
+
+def test_a_prefix_is_text_and_no_pattern(bench: Bench, store: ScheduleStore) -> None:
+    keys = [key for key in ("a%b", "a_b", "ab", "a", "a\\b", "aé", "A%", "a\uffff", "a\U0010ffff") if bench.takes(key)]
+    for key in keys:
+        bench.add(store, key)
+    for prefix in ("a%", "a_", "a", "A", "ab", "a\\", "aé", "a\uffff", "a%bc"):
+        assert sorted(listed(store, prefix=prefix)) == sorted(key for key in keys if key.startswith(prefix)), prefix
+
+
+def test_leased_schedules_are_found(rows: ScheduleStore) -> None:
+    taken = {claim.row.key for claim in rows.acquire(3, 100)}
+    assert taken < set(DUE)
+    assert taken <= set(listed(rows, held=True))
+    assert not set(listed(rows, held=True)) & (set(DUE) - taken)
+
+
+@on_our_tables
+def test_failing_schedules_are_found(rows: ScheduleStore) -> None:
+    claims = rows.acquire(4, 100)
+    for claim in claims[:2]:
+        rows.retry(claim.lease, 50, "it broke", soon())
+    rows.release(claims[2].lease, soon())
+    failing = sorted(claim.row.key for claim in claims[:2])
+    assert sorted(listed(rows, failing=True)) == failing
+    assert sorted(listed(rows, held=True)) == [claims[3].row.key]
+    assert listed(rows, failing=True, prefix="later") == []
