@@ -107,8 +107,8 @@ def migrate_command(reader: SectionName) -> click.Command:
     @click.option(
         "--include-delayed", is_flag=True, help="Copy the rows, too, that may be leased; they are due at the same time."
     )
-    @click.option("--schedules-table", metavar="NAME", help="Of the type that is not configured (has a default).")
-    @click.option("--queue-table", metavar="NAME", help="Of the type that is not configured (has a default).")
+    @click.option("--schedules-table", metavar="NAME", help="The schedules' table of the type that is not configured.")
+    @click.option("--queue-table", metavar="NAME", help="The queue's table of the type that is not configured.")
     @common_options()
     def migrate(
         chosen: Chosen,
@@ -119,10 +119,11 @@ def migrate_command(reader: SectionName) -> click.Command:
         schedules_table: str | None,
         queue_table: str | None,
     ) -> int:
-        """Copy schedules and waiting tasks from tables of PerfectSched and PerfectQueue to psched's own.
+        """Copy rows of the originals to psched's own tables.
 
+        Copies schedules of PerfectSched and waiting tasks of PerfectQueue, and leaves them in the old tables.
         The configuration names the tables of one type, before or after it is changed to the other type; those of the
-        other type are in the same database. The new tables are created. The old tables are only read.
+        other type are in the same database. The new tables are created.
 
         A row that is due later may be leased by a worker that died, wait for a retry, or have been put off: the old
         tables do not tell. Such rows are listed, and copied with --include-delayed only. Cancelled and finished tasks

@@ -141,9 +141,8 @@ class Schema:
             yield encryption
         yield self._writing(connection)
         missing = [str(index.name) for index in self._missing_indexes(connection)]
-        yield Finding(
-            "indexes", not missing, f"missing index {', '.join(missing)}: run psched init" if missing else "all there"
-        )
+        remedy = f"missing index {', '.join(missing)}: run psched init (a queue's: psched queue init)"
+        yield Finding("indexes", not missing, remedy if missing else "all there")
         problem = dialect.key_problem(connection, self._table.name, self._key)
         if problem is None:
             yield Finding("keys", True, "compare byte by byte")
