@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,19 @@ def test_without_log_the_journal_has_priorities_and_a_traceback_as_one_entry(fai
     started = next(e for e in ours if e["MESSAGE"].startswith("psched.supervisor.run: starting;"))
     assert started["PRIORITY"] == "6"
     assert not [e for e in ours if e["MESSAGE"].startswith(("Traceback", "ValueError", "  File"))]
+
+
+def test_a_new_master_after_an_upgrade_goes_on_in_the_journal(failing: Service) -> None:
+    _config(failing).write_text(_config(failing).read_text().replace(_LOG, ""))
+    failing.systemctl("start")
+    old = failing.machine.main("pschedd")
+    old.send_signal(signal.SIGWINCH)
+    wait_for(lambda: not old.is_running(), failing.explain)
+    new = failing.properties("MainPID")["MainPID"]
+    wait_for(lambda: [e for e in _entries(failing) if e["_PID"] == new and e["PRIORITY"] == "6"], failing.explain)
+    failing.machine.run("systemctl", "restart", "systemd-journald")
+    seen = len(_entries(failing))
+    wait_for(lambda: [e for e in _entries(failing)[seen:] if "type=fails failed" in e["MESSAGE"]], failing.explain)
 
 
 def test_with_log_the_file_has_all_and_the_journal_why_a_start_fails(failing: Service) -> None:
