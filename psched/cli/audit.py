@@ -10,6 +10,7 @@ import click
 
 from psched.cli.formatting import Fields, json_lines, printable, with_local_times, write
 from psched.cli.options import MOMENT, Chosen, When, common_options, seconds
+from psched.cli.progress import with_progress
 from psched.cli.sections import opened
 from psched.clock import local_time
 from psched.errors import NotFoundError
@@ -52,7 +53,7 @@ def audit(chosen: Chosen, keys: tuple[str, ...], since: When, until: When | None
         verdicts = schedules.audit(*span, late=late, keys=keys or None)
 
         def judged() -> Iterator[Verdict]:
-            for verdict in verdicts:
+            for verdict in with_progress(verdicts, "schedules audited", len(keys) or None):
                 if not verdict.known and verdict.key in keys:
                     raise NotFoundError(f"no schedule has or had the key {verdict.key!r}")
                 proved.append(not verdict.violations)

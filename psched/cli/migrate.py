@@ -13,6 +13,7 @@ import click
 from psched import cron
 from psched.cli.formatting import json_lines, printable, write
 from psched.cli.options import Chosen, common_options, exactly
+from psched.cli.progress import with_progress
 from psched.cli.sections import opened_as
 from psched.clock import local_time
 from psched.config import Section, SectionName, default_table
@@ -58,7 +59,7 @@ class Migration:
 
         `add` returns the keys that exist in the target already.
         """
-        rest = iter(rows)
+        rest = with_progress(rows, f"rows of {self.source} copied")
         while batch := list(islice(rest, _BATCH)):
             new = []
             for row in batch:

@@ -320,7 +320,11 @@ def read_data(source: str) -> dict[str, Any]:
     """
     if source != "-" and not source.startswith("@"):
         return parse_data(source)
-    name, content = ("stdin", sys.stdin.buffer.read()) if source == "-" else (source[1:], Path(source[1:]).read_bytes())
+    name = "stdin" if source == "-" else source[1:]
+    try:
+        content = sys.stdin.buffer.read() if source == "-" else Path(name).read_bytes()
+    except OSError as error:
+        raise ValueError(f"{name}: {error.strerror}; DATA is JSON, @FILE or -") from None
     try:
         return parse_data(content.decode("utf-8-sig"))
     except UnicodeDecodeError as error:

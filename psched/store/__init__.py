@@ -338,7 +338,7 @@ class ScheduleStore(LeaseStore):
             key, type, dict(data), "waiting", rule=rule, next_time=next_time, next_run_time=next_run_time, policy=policy
         )
         if self.add_many([row]):
-            raise AlreadyExistsError(f"a schedule has the key {key!r} already")
+            raise AlreadyExistsError(f"a schedule has the key {key!r} already; modify it, or choose another key")
 
     @abstractmethod
     def add_many(self, schedules: Sequence[ScheduleRow]) -> builtins.list[str]:

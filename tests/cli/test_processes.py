@@ -130,6 +130,16 @@ def test_80_columns_keep_keys_and_cron_expressions_whole(psched: Commands) -> No
     assert wide[1].endswith('{"region":"north"}')
 
 
+def test_a_long_command_shows_its_progress_on_a_terminal(psched: Commands) -> None:
+    for number in range(3):
+        psched.ok("add", f"key{number}", "t", "0 0 1 1 *", "{}")
+    output = on_terminal(psched, 100, "audit", "--from", "1d")
+    assert "schedules audited" in output
+    assert [line for line in output.splitlines() if "no occurrence was expected" in line] != []
+    assert "\x1b[?25h" in output, "the cursor is shown again"
+    assert "schedules audited" not in psched.ok("audit", "--from", "1d").out
+
+
 def test_findings_on_a_terminal_are_coloured(psched: Commands) -> None:
     assert "\x1b[32mok" in on_terminal(psched, 100, "doctor")
 

@@ -108,7 +108,9 @@ def test_data_that_cannot_be_read_is_told_with_its_file(psched: Commands) -> Non
         (psched.folder / "wrong.json").write_bytes(content)
         for command in (("add", "k", "t", "@daily"), ("modify", "k", "--data")):
             assert psched.fault(*command, "@wrong.json").startswith(expected)
-    assert psched.fault("add", "k", "t", "@daily", "@absent.json") == "absent.json: No such file or directory"
+    assert psched.fault("add", "k", "t", "@daily", "@absent.json") == (
+        "absent.json: No such file or directory; DATA is JSON, @FILE or -"
+    )
     assert psched.ok("list", "--json").json == []
 
 
@@ -142,7 +144,7 @@ def test_a_module_that_a_command_is_to_load_is_loaded(psched: Commands) -> None:
 
 def test_a_key_that_exists_is_named(psched: Commands) -> None:
     psched.ok(*ADD)
-    assert "'key'" in psched.fault(*ADD)
+    assert psched.fault(*ADD) == "a schedule has the key 'key' already; modify it, or choose another key"
 
 
 def test_a_wrong_change_leaves_the_schedule_as_it_was(psched: Commands) -> None:
