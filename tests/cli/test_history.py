@@ -163,3 +163,13 @@ def test_a_long_history_is_cut_only_without_a_limit_or_a_time(ran: Commands, mon
     assert outcome.err == "only the last 2 entries are shown; --limit or --since shows more\n"
     assert len(ran.ok("history", "good", "--since", "0", "--json").json) == 3
     assert len(ran.ok("history", "good", "--limit", "3", "--json").json) == 3
+
+
+def test_of_a_long_output_the_end_is_kept(psched: Commands) -> None:
+    psched.ok("add", "key", "t", "0 * * * *", "{}", "-s", str(START))
+    with schedules_of(psched) as schedules:
+        task = schedules.poll()
+        assert task is not None
+        task.keep_output("begin" + "x" * 9000 + "end", "ended")
+    [output] = psched.ok("history", "key", "--output", "--json").json
+    assert (len(output["text"]), output["text"][:1], output["text"][-4:]) == (8192, "x", "xend")
