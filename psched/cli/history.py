@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from heapq import nlargest
 from itertools import chain
+from operator import attrgetter
 
 import click
 
@@ -66,9 +68,9 @@ def history(
     With --failed, occurrences that are failing now and not settled yet come last; their outcome is `failing`, or
     `running` during another attempt. rdb_compat does not record them.
 
-    With --output, each attempt whose output was kept, the oldest first, with how it ended and the lines that it wrote.
-    --failed then shows only attempts that failed. With --json: objects with key, scheduled_time, attempt, failed,
-    result (how it ended), text (what it wrote) and ended.
+    With --output, each attempt whose output was kept, by keys and the oldest first, with how it ended and the lines
+    that it wrote. --failed then shows only attempts that failed. With --json: objects with key, scheduled_time,
+    attempt, failed, result (how it ended), text (what it wrote) and ended.
 
     --json prints one array of objects with key, scheduled_time, outcome (finished, enqueued, skipped or failed; failing
     or running if not settled), detail (why it was skipped, or the task's key), last and count (if one entry covers
@@ -87,12 +89,15 @@ def history(
             if not ledger.changes(key) and next(ledger.rows(LedgerFilter(key)), None) is None:
                 raise NotFoundError(f"no schedule has or had the key {key!r}")
         if output:
-            kept = (
+            kept: Iterable[KeptOutput] = (
                 row
                 for row in schedules.outputs(key)
                 if (row.failed or not failed)
                 and _is_within(row.ended if key is None else row.scheduled_time, first, last)
             )
+            if limit is not None:
+                latest = nlargest(limit, kept, key=attrgetter("ended"))
+                kept = sorted(latest, key=attrgetter("key", "ended"))
             _write_outputs(kept, as_json=chosen.json)
             return
         failing = (
@@ -117,7 +122,7 @@ def _is_within(time: float, first: float | None, last: float | None) -> bool:
     return (first is None or time >= first) and (last is None or time <= last)
 
 
-def _write_outputs(outputs: Iterator[KeptOutput], as_json: bool) -> None:
+def _write_outputs(outputs: Iterable[KeptOutput], as_json: bool) -> None:
     if as_json:
         objects = (
             {"key": row.key, "scheduled_time": row.scheduled_time, "attempt": row.attempt} | fields_of(row)

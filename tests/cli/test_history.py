@@ -142,6 +142,8 @@ def test_output_is_chosen_as_the_history_is(written: Commands) -> None:
     assert chosen("--until", "1h") == []
     assert chosen("backup", "--until", str(START)) == [("backup", 1), ("backup", 2)]
     assert chosen("backup", "--since", str(START + 1)) == []
+    assert chosen("--limit", "1") == chosen("backup", "--limit", "1") == [("backup", 2)]
+    assert chosen("--limit", "2", "--failed") == [("backup", 1), ("other", 1)]
     assert written.fault("history", "nosuch", "--output") == "no schedule has or had the key 'nosuch'"
 
 
