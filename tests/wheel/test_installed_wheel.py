@@ -16,6 +16,9 @@ import pytest
 
 from tests.programs import ROOT
 
+pytestmark = pytest.mark.timeout(180)
+"""Building takes two seconds and each type checker ten, alone on a machine."""
+
 _HERE = Path(__file__).parent
 _CORRECT = _HERE / "correct_program.py"
 _WRONG = _HERE / "wrong_program.py"
