@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import click
+
+Options = dict[str, click.Option]
+"""Options by each of their spellings."""
 
 
 class CommandGroup(click.Group):
@@ -12,33 +15,50 @@ class CommandGroup(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         own = dict(_options(self))
-        known = dict(options_below(self)) | own
-        leading: list[str] = []
-        passed_on: list[str] = []
-        rest = list(args)
-        while rest and rest[0].startswith("-") and rest[0] != "--":
-            word = rest.pop(0)
-            spelling = _spelling(word)
-            name = spelling if ctx.token_normalize_func is None else ctx.token_normalize_func(spelling)
-            option = known.get(name)
-            words = leading if option is None or name in own else passed_on
-            words.append(word)
-            if option is not None and takes_value(option) and word == spelling and rest:
-                words.append(rest.pop(0))
-        return super().parse_args(ctx, [*leading, *rest[:1], *passed_on, *rest[1:]])
+        normalized = _same if ctx.token_normalize_func is None else ctx.token_normalize_func
+        for place, word in enumerate(args):
+            command = self.commands.get(normalized(word))
+            found = None if command is None else _split(args[:place], own, dict(options_of(command)), normalized)
+            if found is not None:
+                leading, passed_on = found
+                return super().parse_args(ctx, [*leading, word, *passed_on, *args[place + 1 :]])
+        return super().parse_args(ctx, args)
 
 
-def options_below(group: click.Group) -> Iterator[tuple[str, click.Option]]:
-    """Yield the options of all commands of the group, and of its groups, by each of their spellings."""
-    for command in group.commands.values():
-        yield from _options(command)
-        if isinstance(command, click.Group):
-            yield from options_below(command)
+def _split(
+    words: Sequence[str], own: Options, others: Options, normalized: Callable[[str], str]
+) -> tuple[list[str], list[str]] | None:
+    """Return the words of the group's own options, and those of the others; None if there are any other words."""
+    leading: list[str] = []
+    passed_on: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        spelling = word.partition("=")[0] if word.startswith("--") else word[:2]  # of --delay=5 and -d5
+        name = normalized(spelling)
+        option = own.get(name, others.get(name))
+        if option is None:
+            return None
+        target = leading if name in own else passed_on
+        target.append(word)
+        if takes_value(option) and word == spelling:
+            value = next(rest, None)
+            if value is None:
+                return None
+            target.append(value)
+    return leading, passed_on
 
 
 def takes_value(option: click.Option) -> bool:
     """Return whether the word after the option is its value."""
     return not option.is_flag and not option.count
+
+
+def options_of(command: click.Command) -> Iterator[tuple[str, click.Option]]:
+    """Yield the options of the command, and of the commands below it, by each of their spellings."""
+    yield from _options(command)
+    if isinstance(command, click.Group):
+        for below in command.commands.values():
+            yield from options_of(below)
 
 
 def _options(command: click.Command) -> Iterator[tuple[str, click.Option]]:
@@ -47,6 +67,5 @@ def _options(command: click.Command) -> Iterator[tuple[str, click.Option]]:
             yield from ((name, parameter) for name in parameter.opts)
 
 
-def _spelling(word: str) -> str:
-    """Return the option in a word such as `--delay=5` or `-d5`."""
-    return word.partition("=")[0] if word.startswith("--") else word[:2]
+def _same(word: str) -> str:
+    return word

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import click
 import pytest
 
-from psched.cli.command_group import options_below, takes_value
+from psched.cli.command_group import options_of, takes_value
 from psched.cli.main import psched as commands
 from tests.cli.commands import Commands
 
@@ -45,9 +46,17 @@ def test_an_option_of_another_command_is_refused_by_name(psched: Commands) -> No
     assert "-d" in psched("-d", "5").err
 
 
-def test_an_option_takes_a_value_in_each_command_or_in_none() -> None:
+def test_an_option_before_the_command_is_read_as_that_command_has_it(psched: Commands) -> None:
+    psched.ok("--late", "list")  # a flag
+    assert "the ledger has no schedule" in psched.fault("--late", "60", "--from", "1d", "audit")
+    psched.ok("-t", "UTC", "--start", "1893456000", "add", "add", "list", "@daily", "{}")
+    psched.ok("--prefix", "add", "list")  # the value is the name of a command
+
+
+@pytest.mark.parametrize("command", commands.commands.values(), ids=lambda command: command.name)
+def test_an_option_takes_a_value_in_each_command_of_a_group_or_in_none(command: click.Command) -> None:
     values: dict[str, set[bool]] = {}
-    for name, option in options_below(commands):
+    for name, option in options_of(command):
         values.setdefault(name, set()).add(takes_value(option))
     assert [name for name, found in values.items() if len(found) > 1] == []
 
