@@ -10,6 +10,8 @@ from typing import Self
 
 from faultlab.clock import WallClock, build_shim
 from faultlab.forkserver_client import Forks
+from faultlab.mariadb import MariaDB
+from faultlab.mysql_multiplexer import MultiplexedMariaDB
 from faultlab.pgbouncer import PgBouncer
 from faultlab.postgresql import PostgreSQL
 from faultlab.servers import Server
@@ -41,12 +43,14 @@ class Lab:
             self._shared[kind] = self.private(kind).__enter__()
         return self._shared[kind]
 
-    def shared_pooler(self) -> Server:
-        """Return the running PgBouncer before the shared PostgreSQL that all tests share: 8 sessions in turn."""
-        if PgBouncer not in self._shared:
-            pooler = PgBouncer(self.shared(PostgreSQL), "transaction", sessions=8)
-            self._shared[PgBouncer] = pooler.__enter__()
-        return self._shared[PgBouncer]
+    def shared_pooler(self, kind: type[PgBouncer] | type[MultiplexedMariaDB]) -> Server:
+        """Return the running pooler before a shared server that all tests share: 8 sessions in turn."""
+        if kind not in self._shared:
+            if issubclass(kind, PgBouncer):
+                self._shared[kind] = kind(self.shared(PostgreSQL), "transaction", sessions=8).__enter__()
+            else:
+                self._shared[kind] = kind(self.shared(MariaDB), sessions=8).__enter__()
+        return self._shared[kind]
 
     def private(self, kind: type[Server], *, durable: bool = False) -> Server:
         """Return a new server, not started, for one test to do with as it likes."""

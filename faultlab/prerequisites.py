@@ -73,6 +73,7 @@ _PROGRAMS: dict[str, tuple[str, ...]] = {
     "postgresql": ("postgres", "initdb"),
     "pair": ("postgres", "initdb"),
     "pgbouncer": ("pgbouncer", "postgres", "initdb"),
+    "multiplexer": ("mariadbd", "mariadb-install-db"),
     "redis": ("redis-server",),
     "wall_clock": ("cc",),
     "machine": ("systemd-nspawn", "dbus-daemon"),

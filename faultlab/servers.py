@@ -234,7 +234,7 @@ class Server(ABC):
         subprocess.run(["cp", "-a", self._template, self.data], check=True)
 
     def _launch(self, command: list[str]) -> subprocess.Popen[bytes]:
-        arguments = [str(_WRAPPER), str(self.folder), server_user() or "", *command]
+        arguments = [str(_WRAPPER), str(self.folder), self._user(), *command]
         with (self.folder / "log").open("ab") as log:
             wrapper = subprocess.Popen(
                 [sys.executable, "-I", *arguments],
@@ -248,6 +248,10 @@ class Server(ABC):
         with wrapper.stdout as answer:
             self._pid = int(answer.readline() or 0)
         return wrapper
+
+    def _user(self) -> str:
+        """Return the user of the server's process; empty: this process's own."""
+        return server_user() or ""
 
     def _wait_for_answer(self) -> None:
         deadline = time.monotonic() + _START_LIMIT

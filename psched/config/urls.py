@@ -22,6 +22,11 @@ EXPECTED_URL = (
     "expected a URL like sqlite:///psched.db, mysql://user:password@host:3306/database or redis://:password@host:6379/0"
 )
 _POSTGRESQL = ("postgresql", "postgres")
+_POOLERS = (
+    (_POSTGRESQL, ("auto", "transaction", "session")),
+    (("mysql", "mysql2", "mariadb"), ("auto", "transaction")),
+)
+"""Schemes, and the values of `pooler` for them."""
 _REDIS = ("redis", "rediss", "unix")
 
 
@@ -58,8 +63,9 @@ def url_faults(type_: str, url: str, pooler: str) -> Iterator[str]:
         yield f"type redis needs a URL like redis://host:6379/0, not {scheme}://; or use type rdb"
     if type_ in ("rdb", "rdb_compat") and scheme in _REDIS:
         yield f"type {type_} needs a SQL database, not {scheme}://; use type redis"
-    if pooler != "auto" and scheme.partition("+")[0] not in _POSTGRESQL:
-        yield f"pooler: {pooler} is for PostgreSQL, not {scheme}://; leave the key out"
+    served = next((words for kinds, words in _POOLERS if scheme.partition("+")[0] in kinds), ("auto",))
+    if pooler not in served:
+        yield f"pooler: {pooler} is not for {scheme}://; expected {' or '.join(served)}, or leave the key out"
 
 
 def is_in_memory(url: str) -> bool:

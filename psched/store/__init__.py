@@ -55,9 +55,9 @@ class StoreSettings:
     `connections`: the most idle connections that a store keeps open, one for each thread of its process. `reckoning`:
     the cron dialect and tz database of this process, for the ledger. `ledger`: the ledger's table where a store keeps
     one only on request. `problem` returns the error of a schedule that psched cannot run, or None: a store whose table
-    is shared with other programs (`rdb_compat`) acquires no such row. `pooler`: what a connection
-    pooler before the database gives a client: `session` (its own), `transaction` (any, for each transaction), or `auto`
-    to find out whether there is a pooler, and then assume `transaction`.
+    is shared with other programs (`rdb_compat`) acquires no such row. `pooler`: what a connection pooler before the
+    database gives a client: `session` (its own), `transaction` (any, for each transaction), or `auto` to find out
+    whether there is a pooler (PostgreSQL), and then assume `transaction`.
     `disable_resource_limit` and `use_connection_pooling` are PerfectQueue's, for a queue that is shared with it.
     `keeps_failures`: runs that fail for good are kept until they were reported.
     """

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from faultlab.laboratory import Lab
+from faultlab.pgbouncer import PgBouncer
 from faultlab.redis import Redis
 from faultlab.servers import Server
 from tests.promises.cluster import Cluster
@@ -40,6 +41,6 @@ def cluster_on(
     if database == "sqlite":
         yield lambda **config: make_cluster(type=store, url=f"sqlite:///{tmp_path}/psched.db", **config)
         return
-    server = lab.shared_pooler() if database == PGBOUNCER else lab.shared(SERVERS[database])
+    server = lab.shared_pooler(PgBouncer) if database == PGBOUNCER else lab.shared(SERVERS[database])
     with server.database() as url:
         yield lambda **config: make_cluster(type=store, url=url, **config)

@@ -47,6 +47,7 @@ class Bench:
     type: str
     url: str
     table: str = "schedules"
+    pooler: str = "auto"
     _opened: list[ScheduleStore] = field(default_factory=list)
     _numbers: Iterator[int] = field(default_factory=itertools.count)
     _rows: Rows | None = None
@@ -117,7 +118,8 @@ class Bench:
     def open(self, holder: str | None = None, url: str | None = None) -> ScheduleStore:
         """Open one more store, as another process would; closed when the test ends."""
         name = f"host/1/{next(self._numbers)}" if holder is None else holder
-        settings = StoreSettings(url=self.url if url is None else url, holder=name, schedules=self.table)
+        place = self.url if url is None else url
+        settings = StoreSettings(url=place, holder=name, schedules=self.table, pooler=self.pooler)
         store = open_stores(self.type, settings).schedules
         assert store is not None
         self._opened.append(store)

@@ -14,6 +14,8 @@ import sqlalchemy as sa
 from faultlab import prerequisites
 from faultlab.laboratory import Lab
 from faultlab.mariadb import MariaDB
+from faultlab.mysql_multiplexer import MultiplexedMariaDB
+from faultlab.pgbouncer import PgBouncer
 from faultlab.postgresql import PostgreSQL
 from faultlab.redis import Redis
 from faultlab.servers import Server
@@ -29,10 +31,12 @@ MYSQLCLIENT = "mysqlclient"
 """MariaDB by another driver than psched's own; NOT RUN where mysqlclient is not installed."""
 
 PGBOUNCER = "pgbouncer"
-"""PostgreSQL behind a pooler that gives each transaction another session."""
+MULTIPLEXER = "multiplexer"
+POOLERS = {PGBOUNCER: PgBouncer, MULTIPLEXER: MultiplexedMariaDB}
+"""PostgreSQL and MariaDB behind poolers that give each transaction another session."""
 
 SQL_PAIRS = [(type_, database) for database in DATABASES for type_ in STORES]
-PAIRS = [*SQL_PAIRS, ("rdb", MYSQLCLIENT), ("rdb", PGBOUNCER), ("redis", "redis")]
+PAIRS = [*SQL_PAIRS, ("rdb", MYSQLCLIENT), *(("rdb", pooler) for pooler in POOLERS), ("redis", "redis")]
 """Each store on each database."""
 
 SERVER_PAIRS = [(type_, database) for database in KINDS for type_ in STORES]
@@ -50,6 +54,11 @@ on_sql = pytest.mark.parametrize("bare", SQL_PAIRS, indirect=True, ids="-".join)
 """For tests of features that only SQL databases have."""
 
 
+def pooler_of(database: str) -> str:
+    """Return the setting `pooler`: PgBouncer is found out, other poolers are not."""
+    return "transaction" if database == MULTIPLEXER else "auto"
+
+
 class SharedDatabases:
     """Gives each test a bench. Tables are not dropped: they disappear with their servers."""
 
@@ -62,7 +71,7 @@ class SharedDatabases:
     def bench(self, type_: str, database: str, folder: Path) -> Bench:
         """Return a bench for a table that does not exist yet; SQLite's file is in `folder`."""
         url = f"sqlite:///{folder}/psched.db" if database == "sqlite" else self._url(database)
-        return Bench(type_, url, f"schedules_{next(self._numbers)}")
+        return Bench(type_, url, f"schedules_{next(self._numbers)}", pooler=pooler_of(database))
 
     @contextlib.contextmanager
     def made(self, bench: Bench, new: bool = False, unchecked: bool = False) -> Iterator[None]:
@@ -87,7 +96,9 @@ class SharedDatabases:
             prerequisites.require_mysqlclient()
         if database not in self._urls:
             kinds = {**KINDS, MYSQLCLIENT: MariaDB, "redis": Redis}
-            server = self._lab.shared_pooler() if database == PGBOUNCER else self._lab.shared(kinds[database])
+            server = (
+                self._lab.shared_pooler(POOLERS[database]) if database in POOLERS else self._lab.shared(kinds[database])
+            )
             url = server.url(server.create_database())
             self._urls[database] = url.replace("mysql:", "mysql+mysqldb:") if database == MYSQLCLIENT else url
         return self._urls[database]

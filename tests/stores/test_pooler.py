@@ -1,6 +1,6 @@
-"""A pooler between psched and PostgreSQL: what psched needs is in each transaction, and nothing outlives it.
+"""A pooler between psched and its database: what psched needs is in each transaction, and nothing outlives it.
 
-The conformance suite runs through PgBouncer as well; see `PGBOUNCER` in databases.py.
+The conformance suite runs through poolers as well; see `POOLERS` in databases.py.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import psycopg
+import pymysql
 import pytest
 import sqlalchemy as sa
 
+from faultlab.mysql_multiplexer import MultiplexedMariaDB
 from faultlab.pgbouncer import PgBouncer
 from faultlab.servers import Server
 from psched import ConfigError
@@ -55,8 +57,8 @@ def database(pooler: PgBouncer) -> Iterator[str]:
     pooler.drop_database(name)
 
 
-def opened(type_: str, url: str, pooler: str = "auto") -> Stores:
-    settings = StoreSettings(url=url, holder="host/1/x", schedules="schedules", queue="queue", pooler=pooler)
+def opened(type_: str, url: str, pooler: str = "auto", **further: Any) -> Stores:
+    settings = StoreSettings(url, "host/1/x", schedules="schedules", queue="queue", pooler=pooler, **further)
     return open_stores(type_, settings)
 
 
@@ -259,3 +261,55 @@ def test_doctor_says_whether_a_pooler_is_there(
     assert told[postgresql] == (
         None if setting == "auto" else "there is none; leave `pooler:` out, so that new rows wake workers"
     )
+
+
+@pytest.fixture
+def multiplexer(mariadb: Server) -> Iterator[MultiplexedMariaDB]:
+    """A pooler before MariaDB, with one session for all clients of a database."""
+    with MultiplexedMariaDB(mariadb, sessions=1) as multiplexer:
+        yield multiplexer
+
+
+def mysql_session_of(neighbour: pymysql.Connection) -> list[tuple[Any, ...]]:
+    """Return the variables of the session that a client is given; what the session has done so far is left out."""
+    with neighbour.cursor() as cursor:
+        cursor.execute("SHOW SESSION VARIABLES")
+        variables = [
+            row for row in cursor.fetchall() if row[0] not in ("timestamp", "last_gtid", "rand_seed1", "rand_seed2")
+        ]
+        cursor.execute("SELECT IS_USED_LOCK('queue'), @@in_transaction, CONNECTION_ID() = @@pseudo_thread_id")
+        return [*variables, *cursor.fetchall()]
+
+
+CHANGING = ("timestamp", "last_gtid", "rand_seed1", "rand_seed2")
+UNLOCKED = {"disable_resource_limit": True, "use_connection_pooling": True}
+
+
+@pytest.mark.parametrize("type_", STORES)
+def test_the_sessions_of_other_clients_of_mariadb_stay_as_they_are(type_: str, multiplexer: MultiplexedMariaDB) -> None:
+    name = multiplexer.create_database()
+    with multiplexer.connect(name) as neighbour:
+        before = mysql_session_of(neighbour)
+        use(opened(type_, multiplexer.url(name), "transaction", **UNLOCKED))
+        assert mysql_session_of(neighbour) == before
+    multiplexer.drop_database(name)
+
+
+def test_doctor_names_what_a_server_behind_a_pooler_should_have_set(mariadb: Server) -> None:
+    name = mariadb.create_database()
+    queue = opened("rdb", mariadb.url(name), "transaction").queue
+    assert queue is not None
+    with contextlib.closing(queue):
+        told = next(finding for finding in queue.diagnose() if finding.subject == "pooler")
+    assert told.warning
+    assert told.message.endswith(
+        "; set on the server: transaction_isolation = READ-COMMITTED (fewer deadlocks), innodb_lock_wait_timeout = 4"
+    )
+    mariadb.drop_database(name)
+
+
+def test_the_lock_that_perfectqueue_shares_is_refused_behind_a_pooler_of_transactions() -> None:
+    with pytest.raises(ConfigError, match="the lock that PerfectQueue's workers share needs a session"):
+        opened("rdb_compat", "mysql://u:p@h/d", "transaction")
+    for is_fine in ({"pooler": "auto"}, {"pooler": "transaction", **UNLOCKED}):
+        opened("rdb_compat", "mysql://u:p@h/d", **is_fine)

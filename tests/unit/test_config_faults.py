@@ -43,11 +43,18 @@ def file_fault(tmp_path: Path, content: str | bytes, environment: str = "product
         ),
         (
             {"pooler": "session"},
-            "config: schedules: pooler: session is for PostgreSQL, not sqlite://; leave the key out",
+            "config: schedules: pooler: session is not for sqlite://; expected auto, or leave the key out",
         ),
         (
             {"type": "redis", "url": "redis://127.0.0.1/0", "pooler": "session"},
-            "config: schedules: pooler: session is for PostgreSQL, not redis://; leave the key out",
+            "config: schedules: pooler: session is not for redis://; expected auto, or leave the key out",
+        ),
+        (
+            {"url": "mysql://h/psched", "pooler": "session"},
+            (
+                "config: schedules: pooler: session is not for mysql://; expected auto or transaction, "
+                "or leave the key out"
+            ),
         ),
         (
             {"url": "postgresql://127.0.0.1/psched", "pooler": "none"},

@@ -38,6 +38,7 @@ from psched.backends.sql.dialect import now_ms
 from psched.backends.sql.paging import begins_with, read_pages
 from psched.errors import (
     AlreadyFinishedError,
+    ConfigError,
     NotFoundError,
     NotSupportedError,
     ScheduleError,
@@ -71,7 +72,13 @@ class CompatTaskStore(CompatLeaseStore, TaskStore):
         self.max_data_size = settings.max_data_size
         self._is_limited = not settings.disable_resource_limit
         is_shared = self._is_limited or not settings.use_connection_pooling
-        self._table_lock = TableLock(database, table) if is_shared and database.dialect.name == "mysql" else None
+        is_locked = is_shared and database.dialect.name == "mysql"
+        if is_locked and database.dialect.pooler == "transaction":
+            raise ConfigError(
+                "pooler: the lock that PerfectQueue's workers share needs a session; connect to the database directly, "
+                "or set disable_resource_limit and use_connection_pooling as for PerfectQueue"
+            )
+        self._table_lock = TableLock(database, table) if is_locked else None
         rows = queue_table(MetaData(), table)
         super().__init__(database, rows, "PerfectQueue", case((rows.c.created_at.is_(None), 1), else_=0))
 

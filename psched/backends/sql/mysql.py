@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 import os
 import ssl
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, ClassVar
@@ -164,7 +164,9 @@ class MySQLDialect(Dialect):
         return self.url.get_driver_name() == "mysqldb"
 
     def prepare(self, connection: Any) -> None:
-        """Set up the session. MariaDB's own variables stand in a comment that only MariaDB executes.
+        """Set up the session, unless a pooler shares it with other clients: psched works without these settings.
+
+        MariaDB's own variables stand in a comment that only MariaDB executes.
 
         MySQL has no timeout for an idle transaction: after a client vanishes, its locks stay until `wait_timeout`, by
         default 8 hours.
@@ -173,6 +175,8 @@ class MySQLDialect(Dialect):
         idle = math.ceil(self.timeouts.read * 6)
         if self._is_mysqlclient:
             self._connections.add(connection)
+        if self.pooler == "transaction":
+            return
         with connection.cursor() as cursor:
             cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
             cursor.execute(
@@ -216,6 +220,21 @@ class MySQLDialect(Dialect):
         found = ".".join(str(part) for part in connection.dialect.server_version_info or ())
         return f"{'MariaDB' if _is_mariadb(connection) else 'MySQL'} {found}"
 
+    def pooler_finding(self, connect: Callable[[], Any]) -> Finding | None:
+        """Return what `pooler: transaction` needs of the server, as psched sets nothing then."""
+        if self.pooler != "transaction":
+            return None
+        with closing(connect()) as connection, connection.cursor() as cursor:
+            cursor.execute(_SERVER_SETTINGS)
+            found = {str(name): str(value) for name, value in cursor.fetchall()}
+        level = found.get("transaction_isolation") or found.get("tx_isolation")
+        wanted = [] if level == "READ-COMMITTED" else ["transaction_isolation = READ-COMMITTED (fewer deadlocks)"]
+        if int(found["innodb_lock_wait_timeout"]) > self.timeouts.read:
+            wanted.append(f"innodb_lock_wait_timeout = {math.ceil(self.timeouts.lock)}")
+        remedy = f"; set on the server: {', '.join(wanted)}" if wanted else ""
+        what = f"psched sets nothing in the sessions of the server{remedy}"
+        return Finding("pooler", True, what, warning=bool(wanted))
+
     def encryption(self, connection: Connection) -> Finding | None:
         context = getattr(connection.connection.dbapi_connection, "ctx", None)  # PyMySQL's
         if context is not None:
@@ -239,6 +258,9 @@ class MySQLDialect(Dialect):
         )
 
 
+_SERVER_SETTINGS = (
+    "SHOW VARIABLES WHERE variable_name IN ('transaction_isolation', 'tx_isolation', 'innodb_lock_wait_timeout')"
+)
 _COLLATION = text(
     "SELECT collation_name FROM information_schema.columns"
     " WHERE table_schema = DATABASE() AND table_name = :table AND column_name = :column"

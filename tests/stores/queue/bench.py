@@ -25,7 +25,8 @@ class QueueBench(Bench):
     def queue(self, holder: str | None = None) -> TaskStore:
         """Open one more store, as another process would; closed when the test ends."""
         name = f"host/1/{next(self._names)}" if holder is None else holder
-        store = open_stores(self.type, StoreSettings(url=self.url, holder=name, queue=self.table)).queue
+        settings = StoreSettings(url=self.url, holder=name, queue=self.table, pooler=self.pooler)
+        store = open_stores(self.type, settings).queue
         assert store is not None
         self._queues.append(store)
         return store

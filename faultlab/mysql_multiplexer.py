@@ -1,0 +1,219 @@
+"""A pooler before a MariaDB, like ProxySQL: each statement outside a transaction goes to another session.
+
+A client logs in at the server, in a session that then joins those that all clients of this user and database share. It
+keeps a session while a transaction is open, or autocommit is off. `MultiplexedMariaDB` is in the test process; the rest
+of this file is in the process that it starts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+import pymysql
+
+from faultlab.mariadb import MariaDB
+from faultlab.ports import HOST
+from faultlab.servers import PASSWORD, USER, Server
+from faultlab.unprivileged import chown_to_server_user
+
+
+class MultiplexedMariaDB(Server):
+    """Gives its clients the sessions of `server` in turn, at most `sessions` for each database."""
+
+    name = "Multiplexer"
+
+    def __init__(self, server: Server, sessions: int) -> None:
+        super().__init__()
+        assert isinstance(server, MariaDB)
+        self.server = server
+        self.sessions = sessions
+
+    def connect(self, database: str) -> pymysql.Connection:
+        """Return a connection of a client's in autocommit, for use in a `with`."""
+        return pymysql.connect(
+            host=HOST,
+            port=self.port,
+            user=USER,
+            password=PASSWORD,
+            database=database,
+            autocommit=True,
+            ssl_disabled=True,
+        )
+
+    def url(self, database: str, port: int | None = None) -> str:
+        return self.server.url(database, self.port if port is None else port)
+
+    def create_database(self) -> str:
+        return self.server.create_database()
+
+    def drop_database(self, name: str) -> None:
+        self.server.drop_database(name)
+
+    def set_read_only(self) -> None:
+        self.server.set_read_only()
+
+    def set_writable(self) -> None:
+        self.server.set_writable()
+
+    def _ping(self) -> None:
+        with self.connect("information_schema"):
+            pass
+
+    def _user(self) -> str:
+        return ""  # another user may not read this file
+
+    def _install(self, data: Path) -> None:
+        data.mkdir()
+        chown_to_server_user(data)
+
+    def _command(self) -> list[str]:
+        folder = Path(__file__).parents[1]
+        start = f"import sys; sys.path.insert(0, {str(folder)!r}); from faultlab.mysql_multiplexer import main; main()"
+        return [sys.executable, "-c", start, *map(str, (self.port, self.server.port, self.sessions))]
+
+
+_IN_TRANSACTION, _AUTOCOMMIT, _MORE_RESULTS = 1, 2, 8
+"""Flags of the server's status."""
+_QUIT, _OK, _SWITCH, _ERROR = 0x01, 0x00, 0xFE, 0xFF
+"""The first byte of packets."""
+_WITH_DATABASE, _LONG_AUTH = 0x8, 0x200000
+"""Flags of a login."""
+
+
+class Session:
+    """A connection to the server, or of a client."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def receive(self) -> bytes:
+        """Return the next packet with its header."""
+        head = await self._reader.readexactly(4)
+        return head + await self._reader.readexactly(int.from_bytes(head[:3], "little"))
+
+    async def send(self, packet: bytes) -> None:
+        self._writer.write(packet)
+        await self._writer.drain()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class Multiplexer:
+    """The clients, and the idle sessions of each user and database."""
+
+    def __init__(self, target: int, sessions: int) -> None:
+        self._target = target
+        self._most = sessions
+        self._counts: defaultdict[bytes, int] = defaultdict(int)
+        self._idle: defaultdict[bytes, asyncio.Queue[Session]] = defaultdict(asyncio.Queue)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one client to its end."""
+        client = Session(reader, writer)
+        try:
+            whose = await self._log_in(client)
+            while whose is not None and await self._execute(client, whose):
+                pass
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass  # the client is gone
+        finally:
+            client.close()
+
+    async def _log_in(self, client: Session) -> bytes | None:
+        """Return the user and database of a client that the server lets in."""
+        server = Session(*await asyncio.open_connection(HOST, self._target))
+        await client.send(await server.receive())
+        login = await client.receive()
+        await server.send(login)
+        while (answer := await server.receive())[4] == _SWITCH:
+            await client.send(answer)
+            await server.send(await client.receive())
+        await client.send(answer)
+        if answer[4] == _ERROR:
+            server.close()
+            return None
+        whose = _user_and_database(login[4:])
+        if self._counts[whose] < self._most:
+            self._counts[whose] += 1
+            self._idle[whose].put_nowait(server)
+        else:
+            server.close()
+        return whose
+
+    async def _execute(self, client: Session, whose: bytes) -> bool:
+        """Execute the next statement, or transaction, in the session that has been idle longest."""
+        command = await client.receive()
+        if command[4] == _QUIT:
+            return False
+        server = await self._idle[whose].get()
+        try:
+            is_open = False
+            while is_open := await self._answer(client, server, command, is_open):
+                command = await client.receive()
+                if command[4] == _QUIT:
+                    raise ConnectionResetError("the client leaves a transaction")
+        except BaseException:
+            server.close()
+            self._counts[whose] -= 1
+            raise
+        self._idle[whose].put_nowait(server)
+        return True
+
+    async def _answer(self, client: Session, server: Session, command: bytes, was_open: bool) -> bool:
+        """Pass on a command and its answer. Return whether a transaction is open then; errors do not tell."""
+        await server.send(command)
+        while True:
+            answer = await server.receive()
+            await client.send(answer)
+            if answer[4] == _ERROR:
+                return was_open
+            if answer[4] == _OK:
+                status = _status_of(answer[4:])
+            else:
+                for _ in range(2):  # the columns, then the rows
+                    while not _is_end(answer := await server.receive()):
+                        await client.send(answer)
+                    await client.send(answer)
+                    if answer[4] == _ERROR:
+                        return was_open
+                status = int.from_bytes(answer[7:9], "little")
+            if not status & _MORE_RESULTS:
+                return bool(status & _IN_TRANSACTION) or not status & _AUTOCOMMIT
+
+
+def _is_end(packet: bytes) -> bool:
+    return packet[4] == _ERROR or (packet[4] == _SWITCH and len(packet) < 13)
+
+
+def _status_of(ok: bytes) -> int:
+    """Return the status in an OK packet, which follows two numbers."""
+    place = 1
+    for _ in range(2):
+        place += {0xFC: 3, 0xFD: 4, 0xFE: 9}.get(ok[place], 1)
+    return int.from_bytes(ok[place : place + 2], "little")
+
+
+def _user_and_database(login: bytes) -> bytes:
+    flags = int.from_bytes(login[:4], "little")
+    user, _, rest = login[32:].partition(b"\0")
+    assert flags & _LONG_AUTH or rest[0] < 251
+    database = rest[1 + rest[0] :].partition(b"\0")[0] if flags & _WITH_DATABASE else b""
+    return user + b"/" + database
+
+
+def main(arguments: Sequence[str] = sys.argv[1:]) -> None:
+    """Serve until killed. `arguments`: the port to listen on, the server's, and how many sessions there may be."""
+    port, target, sessions = map(int, arguments)
+    multiplexer = Multiplexer(target, sessions)
+
+    async def serve() -> None:
+        async with await asyncio.start_server(multiplexer.serve, HOST, port) as server:
+            await server.serve_forever()
+
+    asyncio.run(serve())
