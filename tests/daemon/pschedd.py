@@ -137,6 +137,7 @@ def installed(folder: Path) -> Iterator[Pschedd]:
     try:
         yield daemon
     finally:
-        if (pid := daemon.pid) is not None:
-            for process in [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]:
-                process.kill()
+        for pid_file in daemon.etc.glob("*.pid"):
+            if (pid := read_running(pid_file)) is not None:
+                for process in [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]:
+                    process.kill()
