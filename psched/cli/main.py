@@ -6,7 +6,7 @@ from functools import partial
 
 import click
 
-from psched.cli import audit, doctor, history, queue, schedules
+from psched.cli import audit, bulk_import, doctor, history, queue, schedules
 from psched.cli import next as upcoming
 from psched.cli.command_group import CommandGroup
 from psched.cli.errors import run_command
@@ -48,6 +48,7 @@ for command in (
     schedules.init,
     schedules.list_,
     schedules.add,
+    bulk_import.import_schedules,
     schedules.modify,
     schedules.show,
     schedules.delete,

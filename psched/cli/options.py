@@ -316,27 +316,41 @@ PREFIX = click.option("--prefix", metavar="TEXT", help="Only keys that begin wit
 def read_data(source: str) -> dict[str, Any]:
     """Return the JSON object of an argument DATA: the text itself, `@FILE` for a file, or `-` for standard input.
 
-    Raises ValueError with the mistake and its position, OSError.
+    Raises ValueError with the mistake and its position.
     """
     if source != "-" and not source.startswith("@"):
         return parse_data(source)
-    name = "stdin" if source == "-" else source[1:]
+    name, content = read_source(source.removeprefix("@"))
     try:
-        content = sys.stdin.buffer.read() if source == "-" else Path(name).read_bytes()
-    except OSError as error:
-        raise ValueError(f"{name}: {error.strerror}; DATA is JSON, @FILE or -") from None
-    try:
-        return parse_data(content.decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{name}: data is not UTF-8 (byte {error.start + 1}); save it as UTF-8") from None
+        return parse_data(content)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
 
 
+def read_source(path: str) -> tuple[str, str]:
+    """Return the name and the text of a file, or of standard input (`-`). Raises ValueError."""
+    name = "stdin" if path == "-" else path
+    try:
+        content = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+        return name, content.decode("utf-8-sig")
+    except OSError as error:
+        raise ValueError(f"{name}: {error.strerror}; name a file that can be read, or - for standard input") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{name}: data is not UTF-8 (byte {error.start + 1}); save it as UTF-8") from None
+
+
 def parse_data(text: str) -> dict[str, Any]:
     """Return the JSON object in `text`. Raises ValueError with the mistake and its position."""
+    data = parse_json(text)
+    if not isinstance(data, dict):
+        raise ValueError(f'data must be a JSON object like {{"key": "value"}}, got {shown(text)}')
+    return data
+
+
+def parse_json(text: str) -> Any:
+    """Return the value of JSON. Raises ValueError with the mistake and its position."""
     try:
-        data = json.loads(text, parse_constant=_refuse, object_pairs_hook=_unique)
+        return json.loads(text, parse_constant=_refuse, object_pairs_hook=_unique)
     except json.JSONDecodeError as error:
         found = text[error.pos : error.pos + 20] or "the end"
         raise ValueError(f"data is not valid JSON: {error.msg} at character {error.pos + 1} ({found})") from error
@@ -345,9 +359,6 @@ def parse_data(text: str) -> dict[str, Any]:
     except ValueError as error:
         problem = long_number(text)
         raise ValueError(str(error) if problem is None else f"data is not usable: {problem}") from None
-    if not isinstance(data, dict):
-        raise ValueError(f'data must be a JSON object like {{"key": "value"}}, got {shown(text)}')
-    return data
 
 
 def _refuse(constant: str) -> None:

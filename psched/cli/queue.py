@@ -8,6 +8,7 @@ from typing import Any
 import click
 from attrs import evolve
 
+from psched.cli.bulk_import import import_tasks
 from psched.cli.command_group import CommandGroup
 from psched.cli.formatting import Fields, Table, write_fields, write_object, write_rows
 from psched.cli.migrate import migrate_command
@@ -184,7 +185,7 @@ def delete(task: QueuedTask) -> None:
     task.delete()
 
 
-for command in (cancel_request, force_finish, retry, delete, migrate_command("queue")):
+for command in (import_tasks, cancel_request, force_finish, retry, delete, migrate_command("queue")):
     queue.add_command(command)
 
 

@@ -121,6 +121,11 @@ class ScheduleCollection(PolledTable):
         check_distinct([row.key for row in rows], "schedule")
         return self.store.add_many(rows) if rows else []
 
+    def check(self, new: NewSchedule) -> None:
+        """Raise what `add_many` raises for a schedule that cannot be added. Reads and writes nothing."""
+        checked = new if new.next_time is not None else new._replace(next_time=0)
+        new_rows([checked], self.store, self._defaults.timezone, self._defaults.cron_dialect)
+
     def list(
         self,
         *,

@@ -109,7 +109,7 @@ def test_data_that_cannot_be_read_is_told_with_its_file(psched: Commands) -> Non
         for command in (("add", "k", "t", "@daily"), ("modify", "k", "--data")):
             assert psched.fault(*command, "@wrong.json").startswith(expected)
     assert psched.fault("add", "k", "t", "@daily", "@absent.json") == (
-        "absent.json: No such file or directory; DATA is JSON, @FILE or -"
+        "absent.json: No such file or directory; name a file that can be read, or - for standard input"
     )
     assert psched.ok("list", "--json").json == []
 

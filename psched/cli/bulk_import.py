@@ -1,0 +1,145 @@
+"""psched import, psched queue import: adds the schedules or tasks in a file of JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from psched.cli.formatting import printable, write, write_object
+from psched.cli.options import Chosen, common_options, parse_data, parse_json, read_source
+from psched.cli.progress import with_progress
+from psched.cli.sections import opened, opened_queue
+from psched.error_text import did_you_mean, shown
+from psched.errors import ConfigError, NotSupportedError
+from psched.model import NewSchedule, NewTask
+from psched.queue.queue import checked_task
+from psched.schedules.validation import check_distinct
+
+N = TypeVar("N", NewSchedule, NewTask)
+
+_BATCH = 500
+"""Rows that one transaction writes."""
+_SHOWN = 5
+"""Keys in one message."""
+_STATE = frozenset(
+    (
+        *("status", "state", "lateness", "overdue", "attempts", "last_error", "node", "problem", "paused"),
+        *("regular_time", "next_run_time", "cancel_requested", "created_at", "timeout", "finished_at"),
+    )
+)
+"""The fields of `list --json` that are not part of a definition."""
+
+
+@click.command("import")
+@click.argument("file")
+@common_options()
+def import_schedules(chosen: Chosen, file: str) -> None:
+    """Add the schedules in a file.
+
+    FILE (- for standard input) is a JSON array as `list --json` prints it, or has one JSON object per line. Each object
+    has key, type and cron, and may have data, timezone, delay, next_time, catch_up, max_lateness, alert_after and
+    max_attempts; what else `list` prints is the state of a schedule, and is not read. All schedules are checked before
+    the first is added. A key that exists is left as it is, so the command may be repeated.
+
+    --json prints an object with added (a number) and present (the keys that exist).
+    """
+    with opened(chosen) as schedules:
+        rows = list(_checked(file, "schedule", _new_schedule, schedules.check))
+        _add(rows, schedules.add_many, "schedules", chosen.json)
+
+
+@click.command("import")
+@click.argument("file")
+@common_options()
+def import_tasks(chosen: Chosen, file: str) -> None:
+    """Submit the tasks in a file.
+
+    FILE (- for standard input) is a JSON array as `list --json` prints it, or has one JSON object per line. Each object
+    has key and type, and may have data, run_at, user, max_running, priority, max_attempts and compression. All tasks
+    are checked before the first is submitted; finished and running ones are refused. A key that exists is left as it
+    is, so the command may be repeated.
+
+    --json prints an object with added (a number) and present (the keys that exist).
+    """
+    with opened_queue(chosen) as tasks:
+        rows = list(_checked(file, "task", _new_task, checked_task))
+        _add(rows, tasks.submit_many, "tasks", chosen.json)
+
+
+def _checked(file: str, what: str, convert: Callable[[dict[str, Any]], N], check: Callable[[N], object]) -> Iterator[N]:
+    """Yield the new rows. Raises ValueError that names the file, the row and the mistake."""
+    name, text = read_source(file)
+    keys = []
+    for number, found in enumerate(_objects(name, text), 1):
+        key = found.get("key")
+        try:
+            row = convert(found)
+            check(row)
+        except (ConfigError, NotSupportedError, ValueError) as error:
+            raise ValueError(f"{name}: {what} {number} ({shown(key)}): {error}") from error
+        keys.append(row.key)
+        yield row
+    if not keys:
+        raise ValueError(f"{name}: there is no {what} in it; give a JSON array, or one JSON object per line")
+    check_distinct(keys, what)
+
+
+def _objects(name: str, text: str) -> Iterator[dict[str, Any]]:
+    if not text.lstrip().startswith("["):
+        for number, line in enumerate(text.splitlines(), 1):
+            if line.strip():
+                try:
+                    yield parse_data(line)
+                except ValueError as error:
+                    raise ValueError(f"{name}: line {number}: {error}") from None
+        return
+    try:
+        objects = parse_json(text)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+    for number, found in enumerate(objects, 1):
+        if not isinstance(found, dict):
+            raise ValueError(f"{name}: element {number} must be a JSON object, got {shown(found)}")
+        yield found
+
+
+def _new_schedule(found: dict[str, Any]) -> NewSchedule:
+    if found.get("paused"):
+        raise ValueError("it is paused, and would run; resume it before it is exported, or leave `paused` out")
+    fields = _definition(found, NewSchedule._fields, ("key", "type", "cron"))
+    if found.get("regular_time") is not None:  # an extra run comes before it
+        fields["next_time"] = found["regular_time"]
+    return NewSchedule(**fields)
+
+
+def _new_task(found: dict[str, Any]) -> NewTask:
+    if found.get("status", "waiting") != "waiting":
+        raise ValueError(f"it is {found['status']}; export waiting tasks only: queue list --status waiting --json")
+    return NewTask(**_definition(found, NewTask._fields, ("key", "type")))
+
+
+def _definition(found: dict[str, Any], names: Sequence[str], required: Sequence[str]) -> dict[str, Any]:
+    """Return the fields of a definition. Raises ValueError for one that is missing or unknown."""
+    for name in required:
+        if name not in found:
+            raise ValueError(f"{name} is missing; give key, type{' and cron' if 'cron' in required else ''}")
+    fields = {name: value for name, value in found.items() if name not in _STATE and not name.endswith("_local")}
+    for name in fields:
+        if name not in names:
+            raise ValueError(f"unknown field {name!r}{did_you_mean(name, names)}")
+    return fields
+
+
+def _add(rows: Sequence[N], add: Callable[[Sequence[N]], list[str]], what: str, as_json: bool) -> None:
+    present: list[str] = []
+    for count, _ in enumerate(with_progress(rows, f"{what} imported", len(rows))):
+        if count % _BATCH == 0:
+            present += add(rows[count : count + _BATCH])
+    if as_json:
+        write_object({"added": len(rows) - len(present), "present": present}, ())
+        return
+    more = ", …" if len(present) > _SHOWN else ""
+    left = f"; {len(present)} exist already: {', '.join(map(printable, present[:_SHOWN]))}{more}" if present else ""
+    write([f"{len(rows) - len(present)} {what} added{left}"])
