@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from faultlab.mysql_multiplexer import MultiplexedMariaDB
 from faultlab.pgbouncer import PgBouncer
-from faultlab.servers import Server
+from faultlab.servers import PASSWORD, Server
 from psched import ConfigError
 from psched.backends import open_stores
 from psched.backends.sql import open_database
@@ -168,6 +168,16 @@ def test_a_statement_that_fails_leaves_no_transaction_open(behind: Database) -> 
 def test_every_number_arrives(behind: Database, number: int) -> None:
     kind = sa.Integer() if abs(number) <= 2**31 else sa.BigInteger()
     assert behind.scalar(sa.select(sa.literal(number, kind))) == number
+
+
+@pytest.mark.parametrize("pooler", ["transaction"], indirect=True)
+def test_a_login_that_the_pooler_refuses_is_no_lost_connection(pooler: PgBouncer, database: str) -> None:
+    queue = opened("rdb", pooler.url(database).replace(PASSWORD, "wrong")).queue
+    assert queue is not None
+    with contextlib.closing(queue), pytest.raises(sa.exc.OperationalError) as caught:
+        queue.now()
+    assert queue.is_refused(caught.value)
+    assert not queue.is_unavailable(caught.value)
 
 
 @pytest.mark.parametrize("type_", STORES)

@@ -50,7 +50,10 @@ _POOLED = Finding(
 _NO_POOLER = Finding("pooler", True, "there is none; leave `pooler:` out, so that new rows wake workers", warning=True)
 """The findings of `psched doctor`."""
 
-_REFUSED = ("authentication failed for user", "no pg_hba.conf entry", "is not permitted to log in")
+_REFUSED = (
+    "authentication failed for user", "no pg_hba.conf entry", "is not permitted to log in",
+    "password authentication failed", "login rejected",  # PgBouncer's, whose SQLSTATE is that of a lost connection
+)  # fmt: skip
 _REFUSED_ROLE = re.compile(r'role ".*" does not exist')
 _TURNED_AWAY = (*_REFUSED, '" does not exist')
 """Texts of refusals before the server asks for a password, when `refusal` finds no SQLSTATE."""
