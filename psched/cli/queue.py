@@ -55,7 +55,13 @@ def init(chosen: Chosen) -> None:
 @click.option("--status", "--state", type=click.Choice(TASK_STATUSES), help="Only tasks with this status.")
 @click.option("--type", metavar="TYPE", help="Only tasks of this type.")
 @click.option("-u", "--user", metavar="USER", help="Only tasks of this user.")
-@click.option("--late", type=seconds(), help="Only waiting tasks that have been due for SEC seconds (or 90s, 5m, 2h).")
+@click.option(
+    "--late",
+    type=seconds(),
+    is_flag=False,
+    flag_value="1m",
+    help="Only waiting tasks that have been due for SEC seconds (or 90s, 5m, 2h; alone: 1m).",
+)
 @PREFIX
 @LIMIT
 @click.option("--after", metavar="KEY", help="Begin with the task behind KEY, which a page with --limit names.")
