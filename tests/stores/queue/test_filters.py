@@ -10,6 +10,8 @@ from psched.model import NewTask, TaskFilter
 from psched.store import TaskStore
 from tests.stores.bench import FAR_OFF, soon
 from tests.stores.queue.bench import QueueBench, keys_in, row_of
+from tests.stores.redis.consistency import Snapshot
+from tests.stores.rows import RedisRows
 from tests.stores.statements import Watch, watched
 
 KEYS = [f"key{n:02}" for n in range(40)]
@@ -82,6 +84,8 @@ def test_a_failed_task_is_listed_until_it_is_tried_again_or_deleted(ours: QueueB
     store.cancel_request("again", 100)
     assert keys_in(store, status="cancelled") == ["again"]
     assert keys_in(store, status="failed", after="kept") == []
+    if isinstance(ours.rows, RedisRows):
+        assert Snapshot(ours.rows).faults() == []
 
 
 def test_many_tasks_of_a_status_are_listed_in_pages(ours: QueueBench) -> None:
