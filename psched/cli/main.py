@@ -10,7 +10,7 @@ from psched.cli import audit, bulk_import, doctor, history, queue, schedules
 from psched.cli import next as upcoming
 from psched.cli.command_group import CommandGroup
 from psched.cli.errors import run_command
-from psched.cli.migrate import migrate_command
+from psched.cli.migrate_from_ruby import migrate_command
 from psched.cli.options import Chosen, common_options
 from psched.supervisor.run import run_master
 

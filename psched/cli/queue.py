@@ -11,7 +11,7 @@ from attrs import evolve
 from psched.cli.bulk_import import import_tasks
 from psched.cli.command_group import CommandGroup
 from psched.cli.formatting import Fields, Table, write_fields, write_object, write_rows
-from psched.cli.migrate import migrate_command
+from psched.cli.migrate_from_ruby import migrate_command
 from psched.cli.options import LIMIT, PREFIX, UNIX_TIME, WIDE, Chosen, Page, common_options, count, read_data, seconds
 from psched.cli.sections import key_command, opened_queue, opened_section, required_section
 from psched.cli.unrunnable_rows import LeftToRuby, warn_unless_routed

@@ -17,7 +17,7 @@ from psched.config import validators as checks
 from psched.config.settings import Section, SectionName, Settings
 from psched.config.structuring import faults, structure
 from psched.config.urls import EXPECTED_URL, masked_url, url_faults
-from psched.config.variables import Expansion, ExpansionError, read_env_file
+from psched.config.variable_expansion import Expansion, ExpansionError, read_env_file
 from psched.config.yaml_file import read_environment
 from psched.error_text import did_you_mean, shown
 from psched.errors import ConfigError
