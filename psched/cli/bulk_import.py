@@ -40,9 +40,9 @@ def import_schedules(chosen: Chosen, file: str) -> None:
 
     FILE (- for standard input) is a JSON array as `list --json` prints it, or has one JSON object per line. Each object
     has key, type and cron, and may have data, timezone, delay, next_time, catch_up, max_lateness, alert_after and
-    max_attempts; what else `list` prints is the state of a schedule, and is not read. All schedules are checked before
-    the first is added. A key that exists is left as it is, so the command may be repeated.
+    max_attempts. The other fields that `list` prints are ignored, but a paused schedule is refused.
 
+    All schedules are checked before the first is added. Keys that exist are skipped, so the command may be repeated.
     --json prints an object with added (a number) and present (the keys that exist).
     """
     with opened(chosen) as schedules:
@@ -56,11 +56,11 @@ def import_schedules(chosen: Chosen, file: str) -> None:
 def import_tasks(chosen: Chosen, file: str) -> None:
     """Submit the tasks in a file.
 
-    FILE (- for standard input) is a JSON array as `list --json` prints it, or has one JSON object per line. Each object
-    has key and type, and may have data, run_at, user, max_running, priority, max_attempts and compression. All tasks
-    are checked before the first is submitted; finished and running ones are refused. A key that exists is left as it
-    is, so the command may be repeated.
+    FILE (- for standard input) is a JSON array as `queue list --status waiting --json` prints it, or has one JSON
+    object per line. Each object has key and type, and may have data, run_at, user, max_running, priority, max_attempts
+    and compression. Other fields that `queue list` prints are ignored, but a task that is not waiting is refused.
 
+    All tasks are checked before the first is submitted. Keys that exist are skipped, so the command may be repeated.
     --json prints an object with added (a number) and present (the keys that exist).
     """
     with opened_queue(chosen) as tasks:

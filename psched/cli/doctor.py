@@ -39,10 +39,10 @@ _MAX_OVERDUE = 20  # occurrences that are listed
 def doctor(chosen: Chosen) -> int:
     """Check everything that a worker needs.
 
-    Configuration, application, database, tables and writing to them, indexes, collations, clocks, tz database, overdue
-    and failing schedules. Each is `ok`, a `warning`, or FAILED with the remedy. Subjects of the queue's section begin
-    with `queue`. The exit code is 1 if anything is FAILED. --json prints one array of objects with subject, ok, message
-    and warning.
+    Checks configuration, application, database, encryption, pooler, tables and writing to them, indexes, collations,
+    clocks, tz database, overdue and failing schedules. Each line is `ok`, a `warning`, or FAILED with the remedy. Lines
+    about the section `queue` begin with `queue`. The exit code is 1 if anything is FAILED. --json prints one array of
+    objects with subject, ok, message and warning.
     """
     findings = []
     for finding in _findings(chosen):

@@ -42,9 +42,9 @@ _TIMES = ("scheduled_time", "started", "ended")
 @click.option(
     "--failed", is_flag=True, help="Only occurrences with a failed or lost attempt, or skipped for being too late."
 )
-@click.option("--since", type=MOMENT, help="First time: unix seconds, a date, or 2d (ago).")
-@click.option("--until", type=MOMENT, help="Last time (default: now).")
-@click.option("--output", is_flag=True, help="Show what the last runs wrote, where it was kept.")
+@click.option("--since", type=MOMENT, help="From this time: unix seconds, a date, or 2d (two days ago).")
+@click.option("--until", type=MOMENT, help="Up to this time (default: now).")
+@click.option("--output", is_flag=True, help="Show the output of the last runs, if it was kept.")
 @click.option(
     "--limit", type=count(), help=f"Only the last N entries (default: all with --since, else {_DEFAULT_LIMIT})."
 )
@@ -62,22 +62,22 @@ def history(
 ) -> None:
     """Show how occurrences were settled.
 
-    With KEY: the occurrences of one schedule in their order; --since and --until limit the times of the occurrences.
-    Without KEY: those of all schedules, ordered by when they were settled; --since and --until limit that time.
+    With KEY: the occurrences of one schedule by their times; --since and --until limit these times.
+    Without KEY: the occurrences of all schedules by the times when they were settled; --since and --until limit those.
 
     With --failed, occurrences that are failing now and not settled yet come last; their outcome is `failing`, or
     `running` during another attempt. rdb_compat does not record them.
 
-    With --output, each attempt whose output was kept, by keys and the oldest first, with how it ended and the lines
-    that it wrote. --failed then shows only attempts that failed. With --json: objects with key, scheduled_time,
-    attempt, failed, result (how it ended), text (what it wrote) and ended.
+    With --output: the attempts whose output was kept, by key and then by time, each with how it ended and its output.
+    With --failed as well: only attempts that failed. With --json as well: objects with key, scheduled_time, attempt,
+    failed, result (how it ended), text (the output) and ended.
 
-    --json prints one array of objects with key, scheduled_time, outcome (finished, enqueued, skipped or failed; failing
-    or running if not settled), detail (why it was skipped, or the task's key), last and count (if one entry covers
-    several skipped occurrences: the last one, and their number or null if too many to count), attempts, node,
-    fence, started, ended, error, previous (the occurrence before), reckoning (cron dialect and tz database) and extra
-    (whether run-now added it to the regular occurrences). Times are unix seconds, and again as *_local. An unsettled
-    occurrence has no fence, started, ended or reckoning.
+    Without --output, --json prints one array of objects with key, scheduled_time, outcome (finished, enqueued, skipped
+    or failed; failing or running if not settled), detail (why it was skipped, or the task's key), last and count (if
+    one entry covers several skipped occurrences: the last one, and their number or null if too many to count),
+    attempts, node, fence, started, ended, error, previous (the occurrence before), reckoning (cron dialect and tz
+    database) and extra (whether run-now added it to the regular occurrences). Times are unix seconds, and again as
+    *_local. An unsettled occurrence has no fence, started, ended or reckoning.
     """
     with opened(chosen) as schedules:
         now = schedules.store.now()

@@ -103,13 +103,13 @@ def migrate_command(reader: SectionName) -> click.Command:
     )
     @click.option("--to", "target", type=exactly("rdb"), metavar="rdb", required=True, help="Type of the new tables.")
     @click.option(
-        "--workers-stopped", is_flag=True, help="Say that no worker of these tables runs, neither Ruby's nor psched's."
+        "--workers-stopped",
+        is_flag=True,
+        help="Confirm that all workers of these tables have stopped, Ruby's and psched's.",
     )
-    @click.option(
-        "--include-delayed", is_flag=True, help="Copy the rows, too, that may be leased; they are due at the same time."
-    )
-    @click.option("--schedules-table", metavar="NAME", help="The schedules' table of the type that is not configured.")
-    @click.option("--queue-table", metavar="NAME", help="The queue's table of the type that is not configured.")
+    @click.option("--include-delayed", is_flag=True, help="Also copy rows that may be leased, with their times.")
+    @click.option("--schedules-table", metavar="NAME", help="Table of schedules, of the type that is not configured.")
+    @click.option("--queue-table", metavar="NAME", help="Table of tasks, of the type that is not configured.")
     @common_options()
     def migrate(
         chosen: Chosen,
@@ -120,19 +120,18 @@ def migrate_command(reader: SectionName) -> click.Command:
         schedules_table: str | None,
         queue_table: str | None,
     ) -> int:
-        """Copy rows of the originals to psched's own tables.
+        """Copy rows of Ruby's tables to psched's own.
 
-        Copies schedules of PerfectSched and waiting tasks of PerfectQueue, and leaves them in the old tables.
-        The configuration names the tables of one type, before or after it is changed to the other type; those of the
-        other type are in the same database. The new tables are created.
+        Copies the schedules of PerfectSched and the waiting tasks of PerfectQueue. The old tables are only read. The
+        new tables are created in the same database. The configuration may have either type, rdb_compat or rdb: the
+        options below name tables of the type that it does not have.
 
-        A row that is due later may be leased by a worker that died, wait for a retry, or have been put off: the old
-        tables do not tell. Such rows are listed, and copied with --include-delayed only. Cancelled and finished tasks
-        are not copied.
+        The old tables do not tell a row for later from one that is leased or waits for a retry. Such rows are listed,
+        and copied only with --include-delayed. Cancelled and finished tasks are not copied.
 
-        Rows whose keys exist in the new tables are left as they are there, so the command may be repeated until the
-        new workers start. The exit code is 1 if a row was not copied. --json prints one array with an object for each
-        section: section, source, target, copied, present, ended, left (key, problem) and notes (key, note).
+        Keys that exist in the new tables are skipped, so the command may be repeated until the new workers start. The
+        exit code is 1 if a row was not copied. --json prints one array with an object for each section: section,
+        source, target, copied, present, ended, left (key, problem) and notes (key, note).
         """
         if not workers_stopped:
             raise click.UsageError(

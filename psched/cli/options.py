@@ -106,7 +106,7 @@ TYPES = _option(
     type=_type_globs,
     multiple=True,
     metavar="GLOB,…",
-    help="Run only these of the types that the application routes; replaces `types:` of the configuration.",
+    help="Run only the application's types that match; replaces `types:` of the configuration.",
 )
 _JSON = _option("--json", is_flag=True, help="Print JSON.")
 
@@ -309,7 +309,7 @@ class Page(Generic[T]):
             click.echo(f"more follow; list them with: --after {shlex.quote(self._more)}", err=True)
 
 
-LIMIT = click.option("--limit", type=count(), help="List at most N, and name the place where the next page begins.")
+LIMIT = click.option("--limit", type=count(), help="List at most N, then print the --after of the next page.")
 PREFIX = click.option("--prefix", metavar="TEXT", help="Only keys that begin with TEXT.")
 
 

@@ -400,8 +400,8 @@ _ACTIONS: dict[str, Callable[[Invocation], int]] = {
 @INCLUDE
 @REQUIRE
 @TYPES
-@click.option("--pid-file", type=click.Path(path_type=Path), help="Instead of the configuration's.")
-@click.option("--immediate", is_flag=True, help="Do not wait for running tasks: give them back.")
+@click.option("--pid-file", type=click.Path(path_type=Path), help="Use this pid file, not that of the configuration.")
+@click.option("--immediate", is_flag=True, help="Do not wait for running tasks: release them.")
 @click.option(
     "--timeout",
     type=seconds(),
@@ -418,10 +418,10 @@ def pschedd(chosen: Chosen, /, action: str, pid_file: Path | None, **options: An
     start        run in the background; return when the workers are up
     stop         stop when the running tasks are done (--immediate: now)
     restart      stop, then start
-    reload       load configuration and code anew, in each worker after its task; fail if they cannot be loaded
-    upgrade      replace the master by a new one, with a new interpreter
-    reopen-logs  open the log files anew, after logrotate has moved them
-    status       show the workers and their troubles; exit code 0: running, 1: died, 3: not running, 4: unknown
+    reload       load configuration and code again (each worker after its task); fail if that is impossible
+    upgrade      replace the master by a new process, also with a new version of Python
+    reopen-logs  open the log files again, after logrotate has moved them
+    status       show the workers and their problems; exit code 0: running, 1: died, 3: not running, 4: unknown
     run          run in the foreground
 
     APP is the application to run, module:NAME, instead of `app` of the configuration.

@@ -60,19 +60,19 @@ def init(chosen: Chosen) -> None:
     type=seconds(),
     is_flag=False,
     flag_value="1m",
-    help="Only waiting tasks that have been due for SEC seconds (or 90s, 5m, 2h; alone: 1m).",
+    help="Only waiting tasks that have been due for SEC seconds (or 90s, 5m, 2h). --late alone: 1m.",
 )
 @PREFIX
 @LIMIT
-@click.option("--after", metavar="KEY", help="Begin with the task behind KEY, which a page with --limit names.")
+@click.option("--after", metavar="KEY", help="Continue behind KEY, which the page before (with --limit) printed.")
 @WIDE
-@click.option("--format", "layout", type=click.Choice(["perfectqueue"]), help="Print as perfectqueue does.")
+@click.option("--format", "layout", type=click.Choice(["perfectqueue"]), help="Print the columns of perfectqueue.")
 @common_options()
 def list_(chosen: Chosen, /, limit: int | None, wide: bool, layout: str | None, **wanted: Any) -> None:
     """List the tasks by key. Finished tasks are listed until their `retention_time` is over.
 
-    A terminal shows key, type, user, status, time (when a waiting task is due, or a finished one ended; `now` while it
-    is running) and the last error; --wide all columns. Into a pipe or file, all columns are written as tab-separated
+    A terminal shows key, type, user, status, time (when a waiting task is due, when an ended task ended, `now` for a
+    running task) and the last error; --wide all columns. Into a pipe or file, all columns are written as tab-separated
     text.
 
     Times are in this host's time zone. `timeout` is when a task is due or its lease ends.

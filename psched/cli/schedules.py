@@ -112,9 +112,9 @@ def init(chosen: Chosen) -> None:
 @click.option("--late", is_flag=True, help="Only overdue schedules, the most overdue first (at most 1,000).")
 @PREFIX
 @LIMIT
-@click.option("--after", type=PLACE, help="Begin with the schedule behind the place that a page with --limit names.")
+@click.option("--after", type=PLACE, help="Continue behind PLACE, which the page before (with --limit) printed.")
 @WIDE
-@click.option("--format", "layout", type=click.Choice(["perfectsched"]), help="Print as perfectsched does.")
+@click.option("--format", "layout", type=click.Choice(["perfectsched"]), help="Print the columns of perfectsched.")
 @common_options()
 def list_(
     chosen: Chosen, /, late: bool, limit: int | None, wide: bool, layout: str | None, **wanted: Unpack[_Wanted]
@@ -125,17 +125,18 @@ def list_(
     --wide all columns. Into a pipe or file, all columns are written as tab-separated text.
 
     Times are in this host's time zone. The state of a schedule is waiting, due, running, failing (with the last error),
-    retrying (after an attempt without an error), overdue (no worker has started it), paused or broken, with the number
-    of the current or next attempt, and the lateness. On rdb_compat, a run and the wait for a retry are both leased.
+    retrying (after an attempt without an error), overdue (no worker has started it), paused or broken; with it are
+    shown the number of the current or next attempt, and the lateness. On rdb_compat, `leased` means running or waiting
+    for a retry.
 
     --json prints one array of objects with key, type, cron, delay, timezone, next_time (unix seconds of the
     occurrence), next_run_time (when it is due, or when the lease of its run ends), both again as *_local in ISO 8601,
     data, status (waiting or running; rdb_compat knows only waiting and leased), state (as above), lateness (seconds
-    since the occurrence became due, if not finished), overdue (whether that is more than 60 s and twice the
-    longest retry_wait, and no first attempt is running), attempts (so far, with the running one),
+    since the occurrence became due, if not finished), overdue (true if lateness is more than 60 s and more than twice
+    the longest retry_wait, unless the first attempt is running), attempts (so far, including the running one),
     last_error, node, problem (why the row cannot be run), catch_up, max_lateness, alert_after, max_attempts (null:
-    as its type or the configuration says), paused and regular_time (while next_time is that of an extra run: the
-    regular occurrence that comes after it).
+    as its type or the configuration says), paused and regular_time (the regular occurrence that follows, if next_time
+    is that of an extra run).
     """
     with opened(chosen) as schedules:
         left = LeftToRuby(chosen, "schedules")
