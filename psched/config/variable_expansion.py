@@ -86,6 +86,8 @@ def read_env_file(file: Path) -> dict[str, str]:
 def read_text(file: Path) -> str:
     """Raises ValueError for a file that cannot be read."""
     try:
+        if file.is_fifo() or file.is_char_device():
+            raise ValueError(f"{file}: cannot be read: not a file, but a pipe or device")  # it may never end
         return file.read_text(encoding="utf-8")
     except PermissionError:
         raise ValueError(f"{file}: cannot be read: {NOT_PERMITTED}") from None

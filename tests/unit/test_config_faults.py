@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -272,6 +273,14 @@ def test_an_env_file_that_cannot_be_read_is_named_with_the_reason(tmp_path: Path
     assert fault({**SQLITE, "env_file": 3}) == "config: env_file: expected a path, got 3"
     hint = "; move it to the top level"
     assert fault({**SQLITE, "queue": {"env_file": "e"}}) == f"config: queue.env_file: unknown key{hint}"
+
+
+def test_a_pipe_or_device_is_refused_as_a_file_of_secrets_before_it_is_read(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    problem = "cannot be read: not a file, but a pipe or device"
+    assert fault({**SQLITE, "env_file": str(pipe)}) == f"config: env_file: {pipe}: {problem}"
+    assert fault({**SQLITE, "table": "${file:/dev/zero}"}) == f"config: table: /dev/zero: {problem}"
 
 
 def test_a_file_for_a_value_that_cannot_be_used_is_named_with_its_key(tmp_path: Path) -> None:
