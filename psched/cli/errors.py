@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sys
@@ -90,7 +91,12 @@ def _is_of_stdout(error: Exception) -> bool:
         sys.stdout.flush()
     except OSError:
         return True
-    return False
+    # With PYTHONUNBUFFERED the text that failed is not kept, and so there is nothing to flush.
+    return bool(getattr(sys.stdout, "write_through", False)) and error.errno in {
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EFBIG,
+    }
 
 
 def print_error(program: str, message: str) -> None:

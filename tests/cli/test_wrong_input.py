@@ -6,6 +6,8 @@ import io
 import os
 import socket
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -355,3 +357,13 @@ def test_output_that_cannot_be_written_is_told(psched: Commands, command: tuple[
         _, err = process.communicate()
     assert process.returncode == 1
     assert err.decode() == "psched: stdout: No space left on device\n"
+
+
+def test_unbuffered_output_that_cannot_be_written_is_told() -> None:
+    program = "import sys; from psched.cli.main import main; sys.exit(main())"
+    with Path("/dev/full").open("w") as full:
+        process = subprocess.run(
+            [sys.executable, "-u", "-c", program, "next", "@daily"], stdout=full, stderr=subprocess.PIPE, check=False
+        )
+    assert process.returncode == 1
+    assert process.stderr.decode() == "psched: stdout: No space left on device\n"
