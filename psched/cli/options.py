@@ -306,7 +306,15 @@ class Page(Generic[T]):
     def note(self) -> None:
         """Print how to list the rows that follow, if there are any."""
         if self._more is not None:
-            click.echo(f"more follow; list them with: --after {shlex.quote(self._more)}", err=True)
+            click.echo(f"more follow; list them with: --after {_shell_word(self._more)}", err=True)
+
+
+def _shell_word(text: str) -> str:
+    """Return a word for the shell; control characters are written as bash, zsh and ksh read them."""
+    if text.isprintable():
+        return shlex.quote(text)
+    escaped = (f"\\{c}" if c in "\\'" else c if c.isprintable() else f"\\U{ord(c):08x}" for c in text)
+    return f"$'{''.join(escaped)}'"
 
 
 LIMIT = click.option("--limit", type=count(), help="List at most N, then print the --after of the next page.")

@@ -137,6 +137,13 @@ def test_list_names_the_key_behind_which_the_next_page_begins(queue: Commands) -
     assert [row["key"] for row in queue.ok("list", "--after", "a b", "--json").json] == ["c", "d"]
 
 
+def test_the_place_of_the_next_page_has_no_control_character(queue: Commands) -> None:
+    for key in ("a\x1b\x9b\u202e'\\b", "c"):
+        queue.ok("submit", key, "t", "{}")
+    err = queue("list", "--limit", "1").err
+    assert err == "more follow; list them with: --after $'a\\U0000001b\\U0000009b\\U0000202e\\'\\\\b'\n"
+
+
 def test_show_tells_a_task_in_lines(queue: Commands) -> None:
     queue.ok(*SUBMIT, "-t", str(AT), "--max-attempts", "3")
     lines = dict(line.split(maxsplit=1) for line in queue.ok("show", "task-id").out.splitlines())
