@@ -32,7 +32,7 @@ from psched.store.ledger import Output
 log = logging.getLogger(__name__)
 
 MAX_OUTPUT = 8192
-"""Characters that are kept of the end of a run's output."""
+"""Bytes of UTF-8 that are kept of the end of a run's output."""
 
 
 class Task:
@@ -292,13 +292,13 @@ class Task:
         return self._settlement.output_problem
 
     def keep_output(self, text: str, result: str, failed: bool = False) -> None:
-        """Keep the end of what this run wrote, at most 8,192 characters, for `psched history --output`.
+        """Keep the end of what this run wrote, at most 8,192 bytes of UTF-8, for `psched history --output`.
 
         `result`: how the run ended, in one line; `failed`: whether that is a failure. The outputs of the last 20 runs
         of a schedule are kept. Raises the driver's errors, and NotSupportedError where `output_problem` says why.
         """
         self._refuse_elsewhere()
-        self._settlement.keep_output(self.claim, Output(text[-MAX_OUTPUT:], result[:MAX_OUTPUT], failed))
+        self._settlement.keep_output(self.claim, Output(_end_of(text), result[:MAX_OUTPUT], failed))
 
     def heartbeat(self) -> None:
         """Renew the lease, and write the changes of `update_data`. In a daemon no call is needed: it renews all leases.
@@ -361,6 +361,11 @@ class Task:
         if self.outcome is not None:
             message = f"{self.key!r}: this run was already {self.outcome}; it cannot be {wanted} now"
             raise IdempotentAlreadyFinishedError(message)
+
+
+def _end_of(text: str) -> str:
+    """Return the last `MAX_OUTPUT` bytes of `text`, without a character that this would cut."""
+    return text.encode("utf-8", "replace")[-MAX_OUTPUT:].decode("utf-8", "ignore")
 
 
 def finish_many(tasks: Sequence[Task], until: float) -> dict[Task, ScheduleError]:

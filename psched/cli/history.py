@@ -135,7 +135,7 @@ def _write_outputs(outputs: Iterable[KeptOutput], as_json: bool) -> None:
         run = f"{local_time(row.scheduled_time)} attempt {row.attempt}, until {local_time(row.ended)}"
         write([f"{printable(row.key)} {run}: {printable(row.result)}"])
         write(f"  | {printable(line)}" for line in row.text.splitlines())
-    write([f"{count} outputs."])
+    write([f"{count} output{'s' if count != 1 else ''}."])
 
 
 def _settled(row: LedgerRow) -> Fields:

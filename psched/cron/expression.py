@@ -205,7 +205,8 @@ def _split(cron: str) -> list[str]:
     fields = re.split(r"[ \t\r\n]+", text) if text else []
     if len(fields) not in (5, 6):
         raise _MistakeError(
-            f" has {len(fields)} fields; expected minute hour day month weekday, or six fields that begin with seconds"
+            f" has {len(fields)} field{'s' if len(fields) != 1 else ''}; expected minute hour day month weekday, or six"
+            " fields that begin with seconds"
         )
     return fields if len(fields) == 6 else ["0", *fields]
 

@@ -25,7 +25,7 @@ ADD = ("add", "key", "type", "0 * * * *", "{}")
     [
         (("add", "k", "t", "61 * * * *", "{}"), "cron '61 * * * *'"),
         (("add", "k", "t", "0 0 30 2 *", "{}"), "no day 30 in February"),
-        (("add", "k", "t", "nonsense", "{}"), "has 1 fields"),
+        (("add", "k", "t", "nonsense", "{}"), "has 1 field;"),
         (("add", "k", "t", "@daily", "{}", "-t", "Asia/Tokio"), "did you mean 'Asia/Tokyo'?"),
         (("add", "k", "t", "@daily", "{}", "-t", "localtime"), "differs from host to host"),
         (
@@ -342,6 +342,13 @@ def test_a_wrong_password_is_told_without_it(fresh: Commands, server: object) ->
     message = fresh.fault("list")
     assert "s3cret" not in message
     assert "127.0.0.1" in message
+
+
+def test_an_unknown_option_in_the_url_of_a_mysql_is_named(fresh: Commands) -> None:
+    fresh.use("mysql://u:p@127.0.0.1:1/d?nosuch=x")
+    message = fresh.fault("list")
+    assert "url: PyMySQL does not know an option of it" in message
+    assert "'nosuch'" in message
 
 
 def test_an_unknown_kind_of_database_is_told(fresh: Commands) -> None:

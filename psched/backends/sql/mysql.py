@@ -154,7 +154,10 @@ class MySQLDialect(Dialect):
             raise ConfigError(f"url: the files of ssl_ca, ssl_cert and ssl_key cannot be used: {error}") from error
         # Encrypted where the server offers it, and not verified. PyMySQL would load the host's certificates for that,
         # in 30 ms of processor time for each connection (2026-11-22).
-        connection: Any = pymysql.connect(*arguments, **{**options, "ssl_disabled": True, "defer_connect": True})
+        try:
+            connection: Any = pymysql.connect(*arguments, **{**options, "ssl_disabled": True, "defer_connect": True})
+        except TypeError as error:  # PyMySQL names the option; nothing was connected yet
+            raise ConfigError(f"url: PyMySQL does not know an option of it: {error}") from error
         connection.ssl, connection.ctx = True, _unverified_context()
         connection.connect()
         return connection
