@@ -16,21 +16,20 @@ from pathlib import Path
 import pymysql
 
 from faultlab.mariadb import MariaDB
+from faultlab.pooler import Pooler
 from faultlab.ports import HOST
 from faultlab.servers import PASSWORD, USER, Server
 from faultlab.unprivileged import chown_to_server_user
 
 
-class MultiplexedMariaDB(Server):
-    """Gives its clients the sessions of `server` in turn, at most `sessions` for each database."""
+class MultiplexedMariaDB(Pooler[MariaDB]):
+    """Gives its clients the sessions of the server in turn."""
 
     name = "Multiplexer"
 
     def __init__(self, server: Server, sessions: int) -> None:
-        super().__init__()
         assert isinstance(server, MariaDB)
-        self.server = server
-        self.sessions = sessions
+        super().__init__(server, sessions)
 
     def connect(self, database: str) -> pymysql.Connection:
         """Return a connection of a client's in autocommit, for use in a `with`."""
@@ -43,21 +42,6 @@ class MultiplexedMariaDB(Server):
             autocommit=True,
             ssl_disabled=True,
         )
-
-    def url(self, database: str, port: int | None = None) -> str:
-        return self.server.url(database, self.port if port is None else port)
-
-    def create_database(self) -> str:
-        return self.server.create_database()
-
-    def drop_database(self, name: str) -> None:
-        self.server.drop_database(name)
-
-    def set_read_only(self) -> None:
-        self.server.set_read_only()
-
-    def set_writable(self) -> None:
-        self.server.set_writable()
 
     def _ping(self) -> None:
         with self.connect("information_schema"):

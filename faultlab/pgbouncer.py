@@ -8,43 +8,27 @@ from typing import Any
 import psycopg
 
 from faultlab import prerequisites
+from faultlab.pooler import Pooler
 from faultlab.ports import HOST
 from faultlab.postgresql import SUPERUSER, PostgreSQL
 from faultlab.servers import PASSWORD, USER, Server
 from faultlab.unprivileged import chown_to_server_user
 
 
-class PgBouncer(Server):
-    """Gives its clients sessions of `server`: at most one for each database and user, unless `sessions` says more."""
+class PgBouncer(Pooler[PostgreSQL]):
+    """Gives its clients one session for each database and user, unless `sessions` says more."""
 
     name = "PgBouncer"
 
     def __init__(self, server: Server, mode: str, sessions: int = 1) -> None:
         """`mode`: for how long a client keeps a session: `session`, `transaction` or `statement`."""
-        super().__init__()
         assert isinstance(server, PostgreSQL)
-        self.server = server
+        super().__init__(server, sessions)
         self.mode = mode
-        self.sessions = sessions
 
     def connect(self, database: str) -> psycopg.Connection[tuple[Any, ...]]:
         """Return a connection of a client's in autocommit, for use in a `with`."""
         return psycopg.connect(self.url(database), autocommit=True, connect_timeout=5, prepare_threshold=None)
-
-    def url(self, database: str, port: int | None = None) -> str:
-        return self.server.url(database, self.port if port is None else port)
-
-    def create_database(self) -> str:
-        return self.server.create_database()
-
-    def drop_database(self, name: str) -> None:
-        self.server.drop_database(name)
-
-    def set_read_only(self) -> None:
-        self.server.set_read_only()
-
-    def set_writable(self) -> None:
-        self.server.set_writable()
 
     def _ping(self) -> None:
         self.connect("postgres").close()
