@@ -154,7 +154,7 @@ class ListenWakeup:
         if self._database.dialect.can_listen:
             return connection
         connection.close()
-        raise PoolerError("a connection pooler has come before this PostgreSQL: new rows are found by polls only")
+        raise PoolerError("a connection pooler now stands before this PostgreSQL: new rows are found by polls only")
 
     @property
     def _pgconn(self) -> Any:

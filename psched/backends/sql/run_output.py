@@ -17,7 +17,7 @@ from psched.store.ledger import KEPT_OUTPUTS, KeptOutput, Output
 _ALL = 2**62
 """Later than any time."""
 _RUNS = 2**62
-"""The fences of rdb_compat are larger than a column; the rest of each names the run among those of its schedule."""
+"""A fence of rdb_compat does not fit into a column. Its remainder after division by this number names the run."""
 
 
 def output_table(metadata: sa.MetaData, schedules: str) -> sa.Table:
