@@ -12,7 +12,17 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks import idle_cost, large_table, latency, markdown, submit_rate, throughput, user_loads
+from benchmarks import (
+    async_submit,
+    idle_cost,
+    insight_questions,
+    large_table,
+    latency,
+    markdown,
+    submit_rate,
+    throughput,
+    user_loads,
+)
 from benchmarks.databases import BEHIND, STORES, Grounds
 from benchmarks.peers.contenders import PEERS
 from benchmarks.peers.peer_processes import install
@@ -24,10 +34,12 @@ from faultlab.laboratory import Lab
 WORKLOADS = (
     *throughput.WORKLOADS,
     *submit_rate.WORKLOADS,
+    *async_submit.WORKLOADS,
     *latency.WORKLOADS,
     *large_table.WORKLOADS,
     *idle_cost.WORKLOADS,
     *user_loads.WORKLOADS,
+    *insight_questions.WORKLOADS,
 )
 
 

@@ -103,6 +103,7 @@ GOALS = (
     *_times("submit", "tasks/s", "floor", postgresql=0.75, mariadb=0.75, sqlite=0.4, redis=0.4),
     Goal("submit-many", "postgresql", "tasks/s", at_least=100_000, meant=((0.92, "floor"),)),
     *_times("submit-many", "tasks/s", "floor", mariadb=0.4, sqlite=0.4, redis=0.4),
+    *_at_most("async-submit", "longest stall ms", 20, *ALL),
     # The floor that the bound can be divided by wrote tasks, whose rows are narrower than those of schedules.
     Goal("add", "postgresql", "schedules/s", at_least=30_000, meant=((0.275, "floor"), (17, "APScheduler 3"))),
     Goal("pick-up", "postgresql", "p50 ms", at_most=2, meant=((1.82, "floor"),)),

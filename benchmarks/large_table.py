@@ -15,14 +15,15 @@ from faultlab import sql
 
 _MANY = 1_000_000
 
-_SERIES = {
-    "postgresql": "SELECT generate_series(1, :count) AS n",
+SERIES = {
+    "postgresql": "SELECT generate_series(1, CAST(:count AS BIGINT)) AS n",
     "mariadb": "SELECT seq AS n FROM seq_1_to_1000000 WHERE seq <= :count",
     "sqlite": (
         "WITH RECURSIVE series(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM series WHERE n < :count)"
         " SELECT n FROM series"
     ),
 }
+"""Store → a SELECT of the numbers from 1 to :count."""
 
 
 def store_schedules(place: Place, count: int, table: str = "psched_schedules") -> None:
@@ -36,7 +37,7 @@ def store_schedules(place: Place, count: int, table: str = "psched_schedules") -
         connection.execute(
             sa.text(
                 f"INSERT INTO {table} ({quote('key')}, {others}) SELECT {name}, {others}"
-                f" FROM {table}, ({_SERIES[place.store]}) AS numbers WHERE {quote('key')} = 'model'"
+                f" FROM {table}, ({SERIES[place.store]}) AS numbers WHERE {quote('key')} = 'model'"
             ),
             {"count": count},
         )

@@ -21,8 +21,10 @@ from faultlab.unprivileged import chown_to_server_user
 class Lab:
     """The servers that the tests of a session share, started when first asked for. A context object."""
 
-    def __init__(self) -> None:
+    def __init__(self, templates: Path | None = None) -> None:
+        """`templates`: a folder of prepared data that other sessions use, too."""
         self._folder: Path | None = None
+        self._templates = templates
         self._shared: dict[type[Server], Server] = {}
         self.forks = Forks()
 
@@ -54,7 +56,7 @@ class Lab:
 
     def private(self, kind: type[Server], *, durable: bool = False) -> Server:
         """Return a new server, not started, for one test to do with as it likes."""
-        return kind(template=self.folder / kind.__name__, durable=durable)
+        return kind(template=self.templates / kind.__name__, durable=durable)
 
     def wall_clock(self) -> WallClock:
         """Return a wall clock that shows the true time until it is set."""
@@ -64,8 +66,13 @@ class Lab:
         return WallClock(library, self.folder / f"clock-{uuid.uuid4().hex}")
 
     @property
+    def templates(self) -> Path:
+        """Where the data of new servers are prepared."""
+        return self.folder if self._templates is None else self._templates
+
+    @property
     def folder(self) -> Path:
-        """Where prepared data are kept for the session."""
+        """Where other prepared files are kept for the session."""
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="psched-lab-"))
             chown_to_server_user(self._folder)

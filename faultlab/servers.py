@@ -5,6 +5,7 @@ Each server process runs under a wrapper (server_wrapper.py), so it ends with th
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
@@ -39,8 +40,9 @@ class Server(ABC):
     """A server that may be stopped, killed, frozen and started again on the same port and data.
 
     A context object: entering starts it, leaving ends it and removes its folder. With `template`, a folder that need
-    not exist, the data are prepared there once and copied for each server. Unless `durable`, nothing is synced to
-    disk, and the folder is in memory where there is room: the data survive a kill -9 of the server, but no power cut.
+    not exist, the data are prepared there once, by one of the sessions that share it, and copied for each server.
+    Unless `durable`, nothing is synced to disk, and the folder is in memory where there is room: the data survive a
+    kill -9 of the server, but no power cut.
     """
 
     name: ClassVar[str]
@@ -227,10 +229,12 @@ class Server(ABC):
         if self._template is None:
             self._install(self.data)
             return
-        if not self._template.exists():
-            unfinished = self._template.with_suffix(".unfinished")
-            self._install(unfinished)
-            unfinished.rename(self._template)
+        with self._template.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # another session may prepare the same data
+            if not self._template.exists():
+                unfinished = self._template.with_suffix(".unfinished")
+                self._install(unfinished)
+                unfinished.rename(self._template)
         subprocess.run(["cp", "-a", self._template, self.data], check=True)
 
     def _launch(self, command: list[str]) -> subprocess.Popen[bytes]:

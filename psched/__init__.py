@@ -8,12 +8,12 @@ Most names are imported when they are first used: `import psched` is quick and l
 
 from __future__ import annotations
 
-import os
 from importlib import import_module
 
 from psched.errors import (
     AlreadyExistsError,
     AlreadyFinishedError,
+    ArgumentsError,
     CancelRequestedError,
     ConfigError,
     GracefulProcessStopError,
@@ -22,28 +22,36 @@ from psched.errors import (
     IdempotentError,
     IdempotentNotFoundError,
     ImmediateProcessStopError,
+    NoResultError,
     NotFoundError,
     NotSupportedError,
     OutcomeUnknownError,
     PreemptedError,
     ProcessStopError,
+    ResultTimeoutError,
     ScheduleError,
+    TaskCancelledError,
     TaskError,
+    TaskFailedError,
+    UnstorableResultError,
 )
 
 TYPE_CHECKING = False  # type checkers take it as true; importing typing would double the time of `import psched`
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
-    from typing import Any, TypeVar
+    from typing import Any
 
     from psched.application.app import App
-    from psched.config import Section, Settings
+    from psched.application.default_queue import Config
+    from psched.application.task_function import TaskFunction
+    from psched.config import Settings
     from psched.model import (
         CatchUp,
         NewSchedule,
         NewTask,
         Policy,
+        Progress,
         Rule,
         ScheduleRow,
         ScheduleStatus,
@@ -51,17 +59,17 @@ if TYPE_CHECKING:
         TaskStatus,
     )
     from psched.queue.queue import Queue, QueuedTask
+    from psched.retry_wait import backoff
     from psched.scheduler import Scheduler, create_scheduler
     from psched.schedules.collection import ScheduleCollection
     from psched.schedules.schedule import Schedule
     from psched.task import Task
 
-    Opened = TypeVar("Opened", ScheduleCollection, Queue)
-
 __all__ = [
     "AlreadyExistsError",
     "AlreadyFinishedError",
     "App",
+    "ArgumentsError",
     "CancelRequestedError",
     "CatchUp",
     "ConfigError",
@@ -73,14 +81,17 @@ __all__ = [
     "ImmediateProcessStopError",
     "NewSchedule",
     "NewTask",
+    "NoResultError",
     "NotFoundError",
     "NotSupportedError",
     "OutcomeUnknownError",
     "Policy",
     "PreemptedError",
     "ProcessStopError",
+    "Progress",
     "Queue",
     "QueuedTask",
+    "ResultTimeoutError",
     "Rule",
     "Schedule",
     "ScheduleCollection",
@@ -89,9 +100,15 @@ __all__ = [
     "ScheduleStatus",
     "Scheduler",
     "Task",
+    "TaskCancelledError",
     "TaskError",
+    "TaskFailedError",
+    "TaskFunction",
     "TaskRow",
     "TaskStatus",
+    "UnstorableResultError",
+    "backoff",
+    "configure",
     "create_scheduler",
     "open",
     "open_queue",
@@ -99,11 +116,13 @@ __all__ = [
 
 _LAZY = {
     "psched.application.app": ("App",),
+    "psched.application.task_function": ("TaskFunction",),
     "psched.model": (
         "CatchUp",
         "NewSchedule",
         "NewTask",
         "Policy",
+        "Progress",
         "Rule",
         "ScheduleRow",
         "ScheduleStatus",
@@ -111,6 +130,7 @@ _LAZY = {
         "TaskStatus",
     ),
     "psched.queue.queue": ("Queue", "QueuedTask"),
+    "psched.retry_wait": ("backoff",),
     "psched.scheduler": ("Scheduler", "create_scheduler"),
     "psched.schedules.collection": ("ScheduleCollection",),
     "psched.schedules.schedule": ("Schedule",),
@@ -141,8 +161,9 @@ def open(config: Settings | Mapping[str, Any] | str | Path, environment: str | N
     """
     from psched.config import coerce
     from psched.schedules.collection import open_schedules
+    from psched.task_source import open_table
 
-    return _opened("schedules", coerce(config, environment).schedules, open_schedules)
+    return open_table("schedules", coerce(config, environment).schedules, open_schedules)
 
 
 def open_queue(config: Settings | Mapping[str, Any] | str | Path, environment: str | None = None) -> Queue:
@@ -155,19 +176,17 @@ def open_queue(config: Settings | Mapping[str, Any] | str | Path, environment: s
     """
     from psched.config import coerce
     from psched.queue.queue import open_queue
+    from psched.task_source import open_table
 
-    return _opened("queue", coerce(config, environment, reader="queue").queue, open_queue)
+    return open_table("queue", coerce(config, environment, reader="queue").queue, open_queue)
 
 
-def _opened(name: str, section: Section | None, open_section: Callable[[Section, str], Opened]) -> Opened:
-    from psched.store import holder_name
+def configure(config: Config | Queue | Scheduler | None, environment: str | None = None) -> None:
+    """Let the functions of all apps without a queue of their own submit to the queue of `config`.
 
-    if section is None:
-        raise ConfigError(f"the configuration has no {name}: give it type and url, or a section `{name}:`")
-    opened = open_section(section, holder_name(str(os.getpid())))
-    try:
-        opened.store.check_tables()
-    except BaseException:
-        opened.close()
-        raise
-    return opened
+    `config`: as for `open_queue`, or an embedded scheduler; the queue is opened at the first submit. Or an open queue.
+    None: as if this had never been called. Raises ConfigError.
+    """
+    from psched.application.default_queue import default_queue
+
+    default_queue.configure(config, environment)

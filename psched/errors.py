@@ -38,6 +38,10 @@ class NotSupportedError(ScheduleError):
     """This store does not support the operation; the message names the stores that do."""
 
 
+class ArgumentsError(ScheduleError):
+    """The data of a task does not fit the parameters of its function; the message names each difference."""
+
+
 class CancelRequestedError(ScheduleError):
     """The cancellation of this task was requested."""
 
@@ -56,6 +60,30 @@ class IdempotentAlreadyExistsError(AlreadyExistsError, IdempotentError):
 
 class IdempotentNotFoundError(NotFoundError, IdempotentError):
     """The row to settle or delete does not exist any more."""
+
+
+class UnstorableResultError(ScheduleError):
+    """The result of a run cannot be stored. Its task fails for good: a further run would fail in the same way."""
+
+
+class NoResultError(ScheduleError):
+    """The task has ended and has no result: its type stores none, or it was finished by hand."""
+
+
+class TaskFailedError(ScheduleError):
+    """The task whose result was asked for has failed for good. `error`: the error that was kept with it."""
+
+    def __init__(self, message: str, error: str | None = None) -> None:
+        super().__init__(message)
+        self.error = error
+
+
+class TaskCancelledError(ScheduleError):
+    """The task whose result was asked for was cancelled."""
+
+
+class ResultTimeoutError(ScheduleError, TimeoutError):
+    """The task did not end within the `timeout` of `result`. It goes on, and its result can be asked for again."""
 
 
 RUN_IS_OVER = (PreemptedError, OutcomeUnknownError, NotFoundError, AlreadyFinishedError)

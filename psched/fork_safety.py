@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from contextlib import ExitStack
 from typing import Protocol
 from weakref import WeakSet
 
@@ -116,10 +117,12 @@ def _after_in_parent() -> None:
 
 
 def _after_in_child() -> None:
+    """Reset all objects, also after one that fails. Python prints what is raised here, and goes on."""
     work_on_closing.reset_after_fork()
-    for fork_aware in list(_fork_aware):
-        fork_aware.reset_after_fork()
-    _registering.release()
+    with ExitStack() as stack:
+        stack.callback(_registering.release)
+        for fork_aware in list(_fork_aware):
+            stack.callback(fork_aware.reset_after_fork)
 
 
 os.register_at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Literal, NamedTuple, Self, get_args
 
-from psched.backoff import Backoff
+from psched.retry_wait import Backoff
 
 
 class _Nothing(Mapping[str, Any]):
@@ -213,7 +213,7 @@ class NewTask(NamedTuple):
 
     At most `max_running` tasks of one `user` run at a time. Of one user's tasks those with the highest `priority` come
     first. After `max_attempts` attempts it has failed (None: what its type or the configuration says). `compression`
-    is `gzip` or None.
+    is `gzip` or None. `headers` is a JSON object about the task, such as a trace id: at most 4,096 bytes.
     """
 
     key: str
@@ -225,14 +225,25 @@ class NewTask(NamedTuple):
     priority: int = 0
     max_attempts: int | None = None
     compression: Compression | None = None
+    headers: Mapping[str, Any] = _NOTHING
+
+
+class Progress(NamedTuple):
+    """How far a run of a queue task has come, as the run has reported it. `attempt`: the number of that run."""
+
+    done: float
+    total: float | None = None
+    message: str | None = None
+    attempt: int = 1
 
 
 class TaskRow(NamedTuple):
     """One queue task, as read from the store. Its `status` is waiting, running, finished, failed or cancelled.
 
     `run_at`: when it was to run first; `due`: when it is due, or its lease ends, None once it is retired; `created_at`,
-    `finished_at`: when it was submitted and retired. All unix seconds, None where that is not known. A tuple, like
-    leases and claims, as some are made for each task that runs.
+    `finished_at`: when it was submitted and retired. All unix seconds, None where that is not known. `progress`,
+    `result`: as a run has reported and returned them; `result` means nothing unless `has_result`. A tuple, like leases
+    and claims, as some are made for each task that runs.
     """
 
     key: str
@@ -253,6 +264,10 @@ class TaskRow(NamedTuple):
     cancel_requested: bool = False
     compression: Compression | None = None
     problem: str | None = None
+    headers: Mapping[str, Any] = _NOTHING
+    progress: Progress | None = None
+    result: Any = None
+    has_result: bool = False
 
     @property
     def scheduled_time(self) -> int:
@@ -288,17 +303,41 @@ def worker_died(end: str) -> str:
     return f"the worker that was running it {end}"
 
 
+class RunResult(NamedTuple):
+    """What a run leaves in the row of its queue task when the task ends: JSON, or None.
+
+    `retention`, `failed_retention`: seconds for which a finished and a failed task of this type are kept; None: as
+    configured.
+    """
+
+    result: str | None = None
+    progress: str | None = None
+    retention: float | None = None
+    failed_retention: float | None = None
+
+
+class TaskOutcome(NamedTuple):
+    """What there is to know of a task for those who wait for its result, which is JSON, or None."""
+
+    status: TaskStatus
+    type: str
+    error: str | None = None
+    result: str | None = None
+
+
 class Claim(NamedTuple):
     """An acquired row and its lease.
 
     `started`: when the run began, in unix seconds on the database's clock, or None. `records_begin`: the row's last
-    lease ended by itself, so this prefetched run is recorded as begun before it begins.
+    lease ended by itself, so this prefetched run is recorded as begun before it begins. `result`: what the run leaves
+    when it ends; None for nothing.
     """
 
     row: Row
     lease: Lease
     started: float | None = None
     records_begin: bool = False
+    result: RunResult | None = None
 
 
 class Retry(NamedTuple):
@@ -338,7 +377,7 @@ class TaskFilter:
     """Which queue tasks to list; None matches any.
 
     `prefix`: the beginning of their keys. `late`: only waiting tasks that have been due for that many seconds. `after`:
-    only tasks whose keys come after this key.
+    only tasks whose keys come after this key. `page`: how many rows to read at once; None for one that needs them all.
     """
 
     status: TaskStatus | None = None
@@ -347,6 +386,7 @@ class TaskFilter:
     prefix: str | None = None
     late: float | None = None
     after: str | None = None
+    page: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,6 +396,7 @@ class ScheduleFilter:
     `prefix`: the beginning of their keys. `due_from`, `due_until`: bounds of `next_run_time`, both included. `held`:
     only leased ones. `failing`: only those with a failed attempt of their next occurrence. A store that cannot find
     these two by an index may list others, too. `after`: `next_run_time` and key of the schedule before the first.
+    `page`: as in `TaskFilter`.
     """
 
     type: str | None = None
@@ -365,3 +406,4 @@ class ScheduleFilter:
     held: bool = False
     failing: bool = False
     after: tuple[float, str] | None = None
+    page: int | None = None

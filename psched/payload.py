@@ -27,6 +27,12 @@ MAX_STORED_BYTES = 8_000_000
 MAX_DATA_SIZE = 16_000_000
 """The default of `max_data_size`: the most bytes of JSON in one row, before compression."""
 
+MAX_HEADERS_SIZE = 4096
+"""The most bytes of JSON that the headers of a task have."""
+
+MAX_RESULT_SIZE = 65_536
+"""The most bytes of JSON that the result of a task has."""
+
 MAX_BATCH_SIZE = 16_000_000
 """The most bytes of JSON in one acquire, unless the first row alone has more."""
 
@@ -118,33 +124,71 @@ def encode(data: object, max_size: int = MAX_DATA_SIZE) -> str:
         raise ValueError(f"data must be a JSON object (a dict), got {type(data).__name__}")
     if not data:
         return "{}"
-    try:
-        text = _ENCODER.encode(data)
-        _check_names(data)
-        size = byte_length(text)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"data cannot be stored as JSON: {_fault(data) or error}") from error
+    text, size = _encode(data, "data")
     if size > max_size:
         raise _too_large(size, max_size)
     return text
 
 
-def _check_names(data: Any, *path: Any) -> None:
-    """Raise TypeError for a name that is no text: the JSON encoder would convert it, `1` to `"1"`."""
-    is_object = isinstance(data, dict)
-    for name in data if is_object else ():
-        if not isinstance(name, str):
-            where = "data" + "".join(f"[{step!r}]" for step in path)
-            raise TypeError(f"the name {name!r} in {where} is no text; it would be read again as another one")
-    for name, value in data.items() if is_object else enumerate(data):
+def encode_headers(headers: Mapping[str, Any]) -> str | None:
+    """Return the headers of a task as JSON, None if there are none. Raises ValueError for what cannot be stored."""
+    given: object = headers
+    if not isinstance(given, Mapping):
+        raise ValueError(f"headers must be a JSON object (a dict), got {type(given).__name__}")
+    if not given:
+        return None
+    text, size = _encode(dict(given), "headers")
+    if size > MAX_HEADERS_SIZE:
+        raise ValueError(
+            f"the {len(given)} headers have {size} bytes as JSON, at most {MAX_HEADERS_SIZE} can be stored; "
+            "put what the handler works on into data"
+        )
+    return text
+
+
+def encode_result(result: object) -> str:
+    """Return the result of a task, any JSON value, as JSON. Raises ValueError for what cannot be stored."""
+    text, size = _encode(result, "result")
+    if size > MAX_RESULT_SIZE:
+        raise ValueError(
+            f"the result has {size} bytes as JSON, at most {MAX_RESULT_SIZE} can be stored; write it to a file or a "
+            "table, and return where it is"
+        )
+    return text
+
+
+def decode_value(text: str | bytes) -> Any:
+    """Return the value of JSON `text`, compact or not. Raises ValueError."""
+    return _DECODER.decode(text if isinstance(text, str) else text.decode())
+
+
+def _encode(value: object, name: str) -> tuple[str, int]:
+    """Return `value` as JSON, and its bytes. Raises ValueError that calls it `name`."""
+    try:
+        text = _ENCODER.encode(value)
         if isinstance(value, _NESTED):
-            _check_names(value, *path, name)
+            _check_names(value, name)
+        return text, byte_length(text)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"{name} cannot be stored as JSON: {_fault(value, name) or error}") from error
 
 
-def _fault(data: object) -> str | None:
+def _check_names(value: Any, *path: Any) -> None:
+    """Raise TypeError for a name that is no text: the JSON encoder would convert it, `1` to `"1"`."""
+    is_object = isinstance(value, dict)
+    for name in value if is_object else ():
+        if not isinstance(name, str):
+            where = path[0] + "".join(f"[{step!r}]" for step in path[1:])
+            raise TypeError(f"the name {name!r} in {where} is no text; it would be read again as another one")
+    for name, item in value.items() if is_object else enumerate(value):
+        if isinstance(item, _NESTED):
+            _check_names(item, *path, name)
+
+
+def _fault(value: object, name: str) -> str | None:
     """Return the place of the first value that cannot be stored, and the expected value, or None."""
     try:
-        return next(_faults(data, "data"), None)
+        return next(_faults(value, name), None)
     except RecursionError:
         return "it is nested too deeply, or holds itself; give flatter data"
 

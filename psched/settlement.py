@@ -64,6 +64,15 @@ class Settlement(ABC):
         raise NotSupportedError(f"{claim.row.key!r} is a schedule, whose runs cannot change its data")
 
     @property
+    def result_problem(self) -> str | None:
+        """Why runs can store neither results nor progress, with the remedy, or None."""
+        return "a schedule stores no result and no progress; submit a queue task"
+
+    def save_progress(self, claim: Claim, progress: str, until: float) -> None:
+        """Write the progress of the claimed run. Raises NotSupportedError where `result_problem` says why."""
+        raise NotSupportedError(f"{claim.row.key!r}: {self.result_problem}")
+
+    @property
     def output_problem(self) -> str | None:
         """Why the output of runs cannot be kept, with the remedy, or None."""
         return "the output of queue tasks is not kept; run them without keep_output, or as schedules"
@@ -112,6 +121,18 @@ class Settlement(ABC):
             row = changed
         self.store.retry(claim.lease, wait, error, until)
         return "retried"
+
+    def give_up(self, claim: Claim, error: str, until: float) -> RunOutcome:
+        """Settle the claimed run as failed for good, unless a cancel was requested.
+
+        Returns the outcome: `failed` or `cancelled`.
+        """
+        if claim.lease.cancel_requested:
+            self.cancel(claim, until)
+            return "cancelled"
+        while (changed := self.fail(claim, error, until)) is not None:
+            claim = claim._replace(row=changed)
+        return "failed"
 
     def defer(self, claim: Claim, wait: float, error: str, until: float) -> RunOutcome:
         """Make the claimed row due `wait` seconds from now, without counting the attempt.

@@ -7,13 +7,13 @@ Settling and renewing share one lock per task, so that they never overlap. Times
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from psched.backoff import Backoff, check_wait
 from psched.clock import Clock, boottime
 from psched.error_text import one_line, shown
 from psched.errors import (
@@ -23,14 +23,30 @@ from psched.errors import (
     OutcomeUnknownError,
     PreemptedError,
     ScheduleError,
+    UnstorableResultError,
 )
-from psched.model import Claim, Lease, LeaseTimes, NewTask, RunOutcome, ScheduleRow
-from psched.payload import byte_length, check_stored, encode, enqueued_key, object_of
+from psched.model import Claim, Lease, LeaseTimes, NewTask, Progress, RunOutcome, RunResult, ScheduleRow
+from psched.payload import (
+    byte_length,
+    check_characters,
+    check_stored,
+    encode,
+    encode_result,
+    enqueued_key,
+    object_of,
+)
+from psched.retry_wait import Backoff, check_wait
 from psched.settlement import Settlement
 from psched.store.ledger import Output
 
 log = logging.getLogger(__name__)
 
+NO_RESULT: Any = object()
+"""The argument of `finish` for a run without a result; None is a result, too."""
+PROGRESS_INTERVAL = 1.0
+"""Seconds between two writes of a run's progress; the first of these after its begin."""
+MAX_PROGRESS_MESSAGE = 500
+"""Characters that are kept of the message of `progress`."""
 MAX_OUTPUT = 8192
 """Bytes of UTF-8 that are kept of the end of a run's output."""
 
@@ -45,12 +61,19 @@ class Task:
     """The argument of the handler's `kill`; None unless the run was asked to stop."""
     max_attempts: int | None = None
     """Attempts after which tasks of this type have failed; a bound in the row comes first. Set by the daemon."""
+    timeout: float | None = None
+    """Seconds after which a run of this type is stopped; None: as configured. Set by the daemon."""
     alive_time: float | None = None
     """Seconds that the lease lasts after each renewal; None: as configured."""
     duration = 0.0
     """Seconds that the handler ran, 0 until it has returned."""
     finished_later = False
     """Set by the daemon: `conclude` leaves the run to be finished together with others."""
+
+    _left: RunResult | None = None
+    """What the run leaves in its row so far. Most runs leave nothing."""
+    _saved_progress: str | None = None
+    _progress_written_at = -math.inf
 
     def __init__(
         self,
@@ -112,6 +135,11 @@ class Task:
     def data(self) -> dict[str, Any]:
         """The JSON object stored with the row, with the changes that `update_data` merged into it."""
         return self._data
+
+    @property
+    def headers(self) -> Mapping[str, Any]:
+        """The headers that the task was submitted with; empty for a schedule."""
+        return {} if isinstance(self.row, ScheduleRow) else self.row.headers
 
     @property
     def scheduled_time(self) -> int:
@@ -183,11 +211,18 @@ class Task:
 
     @property
     def claim(self) -> Claim:
-        """The row, the lease as last written, and when the run began."""
+        """The row, the lease as last written, when the run began, and what it leaves when it ends."""
         if not self.started:
-            return Claim(self.row, self.lease)
+            return Claim(self.row, self.lease, result=self._left)
         # The lease ends on both clocks. Their difference gives the begin, at most a round trip late.
-        return Claim(self.row, self.lease, self.lease.expires_at + self.begun_at - self.deadline)
+        return Claim(self.row, self.lease, self.lease.expires_at + self.begun_at - self.deadline, False, self._left)
+
+    def keep_for(self, finished: float | None, failed: float | None) -> None:
+        """Keep this task for so many seconds once it is finished, or has failed; None: as configured.
+
+        A daemon says here what the type of the task says.
+        """
+        self._leave(retention=finished, failed_retention=failed)
 
     def begin(self, margin: float = 0) -> bool:
         """Mark the run as begun.
@@ -211,28 +246,35 @@ class Task:
             if not self._begin_recorded and (self._records_begin or self.last_attempt):
                 self.heartbeat()
 
-    def finish(self) -> None:
+    def finish(self, result: Any = NO_RESULT) -> None:
         """Settle the run as done. A schedule moves on to its next occurrence.
 
+        `result`: a JSON value of at most 65,536 bytes. It is stored by the statement that finishes the task, and
+        `QueuedTask.result` returns it.
+
         Raises:
+            UnstorableResultError: the result is no JSON value, or too large; nothing was changed.
+            NotSupportedError: a result is given, and the store keeps none, or this is the run of a schedule.
             PreemptedError: the lease is lost; nothing was changed.
             OutcomeUnknownError: the lease is lost, and so was an answer: the run may be settled as asked.
             AlreadyFinishedError: this lease was settled before in another way.
             IdempotentAlreadyFinishedError: this task object was settled before, perhaps with an answer that was lost.
             IdempotentNotFoundError: the row is gone.
         """
+        self._set_result(result)
         self._settle("finished", self._settlement.finish)
 
-    def conclude(self) -> None:
+    def conclude(self, result: Any = NO_RESULT) -> None:
         """Finish the run. A daemon does so within moments, for many runs at once. Until then the task may run again.
 
-        Raises like `finish` if the run is finished at once.
+        `result`: as for `finish`. Raises like `finish` if the run is finished at once.
         """
         self._refuse_elsewhere()
+        self._set_result(result)
         if self.finished_later and self._data is self._saved:
             self.concluded = True
         else:
-            self.finish()
+            self._settle("finished", self._settlement.finish)
 
     def finish_by_submitting(self, task: NewTask) -> None:
         """Settle the run as done by submitting `task` to the queue. A task with this key counts as submitted.
@@ -257,6 +299,16 @@ class Task:
             raise ValueError(f"error must be text, such as str(error), got {shown(error)}")
         self._retry_wait, self._failed = wait, error is not None
         self._settle("retried", self._settlement.retry, wait, error, self.max_attempts)
+
+    def fail(self, error: str) -> None:
+        """Settle the run as failed for good, whatever attempts are left, and keep `error` with the row.
+
+        A schedule moves on to its next occurrence. A queue task with a cancel request becomes `cancelled`. Raises like
+        `finish`, and NotSupportedError for a queue task on `rdb_compat`, which keeps no failed tasks.
+        """
+        if not isinstance(error, str):
+            raise ValueError(f"error must be text, such as str(error), got {shown(error)}")
+        self._settle("failed", self._settlement.give_up, error)
 
     def defer(self, error: str) -> None:
         """Make a task that cannot begin here due again after the longest `retry_wait`, without counting an attempt."""
@@ -285,6 +337,35 @@ class Task:
             if getattr(self.row, "compression", None) is None:
                 check_stored(byte_length(text))
             self._data = merged
+
+    @property
+    def result_problem(self) -> str | None:
+        """Why this run can store neither a result nor its progress, with the remedy, or None."""
+        return self._settlement.result_problem
+
+    def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
+        """Report how far this run has come, for `QueuedTask.progress` and `psched queue show`.
+
+        Cheap to call often: at most one report a second is written, and the last one with the next lease renewal, or
+        when the run is settled. A report that could not be written is logged, and written later. Of `message` 500
+        characters are kept.
+
+        Raises ValueError unless `done` and `total` are finite numbers of at least 0 and `message` is text, and
+        NotSupportedError where `result_problem` says why.
+        """
+        self._refuse_elsewhere()
+        if self.result_problem is not None:
+            raise NotSupportedError(f"{self.key!r}: {self.result_problem}")
+        progress = checked_progress(Progress(done, total, message, self.attempts))
+        self._leave(progress=encode(progress._asdict()))
+        if self._clock() < max(self._progress_written_at, self.begun_at) + PROGRESS_INTERVAL:
+            return
+        if self.lock.acquire(blocking=False):  # else a renewal writes it, or a later report
+            try:
+                if not self.settled:
+                    _write_if_possible(self, self._save_progress, "progress")
+            finally:
+                self.lock.release()
 
     @property
     def output_problem(self) -> str | None:
@@ -323,6 +404,29 @@ class Task:
             self._settlement.save(Claim(self.row, self.lease), data, until)
             self._saved = data
 
+    def _save_progress(self, until: float) -> None:
+        """Write the progress if `progress` changed it, trying until `until`."""
+        progress = None if self._left is None else self._left.progress
+        if progress is not self._saved_progress and progress is not None:
+            self._progress_written_at = self._clock()
+            self._settlement.save_progress(Claim(self.row, self.lease), progress, until)
+            self._saved_progress = progress
+
+    def _leave(self, **fields: Any) -> None:
+        """Change what the run leaves in its row."""
+        with self._changing:
+            self._left = (self._left or RunResult())._replace(**fields)
+
+    def _set_result(self, result: Any) -> None:
+        if result is NO_RESULT:
+            return
+        if self.result_problem is not None:
+            raise NotSupportedError(f"{self.key!r}: {self.result_problem}")
+        try:
+            self._leave(result=encode_result(result))
+        except ValueError as error:
+            raise UnstorableResultError(str(error)) from error
+
     def _renewed(self, lease: Lease, deadline: float) -> None:
         self.lease = lease._replace(unanswered=True) if self.lease.unanswered else lease
         self.deadline = deadline
@@ -337,8 +441,12 @@ class Task:
         self._refuse_elsewhere()
         with self.lock:
             self._refuse_if_settled(wanted)
+            if wanted != "finished" and self._left is not None:
+                self._leave(result=None)
             try:
                 self._save(self.deadline)
+                if wanted in ("retried", "released"):
+                    self._save_progress(self.deadline)
                 self.outcome = settle(self.claim, *details, self.deadline) or wanted
             except (PreemptedError, OutcomeUnknownError):
                 self.lease_lost = True
@@ -361,6 +469,23 @@ class Task:
         if self.outcome is not None:
             message = f"{self.key!r}: this run was already {self.outcome}; it cannot be {wanted} now"
             raise IdempotentAlreadyFinishedError(message)
+
+
+def checked_progress(progress: Progress) -> Progress:
+    """Return `progress` with the part of its message that is kept. Raises ValueError for what cannot be stored."""
+    numbers: dict[str, object] = {"done": progress.done}
+    if progress.total is not None:
+        numbers["total"] = progress.total
+    for name, number in numbers.items():
+        if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number < math.inf:
+            raise ValueError(f"{name} must be a finite number of at least 0, got {shown(number)}")
+    message: object = progress.message
+    if message is None:
+        return progress
+    if not isinstance(message, str):
+        raise ValueError(f"message must be text, got {shown(message)}")
+    check_characters("message", message)
+    return progress._replace(message=message[:MAX_PROGRESS_MESSAGE])
 
 
 def _end_of(text: str) -> str:
@@ -470,16 +595,16 @@ def extend_many(tasks: Sequence[Task]) -> list[Task]:
                 task._renewed(lease, asked + lease_time)
         for task, lease in zip(group, leases, strict=True):
             if lease is not None:
-                _save_if_possible(task)
+                _write_if_possible(task, task._save, "changes made by update_data")
+                _write_if_possible(task, task._save_progress, "progress")
     return lost
 
 
-def _save_if_possible(task: Task) -> None:
-    """Write changed data of a renewed task. The next renewal tries again, and notices a lost lease."""
+def _write_if_possible(task: Task, write: Callable[[float], None], what: str) -> None:
+    """Write what has changed in a task. The next renewal tries again, and notices a lost lease."""
     try:
-        task._save(task._clock())
+        write(task._clock())
     except RUN_IS_OVER as error:
-        log.info("key=%s changes made by update_data were lost: %s", task.key, error)
+        log.info("key=%s %s: lost: %s", task.key, what, error)
     except Exception as error:  # noqa: BLE001 – the caller must learn that the leases were renewed
-        words = "key=%s changes made by update_data were not saved: %s; trying again at the next lease renewal"
-        log.warning(words, task.key, one_line(error))
+        log.warning("key=%s %s: not saved: %s; trying again at the next lease renewal", task.key, what, one_line(error))

@@ -11,19 +11,23 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
-from typing import Self
+from typing import Self, TypeVar
 from weakref import ref
 
 from psched import fork_safety
+from psched.async_methods import async_twin
 from psched.clock import Clock, boottime, monotonic
+from psched.config import Section
 from psched.error_text import one_line, shown
-from psched.errors import RUN_IS_OVER, ScheduleError
+from psched.errors import RUN_IS_OVER, ConfigError, ScheduleError
 from psched.model import WORKER_DIED, Claim, LeaseTimes, Retry, version_of
 from psched.payload import check_key
 from psched.settlement import Settlement
-from psched.store import Accepts, LeaseStore, Wakeup
+from psched.store import Accepts, LeaseStore, Wakeup, holder_name
 from psched.store.type_filter import TypeFilter
 from psched.task import Task
+
+Opened = TypeVar("Opened", bound="PolledTable")
 
 log = logging.getLogger(__name__)
 
@@ -79,34 +83,45 @@ class Source:
         `ahead`: leases are short, as the caller runs the tasks one after another and renews the leases meanwhile. That
         caller also calls `maintain`.
         """
+        started = not ahead or max_acquire == 1
+        claims, deadline = self.fetch_multi(max_acquire, types, not started, accepts, ahead)
+        return self.adopt_many(claims, deadline, started)
+
+    def fetch_multi(
+        self,
+        max_acquire: int,
+        types: Collection[str] | None = None,
+        is_prefetch: bool = True,
+        accepts: Accepts | None = None,
+        maintains: bool = True,
+    ) -> tuple[list[Claim], float]:
+        """Acquire like `poll_multi`; return the claims, for `adopt_many`, and the earliest end of their leases."""
         given: object = max_acquire
         if not isinstance(given, int) or given > _MAX_ACQUIRE:
             raise ValueError(f"max_acquire must be a whole number of at most {_MAX_ACQUIRE}, got {shown(max_acquire)}")
-        if not ahead:
+        if not maintains:
             self.maintain()
-        started = not ahead or max_acquire == 1
-        lease_time = self.times.lease_time(started)
+        lease_time = self.times.lease_time(not is_prefetch)
         seen: set[str] = set()
         limit = max_acquire
         for _ in range(_MAX_ROUNDS):
             asked = self._clock()
-            claims = self.store.acquire(limit, lease_time, types, accepts, ahead=not started)
+            claims = self.store.acquire(limit, lease_time, types, accepts, ahead=is_prefetch)
             runnable = self._runnable.split_runnable(claims)
             left = [claim for claim in runnable if not self._passes_over(claim, claim.lease.expires_at - lease_time)]
             if len(left) > max_acquire:
-                self._release(left[max_acquire:], asked + lease_time)
-            tasks = self._adopt(left[:max_acquire], asked + lease_time, started)
+                self.release(left[max_acquire:], asked + lease_time)
             keys = {claim.row.key for claim in claims}
             # Stop when nothing was due, or the same unrunnable rows came back at once. Go on after passing over.
             is_over = keys <= seen and len(left) == len(runnable)
-            if tasks or is_over:
-                return tasks
+            if left or is_over:
+                return left[:max_acquire], asked + lease_time
             seen |= keys
             limit = max(max_acquire, min(_GROWTH * limit, _LARGEST))
-        return []
+        return [], 0.0
 
-    def _release(self, claims: Sequence[Claim], deadline: float) -> None:
-        """Release runnable rows that were acquired beyond a limit."""
+    def release(self, claims: Sequence[Claim], deadline: float) -> None:
+        """Release acquired rows that are not run here."""
         try:
             self.store.release_many([claim.lease for claim in claims], deadline)
         except Exception as failure:  # noqa: BLE001 – the other rows of this acquire can be run all the same
@@ -114,10 +129,12 @@ class Source:
 
     def adopt(self, claim: Claim, asked: float) -> Task:
         """Return the task of a row that was acquired by a call made at `asked` (boottime), for `alive_time`."""
-        return self._adopt([claim], asked + self.times.alive_time, True)[0]
+        return self.adopt_many([claim], asked + self.times.alive_time, True)[0]
 
-    def give_back(self, holder: str, suspects: Collection[str], error: str = WORKER_DIED) -> int:
-        return self.store.give_back(holder, suspects, self.times.backoff.limit, error)
+    def give_back(
+        self, holder: str, suspects: Collection[str], error: str = WORKER_DIED, keys: Collection[str] | None = None
+    ) -> int:
+        return self.store.give_back(holder, suspects, self.times.backoff.limit, error, keys)
 
     def maintain(self, idle: bool = False) -> bool:
         """Delete old rows for a moment, if the last time was long enough ago. More rarely while `idle`.
@@ -140,7 +157,8 @@ class Source:
             self._maintenance_fails = True
         return False
 
-    def _adopt(self, claims: Sequence[Claim], deadline: float, started: bool) -> list[Task]:
+    def adopt_many(self, claims: Sequence[Claim], deadline: float, started: bool) -> list[Task]:
+        """Return the tasks of acquired rows, whose leases last until `deadline` (boottime) at least."""
         pid = os.getpid()
         settlement, times, clock = self._settlement, self.times, self._clock
         tasks = [Task(claim, settlement, times, deadline, started, clock, pid) for claim in claims]
@@ -388,6 +406,12 @@ class PolledTable:
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.aclose()
+
     def poll(self, types: Collection[str] | None = None) -> Task | None:
         """Acquire the row that is due first. Return None if none is due, or `max_running` holds back all of them.
 
@@ -408,3 +432,21 @@ class PolledTable:
     def close(self) -> None:
         """Close every connection to the database; idempotent."""
         self.store.close()
+
+    aclose = async_twin(close)
+
+
+def open_table(name: str, section: Section | None, open_section: Callable[[Section, str], Opened]) -> Opened:
+    """Return the table of a configured section, opened for this process. `name`: of the section.
+
+    Raises ConfigError without a section, or if the table is missing.
+    """
+    if section is None:
+        raise ConfigError(f"the configuration has no {name}: give it type and url, or a section `{name}:`")
+    opened = open_section(section, holder_name(str(os.getpid())))
+    try:
+        opened.store.check_tables()
+    except BaseException:
+        opened.close()
+        raise
+    return opened

@@ -9,6 +9,8 @@ import logging
 from collections.abc import Callable
 from typing import Any, Literal, get_args
 
+__all__ = ["EVENTS", "Event", "attach", "emit"]
+
 log = logging.getLogger(__name__)
 
 Event = Literal[

@@ -9,6 +9,8 @@ from psched.application import ApplicationSpec
 from psched.config import Settings, coerce
 from psched.supervisor.run import run_master
 
+__all__ = ["Worker"]
+
 Config = Settings | Mapping[str, object] | str | Path
 
 

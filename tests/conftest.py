@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
+import tempfile
 import uuid
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -19,11 +21,15 @@ from faultlab.mariadb import MariaDB
 from faultlab.postgresql import PostgreSQL
 from faultlab.redis import Redis
 from faultlab.servers import Server
+from faultlab.unprivileged import chown_to_server_user
 
-pytest_plugins = ["faultlab.pytest_plugin"]
+pytest_plugins = ["faultlab.pytest_plugin", "tests.compiled_cache", "pytester"]
 
 _PATIENCE = 2.0
 """Seconds until processes and threads that a test has stopped must be gone."""
+
+_TEMPLATES = "PSCHED_TEST_TEMPLATES"
+"""The environment variable that tells pytest workers where servers' data are prepared."""
 
 _KINDS: dict[str, type[Server]] = {"mariadb": MariaDB, "postgresql": PostgreSQL}
 _failed = pytest.StashKey[bool]()
@@ -36,8 +42,16 @@ hypothesis.settings.register_profile("long", _untimed, max_examples=10_000)
 hypothesis.settings.load_profile("suite")
 
 
-def pytest_configure() -> None:
-    """Reset signals that the parent ignores, as nohup does: the processes of tests would inherit that."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Provide a folder of prepared data for the pytest workers, and reset signals that the parent ignores.
+
+    nohup ignores signals, and the processes of tests would inherit that.
+    """
+    if not hasattr(config, "workerinput"):
+        folder = tempfile.TemporaryDirectory(prefix="psched-templates-")
+        config.add_cleanup(folder.cleanup)
+        chown_to_server_user(Path(folder.name))
+        os.environ[_TEMPLATES] = folder.name
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -62,7 +76,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 def lab() -> Iterator[Lab]:
     """Shared servers, started when a test first asks for them, and private ones."""
     gc.freeze()  # these objects stay: the collector need not scan them after each test
-    with pytest.MonkeyPatch.context() as patch, Lab() as lab:
+    with pytest.MonkeyPatch.context() as patch, Lab(Path(os.environ[_TEMPLATES])) as lab:
         patch.setenv(MARK, uuid.uuid4().hex)
         patch.setenv(SOCKET, str(lab.forks.path))
         yield lab

@@ -11,17 +11,17 @@ import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from psched.application.event_loop import CancellableRun, EventLoops
-from psched.backoff import Backoff
 from psched.error_text import did_you_mean
-from psched.errors import ConfigError, OutcomeUnknownError, PreemptedError
+from psched.errors import ConfigError, OutcomeUnknownError, PreemptedError, UnstorableResultError
+from psched.retry_wait import Backoff
 from psched.store.type_filter import Pattern, TypeFilter
 from psched.task import Task
 from psched.telemetry import emit
 
-TaskFunction = Callable[[Task], Any]
+T = TypeVar("T")
 
 _LONGEST_TRACE = 6000
 """Characters kept of the end of a traceback."""
@@ -82,6 +82,15 @@ class Base:
     max_attempts: int | None = None
     """Attempts after which a run has failed, unless its task or schedule has a limit; None takes the configured one."""
 
+    timeout: float | None = None
+    """Seconds after which the run is stopped and tried again; None takes the configured `task_timeout`."""
+
+    retention_time: float | None = None
+    """Seconds for which a finished queue task is kept, with its result; None takes the configured time."""
+
+    failed_retention_time: float | None = None
+    """Seconds for which a failed queue task is kept; None takes the configured time."""
+
     def __init__(self, task: Task) -> None:
         self.task = task
 
@@ -120,44 +129,44 @@ class Base:
         return self.decider(self).decide(decision, **options)
 
 
-@dataclass(eq=False, repr=False)
-class FunctionHandler(Base):
-    """Runs one function on one task. `finish`: whether returning finishes the task."""
+class CallingHandler(Base):
+    """Calls functions. `kill` cancels the coroutine that is awaited; a function has to look at `task.stop_reason`."""
 
-    task: Task
-    function: TaskFunction
-    loops: EventLoops
-    finish: bool
-    retry_wait: float | Backoff | None
-    max_attempts: int | None
-    _running: CancellableRun | None = None
-    _killed: bool = False
-
-    def perform(self) -> None:
-        """Call the function, await its result if that is awaitable, and conclude the task."""
-        result = self.function(self.task)
-        if result is not None and inspect.isawaitable(result):
-            self._await(result)
-        if self.finish and not self.task.settled:
-            self.task.conclude()
+    def __init__(self, task: Task, loops: EventLoops) -> None:
+        super().__init__(task)
+        self._loops = loops
+        self._running: CancellableRun | None = None
+        self._killed = False
 
     def kill(self, reason: Exception) -> None:
-        """Cancel the awaited coroutine; a plain function has to look at `task.stop_reason`."""
+        """Cancel the awaited coroutine."""
         self._killed = True
         if self._running is not None:
             self._running.cancel()
+
+    def call(self, function: Callable[[T], Any], argument: T) -> Any:
+        """Call the function, and return its result: if that is awaitable, what it returns."""
+        result = function(argument)
+        return self._await(result) if result is not None and inspect.isawaitable(result) else result
 
     def _await(self, result: Awaitable[object]) -> object:
         self._running = CancellableRun()
         if self._killed:  # of `kill` and this thread, the second one sees the write of the first
             self._running.cancel()
-        return self._running.run(result, self.loops.runner())
+        return self._running.run(result, self._loops.runner())
 
 
 def retry_failed(task: Task, error: BaseException, retry_wait: float | Backoff | None = None) -> None:
-    """Report `error` and retry the task, unless it was settled before or asked to stop. Raises like `Task.retry`."""
+    """Report `error` and retry the task, unless it was settled before or asked to stop. Raises like `Task.retry`.
+
+    A task whose result cannot be stored fails for good.
+    """
     emit("run_error", task=task, error=error)
-    if not task.settled and task.stop_reason is None:
+    if task.settled or task.stop_reason is not None:
+        return
+    if isinstance(error, UnstorableResultError):
+        task.fail(str(error))
+    else:
         task.retry(retry_wait, error=describe_error(error))
 
 

@@ -57,18 +57,14 @@ class ControlThread(threading.Thread):
         self._log_file = log_file
         self._role: ChildRole | None = None
         self._role_lock = threading.Lock()
-        self._stopped: bool | None = None
-        """Whether the last stop was immediate; None before one."""
         self._title = ""
         self._trouble: str | None = None
         self._end_at: float | None = None
 
     def started(self, role: ChildRole) -> None:
-        """Pass orders, and a stop that came before, to `role`; report that the child is ready. In the main thread."""
+        """Pass orders to `role` from now on, and report that the child is ready."""
         with self._role_lock:  # an order that finds no role ends the process, so it must not come in between
             self._role = role
-            if self._stopped is not None:
-                role.stop(self._stopped)
         self._report()  # first: the master learns of trouble at the start before the child counts as ready
         self._pipe.send(READY)
 
@@ -139,14 +135,13 @@ class ControlThread(threading.Thread):
                 if order == signal.SIGUSR2:
                     self._log_file.reopen()
                 elif order in _STOPS:
-                    self._stop(_STOPS[order])
+                    self._stop_role(_STOPS[order])
         except Exception:
             log.exception("an error in the control thread; the thread continues")
 
-    def _stop(self, immediate: bool, grace: float | None = None) -> None:
+    def _stop_role(self, immediate: bool, grace: float | None = None) -> None:
         """Stop the role; without a role nothing is leased, and the process just ends."""
         with self._role_lock:
-            self._stopped = immediate
             if self._role is None:
                 self._pipe.send(BYE)
                 os._exit(DONE)
@@ -156,7 +151,7 @@ class ControlThread(threading.Thread):
         """Stop now and be gone soon in any case: no master is left to kill a frozen child or to release its leases."""
         self._end_at = monotonic() + _ORPHAN_END
         log.warning("the master is gone; leaving")
-        self._stop(immediate=True, grace=_ORPHAN_GRACE)
+        self._stop_role(immediate=True, grace=_ORPHAN_GRACE)
 
     def _end_process(self, why: str) -> NoReturn:
         """End the process at once, without giving back leases.

@@ -9,11 +9,14 @@ import signal
 import threading
 from collections.abc import Callable
 
+from psched.application import load
 from psched.child.control_thread import ControlThread
+from psched.child.fetching_child import FetchingChild
+from psched.child.worker import ChildWorker
 from psched.config import Settings
 from psched.errors import ConfigError
 from psched.process.child_protocol import BOOT_FAILED, BYE, DONE, START_ERROR, ChildPipe
-from psched.process.child_role import ChildRole
+from psched.process.child_role import FETCHER_SLOT, ChildRole, ChildSpec
 from psched.process.logs import Log
 from psched.process.signals import MASTER_SIGNALS, SignalQueue
 
@@ -44,15 +47,20 @@ def child_main(
         log.exception("cannot start")
         pipe.send(START_ERROR, f"{type(error).__name__}: {error}")
         return BOOT_FAILED
-    following: ChildRole | None = role
-    while following is not None:
-        control.started(following)
-        following = following.run()
+    control.started(role)
+    role.run()
     if os.getpid() != pid:
         os._exit(DONE)  # a process forked by a handler: it must not report or clean up as if it were the child
     atexit._run_exitfuncs()
     pipe.send(BYE)
     return DONE
+
+
+def role_of(spec: ChildSpec, pipe: ChildPipe) -> ChildRole:
+    """Load the application and return the role of the child that `spec` describes. In the child's main thread."""
+    application = load(spec.application)
+    role = FetchingChild if spec.slot == FETCHER_SLOT else ChildWorker
+    return role(spec, application, pipe.send)
 
 
 def register_fork_hooks(signals: SignalQueue, pipe: ChildPipe) -> None:

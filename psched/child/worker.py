@@ -1,4 +1,4 @@
-"""Builds, runs and closes the parts of a child: pollers, handler threads, lease renewers, run watchdog."""
+"""Builds, runs and closes the parts of a handler child: pollers, handler threads, lease renewers, run watchdog."""
 
 from __future__ import annotations
 
@@ -9,30 +9,23 @@ from collections.abc import Callable
 from functools import partial
 
 from psched.application import Application
-from psched.backends import is_driver_error
-from psched.error_text import ESCAPES, one_line
-from psched.errors import ConfigError
-from psched.execution.alert_hooks import open_alert_threads
+from psched.application.default_queue import default_queue
+from psched.child.polled_sections import PolledSections
+from psched.error_text import ESCAPES
 from psched.execution.batch_size import batch_sizer_for
+from psched.execution.fetched_tasks import DispatchConnection, FetchedTaskPoller, SettlementThread
 from psched.execution.forced_exit import ForcedExit
 from psched.execution.handler_thread import ActiveRuns, HandlerLoop, WaitingTaskReleaser, give_back
 from psched.execution.lease_renewal import LeaseRenewer
-from psched.execution.node_heartbeat import NodeHeartbeat
-from psched.execution.poller import PollTimer, SectionPoller
+from psched.execution.poller import Poller, PollTimer, SectionPoller
 from psched.execution.run_watchdog import RunWatchdog
-from psched.execution.section_sources import open_sections
+from psched.execution.section_sources import OpenSection, open_sections
 from psched.execution.stop_event import StopEvent
 from psched.process import child_protocol as pipes
-from psched.process.child_role import FIRST_SLOT, ChildRole, ChildSpec, DeadChild
+from psched.process.child_role import ChildRole, ChildSpec, DeadChild
 from psched.process.logs import log_runs
-from psched.process.poll_election import ElectionMember
-from psched.store.type_filter import mismatch
-from psched.task_source import ClaimableTypes
 
 log = logging.getLogger(__name__)
-
-_WITHDRAWAL = 1.0
-"""Seconds for which a child waits at its end until its node is removed from psched_nodes."""
 
 
 class ChildWorker(ChildRole):
@@ -42,6 +35,7 @@ class ChildWorker(ChildRole):
         """`send` sends the master a message of `psched.process.child_protocol`."""
         log_runs()
         settings = spec.settings
+        default_queue.serve(settings)
         self._spec = spec
         self._send = send
         self._stopping = StopEvent()
@@ -50,33 +44,33 @@ class ChildWorker(ChildRole):
         stop = partial(self.stop, immediate=False)
         self._runs = ActiveRuns(spec.running_table, partial(send, pipes.RAN), most, stop)
         self._sections = open_sections(settings, spec.holder)
-        served = {
-            opened.name: application.of(opened.name).types().serving(opened.section.types) for opened in self._sections
-        }
-        self._mismatch = mismatch(served.values())
-        self._runs_nothing = all(types.is_nothing for types in served.values())
-        self._types = {opened.name: ClaimableTypes(opened.source, served[opened.name]) for opened in self._sections}
+        self._polled = PolledSections(self._sections, application) if spec.dispatch is None else None
         sources = [opened.source for opened in self._sections]
         self._forced_exit = ForcedExit(sources, self._runs, send)
         self._watchdog = RunWatchdog(self._runs, settings.child_kill_interval, self._forced_exit.leave)
-        self._pollers: list[SectionPoller] = []
+        self._fetched: list[FetchedTaskPoller] = []
+        self._connection: DispatchConnection | None = None
+        if spec.dispatch is not None:
+            recovered = partial(send, pipes.RECOVERED)
+            self._connection = DispatchConnection(spec.dispatch, spec.name, spec.dead, recovered)
         self._loops = [self._handler_loop(cell, application) for cell in range(self._runs.cells)]
         interval = min(opened.section.task_heartbeat_interval for opened in self._sections)
-        self._alert_threads = open_alert_threads(self._sections, spec.slot)
         self._releaser = WaitingTaskReleaser(self._loops)
         self._runs.threads = [
             self._watchdog,
             LeaseRenewer(sources, self._loops, interval),
             LeaseRenewer(sources, self._loops, interval, prefetched=True),
             self._releaser,
+            *([SettlementThread(self._fetched)] if self._fetched else []),
         ]
-        self._node_heartbeats = [NodeHeartbeat(self._sections, served)] if spec.slot == FIRST_SLOT else []
 
     def run(self) -> None:
-        for thread in (*self._runs.threads, *self._alert_threads, *self._node_heartbeats):
+        for thread in self._runs.threads:
             thread.start()
         try:
-            self._release_dead()
+            if self._polled is not None:
+                self._polled.start()
+                self._release_dead(self._polled)
             if len(self._loops) == 1:
                 self._loops[0].run()
             else:
@@ -99,21 +93,13 @@ class ChildWorker(ChildRole):
             self._stops_now = True
             self._watchdog.stop(grace)
 
-    def expect(self) -> None:
-        """Poll at once: rows may be due."""
-        for poller in self._pollers:
-            poller.expect()
-
     def running(self) -> str | None:
         shows_key = self._spec.settings.proc_title == "key"
         names = [run.task.key if shows_key else run.task.type for run in self._runs.active()]
         return ", ".join(names).translate(ESCAPES) or None
 
     def trouble(self) -> str | None:
-        troubles = dict.fromkeys(poller.trouble for poller in self._pollers if poller.trouble is not None)
-        if self._mismatch is not None and self._runs_nothing:
-            troubles[self._mismatch] = None
-        return "; ".join(troubles) or None
+        return None if self._polled is None else self._polled.trouble()
 
     def was_idle(self) -> bool:
         worked, self._runs.has_worked = self._runs.has_worked, False
@@ -134,82 +120,47 @@ class ChildWorker(ChildRole):
 
     def _handler_loop(self, cell: int, application: Application) -> HandlerLoop:
         """Return the loop of one handler thread, with a poller for each section."""
-        settings, election = self._spec.settings, self._spec.election
-        pollers = []
-        for opened in self._sections:
-            section, member = opened.section, None
-            if election is not None:
-                member = ElectionMember(election, self._spec.slot, opened.name, section.poll_interval)
-            poller = SectionPoller(
-                opened.name,
-                opened.source,
-                application.of(opened.name),
-                batch_sizer_for(section.task_prefetch),
-                PollTimer(section.poll_interval),
-                section.task_timeout,
-                min(settings.child_kill_interval + 1.0, section.alive_time / 4),
-                member,
-                self._types[opened.name],
-            )
-            pollers.append(poller)
-        self._pollers += pollers
+        pollers = [self._poller(opened, application.of(opened.name)) for opened in self._sections]
         return HandlerLoop(cell, pollers, self._runs, self._stopping)
 
+    def _poller(self, opened: OpenSection, application: Application) -> Poller:
+        settings, section, timeout = self._spec.settings, opened.section, opened.section.task_timeout
+        margin = min(settings.child_kill_interval + 1.0, section.alive_time / 4)
+        if self._polled is None:
+            assert self._connection is not None
+            fetched = FetchedTaskPoller(opened.name, opened.source, application, timeout, margin, self._connection)
+            self._fetched.append(fetched)
+            return fetched
+        sizer, timer = batch_sizer_for(section.task_prefetch), PollTimer(section.poll_interval)
+        types = self._polled.types[opened.name]
+        poller = SectionPoller(opened.name, opened.source, application, sizer, timer, timeout, margin, types)
+        self._polled.pollers.append(poller)
+        return poller
+
     def prepare(self) -> None:
-        """Check the tables and join the poll elections. The first child logs which `types` match no handler.
+        """Check the tables if this child polls. Raises ConfigError, see `PolledSections.prepare`."""
+        if self._polled is not None:
+            self._polled.prepare()
 
-        If the database does not answer or refuses the login, the pollers go on trying and log it.
-
-        Raises:
-            ConfigError: a table is missing, belongs to another program, or cannot be used.
-        """
-        if self._spec.slot == FIRST_SLOT and self._mismatch is not None:
-            log.warning("%s", self._mismatch)
-        for opened in self._sections:
-            store = opened.source.store
-            try:
-                store.check_tables()
-                self._types[opened.name].prepare()
-            except Exception as error:
-                if store.is_unavailable(error):
-                    log.warning("section=%s the database does not answer yet: %s", opened.name, one_line(error))
-                elif store.is_refused(error):
-                    log.debug("section=%s the database refuses this user: %s", opened.name, one_line(error))
-                elif is_driver_error(error):
-                    words = f"{opened.name}: the database refuses: {one_line(error)}"
-                    raise ConfigError(f"{words} (is `url:` right? `psched doctor` looks closer)") from error
-                else:
-                    raise
-                for poller in self._pollers:
-                    if poller.name == opened.name:
-                        poller.report_trouble(error)
-        for poller in self._pollers:
-            poller.join_election()
-
-    def _release_dead(self) -> None:
+    def _release_dead(self, polled: PolledSections) -> None:
         """Release the leases of dead predecessors before the first poll; retry until the database answers."""
         for dead in self._spec.dead:
             what = f"releasing the leases of dead worker {dead.holder}"
             self._stopping.retry(what, partial(self._give_back, dead))
         if self._spec.dead and not self._stopping.is_set():
             self._send(pipes.RECOVERED)
-            self.expect()
+            polled.expect()
 
     def _give_back(self, dead: DeadChild) -> None:
         for opened in self._sections:
             opened.give_back(dead)
 
     def _close(self) -> None:
-        for node_heartbeat in self._node_heartbeats:
-            node_heartbeat.close()
-        for alert_thread in self._alert_threads:
-            alert_thread.close()
+        if self._polled is not None:
+            self._polled.close(waits=not self._stops_now)
         for opened in self._sections:
             for task in opened.source.held:
                 give_back(task)
-        if not self._stops_now:  # an immediate stop waits for nothing; the node's entry then expires by itself
-            for node_heartbeat in self._node_heartbeats:
-                node_heartbeat.join(_WITHDRAWAL)
         for opened in self._sections:
             opened.source.store.close()
         self._stopping.close()

@@ -27,6 +27,7 @@ _STATE = frozenset(
     (
         *("status", "state", "lateness", "overdue", "attempts", "last_error", "node", "problem", "paused"),
         *("regular_time", "next_run_time", "cancel_requested", "created_at", "timeout", "finished_at"),
+        *("progress", "result", "has_result"),
     )
 )
 """The fields of `list --json` that are not part of a definition."""
@@ -57,8 +58,9 @@ def import_tasks(chosen: Chosen, file: str) -> None:
     """Submit the tasks in a file.
 
     FILE (- for standard input) is a JSON array as `queue list --status waiting --json` prints it, or has one JSON
-    object per line. Each object has key and type, and may have data, run_at, user, max_running, priority, max_attempts
-    and compression. Other fields that `queue list` prints are ignored, but a task that is not waiting is refused.
+    object per line. Each object has key and type, and may have data, headers, run_at, user, max_running, priority,
+    max_attempts and compression. Other fields that `queue list` prints are ignored, but a task that is not waiting is
+    refused.
 
     All tasks are checked before the first is submitted. Keys that exist are skipped, so the command may be repeated.
     --json prints an object with added (a number) and present (the keys that exist).

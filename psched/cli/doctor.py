@@ -21,6 +21,7 @@ from psched.clock import local_time
 from psched.config import Section, SectionName, Settings
 from psched.error_text import error_summary
 from psched.errors import ConfigError, NotFoundError, PoolerError
+from psched.insight import worker_hint
 from psched.model import ScheduleRow
 from psched.queue.queue import Queue
 from psched.schedules.collection import ScheduleCollection
@@ -134,7 +135,7 @@ def overdue_findings(schedules: ScheduleCollection) -> Iterator[Finding]:
     nodes = None if schedules.store.nodes is None else live_workers(schedules.store)
     if len(late) > 1 and not nodes and all(not row.attempts and row.status == WAITING for row in late):
         what = f"no worker has started any of the {len(late)} schedules below"
-        yield Finding("overdue", False, f"{what}; {_worker_hint(nodes, late[0].type)}")
+        yield Finding("overdue", False, f"{what}; {worker_hint(nodes, late[0].type)}")
     for row in late:
         yield Finding("overdue", False, _overdue(row, schedules.state(row, now), nodes))
     if not late:
@@ -165,7 +166,7 @@ def _overdue(row: ScheduleRow, state: ScheduleState, nodes: Sequence[Node] | Non
     if state.word == RUNNING:
         return f"{what}: attempt {row.attempts} is running{node}{error}"
     if row.status == RUNNING:
-        return f"{what}: attempt {row.attempts}{node} has lost its lease{error}; {_worker_hint(nodes, row.type)}"
+        return f"{what}: attempt {row.attempts}{node} has lost its lease{error}; {worker_hint(nodes, row.type)}"
     if row.attempts:
         return (
             f"{what}: {row.attempts} attempts have failed{error}; the next one is due {local_time(row.next_run_time)}"
@@ -173,18 +174,7 @@ def _overdue(row: ScheduleRow, state: ScheduleState, nodes: Sequence[Node] | Non
         )
     if state.word == LEASED:
         return f"{what}: it is running, or waits for a retry"
-    return f"{what} and not started; {_worker_hint(nodes, row.type)}"
-
-
-def _worker_hint(nodes: Sequence[Node] | None, type_: str) -> str:
-    if nodes is None:
-        return "is a worker running that routes its type? (psched run, pschedd status)"
-    if not nodes:
-        return "no worker is running: psched run, or pschedd start"
-    routing = sum(node.types.accepts(type_) for node in nodes)
-    if not routing:
-        return f"no live worker routes the type {type_!r}"
-    return f"{routing} live workers route its type: are they busy? (pschedd status)"
+    return f"{what} and not started; {worker_hint(nodes, row.type)}"
 
 
 def clock_finding(store: LeaseStore) -> Finding:

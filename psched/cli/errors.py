@@ -27,14 +27,17 @@ class DatabaseError(Exception):
     """The database is unavailable or refuses; the message names it without its password."""
 
 
-def run_command(command: click.Command, arguments: Sequence[str] | None = None) -> int:
-    """Print errors to standard error as `command: message`. With PSCHED_DEBUG set, unexpected errors are raised."""
+def run_command(command: click.Command, arguments: Sequence[str] | None = None, chosen: object = None) -> int:
+    """Print errors to standard error as `command: message`. With PSCHED_DEBUG set, unexpected errors are raised.
+
+    `chosen`: the values of the common options (`Chosen`) before those of the command line (None: the defaults).
+    """
     program = str(command.name)
     _open_streams()
     if logging.lastResort is not None:  # prints warnings while no log is set up
         logging.lastResort.setFormatter(logging.Formatter("warning: %(message)s"))
     try:
-        code = command.main(arguments, program, standalone_mode=False) or 0
+        code = command.main(arguments, program, standalone_mode=False, obj=chosen) or 0
         sys.stdout.flush()
         return int(code)
     except BrokenPipeError:

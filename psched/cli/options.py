@@ -20,17 +20,15 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 import click
 
 from psched.application.loader import load_modules
-from psched.backoff import MAX_COUNT, MAX_SECONDS
 from psched.clock import parse_seconds, shown_zone
-from psched.config import SectionName, Settings, load
+from psched.config import SectionName, Settings, default_file, load
 from psched.config.urls import is_in_memory
 from psched.config.validators import folders, required
 from psched.error_text import shown
 from psched.errors import ConfigError
 from psched.payload import long_number
+from psched.retry_wait import MAX_COUNT, MAX_SECONDS
 from psched.schedules.validation import LAST_TIME
-
-DEFAULT_CONFIG = Path("etc/psched.yml")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -39,7 +37,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Chosen:
-    """The values of the common options. `config`: None without -c."""
+    """The values of the common options. `config`: None without -c. `load` reads the configuration from its file."""
 
     environment: str | None = None
     config: Path | None = None
@@ -47,17 +45,18 @@ class Chosen:
     include: tuple[str, ...] = ()
     require: tuple[str, ...] = ()
     types: tuple[str, ...] = ()
+    load: Callable[[Path, str | None, SectionName], Settings] = load
 
     @property
     def file(self) -> Path:
-        return DEFAULT_CONFIG if self.config is None else self.config
+        return default_file() if self.config is None else self.config
 
     def settings(self, reader: SectionName = "schedules", app: tuple[str, ...] = ()) -> Settings:
         """Return the configuration with the options of an application.
 
         `reader`: the section of a file without sections. Raises ConfigError, also for a database in memory.
         """
-        settings = load(self.file, self.environment, reader)
+        settings = self.load(self.file, self.environment, reader)
         for section in settings.sections:
             if is_in_memory(section.url):
                 raise ConfigError(
@@ -96,7 +95,7 @@ ENVIRONMENT = _option(
     metavar="ENV",
     help="Environment in the file (default: $PSCHED_ENV, $RAILS_ENV, or development).",
 )
-CONFIG = _option("-c", "--config", type=click.Path(path_type=Path), help=f"Default: {DEFAULT_CONFIG}.")
+CONFIG = _option("-c", "--config", type=click.Path(path_type=Path), help="Default: $PSCHED_CONFIG, or etc/psched.yml.")
 INCLUDE = _option("-I", "--include", multiple=True, metavar="DIR", help="Folder to import from; may be repeated.")
 REQUIRE = _option(
     "-r", "--require", multiple=True, metavar="MODULE|FILE.py", help="Module to load first; may be repeated."

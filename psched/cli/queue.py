@@ -10,14 +10,27 @@ from attrs import evolve
 
 from psched.cli.bulk_import import import_tasks
 from psched.cli.command_group import CommandGroup
-from psched.cli.formatting import Fields, Table, write_fields, write_object, write_rows
+from psched.cli.formatting import (
+    KEPT,
+    Fields,
+    Table,
+    fields_of,
+    json_line,
+    number,
+    span,
+    write,
+    write_fields,
+    write_object,
+    write_rows,
+)
 from psched.cli.migrate_from_ruby import migrate_command
 from psched.cli.options import LIMIT, PREFIX, UNIX_TIME, WIDE, Chosen, Page, common_options, count, read_data, seconds
 from psched.cli.sections import key_command, opened_queue, opened_section, required_section
 from psched.cli.unrunnable_rows import LeftToRuby, warn_unless_routed
 from psched.config import Settings
 from psched.error_text import error_summary
-from psched.model import TASK_STATUSES, TaskRow
+from psched.insight import TaskInsight
+from psched.model import TASK_STATUSES, Progress, TaskRow
 from psched.queue.queue import PRIORITIES, QueuedTask
 from psched.supervisor.run import run_master
 
@@ -29,6 +42,11 @@ _TABLE = Table(
     original=_COLUMNS,
 )
 _TIMES = ("created_at", "run_at", "timeout", "finished_at")
+_COUNTED = ("waiting", "due", "running")
+_STATS = Table(
+    brief={"type": 0, **dict.fromkeys((*_COUNTED, "oldest", "workers"), KEPT)},
+    wide=("type", *_COUNTED, "oldest", "workers"),
+)
 
 
 @click.group(cls=CommandGroup)
@@ -78,8 +96,8 @@ def list_(chosen: Chosen, /, limit: int | None, wide: bool, layout: str | None, 
     Times are in this host's time zone. `timeout` is when a task is due or its lease ends.
     --json prints one array of objects with key, type, user, status (waiting, running, finished, failed or cancelled),
     cancel_requested, created_at, run_at, timeout and finished_at (unix seconds or null, all again as *_local in
-    ISO 8601), data, max_running, priority, attempts, max_attempts, compression, last_error, node and problem (why
-    the row cannot be run).
+    ISO 8601), data, headers, max_running, priority, attempts, max_attempts, compression, last_error, node, progress
+    (null, or done, total, message and attempt), result, has_result and problem (why the row cannot be run).
     """
     with opened_queue(chosen) as tasks:
         left = LeftToRuby(chosen, "queue")
@@ -101,6 +119,7 @@ def _fields(row: TaskRow) -> Fields:
     """Return the fields of `--json`. Later versions keep their names and meanings."""
     fields = row._asdict()
     fields["timeout"] = fields.pop("due")
+    fields["progress"] = None if row.progress is None else row.progress._asdict()
     return fields
 
 
@@ -130,8 +149,9 @@ def _listed(row: Fields) -> Fields:
     "--max-attempts", type=count(), help="Give up after N attempts (default: that of the type, or the config)."
 )
 @click.option("--compression", type=click.Choice(["gzip"]), help="Store the data compressed.")
+@click.option("--headers", metavar="JSON", help="A JSON object about the task (or @FILE), seen as task.headers.")
 @common_options()
-def submit(chosen: Chosen, /, key: str, type: str, data: str, **options: Any) -> None:
+def submit(chosen: Chosen, /, key: str, type: str, data: str, headers: str | None, **options: Any) -> None:
     """Submit a task.
 
     DATA is a JSON object, @FILE to read it from a file, or - for standard input. TIME is unix seconds, or a date with a
@@ -140,11 +160,53 @@ def submit(chosen: Chosen, /, key: str, type: str, data: str, **options: Any) ->
     The key of a finished task can be used again after `retention_time`.
     """
     content = read_data(data)
+    try:
+        about = None if headers is None else read_data(headers)
+    except ValueError as error:
+        raise ValueError(f"--headers: {error}") from error
     with opened_queue(chosen) as tasks:
-        task = tasks.submit(key, type, content, **options)
+        task = tasks.submit(key, type, content, headers=about, **options)
         warn_unless_routed(chosen, "queue", tasks.store, type)
         if chosen.json:
             write_object(_fields(task.metadata()), _TIMES)
+
+
+@queue.command()
+@common_options()
+def stats(chosen: Chosen) -> None:
+    """Count the tasks by status and type.
+
+    Prints how many tasks there are of each status, then for each type: how many wait, how many of these are due, how
+    many are running, for how long the first has been due, and how many live workers route the type. Counting ends at
+    10,000 tasks of a status and at 1,000 of a type (`1,000+`), and at 100 types, those due longest. rdb_compat keeps
+    types in the data, and so only the statuses are counted.
+
+    --json prints one object with statuses (an object of objects with count and more: whether there may be more) and
+    types: an array of objects with type, waiting, due, running (as above), oldest (seconds, or null) and workers (null
+    where workers are not recorded).
+    """
+    with opened_section(chosen, "queue", read_only=True) as tasks:
+        insight = TaskInsight(tasks)
+        counts = insight.counts()
+        types = insight.types() if tasks.store.keeps_types else []
+        nodes = insight.nodes()
+    rows = [
+        fields_of(each) | {"workers": None if nodes is None else sum(node.types.accepts(each.type) for node in nodes)}
+        for each in types
+    ]
+    if chosen.json:
+        statuses = {name: fields_of(number) for name, number in counts.items()}
+        objects = [row | {name: fields_of(row[name]) for name in _COUNTED} for row in rows]
+        write([json_line({"statuses": statuses, "types": objects})])
+        return
+    write_fields({name: str(number) for name, number in counts.items()}, ())
+    if rows:
+        write_rows(rows, (), _STATS, listed=_counted, as_json=False)
+
+
+def _counted(row: Fields) -> Fields:
+    oldest = None if row["oldest"] is None else span(row["oldest"])
+    return row | {name: str(row[name]) for name in _COUNTED} | {"oldest": oldest}
 
 
 @queue.command()
@@ -161,7 +223,18 @@ def show(chosen: Chosen, key: str) -> None:
         write_object(_fields(row), _TIMES)
     else:
         limit = "" if row.max_attempts is None else f" of {row.max_attempts}"
-        write_fields(_fields(row) | {"attempts": f"{row.attempts}{limit}"}, _TIMES)
+        shown = {"attempts": f"{row.attempts}{limit}", "headers": row.headers or None, "has_result": None}
+        shown |= {"progress": _progress(row.progress), "result": json_line(row.result) if row.has_result else None}
+        write_fields(_fields(row) | shown, _TIMES)
+
+
+def _progress(progress: Progress | None) -> str | None:
+    """Return a line such as `5 of 10: resizing (attempt 1)`."""
+    if progress is None:
+        return None
+    of = "" if progress.total is None else f" of {number(progress.total)}"
+    said = "" if progress.message is None else f": {progress.message}"
+    return f"{number(progress.done)}{of}{said} (attempt {progress.attempt})"
 
 
 @key_command("queue")

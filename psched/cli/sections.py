@@ -18,7 +18,7 @@ from psched.queue.queue import Queue, open_queue
 from psched.schedules.collection import ScheduleCollection, open_schedules
 from psched.store import holder_name
 
-_OPEN: dict[SectionName, Callable[[Section, str], ScheduleCollection | Queue]] = {
+_OPEN: dict[SectionName, Callable[..., ScheduleCollection | Queue]] = {
     "schedules": open_schedules,
     "queue": open_queue,
 }
@@ -32,17 +32,20 @@ def required_section(settings: Settings, name: SectionName) -> Section:
 
 
 @contextmanager
-def opened_section(chosen: Chosen, name: SectionName, check: bool = True) -> Iterator[Any]:
-    """Raises ConfigError, and within the context DatabaseError. `check`: the tables must exist."""
-    with opened_as(required_section(chosen.settings(name), name), name, check) as collection:
+def opened_section(chosen: Chosen, name: SectionName, check: bool = True, read_only: bool = False) -> Iterator[Any]:
+    """Raises ConfigError, and within the context DatabaseError. `check`: the tables must exist.
+
+    `read_only`: as in `StoreSettings`.
+    """
+    with opened_as(required_section(chosen.settings(name), name), name, check, read_only) as collection:
         yield collection
 
 
 @contextmanager
-def opened_as(section: Section, name: SectionName, check: bool = True) -> Iterator[Any]:
+def opened_as(section: Section, name: SectionName, check: bool = True, read_only: bool = False) -> Iterator[Any]:
     """Open a section as schedules or queue, as `opened_section`."""
     holder = holder_name(f"psched-{os.getpid()}")
-    with _OPEN[name](section, holder) as collection, database_errors(section, collection.store):
+    with _OPEN[name](section, holder, read_only=read_only) as collection, database_errors(section, collection.store):
         if check:
             collection.store.check_tables()
         yield collection

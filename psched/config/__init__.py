@@ -4,7 +4,7 @@
 the keys with their defaults, `loader` combines them and reports every fault, one line each. Passwords are never shown.
 """
 
-from psched.config.loader import coerce, default_environment, default_table, from_mapping, load
+from psched.config.loader import coerce, default_environment, default_file, default_table, from_mapping, load
 from psched.config.settings import Section, SectionName, Settings
 from psched.config.urls import masked_url
 
@@ -14,6 +14,7 @@ __all__ = [
     "Settings",
     "coerce",
     "default_environment",
+    "default_file",
     "default_table",
     "from_mapping",
     "load",

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 from attrs import asdict, evolve, fields_dict
 from cattrs import ClassValidationError
 
-from psched.backoff import MAX_SECONDS
 from psched.config import validators as checks
 from psched.config.settings import Section, SectionName, Settings
 from psched.config.structuring import faults, structure
@@ -21,6 +20,7 @@ from psched.config.variable_expansion import Expansion, ExpansionError, read_env
 from psched.config.yaml_file import read_environment
 from psched.error_text import did_you_mean, shown
 from psched.errors import ConfigError
+from psched.retry_wait import MAX_SECONDS
 
 Made = TypeVar("Made", Section, Settings)
 
@@ -55,6 +55,11 @@ def default_table(section: SectionName, type_: str) -> str:
 def default_environment() -> str:
     """Return the environment of a file that is used where none is named."""
     return os.environ.get("PSCHED_ENV") or os.environ.get("RAILS_ENV") or "development"
+
+
+def default_file() -> Path:
+    """Return the file that is read where none is named: $PSCHED_CONFIG, or etc/psched.yml."""
+    return Path(os.environ.get("PSCHED_CONFIG") or "etc/psched.yml")
 
 
 def load(path: str | os.PathLike[str], environment: str | None = None, reader: SectionName = "schedules") -> Settings:

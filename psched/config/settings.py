@@ -11,12 +11,12 @@ from typing import Annotated, Any, Literal
 
 from attrs import Factory, evolve, field, frozen
 
-from psched.backoff import Backoff
 from psched.config import validators as checks
 from psched.config.structuring import Check
 from psched.config.urls import masked_url
 from psched.cron import DIALECTS, CronDialect, reckoning
 from psched.payload import MAX_DATA_SIZE
+from psched.retry_wait import Backoff
 from psched.store import StoreSettings
 
 TextOrNone = Annotated[str | None, Check(checks.text)]
@@ -54,6 +54,7 @@ class Section:
     alive_time: Positive = 300.0
     retry_wait: Annotated[float | Backoff, Check(checks.wait)] = Factory(_retry_wait, takes_self=True)
     retention_time: NotNegative = 300.0
+    failed_retention_time: Annotated[float | None, Check(checks.seconds(0, never=True))] = None
     ledger: Annotated[str | None, Check(checks.table_or_none)] = None
     ledger_retention: NotNegative = 400 * 86400.0
     ledger_count: Annotated[int, Check(checks.count(1))] = 100_000

@@ -154,6 +154,7 @@ _WEEKDAY = _Field("weekday", 4, 0, 7, tuple(DOW_ALPHAS), special=", 5L (last Fri
 
 
 def check_dialect(name: str) -> None:
+    """Raise ConfigError unless `name` is one of `DIALECTS`."""
     if name not in DIALECTS:
         raise ConfigError(f"cron_dialect {name!r}: expected {' or '.join(DIALECTS)}" + did_you_mean(name, DIALECTS))
 

@@ -22,6 +22,7 @@ _EPOCH = datetime(1970, 1, 1)
 
 
 def tz_database() -> str:
+    """Return the version of the time zones of this process, such as 2026a."""
     return str(tzdata.IANA_VERSION)
 
 

@@ -14,7 +14,6 @@ from psched.clock import local_time
 from psched.error_text import error_summary, one_line
 from psched.execution.section_sources import OpenSection
 from psched.handlers.process_group import Program
-from psched.process.child_role import FIRST_SLOT
 from psched.store.alerts import Overdue, OverdueAlerts, UnreportedFailure, UnreportedFailures
 
 log = logging.getLogger(__name__)
@@ -144,10 +143,10 @@ class FailureReporter(AlertThread):
         return True
 
 
-def open_alert_threads(opened_sections: Sequence[OpenSection], slot: int) -> list[AlertThread]:
-    """Return the threads for stores that know of overdue schedules or failed runs, in the first slot's child alone."""
+def open_alert_threads(opened_sections: Sequence[OpenSection]) -> list[AlertThread]:
+    """Return the threads for stores that know of overdue schedules or failed runs."""
     threads: list[AlertThread] = []
-    for opened in opened_sections if slot == FIRST_SLOT else ():
+    for opened in opened_sections:
         section, failures = opened.section, opened.source.store.failures
         if opened.alerts is not None:
             threads.append(OverdueAlerter(opened.alerts, section.on_late, section.alert_interval))

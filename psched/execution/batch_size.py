@@ -7,14 +7,11 @@ from collections.abc import Callable, Sequence
 _MOMENT = 0.02
 """Seconds that the last task of a batch waits for those before it."""
 _LONGER_MOMENT = 0.4
-"""The same while batches are full and no other worker of this host is idle: due rows wait then anyway, and each batch
-costs a transaction or two."""
+"""The same while batches are full: due rows wait then anyway, and each batch costs a transaction or two."""
 _UNKNOWN = 0.2
 """Seconds that the first run of all is expected to take."""
 TOO_LONG = 0.5
 """Seconds. A task that would wait longer, now that the types are known, is released."""
-SHARED = 0.03
-"""The same while another worker of this host is idle."""
 _LARGEST = 500
 _FIRST = 32
 """The largest batch after a pause, so that rows which become due together are shared by all children."""
@@ -37,11 +34,10 @@ class BatchSizer:
         self.expected: Callable[[str], float | None] = self._durations.get
         """Returns the seconds that a run of this type is expected to take; None before the first."""
 
-    def limit(self, is_shared: bool = False) -> int:
-        """`is_shared`: whether another worker of this host is idle."""
+    def limit(self) -> int:
         return self._size
 
-    def keep(self, types: Sequence[str], is_shared: bool = False) -> int:
+    def keep(self, types: Sequence[str]) -> int:
         """Return how many of the acquired tasks, whose types are given in order, are run here. The rest is released."""
         return len(types)
 
@@ -72,23 +68,23 @@ class AdaptiveBatchSizer(BatchSizer):
         self._ran = 0
         self._was_slow = False
 
-    def limit(self, is_shared: bool = False) -> int:
+    def limit(self) -> int:
         """Return how many quick runs fit into a moment, but only some times the size of the last batch."""
         quick = 0.0 if self._quick is None else self._quick
         growth = 1 if self._was_slow else 2 if quick > _SLOW else _GROWTH
         most = self._size * growth if self._ran else min(self._size, _FIRST)
         self._longest = self._budget.seconds(_LONGER_MOMENT)
-        moment = _MOMENT if is_shared or self._ran < self._size else self._longest
+        moment = _MOMENT if self._ran < self._size else self._longest
         fit = int(moment / max(quick, 1e-6))
         self._size = max(1, min(_LARGEST, most, fit))
         self._ran = 0
         self._was_slow = False
         return self._size
 
-    def keep(self, types: Sequence[str], is_shared: bool = False) -> int:
+    def keep(self, types: Sequence[str]) -> int:
         """Return how many tasks, at least one, need not wait too long for the tasks before them."""
         wait, slowest = 0.0, 0.0
-        too_long = SHARED if is_shared else TOO_LONG * self._longest / _LONGER_MOMENT
+        too_long = TOO_LONG * self._longest / _LONGER_MOMENT
         for number, type_ in enumerate(types):
             if wait > too_long or slowest > TOO_LONG:
                 self._size = min(self._size, number)

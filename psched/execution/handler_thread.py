@@ -23,12 +23,12 @@ from psched.errors import (
     PreemptedError,
     ScheduleError,
 )
-from psched.execution.batch_size import SHARED, TOO_LONG
+from psched.execution.batch_size import TOO_LONG
 from psched.execution.periodic_thread import PeriodicThread
-from psched.execution.poller import SectionPoller
+from psched.execution.poller import Poller, give_up_leases
 from psched.execution.stop_event import StopEvent
 from psched.process.child_protocol import RunningTable
-from psched.task import Task, release_many
+from psched.task import Task
 from psched.task_source import LOST_ATTEMPTS
 from psched.telemetry import emit
 
@@ -53,7 +53,7 @@ class HandlerLoop:
     def __init__(
         self,
         cell: int,
-        pollers: Sequence[SectionPoller],
+        pollers: Sequence[Poller],
         runs: ActiveRuns,
         stopping: StopEvent,
         clock: Clock = boottime,
@@ -77,7 +77,7 @@ class HandlerLoop:
                     if tasks:
                         is_idle = False
                         self._run_batches(poller, tasks)
-                    poller.settlement_buffer.flush()
+                    poller.settle_idle()
                 if is_idle:
                     self._wait()
         finally:
@@ -106,11 +106,9 @@ class HandlerLoop:
         tasks, poller = list(self._waiting), self._poller
         if len(tasks) < 2:
             return False
-        is_shared = poller.member.has_idle_sibling()
-        if at_once or self.busy_for() > (SHARED if is_shared else _PATIENCE):
-            self._release(tasks)
-        elif is_shared:
-            self._release(tasks[poller.prefetch.keep([task.type for task in tasks], is_shared=True) :])
+        if at_once or self.busy_for() > poller.patience:
+            give_up = give_up_leases if at_once else poller.give_up
+            give_up(tasks, self._clock())
         return True
 
     def flush_overdue(self) -> None:
@@ -118,7 +116,7 @@ class HandlerLoop:
         for poller in self._pollers:
             poller.settlement_buffer.flush_overdue()
 
-    def _run_batches(self, poller: SectionPoller, tasks: Sequence[Task]) -> None:
+    def _run_batches(self, poller: Poller, tasks: Sequence[Task]) -> None:
         """Run acquired tasks. While batches are full, acquire and run the next, for at most TURN seconds."""
         end = self._clock() + TURN
         self._poller = poller
@@ -131,36 +129,25 @@ class HandlerLoop:
             has_turn = poller.batch_was_full and self._clock() < end and not self._stopping.is_set()
             tasks = poller.poll(may_rest=False) if has_turn else ()
 
-    def _run_waiting(self, poller: SectionPoller) -> None:
+    def _run_waiting(self, poller: Poller) -> None:
         planned, now = -math.inf, self._clock()
         while self._waiting and not self._stopping.is_set():
             if len(self._waiting) > 1 and now > planned + TOO_LONG:
                 self._release_excess(poller)
                 planned = self._clock()
             task = self._waiting[0]
-            poller.settlement_buffer.flush_if_slow(now, poller.prefetch.expected(task.type))
+            poller.settle_before(now, task.type)
             now = self._run(poller, task)
             self._waiting.popleft()
+            poller.run_ended(task, bool(self._waiting))
 
-    def _release_excess(self, poller: SectionPoller) -> None:
+    def _release_excess(self, poller: Poller) -> None:
         """Release tasks that would wait too long behind others."""
         tasks = list(self._waiting)
-        keep = poller.prefetch.keep([task.type for task in tasks], poller.member.has_idle_sibling())
+        keep = poller.prefetch.keep([task.type for task in tasks])
         if keep < len(tasks):
-            self._release(tasks[keep:])
+            poller.give_up(tasks[keep:], self._clock())
             self._waiting = deque(task for task in tasks if not task.settled)
-
-    def _release(self, tasks: Sequence[Task]) -> None:
-        """Release those of `tasks` that have not begun, and wake siblings to run them. Any thread."""
-        now = self._clock()
-        left = [task for task in tasks if task.in_flight and not task.started and now < task.deadline]
-        try:
-            count = release_many(left)
-        except Exception as error:  # noqa: BLE001 – the leases end by themselves, whatever the driver raised
-            log.warning("%d tasks were not released: %s; their leases end by themselves", len(left), one_line(error))
-        else:
-            if count:
-                self._poller.member.offer(count)
 
     def _wait(self) -> None:
         """Wait until it is time to poll a section, or a wake-up comes."""
@@ -170,7 +157,7 @@ class HandlerLoop:
         for descriptor in self._stopping.wait_for(list(wakeups), min(poller.pause() for poller in self._pollers)):
             wakeups[descriptor].wake()
 
-    def _run(self, poller: SectionPoller, task: Task) -> float:
+    def _run(self, poller: Poller, task: Task) -> float:
         """Run a task and return when it ended. A handler may take a microsecond, so each step here counts."""
         if not task.may_begin:
             give_back(task)
@@ -195,7 +182,6 @@ class HandlerLoop:
                 poller.settlement_buffer.add(task, now)
             else:
                 task.forget()
-            poller.prefetch.observe_run(task.type, task.duration)
             self._runs.count(now)
         return now
 
@@ -208,6 +194,10 @@ class HandlerLoop:
             handler = run.poller.application.handler(task)
             is_routed = handler is not None
             task.max_attempts = getattr(handler, "max_attempts", None)
+            task.timeout = getattr(handler, "timeout", None)
+            finished, failed = getattr(handler, "retention_time", None), getattr(handler, "failed_retention_time", None)
+            if finished is not None or failed is not None:
+                task.keep_for(finished, failed)
             if handler is not None and self._may_run(run) and run.begin_handler(handler):
                 handler.run()
         except BaseException as error:  # noqa: BLE001 – an application's error, even SystemExit, is its task's alone
@@ -325,7 +315,7 @@ class ActiveRun:
 
     __slots__ = ("_lock", "handler", "name", "poller", "stopped_at", "task")
 
-    def __init__(self, task: Task, poller: SectionPoller, handler: Handler | None = None) -> None:
+    def __init__(self, task: Task, poller: Poller, handler: Handler | None = None) -> None:
         self.task = task
         self.poller = poller
         self.handler = handler

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 from psched.application import Application
@@ -14,10 +15,9 @@ from psched.error_text import one_line
 from psched.errors import ConfigError
 from psched.execution.batch_size import BatchSizer
 from psched.execution.settlement_buffer import SettlementBuffer
-from psched.process.poll_election import SoleMember
 from psched.store import Wakeup
 from psched.store.type_filter import TypeFilter
-from psched.task import Task
+from psched.task import Task, release_many
 from psched.task_source import ClaimableTypes, Source
 from psched.telemetry import emit
 
@@ -31,9 +31,6 @@ _LONGEST_REFUSED_PAUSE = 60.0
 _REMINDER = 600.0
 """Seconds after which a refused login is logged again."""
 
-_RECOVERY = 10.0
-"""Seconds without a failure after which an idle poller assumes that the database answers its sibling."""
-
 _LISTENING = 6
 """Each poll arms the listener for this number of longest pauses."""
 
@@ -43,15 +40,94 @@ _BURST = 1.0
 _MAINTENANCE_PAUSE = 0.05
 """Seconds between two rounds of maintenance in an idle child while old rows are left: as long as a round."""
 
-_SOON = 10.0
-"""A sibling is woken this many seconds before a row is due, to be ready."""
+
+class Poller(ABC):
+    """Where a handler thread gets the tasks of one section, and reports their runs. Waits for nothing."""
+
+    batch_was_full = False
+    """Whether the last poll acquired its limit of rows, so that more may be due."""
+    trouble: str | None = None
+    """The error of the last poll, None if there was none. Any thread may read it."""
+    patience = 0.25
+    """Seconds. The tasks behind a run that takes longer are given up: a worker of another host may be idle."""
+
+    def __init__(
+        self,
+        name: str,
+        source: Source,
+        application: Application,
+        prefetch: BatchSizer,
+        task_timeout: float | None,
+        margin: float,
+    ) -> None:
+        """`margin`: seconds before the end of its lease when a run is stopped."""
+        self.name = name
+        self.source = source
+        self.application = application
+        self.prefetch = prefetch
+        self.task_timeout = task_timeout
+        self.margin = margin
+        self.settlement_buffer = SettlementBuffer(name, source)
+
+    @abstractmethod
+    def poll(self, may_rest: bool = True) -> Sequence[Task]:
+        """Return tasks to run. `may_rest`: whether this thread pauses if there are none."""
+
+    @abstractmethod
+    def pause(self) -> float:
+        """Return the seconds until the next poll."""
+
+    @property
+    @abstractmethod
+    def descriptors(self) -> Sequence[int]:
+        """Descriptors that end the pause. Call `wake` when one is readable."""
+
+    def wake(self) -> None:  # noqa: B027 – a poller may have nothing to do
+        """Read the wake-ups; after one the next poll is due."""
+
+    def rest(self) -> None:  # noqa: B027 – a poller may have nothing to do
+        """Prepare a pause."""
+
+    def expect(self) -> None:  # noqa: B027 – a poller may have nothing to do
+        """Poll at once: rows are due, or will be soon."""
+
+    def ignore_wakeups(self) -> None:  # noqa: B027 – a poller may have nothing to do
+        """Ignore wake-ups until the next `rest`, so that an idle worker gets them. The next poll is due at once."""
+
+    def run_ended(self, task: Task, more: bool) -> None:
+        """Learn how long a run took. `more`: further tasks wait in this thread."""
+        self.prefetch.observe_run(task.type, task.duration)
+
+    def give_up(self, tasks: Sequence[Task], now: float) -> None:
+        """Pass on those of `tasks` that have not begun. `now`: boottime seconds. Any thread."""
+        give_up_leases(tasks, now)
+
+    def settle_before(self, now: float, type: str) -> None:
+        """Settle the collected runs if they would wait too long behind the next run, of `type`."""
+        self.settlement_buffer.flush_if_slow(now, self.prefetch.expected(type))
+
+    def settle_idle(self) -> None:
+        """Settle the collected runs, as no other run follows."""
+        self.settlement_buffer.flush()
+
+    def close(self) -> None:  # noqa: B027 – a poller may have nothing to do
+        """Close what the poller has opened. The source stays open."""
 
 
-class SectionPoller:
+def give_up_leases(tasks: Sequence[Task], now: float) -> None:
+    """Release the leases of those of `tasks` that have not begun. `now`: boottime seconds. Any thread."""
+    left = [task for task in tasks if task.in_flight and not task.started and now < task.deadline]
+    try:
+        release_many(left)
+    except Exception as error:  # noqa: BLE001 – the leases end by themselves, whatever the driver raised
+        log.warning("%d tasks were not released: %s; their leases end by themselves", len(left), one_line(error))
+
+
+class SectionPoller(Poller):
     """Polls one source for one application. No error of the database ends it.
 
-    Every handler thread has a poller of its own over the shared source. When no row is due, the poller queries the next
-    due time and pauses until then. Each later poll begins with that query, which one elected child sends for all.
+    When no row is due, the poller queries the next due time and pauses until then. After a pause it queries again
+    before it acquires, unless a row is expected.
     """
 
     def __init__(
@@ -63,36 +139,18 @@ class SectionPoller:
         timer: PollTimer,
         task_timeout: float | None,
         margin: float,
-        member: SoleMember | None = None,
         types: ClaimableTypes | None = None,
     ) -> None:
-        """`margin`: seconds before the end of its lease when a run is stopped.
-
-        `member`: of the election that siblings share, if there are any. `types`: the types to acquire (default: any).
-        """
-        self.name = name
-        self.source = source
-        self.application = application
-        self.prefetch = prefetch
-        self.task_timeout = task_timeout
-        self.margin = margin
-        self.member = SoleMember() if member is None else member
-        self.settlement_buffer = SettlementBuffer(name, source)
+        """`types`: the types to acquire (default: any)."""
+        super().__init__(name, source, application, prefetch, task_timeout, margin)
         self._types = ClaimableTypes(source, TypeFilter()) if types is None else types
         self._clock = timer.clock
         self._timer = timer
-        self._surplus = 0
         self._listener = WakeupListener(self._types.open_wakeup, self._log_listener_failure, timer.clock)
         self._busy_since = math.inf
         self._failures = 0
         self._failed_at = self._reminded = 0.0
-        self._is_standby = self._queried = False
-        self._may_be_due = False
         self._message: str | None = None
-        self.batch_was_full = False
-        """Whether the last poll acquired its limit of rows, so that more may be due."""
-        self.trouble: str | None = None
-        """The error of the last poll, None if there was none. Any thread may read it."""
 
     def report_trouble(self, error: Exception) -> None:
         """Report `error` as trouble until a poll is answered."""
@@ -102,52 +160,36 @@ class SectionPoller:
         self.trouble = f"{self.name}: {what}: {one_line(error)}"
 
     def pause(self) -> float:
-        return min(self._timer.pause(), self.member.pause())
+        return self._timer.pause()
 
     @property
     def descriptors(self) -> Sequence[int]:
-        """Descriptors of the store's listener and of siblings' wake-ups. Call `wake` when one is readable."""
-        return [each for each in (self._listener.descriptor, self.member.descriptor) if each is not None]
-
-    def join_election(self) -> None:
-        """Become the polling child, if there is none. Call `poll` soon."""
-        if not self._leaves_polling():
-            self.member.lead()
+        descriptor = self._listener.descriptor
+        return () if descriptor is None else (descriptor,)
 
     def expect(self) -> None:
-        """Poll at once: rows are due, or will be soon."""
-        self._may_be_due = True
         self._timer.poll_now()
 
+    def check_soon(self) -> None:
+        """Query the next due time in a moment: a settled run may have made a row due."""
+        self._timer.check_within(_SHORTEST)
+
     def wake(self) -> None:
-        """Read the wake-ups of the store and of siblings; after one the next poll is due."""
         if self._listener.poll():
             self._timer.wake()
-        reason = self.member.wake_reason()
-        if reason == "work":
-            self._timer.wake()
-        elif reason == "lead":
-            self._timer.check_now()
 
     def rest(self) -> None:
-        """Prepare a pause. If the listener is idle, poll again first, since a poll starts the listener."""
-        if self._timer.pause() > 0:
-            self.member.extend()
-        if self._failures or (self._is_standby and self.member.participates):
-            return
-        if self._listener.can_listen or not self.member.participates:
+        """If the listener is idle, poll again first, since a poll starts the listener."""
+        if not self._failures and self._listener.can_listen:
             self._timer.check_now()
 
     def ignore_wakeups(self) -> None:
-        """Ignore wake-ups while tasks run in this thread, so that siblings get them."""
+        self._timer.check_within(0.0)
         if self._listener.stop():
             self._timer.ignore_wakeups()
-        self.member.leave(self._surplus)
-        self._surplus = 0
 
     def close(self) -> None:
-        """Stop listening for good. The source stays open."""
-        self.member.leave()
+        """Stop listening for good."""
         self._listener.close()
 
     def poll(self, may_rest: bool = True) -> Sequence[Task]:
@@ -158,15 +200,11 @@ class SectionPoller:
         """
         if self._timer.pause() > 0:
             return ()
-        if not self._timer.expects_work and self._leaves_polling():
-            return ()
-        self._queried = False
         try:
             if self._timer.working:
                 self._maintain(is_idle=False)
             tasks = () if self._timer.checks_first else self._acquire()
-            if not tasks and may_rest and not self._leaves_polling():
-                self.member.lead()
+            if not tasks and may_rest:
                 # A due row does not wait for the connection of the listener: the query is sent before and after.
                 is_due = self._listener.is_to_connect and self._types.next_due() == 0
                 if is_due or self._rest_until_due() == 0:
@@ -176,44 +214,26 @@ class SectionPoller:
         except Exception as error:  # noqa: BLE001 – no fault of a database ends the polling
             self._failed(error)
             return ()
-        if self._queried:  # an idle child whose sibling polls has queried nothing
-            if self._failures:
-                self._recovered("the database answers")
-            self.trouble = None
+        if self._failures:
+            self._recovered()
+        self.trouble = None
         return tasks
 
     def _acquire(self) -> Sequence[Task]:
-        limit = self.prefetch.limit(self.member.has_idle_sibling())
+        limit = self.prefetch.limit()
         types, accepts = self._types.to_acquire()
         begun = self._clock()
         tasks = self.source.poll_multi(limit, types, ahead=True, accepts=accepts)
         seconds = self._clock() - begun
         emit("poll", section=self.name, seconds=seconds, tasks=tasks, error=None)
-        self._queried = True
         self.batch_was_full = len(tasks) >= limit
         if tasks:
             self.prefetch.observe_poll(seconds)
-            self._timer.worked()
-            self._is_standby = False
-            self._may_be_due = True
-            self.member.found_rows()
-            self._surplus = len(tasks) if self.batch_was_full else 0
+            if self.batch_was_full:
+                self._timer.worked()
+            else:
+                self._timer.took_all(seconds)
         return tasks
-
-    def _leaves_polling(self) -> bool:
-        """Pause if a sibling polls. Wake that sibling if rows may have become due since its last poll."""
-        seconds = self.member.defer(self._may_be_due)
-        self._is_standby = seconds is not None
-        if seconds is None:
-            return False
-        self._may_be_due = False
-        self._listener.stop()
-        self._timer.defer(seconds)
-        if self._failures and self._clock() > self._failed_at + _RECOVERY:
-            self._recovered("another worker of this host polls")
-        if not self._failures:
-            self.trouble = None
-        return True
 
     def _rest_until_due(self) -> float | None:
         """Query the next due time, pause until then, and return the seconds, or None without a waiting row."""
@@ -222,11 +242,7 @@ class SectionPoller:
         wait = self._types.next_due()
         seconds = self._clock() - asked
         emit("poll", section=self.name, seconds=seconds, tasks=(), error=None)
-        self._queried = True
         self._timer.rest(wait, self._listener.is_reliable, seconds)
-        self._may_be_due = False
-        if wait is not None and wait < _SOON:
-            self.member.wake_sibling()
         self._maintain(is_idle=wait is None or wait > _BURST)
         return wait
 
@@ -248,7 +264,6 @@ class SectionPoller:
         if self.source.store.is_refused(error):
             self._refused(message)
         else:
-            self.member.leave()
             self._timer.back_off(min(2 ** (self._failures - 1), _LONGEST_PAUSE))
             if not self.source.store.is_unavailable(error):
                 if message != self._message:
@@ -260,11 +275,7 @@ class SectionPoller:
         self.report_trouble(error)
 
     def _refused(self, message: str) -> None:
-        """Wait, longer after each attempt, until the database accepts the login again.
-
-        No sibling takes over: its login would be refused too, and databases lock accounts after some failed logins.
-        """
-        self.member.lead()
+        """Wait longer after each attempt: databases lock accounts after some failed logins."""
         pause = min(2.0 ** min(self._failures - 1, 10), _LONGEST_REFUSED_PAUSE)
         self._timer.back_off_for(pause)
         if message != self._message or self._failed_at >= self._reminded + _REMINDER:
@@ -272,8 +283,8 @@ class SectionPoller:
             text = "section=%s the database refuses this user: %s; next attempt in %.0f s"
             log.error(text, self.name, message, pause)
 
-    def _recovered(self, how: str) -> None:
-        log.warning("section=%s %s again after %d failed polls", self.name, how, self._failures)
+    def _recovered(self) -> None:
+        log.warning("section=%s the database answers again after %d failed polls", self.name, self._failures)
         self._failures = 0
         self._message = self.trouble = None
 
@@ -321,6 +332,7 @@ class PollTimer:
         self._polled_at = self._next = clock()
         self._found_at = -math.inf
         self._in_vain = 0
+        self._earliest = -math.inf
         self._expects_row = False
         self._due = math.inf
         self.working = False
@@ -340,6 +352,14 @@ class PollTimer:
         """Rows were found: poll again at once."""
         self._in_vain = 0
         self.poll_now()
+
+    def took_all(self, took: float) -> None:
+        """All due rows were found: poll again after a moment, or when a wake-up comes. `took`: duration of the poll."""
+        self.poll_now()
+        self._in_vain = 0
+        self._polled_at = self._found_at
+        self._next = self._found_at + max(_SHORTEST, _COST * took / 10)
+        self._earliest = self._found_at + min(took, 0.002)
 
     def poll_now(self) -> None:
         self._next = self._found_at = self.clock()
@@ -371,14 +391,6 @@ class PollTimer:
         """Whether rows are expected: by the last poll, by the due time that it found, or by a wake-up."""
         return self.working or self._expects_row
 
-    def defer(self, seconds: float) -> None:
-        self._in_vain += self._expects_row
-        self.working = self._expects_row = False
-        self.checks_first = True
-        self._due = math.inf
-        self._polled_at = self.clock()
-        self._next = self._polled_at + seconds
-
     def back_off(self, intervals: float) -> None:
         self.back_off_for(self._jittered(self._interval * intervals))
 
@@ -393,7 +405,7 @@ class PollTimer:
         self._expects_row = True
         self.checks_first = self._in_vain > 0
         self._found_at = self.clock()
-        self._next = min(self._next, self._found_at + self._delay())
+        self._next = max(min(self._next, self._found_at + self._delay()), self._earliest)
 
     def ignore_wakeups(self) -> None:
         """Wake-ups no longer come: poll every interval again."""

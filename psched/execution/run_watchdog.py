@@ -73,8 +73,10 @@ class RunWatchdog(PeriodicThread):
             return ImmediateProcessStopError("the process stops now")
         if now >= task.deadline - poller.margin and not task.settled:
             return PreemptedError(f"{task.key!r}: the lease of this run ends and could not be renewed")
-        if poller.task_timeout is not None and now >= run.task.begun_at + poller.task_timeout:
-            return TimeoutError(f"{task.key!r} ran longer than task_timeout ({poller.task_timeout:g} s)")
+        timeout = poller.task_timeout if task.timeout is None else task.timeout
+        if timeout is not None and now >= task.begun_at + timeout:
+            name = "task_timeout" if task.timeout is None else "the timeout of its type"
+            return TimeoutError(f"{task.key!r} ran longer than {name} ({timeout:g} s)")
         if task.lease.cancel_requested:
             return CancelRequestedError(f"{task.key!r}: its cancellation was requested")
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from psched.config import Section, Settings
@@ -28,11 +29,15 @@ class OpenSection:
     source: Source
     alerts: OverdueAlerts | None = None
 
-    def give_back(self, dead: DeadChild) -> None:
-        """Release the leases of a dead child in this section, once. Raises the driver's errors."""
-        prefix = f"{self.name}:"
-        suspects = [name.removeprefix(prefix) for name in dead.running if name.startswith(prefix)]
-        count = self.source.give_back(dead.holder, suspects, dead.error)
+    def give_back(self, dead: DeadChild, keys: Collection[str] | None = None) -> None:
+        """Release the leases of a dead child in this section, once: of `keys`, or all leases of its holder.
+
+        Raises the driver's errors.
+        """
+        suspects = dead.suspects(self.name)
+        if keys is not None and not keys:
+            return
+        count = self.source.give_back(dead.holder, suspects, dead.error, keys)
         if count:
             leases = "1 lease" if count == 1 else f"{count} leases"
             log.info("section=%s released %s of dead worker %s", self.name, leases, dead.holder)

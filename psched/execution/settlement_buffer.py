@@ -51,6 +51,11 @@ class SettlementBuffer:
         if self._collected and (seconds is None or now + seconds > self._since + self._budget.seconds(LONGEST)):
             self.flush()
 
+    def flush_older_than(self, seconds: float) -> None:
+        """Settle all if the oldest run was added `seconds` ago."""
+        if self._collected and self._clock() >= self._since + seconds:
+            self.flush()
+
     def flush_overdue(self) -> None:
         """Settle runs that have waited too long behind a slow handler. The next call or `flush` retries failures."""
         now = self._clock()

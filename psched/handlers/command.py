@@ -27,6 +27,8 @@ from psched.handlers.options import flag, list_of, mapping_of, number, read, tex
 from psched.handlers.process_group import Ending, Program
 from psched.task import Task
 
+__all__ = ["Command"]
+
 log = logging.getLogger(__name__)
 
 _GRACE = 1.0

@@ -8,7 +8,7 @@ type of the submitted tasks. The data of a schedule may hold:
 - `type`: the type of the tasks, instead of that in the schedule's type. Not on `rdb_compat`, where a `type` in the data
   is the type of the schedule itself.
 - `data`: the data of the tasks, by default `{}`.
-- `user`, `max_running`, `priority`, `max_attempts` and `compression`, as for `Queue.submit`.
+- `user`, `max_running`, `priority`, `max_attempts`, `compression` and `headers`, as for `Queue.submit`.
 
 The key of a task is `<schedule>@<scheduled_time>`, followed by `.extra` for an extra run (run-now). So each occurrence
 is submitted once, even if a process ends in between. Where both tables are in one database, one transaction writes the
@@ -32,6 +32,8 @@ from psched.queue.queue import checked_task
 from psched.schedules.validation import ENQUEUED
 from psched.task import Task
 
+__all__ = ["Enqueue"]
+
 log = logging.getLogger(__name__)
 
 _PREFIX = "enqueue."
@@ -48,6 +50,7 @@ class EnqueueOptions:
     priority: Annotated[int, Check(number)] = 0
     max_attempts: Annotated[int | None, Check(number)] = None
     compression: Annotated[str | None, Check(text)] = None
+    headers: Annotated[dict[str, Any], Check(mapping)] = Factory(dict)
 
 
 class EnqueueHandler(Base):

@@ -8,28 +8,40 @@ from psched.application import ApplicationSpec
 from psched.config import Settings
 from psched.model import WORKER_DIED
 from psched.process.child_protocol import RunningTable
-from psched.process.poll_election import PollElection
+from psched.process.dispatch_socket import DispatchSocket
 
+FETCHER_SLOT = 0
+"""The slot of the fetching child, which has no handlers."""
 FIRST_SLOT = 1
 """The slot of the child that does the work needed once per node, such as alerts."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeadChild:
-    """A dead child: the holder of its leases, the tasks it ran (`section:key`), and the error recorded with them."""
+    """A dead child: the holder of its leases, the tasks it ran (`section:key`), and the error recorded with them.
+
+    `child`: its name; empty if no other child has the holder.
+    """
 
     holder: str
     running: tuple[str, ...] = ()
     error: str = WORKER_DIED
+    child: str = ""
+
+    def suspects(self, section: str) -> list[str]:
+        """Return the keys of the tasks that it ran in `section`."""
+        prefix = f"{section}:"
+        return [name.removeprefix(prefix) for name in self.running if name.startswith(prefix)]
 
 
 @dataclass(frozen=True, slots=True)
 class ChildSpec:
     """One child of a slot.
 
-    `holder` names it on its leases and is never used twice. `dead` are the children whose leases it releases first.
-    `running_table` is its own; the master reads it also after the child's death. `election` picks one idle child of the
-    same configuration to poll for all; None: each child polls for itself.
+    `holder` is written with its leases. Children with one dispatch socket share it. `name` is used for one child only.
+    `dead` are the children whose leases it releases first. `running_table` is its own; the master reads it also after
+    the child's death. Over `dispatch` the fetching child hands tasks to its siblings; None: the child fetches for
+    itself. `siblings`: the names of the living children with this dispatch socket.
     """
 
     slot: int
@@ -38,7 +50,9 @@ class ChildSpec:
     holder: str
     dead: tuple[DeadChild, ...]
     running_table: RunningTable
-    election: PollElection | None
+    name: str
+    dispatch: DispatchSocket | None
+    siblings: tuple[str, ...]
 
 
 class ChildRole:
@@ -47,9 +61,8 @@ class ChildRole:
     def prepare(self) -> None:
         """Check the conditions of the work. Raises ConfigError."""
 
-    def run(self) -> ChildRole | None:
-        """Work in the main thread until stopped or done. Returns the role that follows, if there is one."""
-        return None
+    def run(self) -> None:
+        """Work in the main thread until stopped or done."""
 
     def stop(self, immediate: bool, grace: float | None = None) -> None:
         """Stop after the running tasks, or `immediate`: within `grace` seconds.

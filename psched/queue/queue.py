@@ -2,23 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import builtins
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from psched.async_methods import async_iterator_twin, async_twin, run_in_thread, signed_as_twin_of
 from psched.backends import open_stores
-from psched.backoff import check_attempts, check_wait
 from psched.clock import boottime
 from psched.config import Section
-from psched.error_text import shown
-from psched.errors import AlreadyExistsError, ConfigError, NotFoundError
-from psched.model import TASK_STATUSES, Compression, LeaseTimes, NewTask, TaskFilter, TaskRow, TaskStatus
-from psched.payload import check_key, encode, object_of
+from psched.error_text import error_summary, shown
+from psched.errors import (
+    AlreadyExistsError,
+    ConfigError,
+    NoResultError,
+    NotFoundError,
+    NotSupportedError,
+    ResultTimeoutError,
+    TaskCancelledError,
+    TaskFailedError,
+)
+from psched.model import (
+    TASK_STATUSES,
+    Compression,
+    LeaseTimes,
+    NewTask,
+    Progress,
+    TaskFilter,
+    TaskOutcome,
+    TaskRow,
+    TaskStatus,
+)
+from psched.payload import check_key, decode_value, encode, encode_headers, object_of
+from psched.queue.result_poller import ONGOING, ResultPoller
 from psched.queue.settlement import TaskSettlement
+from psched.retry_wait import check_attempts, check_wait
 from psched.schedules.validation import check_distinct, check_times
-from psched.store import TaskStore
+from psched.store import NO_RESULTS, TaskStore
 from psched.task import Task
 from psched.task_source import PolledTable, Source
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    from psched.queue.submit_batches import SubmitBatches
+
+    R_co = TypeVarWithDefault("R_co", default=Any, covariant=True)
+else:
+    R_co = TypeVar("R_co", covariant=True)
+R = TypeVar("R")
 
 PRIORITIES = range(-100, 101)
 """The priorities that a task can have. Each priority in use costs every poll one more look-up."""
@@ -41,10 +75,17 @@ class Queue(PolledTable):
         settlement = TaskSettlement(store, retention, max_attempts, failed_retention)
         super().__init__(store, settlement, times)
         self._retention = settlement.retention
+        self._batches_of_loop: dict[Any, SubmitBatches] = {}
+        self._results = ResultPoller(store.outcomes)
 
     def __getitem__(self, key: str) -> QueuedTask:
         """Return a reference to a task, which need not exist."""
-        return QueuedTask(self.store, self.source, check_key(key), self._retention)
+        return QueuedTask(self.store, self.source, check_key(key), self._retention, self._results)
+
+    def close(self) -> None:
+        """Close every connection to the database; idempotent. Those who wait for a result get a ScheduleError."""
+        self._results.close()
+        super().close()
 
     def submit(
         self,
@@ -58,27 +99,31 @@ class Queue(PolledTable):
         priority: int = 0,
         max_attempts: int | None = None,
         compression: Compression | None = None,
+        headers: Mapping[str, Any] | None = None,
         connection: Any = None,
     ) -> QueuedTask:
         """Create a task and return a reference to it. May be repeated until it succeeds, as the key is unique.
 
         The task runs at `run_at` (unix seconds; default: at once). At most `max_running` tasks of one `user` run at a
         time, those with a higher `priority` (-100 to 100) first. After `max_attempts` attempts the task has failed
-        (default: as its type or the configuration says). `compression="gzip"` stores the data compressed.
+        (default: as its type or the configuration says). `compression="gzip"` stores the data compressed. `headers` is
+        a JSON object about the task, such as a trace id, which its handler sees as `task.headers`: at most 4,096 bytes.
 
-        `connection`: an SQLAlchemy Connection or Session on the queue's database. The task is then written in its
-        transaction. The caller commits or rolls back. The transaction stays usable, also after AlreadyExistsError.
+        `connection`: a connection to the queue's database, in whose transaction the task is written: of SQLAlchemy
+        (Connection or Session), Django, psycopg, PyMySQL, mysqlclient or sqlite3; for `asubmit` an AsyncSession, an
+        AsyncConnection, or one of asyncpg or psycopg. The caller commits or rolls back. The transaction stays usable,
+        also after AlreadyExistsError. Where it is in autocommit, the task exists at once.
 
         Raises:
             AlreadyExistsError: a task has this key. It may be finished: its key is kept for a while.
             ValueError: the key, the data or a number cannot be stored; nothing was written.
-            NotSupportedError: this store does not have one of the options.
+            NotSupportedError: this store does not have one of the options, or `connection` cannot be used: it is of
+                another kind, or leads to another database or table.
         """
         content = {} if data is None else data
-        task = NewTask(key, type, content, run_at, user, max_running, priority, max_attempts, compression)
-        if self.submit_many([task], connection):
-            raise AlreadyExistsError(f"a task has the key {key!r} already (a finished task keeps its key for a while)")
-        return self[key]
+        about = {} if headers is None else headers
+        task = NewTask(key, type, content, run_at, user, max_running, priority, max_attempts, compression, about)
+        return self._submitted(key, existed=bool(self.submit_many([task], connection)))
 
     def submit_many(self, tasks: Iterable[NewTask], connection: Any = None) -> list[str]:
         """Create many tasks, and return the keys that existed before. Their tasks are not changed.
@@ -87,9 +132,63 @@ class Queue(PolledTable):
         transaction writes at most 5,000 tasks or 4 MB of data; repeat a call that failed midway. Raises ValueError and
         NotSupportedError before anything is written.
         """
-        checked = [storable_task(task) for task in tasks]
-        check_distinct([task.key for task in checked], "task")
+        checked = _storable_tasks(tasks)
         return self.store.submit(checked, connection) if checked else []
+
+    @signed_as_twin_of(submit)
+    async def asubmit(
+        self, key: str, type: str, data: Mapping[str, Any] | None = None, *, connection: Any = None, **options: Any
+    ) -> QueuedTask:
+        """Do what `submit` does without blocking the event loop.
+
+        Calls of one event loop at the same time are combined into one transaction; each gets its own result or error.
+        A caller that is cancelled may have submitted the task or not, as after a lost answer: submit it again.
+        """
+        given = {name: value for name, value in options.items() if value is not None}
+        task = storable_task(NewTask(key, type, {} if data is None else data, **given))
+        if connection is None:
+            existed = await self._batches().submit(task)
+        else:
+            existed = bool(await self.store.submit_async([task], connection))
+        return self._submitted(task.key, existed)
+
+    @signed_as_twin_of(submit_many)
+    async def asubmit_many(self, tasks: Iterable[NewTask], connection: Any = None) -> builtins.list[str]:
+        """Do what `submit_many` does without blocking the event loop; `connection` as for `asubmit`."""
+        if connection is None:
+            return await run_in_thread(self.submit_many, tasks)
+        checked = _storable_tasks(tasks)
+        return await self.store.submit_async(checked, connection) if checked else []
+
+    def submit_sql(self, task: NewTask, paramstyle: str | None = None) -> tuple[str, Any]:
+        """Return an INSERT of `task` and its parameters, for a connection that `submit` does not know.
+
+        Its row count is 1, or 0 if a task has the key; on MariaDB and MySQL the statement then fails with the error
+        1062. Either leaves the transaction usable. Execute it once: another task needs another statement.
+
+        `paramstyle`: `pyformat`, `format`, `qmark`, `named` or `numeric` as in PEP 249, or `numeric_dollar`; default:
+        that of psched's own driver. The parameters are a dict for the named styles, else a tuple. Raises ValueError,
+        and NotSupportedError on Redis.
+        """
+        return self.store.submit_sql(storable_task(task), paramstyle)
+
+    def _submitted(self, key: str, existed: bool) -> QueuedTask:
+        if existed:
+            raise AlreadyExistsError(f"a task has the key {key!r} already (a finished task keeps its key for a while)")
+        return self[key]
+
+    def _batches(self) -> SubmitBatches:
+        """Return the batches of the running event loop."""
+        from asyncio import get_running_loop  # noqa: PLC0415 – blocking programs need not wait for its import
+
+        from psched.queue.submit_batches import SubmitBatches  # noqa: PLC0415 – the same
+
+        loop = get_running_loop()
+        batches = self._batches_of_loop.get(loop)
+        if batches is None:
+            forget = partial(self._batches_of_loop.pop, loop, None)
+            batches = self._batches_of_loop[loop] = SubmitBatches(self.store, forget)
+        return batches
 
     def list(
         self,
@@ -118,18 +217,49 @@ class Queue(PolledTable):
                 raise ValueError(f"late tasks are waiting, not {status}; leave one of them out")
         return self.store.list(TaskFilter(status, type, user, prefix, late, after))
 
+    alist = async_iterator_twin(list)  # noqa: A003 – the method
 
-class QueuedTask:
-    """A reference to one task by its key. Nothing is read until a method is called."""
 
-    def __init__(self, store: TaskStore, source: Source, key: str, retention: float) -> None:
+_STORES_NONE = "its type stores no result; annotate what its function returns, or say @app.task(store_result=True)"
+
+
+class ResultType(Protocol[R_co]):
+    """A function whose tasks may have results: `TaskFunction`."""
+
+    @property
+    def stores_result(self) -> bool:
+        """Whether the result is stored."""
+
+    def restored_result(self, stored: Any) -> R_co:
+        """Return what the function has returned, of the JSON value that is stored. Raises ValueError."""
+
+
+class QueuedTask(Generic[R_co]):
+    """A reference to one task by its key. Nothing is read until a method is called. `R_co`: what it returns."""
+
+    def __init__(
+        self,
+        store: TaskStore,
+        source: Source,
+        key: str,
+        retention: float,
+        results: ResultPoller,
+        result_type: ResultType[R_co] | None = None,
+    ) -> None:
+        """`result_type`: of the function that the task calls, if that is known."""
         self.key = key
         self._store = store
         self._source = source
         self._retention = retention
+        self._results = results
+        self._result_type = result_type
 
     def __repr__(self) -> str:
         return f"<QueuedTask key={self.key!r}>"
+
+    def of_type(self, result_type: ResultType[R]) -> QueuedTask[R]:
+        """Return a reference to the same task, as one that calls this function: `result` returns what it returns."""
+        return QueuedTask(self._store, self._source, self.key, self._retention, self._results, result_type)
 
     def exists(self) -> bool:
         """Return whether the task exists now, retired or not."""
@@ -141,6 +271,75 @@ class QueuedTask:
         if row is None:
             raise NotFoundError(f"no task has the key {self.key!r}")
         return row
+
+    def status(self) -> TaskStatus:
+        """Return whether the task is waiting, running, finished, failed or cancelled now. Raises NotFoundError."""
+        if not self._store.keeps_results:
+            return self.metadata().status
+        outcome = self._store.outcomes([self.key]).get(self.key)
+        if outcome is None:
+            raise NotFoundError(self._is_missing())
+        return outcome.status
+
+    def progress(self) -> Progress | None:
+        """Return what the run has reported with `task.progress` last, if anything. Raises NotFoundError."""
+        return self.metadata().progress
+
+    def result(self, timeout: float | None = None) -> R_co:
+        """Wait until the task has ended, and return its result.
+
+        Wait for `timeout` seconds at most (default: without end; 0: look once). One query asks for all tasks that this
+        process waits for. A task is asked for again after 0.05 s, then less and less often, down to once a second.
+
+        Raises:
+            ResultTimeoutError: the task has not ended in time. It goes on.
+            TaskFailedError: it has failed for good. The error has the `error` that was kept with it.
+            TaskCancelledError: it was cancelled.
+            NoResultError: it is finished and has no result: its type stores none.
+            NotFoundError: there is no such task. Perhaps it was deleted, as its `retention_time` was over.
+            NotSupportedError: the store keeps no results (`rdb_compat`).
+        """
+        answer = self._awaited(timeout)
+        try:
+            return self._returned(answer.result())
+        finally:
+            answer.cancel()
+
+    async def aresult(self, timeout: float | None = None) -> R_co:  # noqa: ASYNC109 – as `result`
+        """Do as `result`, without blocking the event loop, nor a thread of its executor."""
+        import asyncio  # noqa: PLC0415 – blocking programs need not wait for its import
+
+        return self._returned(await asyncio.wrap_future(self._awaited(timeout)))
+
+    def _awaited(self, timeout: float | None) -> Future[TaskOutcome | None]:
+        if timeout is not None:
+            check_wait("timeout", timeout)
+        if not self._store.keeps_results:
+            raise NotSupportedError(f"{self.key!r}: {NO_RESULTS}")
+        if self._result_type is not None and not self._result_type.stores_result:
+            raise NoResultError(f"{self.key!r}: {_STORES_NONE}")
+        return self._results.wait_for(self.key, timeout)
+
+    def _returned(self, outcome: TaskOutcome | None) -> R_co:
+        """Return the result, or raise why there is none."""
+        if outcome is None:
+            raise NotFoundError(self._is_missing())
+        if outcome.status in ONGOING:
+            raise ResultTimeoutError(f"{self.key!r} has not ended in time: it is {outcome.status}, and goes on")
+        if outcome.status == "failed":
+            raise TaskFailedError(f"{self.key!r} has failed: {error_summary(outcome.error or '')}", outcome.error)
+        if outcome.status == "cancelled":
+            raise TaskCancelledError(f"{self.key!r} was cancelled")
+        if outcome.result is None:
+            raise NoResultError(f"{self.key!r} is finished and has no result; {outcome.type!r}: {_STORES_NONE}")
+        value = decode_value(outcome.result)
+        return value if self._result_type is None else self._result_type.restored_result(value)
+
+    def _is_missing(self) -> str:
+        return (
+            f"no task has the key {self.key!r}: it was never submitted, or was deleted, as finished tasks are when "
+            "their retention_time is over"
+        )
 
     def cancel_request(self) -> None:
         """Cancel a waiting task at once. A running handler is asked to stop at its next heartbeat.
@@ -173,15 +372,31 @@ class QueuedTask:
         """Delete the task, retired or not, and preempt a run in progress. Raises NotFoundError."""
         self._store.delete(self.key)
 
+    aexists = async_twin(exists)
+    astatus = async_twin(status)
+    aprogress = async_twin(progress)
+    ametadata = async_twin(metadata)
+    acancel_request = async_twin(cancel_request)
+    aforce_finish = async_twin(force_finish)
+    aretry = async_twin(retry)
+    adelete = async_twin(delete)
+
+
+def _storable_tasks(tasks: Iterable[NewTask]) -> list[NewTask]:
+    checked = [storable_task(task) for task in tasks]
+    check_distinct([task.key for task in checked], "task")
+    return checked
+
 
 def checked_task(task: NewTask) -> NewTask:
     """Return `task`. Raises ValueError for a field that cannot be stored."""
     encode(object_of(task.data))
+    encode_headers(task.headers)
     return storable_task(task)
 
 
 def storable_task(task: NewTask) -> NewTask:
-    """Return `task`, checked except for its data, which the store checks."""
+    """Return `task`, checked except for its data and headers, which the store checks."""
     if not isinstance(task, NewTask):
         raise ValueError(f"tasks must be of psched.NewTask, got {shown(task)}")
     check_key(task.key)
@@ -198,12 +413,16 @@ def storable_task(task: NewTask) -> NewTask:
         check_attempts("max_running", task.max_running)
     if task.max_attempts is not None:
         check_attempts("max_attempts", task.max_attempts)
-    priority: object = task.priority
-    if not isinstance(priority, int) or isinstance(priority, bool) or priority not in PRIORITIES:
-        raise ValueError(f"priority must be a whole number from -100 to 100, got {shown(priority)}")
+    check_priority("priority", task.priority)
     if task.compression not in (None, "gzip"):
         raise ValueError(f"compression must be 'gzip' or None, got {shown(task.compression)}")
     return task
+
+
+def check_priority(name: str, priority: object) -> None:
+    """Raise ValueError unless `priority` is a whole number from -100 to 100."""
+    if not isinstance(priority, int) or isinstance(priority, bool) or priority not in PRIORITIES:
+        raise ValueError(f"{name} must be a whole number from -100 to 100, got {shown(priority)}")
 
 
 def open_queue(
@@ -211,16 +430,18 @@ def open_queue(
     holder: str,
     prefetch_time: float | None = None,
     connections: int = 1,
-    failed_retention: float | None = None,
+    database: Callable[[Any], Any] | None = None,
+    read_only: bool = False,
 ) -> Queue:
     """Return the queue that `section` configures. Connects to nothing yet.
 
-    `prefetch_time`: seconds of the lease on prefetched tasks (default: `alive_time`). `connections`: as in
-    `StoreSettings`. `failed_retention`: as in `TaskSettlement`.
+    `prefetch_time`: seconds of the lease on prefetched tasks (default: `alive_time`). `connections`, `database`,
+    `read_only`: as in `StoreSettings`.
     """
-    settings = replace(section.store_settings(holder, connections), queue=section.table)
+    own = section.store_settings(holder, connections)
+    settings = replace(own, queue=section.table, database=database, read_only=read_only)
     store = open_stores(section.type, settings).queue
     if store is None:
         raise ConfigError(f"the store type {section.type!r} keeps no queue")
     times = LeaseTimes(section.alive_time, section.retry_wait, prefetch_time)
-    return Queue(store, times, section.retention_time, section.max_attempts, failed_retention)
+    return Queue(store, times, section.retention_time, section.max_attempts, section.failed_retention_time)

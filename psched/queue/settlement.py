@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from psched.errors import ScheduleError
+from psched.errors import NotSupportedError, ScheduleError
 from psched.model import Claim, Row
 from psched.settlement import Settlement
-from psched.store import TaskStore
+from psched.store import NO_RESULTS, TaskStore
 
 FINISHED: Final = "finished"
 FAILED: Final = "failed"
@@ -23,8 +23,9 @@ _PURGE_INTERVALS = (1.0, 60.0)
 class TaskSettlement(Settlement):
     """Deletes finished and cancelled tasks after `retention` seconds, failed tasks after `failed_retention` seconds.
 
-    `failed_retention` None: failed tasks stay until they are deleted or retried by hand. Both are at least the seconds
-    for which a submit whose answer was lost is repeated, as the repetition must find the row.
+    `failed_retention` None: failed tasks stay until they are deleted or retried by hand. A type's own times come first.
+    All are at least the seconds for which a submit whose answer was lost is repeated, as the repetition must find the
+    row.
     """
 
     store: TaskStore
@@ -40,17 +41,41 @@ class TaskSettlement(Settlement):
         self.maintenance_interval = max(least, min(self.retention / 10, most))
 
     def finish(self, claim: Claim, until: float) -> None:
-        self.store.retire(claim, FINISHED, None, self.retention, until)
+        self.store.retire(claim, FINISHED, None, self._retention_of(claim), until)
 
     def finish_many(self, claims: Sequence[Claim], until: float) -> list[ScheduleError | None]:
-        return self.store.retire_many(claims, FINISHED, self.retention, until)
+        retentions = [self._retention_of(claim) for claim in claims]
+        if len(set(retentions)) == 1:
+            return self.store.retire_many(claims, FINISHED, retentions[0], until)
+        answers: list[ScheduleError | None] = [None] * len(claims)
+        for retention in dict.fromkeys(retentions):
+            places = [place for place, own in enumerate(retentions) if own == retention]
+            found = self.store.retire_many([claims[place] for place in places], FINISHED, retention, until)
+            for place, answer in zip(places, found, strict=True):
+                answers[place] = answer
+        return answers
 
     def fail(self, claim: Claim, error: str | None, until: float) -> Row | None:
-        self.store.retire(claim, FAILED, error, self._failed_retention, until)
+        if not self.store.keeps_results:
+            raise NotSupportedError(f"{claim.row.key!r}: rdb_compat keeps no failed tasks; type: rdb does")
+        own = None if claim.result is None else claim.result.failed_retention
+        retention = self._failed_retention if own is None else max(own, self.store.sent_within)
+        self.store.retire(claim, FAILED, error, retention, until)
         return None
 
     def cancel(self, claim: Claim, until: float) -> None:
-        self.store.retire(claim, CANCELLED, None, self.retention, until)
+        self.store.retire(claim, CANCELLED, None, self._retention_of(claim), until)
+
+    def _retention_of(self, claim: Claim) -> float:
+        own = None if claim.result is None else claim.result.retention
+        return self.retention if own is None else max(own, self.store.sent_within)
+
+    @property
+    def result_problem(self) -> str | None:
+        return None if self.store.keeps_results else NO_RESULTS
+
+    def save_progress(self, claim: Claim, progress: str, until: float) -> None:
+        self.store.update_progress(claim, progress, until)
 
     def save(self, claim: Claim, data: Mapping[str, Any], until: float) -> None:
         self.store.update_data(claim, data, until)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
-from psched.application.app import App
+from psched.application.app import App, FunctionHandler
 from psched.application.event_loop import EventLoops
-from psched.application.handler import Base, FunctionHandler, takes_one_argument
+from psched.application.handler import Base, CallingHandler, takes_one_argument
+from psched.application.task_function import TaskFunction
 from psched.errors import NotFoundError, ScheduleError
+from psched.model import NewTask
 from psched.queue.queue import checked_task
 from psched.scheduler.stores import OpenStores
 from psched.scheduler.task_data import TaskData
@@ -39,16 +41,16 @@ def check_function(name: str, function: object) -> None:
 
 
 class OccurrenceHandler(Base):
-    def __init__(self, task: Task, stores: OpenStores) -> None:
+    def __init__(self, task: Task, function: Function, stores: OpenStores) -> None:
         super().__init__(task)
+        self._function = function
         self._stores = stores
 
     def run(self) -> None:
         """Submit the task. If the database does not answer, the occurrence is due again when its lease ends."""
         occurrence = self.task
         key = occurrence.enqueued_key
-        task_data = TaskData.of(occurrence.data)
-        wanted = checked_task(task_data.task(key, occurrence.type, occurrence.scheduled_time))
+        wanted = checked_task(self._submitted(key))
         try:
             occurrence.finish_by_submitting(wanted)
         except ScheduleError as error:
@@ -62,18 +64,27 @@ class OccurrenceHandler(Base):
         else:
             self._stores.wakeup.wake_one()
 
+    def _submitted(self, key: str) -> NewTask:
+        occurrence, function = self.task, self._function
+        if isinstance(function, TaskFunction):
+            priority = function.options.priority
+            return NewTask(key, occurrence.type, occurrence.data, occurrence.scheduled_time, priority=priority)
+        return TaskData.of(occurrence.data).task(key, occurrence.type, occurrence.scheduled_time)
+
 
 class OccurrenceRouter(App):
-    def __init__(self, names: Collection[str], stores: OpenStores) -> None:
+    def __init__(self, bindings: Mapping[str, Function], stores: OpenStores) -> None:
         super().__init__()
-        self._routes = dict.fromkeys(names, partial(OccurrenceHandler, stores=stores))
+        for name, function in bindings.items():
+            self._routes[name] = partial(OccurrenceHandler, function=function, stores=stores)
 
 
-class JobHandler(FunctionHandler):
+class JobHandler(CallingHandler):
     def __init__(self, task: Task, function: Function, loops: EventLoops) -> None:
+        super().__init__(task, loops)
+        self._function = function
         self._task_data = TaskData.of(task.data)
-        retry_wait = self._task_data.retry_timeout if self._task_data.retry else None
-        super().__init__(task, function, loops, finish=False, retry_wait=retry_wait, max_attempts=None)
+        self.retry_wait = self._task_data.retry_timeout if self._task_data.retry else None
 
     def perform(self) -> None:
         if self._task_data.retry:
@@ -82,9 +93,7 @@ class JobHandler(FunctionHandler):
             self.task.heartbeat()
         token = current.set(self.task)
         try:
-            result = self.function(self._task_data.data)
-            if inspect.isawaitable(result):
-                result = self._await(result)
+            result = self.call(self._function, self._task_data.data)
         finally:
             current.reset(token)
         try:
@@ -112,8 +121,20 @@ class JobHandler(FunctionHandler):
         self.task.retry(self.retry_wait, error="the handler returned False")
 
 
+class TaskFunctionHandler(FunctionHandler):
+    def perform(self) -> None:
+        token = current.set(self.task)
+        try:
+            super().perform()
+        finally:
+            current.reset(token)
+
+
 class FunctionRouter(App):
     def __init__(self, bindings: Mapping[str, Function]) -> None:
         super().__init__()
         for name, function in bindings.items():
-            self._routes[name] = partial(JobHandler, function=function, loops=self._loops)
+            if isinstance(function, TaskFunction):
+                self._routes[name] = partial(TaskFunctionHandler.of(function), loops=self._loops)
+            else:
+                self._routes[name] = partial(JobHandler, function=function, loops=self._loops)

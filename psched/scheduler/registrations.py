@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from psched.errors import AlreadyExistsError, NotFoundError
 from psched.model import Rule
-from psched.scheduler.task_data import TaskData
 from psched.schedules.collection import ScheduleCollection
 
 log = logging.getLogger(__name__)
@@ -18,11 +18,11 @@ _STORE_ATTEMPTS = 10
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """A recurring task, stored as a schedule."""
+    """A recurring task, stored as a schedule. `data`: as it is stored."""
 
     name: str
     rule: Rule
-    data: TaskData
+    data: Mapping[str, Any]
 
 
 def store_registrations(schedules: ScheduleCollection, registrations: Mapping[str, Registration]) -> None:
@@ -39,7 +39,7 @@ def store_registrations(schedules: ScheduleCollection, registrations: Mapping[st
 
 def _store(schedules: ScheduleCollection, registration: Registration) -> None:
     """Add or change one schedule; another instance may add or delete it at the same time."""
-    name, rule, data = registration.name, registration.rule, registration.data.stored()
+    name, rule, data = registration.name, registration.rule, registration.data
     wanted = (name, rule.cron, rule.timezone, data)
     for attempts_left in reversed(range(_STORE_ATTEMPTS)):
         row = schedules.store.get(name)

@@ -8,25 +8,35 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any, TypeVar, overload
+from typing import Any, ParamSpec, TypeVar, overload
 
 from psched import fork_safety
-from psched.backoff import check_wait
+from psched.application.task_function import TaskFunction
+from psched.async_methods import run_in_thread
 from psched.config import Settings
 from psched.error_text import shown
 from psched.errors import IdempotentError, NotFoundError, ScheduleError
 from psched.model import Rule, TaskFilter
 from psched.payload import encode
-from psched.queue.queue import storable_task
+from psched.queue.queue import Queue, storable_task
+from psched.retry_wait import check_wait
 from psched.scheduler.function_handlers import Function, check_function, current
 from psched.scheduler.registrations import Registration
-from psched.scheduler.stores import OpenStores, open_scheduler_stores, scheduler_settings
+from psched.scheduler.stores import (
+    OpenStores,
+    create_missing_table,
+    open_scheduler_queue,
+    open_scheduler_stores,
+    scheduler_settings,
+)
 from psched.scheduler.task_data import check_positive, checked_name, checked_task_data, refuse_options
 from psched.scheduler.threads import SchedulerThreads
 from psched.schedules.validation import checked_rule
 from psched.task import Task
 
 F = TypeVar("F", bound=Function)
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _EXIT_TIMEOUT = 10.0
 """Seconds that the interpreter waits for running handlers at exit, when the host has not called `stop`."""
@@ -39,11 +49,12 @@ class Scheduler:
     fork, in each process. A started scheduler does not survive a fork.
     """
 
-    def __init__(self, settings: Settings, poll_interval: float, concurrency: int) -> None:
+    def __init__(self, settings: Settings, poll_interval: float, concurrency: int, misfire_grace_time: float) -> None:
         """Connects to nothing yet; see `create_scheduler`."""
         self._settings = settings
         self._poll_interval = poll_interval
         self._concurrency = concurrency
+        self._misfire_grace_time = misfire_grace_time
         self._bindings: dict[str, Function] = {}
         self._registrations: dict[str, Registration] = {}
         self._threads: SchedulerThreads | None = None
@@ -75,32 +86,42 @@ class Scheduler:
     @overload
     def bind(self, name: str, function: F) -> F: ...
 
-    def bind(self, name: str, function: F | None = None) -> Callable[[F], F] | F:
+    @overload
+    def bind(self, name: TaskFunction[P, R]) -> TaskFunction[P, R]: ...
+
+    def bind(self, name: str | TaskFunction[..., Any], function: Any = None) -> Any:
         """Call `function` with the data of each task of this name, in this instance. Also a decorator.
 
         The function runs in a thread of the scheduler, an `async def` on an event loop of that thread. It fails by
         returning False or raising.
 
+        A function that an `App` has decorated is bound alone: `bind(report)`. Its tasks have the name, the arguments
+        and the options that it has in a daemon. `psched.configure(scheduler)` lets it submit to this scheduler.
+
         Raises:
-            ScheduleError: the scheduler is running, or the name is bound already.
+            ConfigError: the tasks of a decorated function cannot be stored.
+            ScheduleError: the scheduler is running, or the name is bound or registered already.
             ValueError: the name or the function cannot be used.
         """
         self._refuse_running("bind")
+        if isinstance(name, TaskFunction):
+            name.parameters.check(name.stores_result)
+            before = self._registrations.get(checked_name(name.type))
+            if before is not None:
+                name.parameters.restored(before.data)
+            return self._bind(checked_name(name.type), name)
         text = checked_name(name)
 
         def decorate(function: F) -> F:
             self._refuse_running("bind")
             check_function(text, function)
-            if text in self._bindings:
-                raise ScheduleError(f"{text!r} is bound already, to {self._bindings[text]!r}; bind each name once")
-            self._bindings[text] = function
-            return function
+            return self._bind(text, function)
 
         return decorate if function is None else decorate(function)
 
     def register(
         self,
-        name: str,
+        name: str | TaskFunction[..., Any],
         cron: str,
         *,
         data: Any = None,
@@ -113,6 +134,8 @@ class Scheduler:
         `start` stores the registration, or changes the stored one. `data`: any JSON value. `timezone`: the scheduler's
         by default. `retry`, `retry_timeout`: as for `push`.
 
+        Instead of a name, a function that an `App` has decorated: `data` is a mapping of its arguments.
+
         Raises:
             ScheduleError: the scheduler is running, or the name is registered already.
             ConfigError: the cron expression or the time zone cannot be used.
@@ -120,25 +143,30 @@ class Scheduler:
         """
         self._refuse_running("register")
         section = self._settings.sections[0]
-        refuse_options("register", name, cron)
+        refuse_options("register", str(name), cron)
         rule = checked_rule(Rule(cron, section.timezone if timezone is None else timezone), section.cron_dialect)
-        task_data = checked_task_data(data, retry, retry_timeout)
-        encode(task_data.stored())
-        before = self._registrations.get(checked_name(name))
+        if isinstance(name, TaskFunction):
+            text, stored = checked_name(name.type), _arguments(name, data, retry, retry_timeout)
+        else:
+            text, stored = checked_name(name), checked_task_data(data, retry, retry_timeout).stored()
+            self._refuse_task_function(text, "register")
+        encode(stored)
+        before = self._registrations.get(text)
         if before is not None:
-            again = f"register each name once, or unregister({name!r}) first"
-            raise ScheduleError(f"{name!r} is registered already, with {before.rule.cron!r}; {again}")
-        self._registrations[name] = Registration(name, rule, task_data)
+            again = f"register each name once, or unregister({text!r}) first"
+            raise ScheduleError(f"{text!r} is registered already, with {before.rule.cron!r}; {again}")
+        self._registrations[text] = Registration(text, rule, stored)
 
-    def unregister(self, name: str) -> bool:
+    def unregister(self, name: str | TaskFunction[..., Any]) -> bool:
         """Remove the registration from this instance and from the store. Return False if the store had none.
 
         Its tasks stay. Another instance that registers the name stores it again at its next start.
         """
+        text = checked_name(name.type if isinstance(name, TaskFunction) else name)
         with self._stores() as stores:
-            self._registrations.pop(name, None)
+            self._registrations.pop(text, None)
             try:
-                stores.schedules[checked_name(name)].delete()
+                stores.schedules[text].delete()
             except NotFoundError:
                 return False
             return True
@@ -193,6 +221,7 @@ class Scheduler:
             refuse_options("push", name, data)
         task_data = checked_task_data(data, retry, retry_timeout)
         check_wait("delay", delay)
+        self._refuse_task_function(name, "push")
         key = f"push:{secrets.token_hex(16)}"
         with self._stores() as stores:
             run_at = stores.queue.now() + delay if delay > 0 else None
@@ -200,6 +229,33 @@ class Scheduler:
             if run_at is None:
                 stores.wakeup.wake_one()
         return key
+
+    async def apush(
+        self,
+        name: str,
+        *,
+        data: Any = None,
+        delay: float = 0,
+        retry: bool = False,
+        retry_timeout: float | None = None,
+    ) -> str:
+        """Do what `push` does, in a thread, without blocking the event loop."""
+        return await run_in_thread(self.push, name, data=data, delay=delay, retry=retry, retry_timeout=retry_timeout)
+
+    def open_queue(self) -> Queue:
+        """Open the queue of this scheduler's tasks; its table is created if it is missing. The caller closes it.
+
+        A task that another process or thread submits there runs at once where the database can wake the scheduler
+        (PostgreSQL, Redis), else at the next poll. Raises ConfigError.
+        """
+        assert self._settings.queue is not None
+        queue = open_scheduler_queue(self._settings.queue)
+        try:
+            create_missing_table(queue.store)
+        except BaseException:
+            queue.close()
+            raise
+        return queue
 
     def start(self) -> None:
         """Store the registrations and start the threads.
@@ -222,6 +278,7 @@ class Scheduler:
                 dict(self._registrations),
                 self._poll_interval,
                 self._concurrency,
+                self._misfire_grace_time,
             )
             self._threads = threads
             atexit.register(self._stop_at_exit)  # before the threads start, as Ctrl-C may come any time
@@ -317,10 +374,38 @@ class Scheduler:
             if self._threads is not None:
                 raise ScheduleError(f"cannot {verb} while the scheduler is running; stop it first")
 
+    def _bind(self, name: str, function: F) -> F:
+        if name in self._bindings:
+            raise ScheduleError(f"{name!r} is bound already, to {self._bindings[name]!r}; bind each name once")
+        self._bindings[name] = function
+        return function
+
+    def _refuse_task_function(self, name: str, verb: str) -> None:
+        """Raise ValueError for the name of a decorated function, whose tasks hold arguments."""
+        function = self._bindings.get(name)
+        if isinstance(function, TaskFunction):
+            call = (
+                f"{function.parameters.name}.submit(…)"
+                if verb == "push"
+                else f"register({function.parameters.name}, …)"
+            )
+            raise ValueError(f"{name!r} is the type of a decorated function; write {call}")
+
     def _stop_at_exit(self) -> None:
         """Wait for running handlers: the interpreter does not wait for daemon threads."""
         if os.getpid() == self._pid and self._threads is not None:
             self._threads.stop(_EXIT_TIMEOUT, is_exiting=True)
+
+
+def _arguments(
+    function: TaskFunction[..., Any], data: object, retry: bool, retry_timeout: float | None
+) -> dict[str, Any]:
+    name = function.parameters.name
+    if retry or retry_timeout is not None:
+        raise ValueError(f"{name}: retry is for functions bound by a name; write retry_wait= in @app.task(…)")
+    if data is not None and not isinstance(data, Mapping):
+        raise ValueError(f"data must be a mapping of the arguments of {name}, got {shown(data)}")
+    return dict(function.new_task(**(data or {})).data)
 
 
 def create_scheduler(
@@ -331,6 +416,7 @@ def create_scheduler(
     concurrency: int = 4,
     timezone: str = "UTC",
     retention_time: float = 300.0,
+    misfire_grace_time: float = 5.0,
     tls: Mapping[str, Any] | None = None,
     pooler: str = "auto",
 ) -> Scheduler:
@@ -340,16 +426,19 @@ def create_scheduler(
     `concurrency`: the number of handlers that this instance runs at a time.
     `timezone`: the time zone of registrations without their own.
     `retention_time`: seconds for which finished tasks are kept.
+    `misfire_grace_time`: seconds; occurrences that came while no instance ran are run if the oldest of them is
+    less than that late when an instance starts, else skipped.
     `poll_interval`: seconds between polls, on databases that cannot wake a waiting process.
     `tls`, `pooler`: as in the configuration.
 
     Raises:
         ConfigError: the URL, the prefix, the time zone or a setting of the connection cannot be used.
-        ValueError: `poll_interval` or `concurrency` cannot be used.
+        ValueError: `poll_interval`, `concurrency` or `misfire_grace_time` cannot be used.
     """
     settings = scheduler_settings(url, prefix, timezone, tls, retention_time, pooler)
     open_scheduler_stores(settings).close()  # reports a bad URL here instead of in the first push
     check_positive("poll_interval", poll_interval)
+    check_wait("misfire_grace_time", misfire_grace_time)
     if type(concurrency) is not int or not 1 <= concurrency <= 1000:
         raise ValueError(f"concurrency must be a number of threads from 1 to 1000, got {shown(concurrency)}")
-    return Scheduler(settings, poll_interval, concurrency)
+    return Scheduler(settings, poll_interval, concurrency, misfire_grace_time)

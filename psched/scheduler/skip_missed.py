@@ -22,8 +22,6 @@ from psched.schedules.collection import ScheduleCollection
 
 log = logging.getLogger(__name__)
 
-GRACE = 5.0
-"""Seconds: a schedule that is overdue by less runs all the same, since a crash may have delayed it."""
 PATIENCE = 6.0
 """Seconds in which an instance with an expired heartbeat lease can renew it before it counts as dead."""
 _PAUSE = 0.5
@@ -36,8 +34,9 @@ class MissedOccurrences:
     names: Collection[str]
     since: float
     """The start of this instance, by the database's clock."""
+    grace: float
+    """Seconds: a schedule that is overdue by less runs all the same, since a crash or a reload may have delayed it."""
     patience: float = PATIENCE
-    grace: float = GRACE
 
     def skip(self, stopping: StopEvent) -> None:
         """Return when every name is decided or `stopping` is set. Raises the driver's errors; may be called again."""

@@ -9,12 +9,12 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from psched.config import Settings, from_mapping
+from psched.config import Section, Settings, from_mapping
 from psched.errors import ConfigError
-from psched.queue.queue import open_queue
+from psched.queue.queue import Queue, open_queue
 from psched.scheduler.local_wakeup import LocalWakeup
 from psched.schedules.collection import ScheduleCollection, open_schedules
-from psched.store import TaskStore, holder_name
+from psched.store import LeaseStore, TaskStore, holder_name
 from psched.task_source import Source
 
 _OCCURRENCE_LEASE = 3.0
@@ -43,14 +43,8 @@ class OpenStores:
 
     def create_tables(self) -> bool:
         """Create missing tables, and return whether there were any. Safe in several processes. Raises ConfigError."""
-        created = False
-        for store in (self.schedules.store, self.queue):
-            try:
-                store.check_tables()
-            except ConfigError:
-                store.create_tables()
-                created = True
-        return created
+        created = [create_missing_table(store) for store in (self.schedules.store, self.queue)]
+        return any(created)
 
     def begin_use(self) -> None:
         with self._lock:
@@ -78,17 +72,32 @@ class OpenStores:
             self.queue.close()
 
 
+def create_missing_table(store: LeaseStore) -> bool:
+    """Create the table of `store` if it is missing, and return whether it was. Raises ConfigError."""
+    try:
+        store.check_tables()
+    except ConfigError:
+        store.create_tables()
+        return True
+    return False
+
+
 def open_scheduler_stores(settings: Settings, threads: int = 1) -> OpenStores:
     """Return the stores for this number of threads. Connects to nothing yet. Raises ConfigError."""
     assert settings.schedules is not None and settings.queue is not None
     holder, connections = holder_name(str(os.getpid())), min(threads, _MAX_CONNECTIONS)
-    retention = settings.queue.retention_time
     schedules = open_schedules(settings.schedules, holder, connections=connections)
-    queue = open_queue(settings.queue, holder, connections=connections, failed_retention=retention)
+    queue = open_scheduler_queue(settings.queue, connections)
     schedules.submit_to(queue.store)
     wakeup = LocalWakeup(queue.store)
     queue.source.open_wakeup = wakeup.open_wakeup
     return OpenStores(schedules, queue.store, queue.source, wakeup)
+
+
+def open_scheduler_queue(section: Section, connections: int = 1) -> Queue:
+    """Return the queue of a scheduler. Connects to nothing yet."""
+    holder = holder_name(str(os.getpid()))
+    return open_queue(section, holder, connections=connections)
 
 
 def scheduler_settings(
@@ -104,6 +113,7 @@ def scheduler_settings(
             "tls": dict(tls) if isinstance(tls, Mapping) else tls,
             "pooler": pooler,
             "retention_time": retention,
+            "failed_retention_time": retention,
             "retry_wait": {"first": 1},
             "schedules": {"table": f"{stem}_schedules", "alive_time": _OCCURRENCE_LEASE, **_LEDGER},
             "queue": {"table": f"{stem}_queue", "alive_time": _TASK_LEASE},

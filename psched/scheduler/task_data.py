@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from psched.backoff import check_wait
 from psched.error_text import shown
 from psched.model import NewTask
 from psched.payload import check_key
+from psched.retry_wait import check_wait
 
 RETRY_TIMEOUT = 60.0
 """Seconds between a failed run and its retry, by default."""

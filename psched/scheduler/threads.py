@@ -49,6 +49,7 @@ class SchedulerThreads:
         registrations: Mapping[str, Registration],
         poll_interval: float,
         concurrency: int,
+        misfire_grace_time: float,
     ) -> None:
         """`stores` are closed at the end. `concurrency`: the number of handler threads."""
         log_runs()
@@ -56,6 +57,7 @@ class SchedulerThreads:
         self._names = tuple(sorted(bindings))
         self._registrations = registrations
         self._poll_interval = poll_interval
+        self._misfire_grace_time = misfire_grace_time
         self._stopping = StopEvent()
         self._ready = threading.Event()
         self._closing = threading.Lock()
@@ -66,7 +68,7 @@ class SchedulerThreads:
 
         self._running_table = RunningTable(concurrency + 1)
         self._runs = ActiveRuns(self._running_table)
-        occurrences = Application((OccurrenceRouter(self._names, stores),))
+        occurrences = Application((OccurrenceRouter(bindings, stores),))
         functions = Application((FunctionRouter(bindings),))
         self._occurrences = self._handler_loop(
             0, "registrations", stores.schedules.source, occurrences, _OCCURRENCES_PER_POLL
@@ -157,7 +159,8 @@ class SchedulerThreads:
 
     def _skip_missed(self) -> None:
         assert self._since is not None
-        MissedOccurrences(self.stores.schedules, self._instances, self._names, self._since).skip(self._stopping)
+        grace = self._misfire_grace_time
+        MissedOccurrences(self.stores.schedules, self._instances, self._names, self._since, grace).skip(self._stopping)
 
     def _run_handlers(self, loop: HandlerLoop) -> None:
         self._ready.wait()

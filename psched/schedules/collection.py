@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import chain
 from typing import Any, Unpack, get_args
 
 from psched import cron
+from psched.async_methods import async_iterator_twin, async_twin
 from psched.backends import open_stores
-from psched.backoff import check_attempts, check_wait
 from psched.config import Section
 from psched.error_text import shown
 from psched.errors import ConfigError, NotSupportedError
 from psched.model import NEVER, LeaseTimes, NewSchedule, ScheduleFilter, ScheduleRow
 from psched.payload import check_key
+from psched.retry_wait import check_attempts, check_wait
 from psched.schedules.audit_result import Verdict
 from psched.schedules.ledger_audit import GRACE, AuditRecords, AuditScope, audit, versions_at
 from psched.schedules.schedule import (
@@ -71,6 +72,11 @@ class ScheduleCollection(PolledTable):
         self._defaults = defaults
         self.overdue_after = overdue_after(times.retry_wait)
         """Seconds after which a late occurrence is overdue: twice the longest `retry_wait`, at least a minute."""
+
+    @property
+    def cron_dialect(self) -> cron.CronDialect:
+        """The dialect in which cron expressions are read."""
+        return self._defaults.cron_dialect
 
     def __getitem__(self, key: str) -> Schedule:
         """Return a reference to a schedule, which need not exist."""
@@ -146,10 +152,18 @@ class ScheduleCollection(PolledTable):
             raise ValueError(f"state must be one of {', '.join(get_args(StateWord))}, got {shown(state)}")
         wanted = ScheduleFilter(type, prefix, after=after)
         if state is None:
-            return self._with_problems(self.store.list(wanted))
+            return self.candidates(wanted)
         now = self.store.now()
-        rows = self._with_problems(self.store.list(replace(wanted, **_bounds(state, now))))
-        return (row for row in rows if self.state(row, now).word == state)
+        return (row for row in self.candidates(wanted, state, now) if self.state(row, now).word == state)
+
+    def candidates(
+        self, wanted: ScheduleFilter, state: StateWord | None = None, now: float = 0.0
+    ) -> Iterator[ScheduleRow]:
+        """Yield the schedules that pass the filter, among them all that have `state` at `now` (database's clock).
+
+        An index finds them, so the others are few for most states.
+        """
+        return self._with_problems(self.store.list(wanted if state is None else replace(wanted, **_bounds(state, now))))
 
     def late(self) -> Iterator[ScheduleRow]:
         """Yield up to 1,000 overdue schedules, the most overdue first, as `overdue` does, but with their data."""
@@ -291,6 +305,16 @@ class ScheduleCollection(PolledTable):
             if row is not None and failed_attempts(row) > 0:
                 yield replace(row, data={})
 
+    aadd = async_twin(add)
+    aadd_many = async_twin(add_many)
+    alist = async_iterator_twin(list)  # noqa: A003 – the method
+    alate = async_iterator_twin(late)
+    ahistory = async_iterator_twin(history)
+    aoutputs = async_iterator_twin(outputs)
+    aaudit = async_iterator_twin(audit)
+    aoverdue = async_twin(overdue)
+    afailing = async_iterator_twin(failing)
+
     def submit_to(self, queue: TaskStore) -> None:
         """Make `queue` the target of `Task.finish_by_submitting`."""
         self._settlement.queue = queue
@@ -306,15 +330,21 @@ def _bounds(state: StateWord, now: float) -> dict[str, Any]:
 
 
 def open_schedules(
-    section: Section, holder: str, prefetch_time: float | None = None, connections: int = 1
+    section: Section,
+    holder: str,
+    prefetch_time: float | None = None,
+    connections: int = 1,
+    database: Callable[[Any], Any] | None = None,
+    read_only: bool = False,
 ) -> ScheduleCollection:
     """Return the collection that `section` configures. Connects to nothing yet.
 
-    `prefetch_time`: seconds of the lease on prefetched runs (default: `alive_time`). `connections`: as in
-    `StoreSettings`.
+    `prefetch_time`: seconds of the lease on prefetched runs (default: `alive_time`). `connections`, `database`,
+    `read_only`: as in `StoreSettings`.
     """
     problem = partial(rule_problem, dialect=section.cron_dialect)
-    settings = replace(section.store_settings(holder, connections), schedules=section.table, problem=problem)
+    own = section.store_settings(holder, connections)
+    settings = replace(own, schedules=section.table, problem=problem, database=database, read_only=read_only)
     store = open_stores(section.type, settings).schedules
     if store is None:
         raise ConfigError(f"the store type {section.type!r} keeps no schedules")

@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, Unpack
 
-from psched.backoff import Backoff
+from psched.async_methods import async_twin
 from psched.cron import CronDialect
 from psched.errors import NotFoundError, NotSupportedError, ScheduleError
 from psched.model import ScheduleRow
 from psched.payload import check_key, object_of, pack
+from psched.retry_wait import Backoff
 from psched.schedules.settlement import with_rule_problem
 from psched.schedules.transitions import moved, paused, resumed, run_now, with_regular
 from psched.schedules.validation import (
@@ -134,6 +135,14 @@ class Schedule:
         """
         self._refuse_without_policies("extra runs")
         self._compare_and_set(RUN_NOW, lambda seen: (run_now(seen, self._store.now()), None))
+
+    aexists = async_twin(exists)
+    ametadata = async_twin(metadata)
+    adelete = async_twin(delete)
+    amodify = async_twin(modify)
+    apause = async_twin(pause)
+    aresume = async_twin(resume)
+    arun_now = async_twin(run_now)
 
     def _refuse_without_policies(self, what: str) -> None:
         if not self._store.keeps_policies:

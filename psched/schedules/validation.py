@@ -14,11 +14,11 @@ from operator import attrgetter
 from typing import TypedDict
 
 from psched import cron
-from psched.backoff import check_attempts, check_wait
 from psched.error_text import shown
 from psched.errors import ConfigError, NotSupportedError
 from psched.model import CATCH_UP, NEVER, CatchUp, NewSchedule, Policy, Rule, ScheduleRow
 from psched.payload import MAX_KEY_LENGTH, check_key, enqueued_key, object_of
+from psched.retry_wait import check_attempts, check_wait
 from psched.store import ScheduleStore
 
 log = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from psched.errors import AlreadyExistsError, ScheduleError
+from psched.errors import AlreadyExistsError, NotSupportedError, ScheduleError
 from psched.model import (
     WORKER_DIED,
     Claim,
@@ -36,6 +36,7 @@ from psched.model import (
     ScheduleFilter,
     ScheduleRow,
     TaskFilter,
+    TaskOutcome,
     TaskRow,
     TaskStatus,
 )
@@ -43,6 +44,7 @@ from psched.payload import MAX_DATA_SIZE
 from psched.store.alerts import OverdueAlerts, UnreportedFailures
 from psched.store.ledger import MODIFY, Entry, Ledger, OnCommit, Step
 from psched.store.node_registry import Nodes
+from psched.store.reads import ScheduleReads, TaskReads
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,10 @@ class StoreSettings:
     whether there is a pooler (PostgreSQL), and then assume `transaction`.
     `disable_resource_limit` and `use_connection_pooling` are PerfectQueue's, for a queue that is shared with it.
     `keeps_failures`: runs that fail for good are kept until they were reported.
+    `database`: makes the object by which a store on SQL reaches its database, of its dialect (None: a `Database` with
+    connections of its own).
+    `read_only`: for `psched.insight`: the store never writes, its sessions refuse writes, and no statement takes longer
+    than 2 s.
     """
 
     url: str
@@ -76,6 +82,8 @@ class StoreSettings:
     disable_resource_limit: bool = False
     use_connection_pooling: bool = False
     keeps_failures: bool = False
+    database: Callable[[Any], Any] | None = None
+    read_only: bool = False
 
 
 Accepts = Callable[[str], bool]
@@ -293,8 +301,19 @@ class LeaseStore(ABC):
         """Retry several rows like `retry`. Return for each None, or the error that `retry` raises."""
 
     @abstractmethod
-    def give_back(self, holder: str, suspects: Collection[str], longest_wait: float, error: str = WORKER_DIED) -> int:
-        """Release all rows that a dead `holder` still leases, and return their number.
+    def held_claims(self, holder: str) -> dict[str, int]:
+        """Return the keys of the rows that `holder` leases, with `Lease.claim`; none where a store knows no holders."""
+
+    @abstractmethod
+    def give_back(
+        self,
+        holder: str,
+        suspects: Collection[str],
+        longest_wait: float,
+        error: str = WORKER_DIED,
+        keys: Collection[str] | None = None,
+    ) -> int:
+        """Release all rows that a dead `holder` still leases, or those of `keys` only, and return their number.
 
         Rows in `suspects` (the keys of its runs) get `error` as last error, and are due after 1 s, doubled with each
         further crash up to `longest_wait` seconds. All others are due at once, without counting the attempt. Where a
@@ -315,6 +334,11 @@ class ScheduleStore(LeaseStore):
     """Whether it has policies and pauses, which need a ledger, and extra runs."""
     alerts: OverdueAlerts | None = None
     """The overdue alerts; None where they are not supported."""
+
+    @property
+    @abstractmethod
+    def reads(self) -> ScheduleReads:
+        """The numbers of this table, for `psched.insight`."""
 
     @abstractmethod
     def shares_database(self, queue: object) -> bool:
@@ -415,18 +439,44 @@ class ScheduleStore(LeaseStore):
         """Release a paused row: due at `due` (unix seconds), or now if it is not paused any more. As `release`."""
 
 
+NO_TRANSACTION = (
+    "connection: a queue on Redis cannot join a database transaction; submit without `connection`, once it is committed"
+)
+NO_RESULTS = "rdb_compat keeps neither results nor progress; type: rdb does"
+
+
 class TaskStore(LeaseStore):
     """Rows that are run once: created by `submit`, finished by `retire`, their keys kept for a while afterwards."""
+
+    keeps_results = True
+    """Whether it keeps results, progress and failed tasks. Else `update_progress` and `outcomes` are not supported."""
+
+    @property
+    @abstractmethod
+    def reads(self) -> TaskReads:
+        """The numbers of this queue, for `psched.insight`."""
 
     @abstractmethod
     def submit(self, tasks: Sequence[NewTask], connection: Any = None) -> list[str]:
         """Create tasks in one transaction, and return the keys that existed before. Their rows are not changed.
 
-        `connection`: an SQLAlchemy Connection or Session on the same database, in whose transaction the rows are
-        written. The transaction is not committed, and stays usable if keys exist. Or the argument of `on_commit` of
-        `advance`, of the same kind of store. Without `connection` the call is idempotent if the answer of its commit
+        `connection`: a caller's connection to the same database, in whose transaction the rows are written; see
+        `Queue.submit`. The transaction is not committed, and stays usable if keys exist. Or the argument of `on_commit`
+        of `advance`, of the same kind of store. Without `connection` the call is idempotent if the answer of its commit
         was lost. Raises NotSupportedError, ValueError.
         """
+
+    async def submit_async(self, tasks: Sequence[NewTask], connection: Any) -> list[str]:
+        """As `submit`, in the transaction of a connection whose statements are awaited, such as an AsyncSession."""
+        raise NotSupportedError(NO_TRANSACTION)
+
+    def submit_sql(self, task: NewTask, paramstyle: str | None = None) -> tuple[str, Any]:
+        """Return one statement that creates a task if its key is new, and its parameters.
+
+        `paramstyle`: as in PEP 249, or `numeric_dollar`; default: that of our own driver. Raises NotSupportedError,
+        ValueError.
+        """
+        raise NotSupportedError("submit_sql: a queue on Redis has no SQL; call `submit`")
 
     @abstractmethod
     def get(self, key: str) -> TaskRow | None:
@@ -441,9 +491,9 @@ class TaskStore(LeaseStore):
     ) -> None:
         """End the claimed run for good as `status` (finished, failed or cancelled), and keep `error` if any.
 
-        The row keeps the attempts of `claim.row`. The key is kept for `retention` seconds, None: for ever. Raises
-        PreemptedError, NotFoundError, and IdempotentAlreadyFinishedError if an earlier call under this lease has
-        settled the run.
+        The row keeps the attempts of `claim.row`, and by the same statement the result and progress in `claim.result`.
+        The key is kept for `retention` seconds, None: for ever. Raises PreemptedError, NotFoundError, and
+        IdempotentAlreadyFinishedError if an earlier call under this lease has settled the run.
         """
         only(self.retire_many([claim], status, retention, until, error))
 
@@ -461,6 +511,14 @@ class TaskStore(LeaseStore):
     @abstractmethod
     def update_data(self, claim: Claim, data: Mapping[str, Any], until: float) -> None:
         """Write the whole data of a claimed row. Raises PreemptedError, NotFoundError."""
+
+    @abstractmethod
+    def update_progress(self, claim: Claim, progress: str, until: float) -> None:
+        """Write the progress of a claimed row, which is JSON. Raises PreemptedError, NotFoundError."""
+
+    @abstractmethod
+    def outcomes(self, keys: Sequence[str]) -> Mapping[str, TaskOutcome]:
+        """Return what became of those tasks among `keys` that exist. One statement for some hundreds of keys."""
 
     @abstractmethod
     def cancel_request(self, key: str, retention: float) -> None:

@@ -43,7 +43,7 @@ class LeaseRecovery:
         if not child.recovered:
             self.add(spec.dead)
         if child.ready and not (child.orderly or child.empty):
-            self.add([DeadChild(spec.holder, child.running, worker_died(child.end))])
+            self.add([DeadChild(spec.holder, child.running, worker_died(child.end), spec.name)])
 
     def add(self, dead: Iterable[DeadChild]) -> None:
         self._unclaimed.extend(dead)
@@ -78,7 +78,7 @@ class LeaseRecovery:
             return
         self._claimed = self.claim()
         try:
-            make = partial(RecoveryChild, settings, self._claimed)
+            make = partial(RecoveryChild, settings, self._claimed, last)
             self._child = self._process_table.fork("lease recovery", settings, make, lifetime=_TIMEOUT)
         except OSError as error:
             self._failed(f"cannot fork: {error.strerror}", now, last)
@@ -96,8 +96,10 @@ class LeaseRecovery:
 
 
 class RecoveryChild(ChildRole):
-    def __init__(self, settings: Settings, dead: Sequence[DeadChild], pipe: ChildPipe) -> None:
+    def __init__(self, settings: Settings, dead: Sequence[DeadChild], is_last: bool, pipe: ChildPipe) -> None:
+        """`is_last`: no child is left, so all leases of a holder that children shared can be released."""
         self._dead = dead
+        self._is_last = is_last
         self._pipe = pipe
         self._sections = open_sections(settings, holder_name("lease-recovery"))
 
@@ -106,7 +108,8 @@ class RecoveryChild(ChildRole):
         try:
             for dead in self._dead:
                 for section in self._sections:
-                    section.give_back(dead)
+                    all_leases = self._is_last or not dead.child
+                    section.give_back(dead, None if all_leases else dead.suspects(section.name))
         except Exception as error:  # noqa: BLE001 – whatever a driver raises, the master learns that it failed
             log.warning("cannot release the leases of %s: %s", dead.holder, one_line(error))
         else:

@@ -12,10 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from psched.child.standby import worker_or_standby
+from attrs import evolve
+
+from psched.child.main import role_of
+from psched.config import Settings
 from psched.process.child_protocol import RunningTable
-from psched.process.child_role import ChildSpec
-from psched.process.poll_election import PollElection
+from psched.process.child_role import FETCHER_SLOT, ChildSpec
+from psched.process.dispatch_socket import DispatchSocket
 from psched.store import holder_name
 from psched.supervisor.child import ChildProcess
 from psched.supervisor.fork_and_reap import ProcessTable
@@ -28,6 +31,8 @@ log = logging.getLogger(__name__)
 _LONGEST_PAUSE = 60.0
 _SHORTEST_PAUSE = 0.5
 """Bounds of the pause between two attempts of a child that cannot start, in seconds."""
+_FETCHER_HEARTBEAT_INTERVAL = 0.5
+_FETCHER_HEARTBEAT_LIMIT = 3.0
 _CRASH_PAUSE = 0.2
 """Least seconds between two forks of a slot whose children are killed by their tasks."""
 _ATTEMPTS = 2
@@ -42,7 +47,10 @@ class Slot:
 
     number: int
     config: LoadedConfig
-    election: PollElection | None
+    dispatch: DispatchSocket | None
+    """None: the only child fetches for itself."""
+    siblings: Callable[[], tuple[str, ...]]
+    """Returns the names of the children with the same dispatch socket."""
     process_table: ProcessTable
     lease_recovery: LeaseRecovery
     is_fatal: Callable[[str], bool]
@@ -54,10 +62,17 @@ class Slot:
     _early_deaths: int = 0
     _failures: int = 0
     _could_not_start: bool = False
-    _failed_when_ready: bool = False
-    """Whether the last child reported a start error after it was ready: the next may fail, too."""
     _reason: str | None = None
     _last_end: str = ""
+
+    @property
+    def title(self) -> str:
+        return "fetcher" if self.number == FETCHER_SLOT else f"worker {self.number}"
+
+    @property
+    def living(self) -> ChildSpec | None:
+        """The spec of the child that is there."""
+        return None if self._child is None else self._child.spec
 
     @property
     def gone(self) -> bool:
@@ -71,7 +86,7 @@ class Slot:
     @property
     def trouble(self) -> str | None:
         if self._failures and self._reason is not None:
-            return f"worker {self.number} cannot start: {self._reason}"
+            return f"{self.title} cannot start: {self._reason}"
         return None if self._child is None else self._child.trouble
 
     @property
@@ -91,24 +106,34 @@ class Slot:
             self._supervise(self._child, now)
         if self._child is not None or self._retired or now < self._fork_at:
             return
+        name = holder_name(f"w{self.number}")
         spec = ChildSpec(
             self.number,
-            self.config.settings,
+            self._settings(),
             self.config.application,
-            holder_name(f"w{self.number}"),
+            name if self.dispatch is None else self.dispatch.holder,
             self.lease_recovery.claim(),
             RunningTable(self.config.handler_threads),
-            self.election,
+            name,
+            self.dispatch,
+            self.siblings(),
         )
         try:
-            self._child = self.process_table.fork(
-                f"worker {self.number}", spec.settings, partial(worker_or_standby, spec), spec
-            )
+            self._child = self.process_table.fork(self.title, spec.settings, partial(role_of, spec), spec)
         except OSError as error:
             self.lease_recovery.add(spec.dead)
             self._cannot_start(f"cannot fork: {error.strerror}", now)
         else:
             log.debug("%s was forked", self._child)
+
+    def _settings(self) -> Settings:
+        """Return the settings of the next child. All handler children of a host wait while its fetcher is frozen."""
+        settings = self.config.settings
+        if self.number != FETCHER_SLOT:
+            return settings
+        interval = min(settings.child_heartbeat_interval, _FETCHER_HEARTBEAT_INTERVAL)
+        limit = min(settings.child_heartbeat_limit, _FETCHER_HEARTBEAT_LIMIT)
+        return evolve(settings, child_heartbeat_interval=interval, child_heartbeat_limit=limit)
 
     @property
     def deadline(self) -> float:
@@ -120,9 +145,9 @@ class Slot:
         child = self._child
         return child is not None and child.ready and child.escalation.idle and not child.running
 
-    def replace(self, config: LoadedConfig, election: PollElection | None, immediate: bool, now: float) -> None:
+    def replace(self, config: LoadedConfig, dispatch: DispatchSocket | None, immediate: bool, now: float) -> None:
         """Stop the child. The next is forked when it has ended, so that no more tasks run than are configured."""
-        self.config, self.election = config, election
+        self.config, self.dispatch = config, dispatch
         self._retired = False
         self._fork_at = -math.inf
         self._failures = 0
@@ -138,7 +163,7 @@ class Slot:
         if child.gone:
             self._child_ended(child, now)
             return
-        if child.ready and self._failures and (not self._failed_when_ready or now >= child.forked_at + _LONGEST_PAUSE):
+        if child.ready and self._failures:
             log.warning("%s is up after %d failed attempts", child, self._failures)
             self._failures, self._reason = 0, None
         self.was_ready = self.was_ready or child.ready
@@ -147,8 +172,6 @@ class Slot:
         assert child.spec is not None
         stopping = child.escalation.stopping
         self._child = None
-        if self.election is not None and self.election is child.spec.election:
-            self.election.remove(self.number)
         self.lease_recovery.child_ended(child, child.spec)
         self._last_end = "" if child.orderly else child.end
         if child.orderly:
@@ -157,8 +180,7 @@ class Slot:
         elif stopping:
             log.warning("%s %s%s", child, child.end, child.while_running)
             self._fork_at = now
-        elif not child.ready or child.start_error:
-            self._failed_when_ready = child.ready
+        elif not child.ready:
             attempts = 1 if child.start_error else _ATTEMPTS_OF_KILLED if child.was_sigkilled else _ATTEMPTS
             self._cannot_start(child.start_error or f"{child.end} before it was ready", now, attempts)
         else:
@@ -189,9 +211,9 @@ class Slot:
         is_new, self._reason = reason != self._reason, reason
         self._could_not_start = self._failures >= attempts
         if self._could_not_start and self.is_fatal(reason):
-            log.error("worker %d cannot start: %s; giving up", self.number, reason)
+            log.error("%s cannot start: %s; giving up", self.title, reason)
         elif is_new:
-            log.error("worker %d cannot start: %s; %s", self.number, reason, self._next_fork(now))
+            log.error("%s cannot start: %s; %s", self.title, reason, self._next_fork(now))
 
     def _next_fork(self, now: float) -> str:
         if self._retired:

@@ -18,9 +18,11 @@ from dataclasses import dataclass, field
 from selectors import EVENT_READ, BaseSelector
 
 from psched.clock import Clock, monotonic
+from psched.process.child_role import FETCHER_SLOT, FIRST_SLOT
+from psched.process.dispatch_socket import DispatchSocket
 from psched.process.escalation import RELEASE
-from psched.process.poll_election import PollElection, open_election
 from psched.process.signals import UPGRADE_NOW, SignalQueue, name_of
+from psched.store import holder_name
 from psched.supervisor.binary_upgrade import BinaryUpgrade
 from psched.supervisor.fork_and_reap import ProcessTable
 from psched.supervisor.lease_recovery import LeaseRecovery
@@ -60,7 +62,7 @@ class Supervisor:
     _slots: dict[int, Slot] = field(default_factory=dict)
     _lease_recovery: LeaseRecovery = field(init=False)
     _status: MasterStatus = field(init=False)
-    _election: PollElection | None = None
+    _dispatch: DispatchSocket | None = None
     _is_up: bool = False
     _stopping: bool = False
     _stop_now_at: float = math.inf
@@ -79,8 +81,8 @@ class Supervisor:
     def begin(self) -> None:
         """Make the first slot. `_check_whether_up` makes the others when its child is ready."""
         self.binary_upgrade.begin()
-        self._open_election()
-        self._add_slot(1)
+        self._open_dispatch_socket()
+        self._add_slot(FIRST_SLOT if self._dispatch is None else FETCHER_SLOT)
 
     def run(self, selector: BaseSelector, signals: SignalQueue) -> None:
         """Run until `done`. `selector` is also that of the process table and of the binary upgrade."""
@@ -252,13 +254,13 @@ class Supervisor:
         immediate = self.reload.immediate
         log.info("reloading %s", "now" if immediate else "each worker after its task")
         self.config = config
-        self._open_election()
+        self._open_dispatch_socket()
         for slot in self._slots.values():
-            slot.replace(config, self._election, immediate, now)
+            slot.replace(config, self._dispatch, immediate, now)
         self._resize(now, immediate)
 
     def _resize(self, now: float, immediate: bool = False) -> None:
-        wanted = range(1, self.config.slots + 1)
+        wanted = range(FIRST_SLOT if self._dispatch is None else FETCHER_SLOT, self.config.slots + 1)
         for number, slot in self._slots.items():
             if number not in wanted:
                 slot.retire(immediate, now)
@@ -268,15 +270,24 @@ class Supervisor:
 
     def _add_slot(self, number: int) -> None:
         self._slots[number] = Slot(
-            number, self.config, self._election, self.process_table, self._lease_recovery, self._give_up_start
+            number,
+            self.config,
+            self._dispatch,
+            self._siblings,
+            self.process_table,
+            self._lease_recovery,
+            self._give_up_start,
         )
 
-    def _open_election(self) -> None:
-        """Replace the poll election. Children of the previous configuration keep theirs."""
-        if self._election is not None:
-            self._election.close()
-        sections = [name for name, _ in self.config.settings.named_sections]
-        self._election = open_election(self.config.slots, sections)
+    def _open_dispatch_socket(self) -> None:
+        """Replace the dispatch socket. Children of the previous configuration keep theirs."""
+        if self._dispatch is not None:
+            self._dispatch.close()
+        self._dispatch = DispatchSocket(holder_name("node")) if self.config.slots > 1 else None
+
+    def _siblings(self) -> tuple[str, ...]:
+        specs = [slot.living for slot in self._slots.values()]
+        return tuple(spec.name for spec in specs if spec is not None and spec.dispatch is self._dispatch)
 
     def _give_up_start(self, reason: str) -> bool:
         """Stop if no child was ever ready. Return whether the master stops; otherwise the slot tries again."""
@@ -289,7 +300,7 @@ class Supervisor:
     def _check_whether_up(self) -> None:
         if not all(slot.began for slot in self._slots.values()):
             return
-        if len(self._slots) < self.config.slots:
+        if len(self._slots) < self.config.slots + (self._dispatch is not None):
             self._resize(self.clock())
             return
         self._is_up = True
@@ -303,7 +314,8 @@ class Supervisor:
 
     def _summary(self) -> str:
         names = [name.partition(":")[2] for slot in self._slots.values() for name in slot.running]
-        workers = f"{len(self._slots)} worker{'s' if len(self._slots) != 1 else ''}"
+        count = sum(slot.number != FETCHER_SLOT for slot in self._slots.values())
+        workers = f"{count} worker{'s' if count != 1 else ''}"
         shown = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
         troubles = self._status.troubles
         state = f"{len(names)} running {shown}" if names else "waiting" if troubles else "idle"

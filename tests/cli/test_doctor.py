@@ -30,14 +30,14 @@ def test_everything_is_ok_on_each_database(fresh: Commands, database: str) -> No
     assert "secret" not in str(found)
 
 
-def test_a_handler_without_a_parameter_is_named(psched: Commands) -> None:
-    text = 'from psched import App\napp = App()\n@app.task("mail")\ndef send():\n    pass\n'
-    (psched.folder / "no_parameter.py").write_text(text)
-    psched.use("sqlite:///../psched.db", "  app: no_parameter:app\n  include: ..\n")
+def test_a_function_that_cannot_be_a_handler_is_named(psched: Commands) -> None:
+    text = 'from psched import App\napp = App()\n@app.task("mail")\ndef send(task):\n    yield\n'
+    (psched.folder / "generates.py").write_text(text)
+    psched.use("sqlite:///../psched.db", "  app: generates:app\n  include: ..\n")
     ok, message = findings(psched("doctor", "--json"))["application"]
     assert not ok
-    assert "send must take one argument, the task, as in: def handler(task)" in message
-    assert "no_parameter.py:3" in message
+    assert "send is a generator" in message
+    assert "generates.py:3" in message
 
 
 def test_each_finding_is_a_line_that_begins_with_ok_or_failed(psched: Commands) -> None:

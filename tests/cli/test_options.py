@@ -70,6 +70,12 @@ def test_the_environment_defaults_to_the_variable(psched: Commands, monkeypatch:
     assert "there is no environment 'test'" in psched.fault("list")
 
 
+def test_the_configuration_defaults_to_the_variable(psched: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PSCHED_CONFIG", "another.yml")
+    assert "another.yml: there is no such file" in psched.fault("list")
+    psched.ok("list", "-c", "etc/psched.yml")
+
+
 def test_folders_and_modules_before_and_after_the_command_add_up(psched: Commands, tmp_path: Path) -> None:
     psched.use("sqlite:///../psched.db", "  app: [first:app, second:app]\n")
     for name in ("first", "second"):

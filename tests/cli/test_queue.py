@@ -44,7 +44,8 @@ def test_a_task_s_whole_life_on_each_database(fresh: Commands, database: str) ->
 
 def test_json_shows_every_field_of_a_task_with_unix_and_local_times(queue: Commands) -> None:
     options = ("-u", "bob", "-t", str(AT), "--max-running", "3", "--priority", "-4", "--max-attempts", "5")
-    submitted = queue.ok(*SUBMIT, *options, "--compression", "gzip", "--json").json
+    headers = ("--headers", '{"trace": "値"}')
+    submitted = queue.ok(*SUBMIT, *options, *headers, "--compression", "gzip", "--json").json
     assert submitted == queue.ok("show", "task-id", "--json").json
     assert submitted.pop("created_at") > 0
     assert submitted.pop("created_at_local").endswith("+09:00")
@@ -61,6 +62,7 @@ def test_json_shows_every_field_of_a_task_with_unix_and_local_times(queue: Comma
         "finished_at": None,
         "finished_at_local": None,
         "data": {"uid": 1, "name": "値"},
+        "headers": {"trace": "値"},
         "max_running": 3,
         "priority": -4,
         "attempts": 0,
@@ -68,8 +70,35 @@ def test_json_shows_every_field_of_a_task_with_unix_and_local_times(queue: Comma
         "compression": "gzip",
         "last_error": None,
         "node": None,
+        "progress": None,
+        "result": None,
+        "has_result": False,
         "problem": None,
     }
+
+
+def test_headers_that_are_no_json_object_are_refused_by_the_option(queue: Commands) -> None:
+    for text, fault in (("[1]", "data must be a JSON object"), ("{x", "data is not valid JSON")):
+        assert f"--headers: {fault}" in queue.fault(*SUBMIT, "--headers", text)
+    assert queue.ok("list", "--json").json == []
+
+
+def test_a_finished_task_shows_its_progress_and_result(queue: Commands) -> None:
+    queue.ok(*SUBMIT)
+    section = load(queue.folder / "etc" / "psched.yml", reader="queue").queue
+    assert section is not None
+    with open_queue(section, "test") as tasks:
+        task = tasks.poll()
+        assert task is not None
+        task.progress(3, 4.5, "resizing")
+        task.finish({"rows": [1, None]})
+    shown = queue.ok("show", "task-id", "--json").json
+    assert (shown["result"], shown["has_result"]) == ({"rows": [1, None]}, True)
+    assert shown["progress"] == {"done": 3, "total": 4.5, "message": "resizing", "attempt": 1}
+    assert queue.ok("list", "--json").json == [shown]
+    lines = queue.ok("show", "task-id").out.splitlines()
+    assert "progress       3 of 4.5: resizing (attempt 1)" in lines
+    assert 'result         {"rows": [1, null]}' in lines
 
 
 def test_list_prints_what_perfectqueue_prints_on_request(queue: Commands) -> None:

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from psched.backends import open_stores
 from psched.backends.rdb_compat.foreign_rows import ForeignRows
+from psched.backends.sql.compiled_statements import as_parameter, rows_in
 from psched.config import from_mapping
 from psched.model import NewTask
 from psched.schedules.collection import open_schedules
@@ -46,14 +47,16 @@ class Shared:
 
     def fill(self, keys: list[str], data: bytes, timeout: Callable[[int], int]) -> None:
         """Write rows; number i is due at `timeout(i)`."""
-        columns, values = "id, timeout, data, created_at", ":id, :timeout, :data, 1600000000"
+        fixed = {"created_at": "1600000000"}
         if not isinstance(self.bench, QueueBench):
-            columns = "id, timeout, data, next_time, cron, delay, timezone"
-            values = ":id, :timeout, :data, 1600000000, '0 * * * *', 0, 'UTC'"
-        statement = sa.text(f"INSERT INTO {self.bench.table} ({columns}) VALUES ({values})")
+            fixed = {"next_time": "1600000000", "cron": "'0 * * * *'", "delay": "0", "timezone": "'UTC'"}
+        names = ["id", "timeout", "data", *fixed]
+        given = rows_in("given", (sa.column("new_key", sa.String(255)), sa.column("new_due", sa.BigInteger)))
+        values = [given.c.new_key, given.c.new_due, sa.literal(data), *map(sa.literal_column, fixed.values())]
+        insert = sa.table(self.bench.table, *map(sa.column, names)).insert().from_select(names, sa.select(*values))
         with self.bench.connect() as connection:
-            rows = [{"id": key, "timeout": timeout(n), "data": data} for n, key in enumerate(keys)]
-            connection.execute(statement, rows)
+            rows = [{"new_key": key, "new_due": timeout(n)} for n, key in enumerate(keys)]
+            connection.execute(insert, {"given": as_parameter(rows, ["new_key", "new_due"])})
 
     def due(self) -> float | None:
         """Return in how many seconds psched has something to run."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import time
+from datetime import date
 
 from app import trace
 
@@ -78,6 +80,20 @@ def crashes(task: Task) -> None:
     """End the worker."""
     trace("ran", task)
     os._exit(3)
+
+
+@app.task(priority=4)
+def greet(task: Task, day: date, names: list[str], *, again: bool = False) -> None:
+    """Take arguments, and submit another task of its own, to the queue that this worker serves."""
+    trace("greeted", task, day=day.strftime("%d.%m."), names=names)
+    if again:
+        greet.using(key=f"after {task.key}").submit(day, [*names, "again"])
+
+
+@app.task("timed", timeout=0.2, max_attempts=1)
+async def timed() -> None:
+    """Wait to be cancelled."""
+    await asyncio.sleep(60)
 
 
 class Guessing(Dispatch):

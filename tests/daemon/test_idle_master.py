@@ -18,12 +18,12 @@ from psched.supervisor.supervisor import Supervisor
 from psched.supervisor.systemd import Notifier
 from tests.daemon.fake_children import FakeChild, FakeProcessTable, fake_process_table, sqlite_config
 
-SILENCE = 10.0
+SILENCE = 3.0
 NEVER_READY = ExecCommand(("-c", "import signal; signal.pause()"), Path("/"))
 
 
 class Master:
-    """A master of two workers."""
+    """A master of a fetching child and two workers."""
 
     def __init__(self, folder: Path, process_table: FakeProcessTable, selector: DefaultSelector) -> None:
         config = sqlite_config(folder, processors=2, child_heartbeat_limit=SILENCE)
@@ -44,14 +44,16 @@ class Master:
         self.supervisor.manage(self.process_table.now)
 
     def come_up(self) -> None:
-        """Start the master and its workers, one after the other."""
+        """Start the master, the fetching child, and then the workers."""
         assert not self.idle
         self.supervisor.begin()
-        for count in (1, 2):
+        for count in (1, 3):
+            self.tick()
             self.tick()
             assert len(self.process_table.forked) == count
             assert not self.idle
-            self.newest.child_pipe.send(READY)
+            for child in self.process_table.forked:
+                child.child_pipe.send(READY)
             self.tick()
 
     @property
@@ -67,8 +69,8 @@ class Master:
     def close(self) -> None:
         """Stop the master."""
         self.supervisor.handle_signal(signal.SIGQUIT)
-        assert self.supervisor._election is not None
-        self.supervisor._election.close()
+        assert self.supervisor._dispatch is not None
+        self.supervisor._dispatch.close()
 
 
 @pytest.fixture
@@ -96,10 +98,12 @@ def test_it_is_not_while_a_worker_runs_a_task(master: Master) -> None:
     assert master.idle
 
 
-@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("number", [0, 1, 2])
 def test_it_is_not_while_a_worker_has_been_silent_for_long(master: Master, number: int) -> None:
-    silent, other = master.process_table.forked[number], master.process_table.forked[1 - number]
-    other.child_pipe.beat(master.process_table.now + 1)
+    silent = master.process_table.forked[number]
+    for other in master.process_table.forked:
+        if other is not silent:
+            other.child_pipe.beat(master.process_table.now + 1)
     master.tick(SILENCE / 2)
     assert not master.idle
     silent.child_pipe.beat(master.process_table.now)
@@ -139,7 +143,7 @@ def test_it_is_not_during_the_dry_run_of_a_reload(master: Master) -> None:
 
 
 def test_it_is_not_while_a_worker_ends_for_a_reload(master: Master) -> None:
-    old = master.process_table.forked[:2]
+    old = master.process_table.forked[:3]
     master.supervisor.handle_signal(signal.SIGUSR1)
     master.newest.child_pipe.send(READY)
     master.newest.leave(DONE)
@@ -149,7 +153,7 @@ def test_it_is_not_while_a_worker_ends_for_a_reload(master: Master) -> None:
         child.child_pipe.send(BYE)
         child.leave(DONE)
     master.tick()
-    for child in master.process_table.forked[-2:]:
+    for child in master.process_table.forked[-3:]:
         assert not master.idle
         child.child_pipe.send(READY)
         master.tick()

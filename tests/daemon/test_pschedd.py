@@ -259,7 +259,7 @@ def test_reload_takes_the_new_configuration_and_keeps_the_master(pschedd: Psched
     for options in ((), ("--immediate",)):
         before = psutil.Process(pid).children()
         assert pschedd("reload", *options).returncode == 0
-        pschedd.wait_until(partial(_are_new, pid, before, 2))
+        pschedd.wait_until(partial(_are_new, pid, before, 3))  # with the fetching child
     assert pschedd.pid == pid
 
 

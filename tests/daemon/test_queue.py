@@ -188,3 +188,44 @@ def test_an_occurrence_becomes_one_task_that_is_run(serve: Make) -> None:
     ran = Counter(line["key"] for line in daemon.traces("ran"))
     assert [ran[f"s1@{moment + n}"] for n in range(6)] == [1] * 6
     assert all(line["data"] == {"n": 1} for line in daemon.traces("ran"))
+
+
+def test_functions_get_arguments_and_submit_to_the_queue_of_their_worker(serve: Make) -> None:
+    daemon = serve(app="queue_application:app")
+    with daemon.schedules() as schedules:
+        data = {"day": "2026-11-23", "names": ["Ann"]}
+        schedules.add("daily", "queue_application.greet", cron="* * * * *", data=data)
+        schedules["daily"].run_now()
+    with queue_of(daemon) as queue:
+        queue.submit("q1", "queue_application.greet", {"day": "2026-11-23", "names": ["Bob"], "again": True})
+        daemon.start()
+        daemon.wait_for_trace("greeted", "after q1")
+        row = wait_for_status(daemon, "after q1", "finished")
+        daemon.wait_for_trace("greeted", "daily")
+    assert (row.data, row.priority) == ({"day": "2026-11-23", "names": ["Bob", "again"]}, 4)
+    greeted = {line["key"]: (line["day"], line["names"]) for line in daemon.traces("greeted")}
+    assert greeted == {
+        "daily": ("23.11.", ["Ann"]),
+        "q1": ("23.11.", ["Bob"]),
+        "after q1": ("23.11.", ["Bob", "again"]),
+    }
+    daemon.stop()
+
+
+def test_a_task_of_another_signature_fails_with_the_difference_named(serve: Make) -> None:
+    daemon = serve(max_attempts=1)
+    with queue_of(daemon) as queue:
+        queue.submit("q1", "queue_application.greet", {"date": "2026-11-23", "names": ["Bob"]})
+    daemon.start()
+    error = str(wait_for_status(daemon, "q1", "failed").last_error)
+    assert "greet(task, day, names, *, again=False): day is missing; date is no parameter" in error
+    daemon.stop()
+
+
+def test_a_type_has_a_timeout_of_its_own(serve: Make) -> None:
+    daemon = serve(task_timeout=30)
+    with queue_of(daemon) as queue:
+        queue.submit("q1", "timed")
+    daemon.start()
+    assert "ran longer than the timeout of its type (0.2 s)" in str(wait_for_status(daemon, "q1", "failed").last_error)
+    daemon.stop()

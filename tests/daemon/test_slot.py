@@ -24,7 +24,7 @@ class TickedSlot:
     def __init__(self, folder: Path, process_table: FakeProcessTable, limit: float = 0.1) -> None:
         config = sqlite_config(folder, child_fork_frequency_limit=limit)
         self.lease_recovery = LeaseRecovery(process_table)
-        self.slot = Slot(2, config, None, process_table, self.lease_recovery, lambda _: False)
+        self.slot = Slot(2, config, None, tuple, process_table, self.lease_recovery, lambda _: False)
         self.process_table = process_table
 
     def tick(self, later: float = 0.0) -> None:
@@ -33,22 +33,16 @@ class TickedSlot:
         self.process_table.tick(self.process_table.now)
         self.slot.tick(self.process_table.now)
 
-    def fail_to_start(self, ready: bool, reason: str = REASON, after: float = 0.1) -> float:
-        """Fork the next child, which cannot start, and end it `after` seconds; return the seconds until the next fork.
-
-        `ready`: the child was on standby, and fails when a sibling wakes it.
-        """
+    def fail_to_start(self, reason: str = REASON) -> float:
+        """Fork the next child, which cannot start, and end it; return the seconds until the next fork."""
         count = len(self.process_table.forked)
         self.tick(max(0.0, self.slot.deadline - self.process_table.now))
         assert len(self.process_table.forked) == count + 1
         child = self.process_table.forked[-1]
-        if ready:
-            child.child_pipe.send(READY)
-            self.tick()
         child.child_pipe.send(START_ERROR, reason)
         child.child_pipe.send(EMPTY)
         child.leave(BOOT_FAILED)
-        self.tick(after)
+        self.tick(0.1)
         return self.slot.deadline - self.process_table.now
 
     def crash(self, *messages: str, running: str = "") -> float:
@@ -87,38 +81,25 @@ def is_about(pause: float, expected: float) -> bool:
     return expected - 1e-6 <= pause <= expected * SPREAD + 1e-6
 
 
-@pytest.mark.parametrize("ready", [False, True], ids=["at its start", "after standby"])
-def test_each_failed_start_in_a_row_waits_longer_up_to_a_minute(slot: TickedSlot, ready: bool) -> None:
-    pauses = [slot.fail_to_start(ready) for _ in range(10)]
+def test_each_failed_start_in_a_row_waits_longer_up_to_a_minute(slot: TickedSlot) -> None:
+    pauses = [slot.fail_to_start() for _ in range(10)]
     expected = [min(SHORTEST * 2**number, LONGEST) for number in range(10)]
     assert all(map(is_about, pauses, expected)), pauses
-
-
-def test_failures_of_standby_children_are_forgotten_when_the_next_one_has_been_ready_for_long(slot: TickedSlot) -> None:
-    for _ in range(4):
-        slot.fail_to_start(ready=True)
-    assert is_about(slot.fail_to_start(ready=True, after=LONGEST - 1), SHORTEST * 16)
-    slot.tick(slot.slot.deadline - slot.process_table.now)
-    slot.process_table.forked[-1].child_pipe.send(READY)
-    slot.tick(LONGEST)
-    slot.process_table.forked[-1].child_pipe.send(START_ERROR, REASON)
-    slot.process_table.forked[-1].leave(BOOT_FAILED)
-    slot.tick()
-    assert is_about(slot.slot.deadline - slot.process_table.now, SHORTEST)
 
 
 def test_failures_at_the_start_are_forgotten_when_a_child_is_ready(
     slot: TickedSlot, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(3):
-        slot.fail_to_start(ready=False)
-    assert is_about(slot.fail_to_start(ready=True), SHORTEST)
+        slot.fail_to_start()
+    slot.crash()
     assert "is up after 3 failed attempts" in caplog.text
+    assert slot.slot.trouble is None
 
 
 def test_the_reason_of_failed_starts_is_logged_once(slot: TickedSlot, caplog: pytest.LogCaptureFixture) -> None:
     for reason in (REASON, REASON, "access denied", "access denied", REASON):
-        slot.fail_to_start(ready=True, reason=reason)
+        slot.fail_to_start(reason)
     logged = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert [line.partition(";")[0] for line in logged] == [
         f"worker 2 cannot start: {reason}" for reason in (REASON, "access denied", REASON)
@@ -126,7 +107,7 @@ def test_the_reason_of_failed_starts_is_logged_once(slot: TickedSlot, caplog: py
 
 
 def test_a_child_that_has_given_back_all_its_leases_needs_no_recovery(slot: TickedSlot) -> None:
-    slot.fail_to_start(ready=True)
+    slot.fail_to_start()
     assert slot.lease_recovery.done
 
 

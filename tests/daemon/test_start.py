@@ -29,8 +29,9 @@ def test_process_titles_name_each_process_and_its_tasks_type_or_key(
     daemon.wait_for(lambda: any("running" in title for title in daemon.titles()))
     master, *workers = daemon.titles()
     assert master == f"psched: master [development] {daemon.config}"
-    assert min(workers).startswith("psched: worker 1 ")
-    assert {title.split(" ", 3)[3] for title in workers} == {"idle", f"running {expected}"}
+    assert min(workers) == "psched: fetcher idle"
+    assert sorted(workers)[1].startswith("psched: worker 1 ")
+    assert {title.split(" ", 3)[3] for title in sorted(workers)[1:]} == {"idle", f"running {expected}"}
     daemon.stop()
 
 

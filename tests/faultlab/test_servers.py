@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import ClassVar
 
 import psutil
 import pytest
@@ -21,6 +22,7 @@ from faultlab.laboratory import Lab
 from faultlab.redis import Redis
 from faultlab.servers import Server
 from faultlab.sql import connect
+from faultlab.unprivileged import chown_to_server_user
 
 _KILLED_TESTS = """
 import os, signal, sys
@@ -111,6 +113,27 @@ def test_redis_comes_back_with_its_data_and_empties_one_database(lab: Lab) -> No
         assert server.command("EXISTS", "key", database=second) == b":1"
 
 
+class SlowlyInstalled(Redis):
+    """Takes so long to prepare its data that another session asks for them meanwhile."""
+
+    installed: ClassVar[list[Path]] = []
+
+    def _install(self, data: Path) -> None:
+        time.sleep(0.2)
+        super()._install(data)
+        self.installed.append(data)
+
+
+def test_the_data_of_servers_are_prepared_once_for_all_sessions(tmp_path: Path) -> None:
+    chown_to_server_user(tmp_path)
+    servers = [SlowlyInstalled(template=tmp_path / "template") for _ in range(2)]
+    with ThreadPoolExecutor() as sessions:
+        list(sessions.map(Server.start, servers))
+    for server in servers:
+        server.close()
+    assert len(SlowlyInstalled.installed) == 1
+
+
 def test_a_server_that_cannot_start_says_why(lab: Lab, server: Server) -> None:
     with lab.private(type(server)) as other:
         other.stop()
@@ -129,7 +152,7 @@ def test_a_server_whose_port_is_taken_says_so(lab: Lab, server: Server) -> None:
 
 
 def test_a_server_dies_with_tests_that_are_killed_even_when_frozen(lab: Lab, server: Server) -> None:
-    command = [sys.executable, "-c", _KILLED_TESTS, server.name, str(lab.folder / type(server).__name__)]
+    command = [sys.executable, "-c", _KILLED_TESTS, server.name, str(lab.templates / type(server).__name__)]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, timeout=30, check=False)
     assert done.returncode == -signal.SIGKILL

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,11 +27,8 @@ def bench(request: pytest.FixtureRequest, databases: SharedDatabases, tmp_path: 
     """Each kind of store on each database server, on an empty table."""
     type_, database = request.param
     bench = databases.bench(type_, database, tmp_path)
-    try:
-        bench.open().create_tables()
+    with contextlib.closing(bench), databases.made(bench):
         yield bench
-    finally:
-        bench.close()
 
 
 @pytest.fixture

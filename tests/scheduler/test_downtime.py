@@ -50,7 +50,7 @@ def instance(site: Site, lease: float = 60) -> Iterator[InstanceRegistry]:
 
 def missed_occurrences(site: Site, registry: InstanceRegistry, patience: float = 0.5) -> MissedOccurrences:
     """Return the decision of the instance of `registry`, which starts now, without grace."""
-    return MissedOccurrences(site.opened().schedules, registry, {NAME}, registry.register(), patience=patience, grace=0)
+    return MissedOccurrences(site.opened().schedules, registry, {NAME}, registry.register(), 0, patience)
 
 
 @pytest.fixture
@@ -73,6 +73,17 @@ def test_occurrences_of_a_downtime_are_skipped(sqlite_and_redis: Site, caplog: p
     assert found[0] >= int(before)
     assert found[1] == found[0] + 1
     assert f"'task' was due at {local_time(missed)}, when no instance ran" in caplog.text
+
+
+def test_occurrences_of_a_downtime_shorter_than_the_misfire_grace_time_are_run(site: Site) -> None:
+    calls: queue.Queue[int] = queue.Queue()
+    scheduler = site.scheduler(misfire_grace_time=20)
+    scheduler.bind(NAME, lambda data: calls.put(occurrence(scheduler)))
+    scheduler.register(NAME, cron=EVERY_SECOND)
+    missed = int(site.opened().queue.now()) - 8
+    site.opened().schedules.add(NAME, NAME, cron=EVERY_SECOND, next_time=missed, data={"data": None})
+    with scheduler:
+        assert set(range(missed, missed + 8)) <= {calls.get(timeout=10) for _ in range(12)}
 
 
 def occurrence(scheduler: Scheduler) -> int:

@@ -115,11 +115,11 @@ class Bench:
         quote = "`" if self.database == "mysql" else '"'
         return f"{quote}{self.columns.key}{quote}"
 
-    def open(self, holder: str | None = None, url: str | None = None) -> ScheduleStore:
+    def open(self, holder: str | None = None, url: str | None = None, read_only: bool = False) -> ScheduleStore:
         """Open one more store, as another process would; closed when the test ends."""
         name = f"host/1/{next(self._numbers)}" if holder is None else holder
         place = self.url if url is None else url
-        settings = StoreSettings(url=place, holder=name, schedules=self.table, pooler=self.pooler)
+        settings = StoreSettings(url=place, holder=name, schedules=self.table, pooler=self.pooler, read_only=read_only)
         store = open_stores(self.type, settings).schedules
         assert store is not None
         self._opened.append(store)
@@ -175,8 +175,8 @@ class Bench:
 
 def new_row(key: str, data: dict[str, Any], due: int = LONG_AGO, **fields: Any) -> ScheduleRow:
     """Return a schedule as `add_many` takes it."""
-    times = {"next_time": due, "next_run_time": due}
-    return ScheduleRow(key, "type1", data, "waiting", **{"rule": HOURLY, **times, **fields})
+    usual = {"type": "type1", "status": "waiting", "rule": HOURLY, "next_time": due, "next_run_time": due}
+    return ScheduleRow(key, data=data, **{**usual, **fields})
 
 
 def soon() -> float:

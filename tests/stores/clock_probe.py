@@ -1,13 +1,16 @@
 """A process whose clock is wrong uses every verb that takes a time, and prints what it saw. Under the shim.
 
-Arguments: type, url, table. The answer is a JSON object of unix seconds, for a process whose clock is right to judge.
+Each line of its input is a JSON array of type, url and table. The answer is a line with a JSON object of unix seconds,
+for a process whose clock is right to judge; or with the traceback as its `error`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import time
+import traceback
 from typing import Any
 
 from psched.backends import open_stores
@@ -18,11 +21,20 @@ from psched.store import ScheduleStore, StoreSettings
 HOLDER = "host/1/wrong"
 
 
-def main(type_: str, url: str, table: str) -> None:
+def main() -> None:
+    for line in sys.stdin:
+        try:
+            answer = probe(*json.loads(line))
+        except Exception:  # noqa: BLE001 – the test shows it
+            answer = {"error": traceback.format_exc()}
+        print(json.dumps(answer), flush=True)
+
+
+def probe(type_: str, url: str, table: str) -> dict[str, Any]:
     store = open_stores(type_, StoreSettings(url=url, holder=HOLDER, schedules=table)).schedules
     assert store is not None
-    print(json.dumps(use_every_verb(store)))
-    store.close()
+    with contextlib.closing(store):
+        return use_every_verb(store)
 
 
 def use_every_verb(store: ScheduleStore) -> dict[str, Any]:
@@ -67,4 +79,4 @@ def due(store: ScheduleStore, key: str) -> float:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -12,6 +12,8 @@ from typing import Any, Protocol
 import redis
 import sqlalchemy as sa
 
+from psched.backends.sql.compiled_statements import as_parameter, rows_in
+
 DRIVERS = {"sqlite": "sqlite", "mysql": "mysql+pymysql", "postgresql": "postgresql+psycopg"}
 
 _ARGUMENTS = {"mysql": {"ssl_disabled": True}, "postgresql": {"prepare_threshold": None}}
@@ -148,15 +150,18 @@ class SqlRows:
 
     def copy(self, keys: Sequence[str], due: Callable[[int], int]) -> None:
         self.as_made &= len(keys) < MANY
+        copies = [{"copy": key, "copy_due": due(i) * self._columns.per_second} for i, key in enumerate(keys) if i]
+        names = sa.column("copy", sa.String(255)), sa.column("copy_due", sa.BigInteger)
         with self.connect() as connection:
             table = self._reflect(connection)
-            written = [column for column in table.c if column.computed is None]
-            template = dict(connection.execute(sa.select(*written)).mappings().one())
-            rows = [
-                {**template, self._columns.key: key, self._columns.due: due(i) * self._columns.per_second}
-                for i, key in enumerate(keys)
-            ]
-            connection.execute(table.insert(), rows[1:])
+            given = rows_in("copies", names)
+            own = {self._columns.key: given.c.copy, self._columns.due: given.c.copy_due}
+            written = [column.name for column in table.c if column.computed is None]
+            copied = sa.select(*(own.get(name, table.c[name]) for name in written)).where(
+                table.c[self._columns.key] == keys[0]
+            )
+            insert = table.insert().from_select(written, copied.select_from(table.join(given, sa.true())))
+            connection.execute(insert, {"copies": as_parameter(copies, ["copy", "copy_due"])})
 
     def pass_time(self, seconds: int) -> None:
         due: sa.ColumnClause[int] = sa.column(self._columns.due)

@@ -7,12 +7,15 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from faultlab.clock import WallClock
+from faultlab.laboratory import Lab
 from psched.store import ScheduleStore
 from tests.stores.bench import LONG_AGO, Bench
 
@@ -23,14 +26,41 @@ NEAR = 60
 """Seconds: what is nearer than this to the true time was not measured by a clock that is 600 s off."""
 
 
+@pytest.fixture(scope="module")
+def node(lab: Lab) -> Iterator[Node]:
+    """A process with a wall clock of its own; its interpreter takes longer to start than a test does to run."""
+    clock = lab.wall_clock()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **clock.environment}
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, str(PROBE)], env=environment, **pipes) as process:
+        yield Node(clock, process)
+        process.communicate()
+
+
+@dataclass
+class Node:
+    """The process that runs clock_probe.py."""
+
+    clock: WallClock
+    process: subprocess.Popen[str]
+
+    def probe(self, bench: Bench, offset: float) -> dict[str, Any]:
+        """Use every verb there, with a clock that is `offset` seconds off, and return what it saw."""
+        self.clock.set(offset)
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        print(json.dumps([bench.type, bench.url, bench.table]), file=self.process.stdin, flush=True)
+        answer: dict[str, Any] = json.loads(self.process.stdout.readline())
+        assert "error" not in answer, answer["error"]
+        return answer
+
+
 @pytest.mark.parametrize("offset", [OFF, -OFF], ids=["ahead", "behind"])
-def test_the_clock_of_a_node_decides_nothing(
-    bench: Bench, store: ScheduleStore, wall_clock: WallClock, offset: float
-) -> None:
+def test_the_clock_of_a_node_decides_nothing(bench: Bench, store: ScheduleStore, node: Node, offset: float) -> None:
     """SQLite's clock is the host's: there the same judge must find fault, or it would find none anywhere."""
     add_rows(bench, store)
     before = store.now()
-    seen = dry_run(bench, wall_clock, offset)
+    seen = node.probe(bench, offset)
     assert abs(seen["node"] - time.time() - offset) < NEAR, "the shim did not shift the clock"
     faults = judge(bench, seen, before)
     assert bool(faults) is (bench.database == "sqlite"), faults
@@ -42,22 +72,6 @@ def add_rows(bench: Bench, store: ScheduleStore) -> None:
     for n in range(4):
         bench.add(store, f"due{n}", due=now - 1, next_time=LONG_AGO)
     bench.add(store, "soon", due=now + 300, next_time=LONG_AGO)
-
-
-def dry_run(bench: Bench, clock: WallClock, offset: float) -> dict[str, Any]:
-    """Run the probe in a process whose clock is `offset` seconds off, and return what it saw."""
-    clock.set(offset)
-    done = subprocess.run(
-        [sys.executable, str(PROBE), bench.type, bench.url, bench.table],
-        env={**os.environ, "PYTHONPATH": str(ROOT), **clock.environment},
-        capture_output=True,
-        text=True,
-        timeout=40,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    answer: dict[str, Any] = json.loads(done.stdout)
-    return answer
 
 
 def judge(bench: Bench, seen: dict[str, Any], before: float) -> list[str]:

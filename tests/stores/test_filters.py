@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import pytest
 
 from psched.model import ScheduleFilter
 from psched.store import ScheduleStore
-from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, soon
+from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, new_row, soon
 from tests.stores.databases import on_our_tables
 
 LATER = [f"later{n * 7 % 30:02}" for n in range(30)]
 DUE = [f"due{n * 7 % 30:02}" for n in range(30)]
 """Keys by due time, which is another order than that of the keys."""
+PAGE = 7
+"""Rows that a store reads at once."""
 
 
 @pytest.fixture(params=["few", "many"])
@@ -22,12 +25,11 @@ def rows(request: pytest.FixtureRequest, bench: Bench, store: ScheduleStore) -> 
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "many":
             patch.setattr("psched.backends.sql.paging.FEW", 3)
-        patch.setattr("psched.backends.sql.paging.BATCH", 7)
-        patch.setattr("psched.backends.redis.schedules._PAGE", 7)
-        for n, (later, due) in enumerate(zip(LATER, DUE, strict=True)):
-            type_ = f"type{n % 3}"
-            bench.add(store, later, type=type_, due=FAR_OFF + n)
-            bench.add(store, due, type=type_, due=LONG_AGO + n)
+        patch.setattr("psched.backends.sql.paging.BATCH", PAGE)
+        patch.setattr("psched.backends.redis.schedules._PAGE", PAGE)
+        rows = [new_row(key, {}, FAR_OFF + n, type=f"type{n % 3}") for n, key in enumerate(LATER)]
+        rows += [new_row(key, {}, LONG_AGO + n, type=f"type{n % 3}") for n, key in enumerate(DUE)]
+        assert store.add_many(rows) == []
         yield store
 
 
@@ -53,8 +55,9 @@ def test_a_list_goes_on_behind_a_schedule(rows: ScheduleStore) -> None:
     for wanted in ({}, {"type": "type2"}, {"prefix": "later"}, {"due_until": FAR_OFF + 3}):
         whole = list(rows.list(ScheduleFilter(**wanted)))  # type: ignore[arg-type]
         for place, row in enumerate(whole):
-            rest = listed(rows, after=(row.next_run_time, row.key), **wanted)
-            assert rest == [each.key for each in whole[place + 1 :]], (wanted, row.key)
+            rest = rows.list(ScheduleFilter(after=(row.next_run_time, row.key), **wanted))  # type: ignore[arg-type]
+            found = [each.key for each in itertools.islice(rest, PAGE + 1)]
+            assert found == [each.key for each in whole[place + 1 : place + PAGE + 2]], (wanted, row.key)
 
 
 def test_a_prefix_is_text_and_no_pattern(bench: Bench, store: ScheduleStore) -> None:

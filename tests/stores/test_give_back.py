@@ -1,6 +1,8 @@
-"""Giving back what a dead holder held: at once, but suspects back off. `rdb_compat` knows no holders."""
+"""The leases of a holder, all or some: listed, and released when it is dead. `rdb_compat` knows no holders."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Collection
 
 import pytest
 
@@ -86,7 +88,103 @@ def test_a_holder_whose_name_looks_alike_is_another(bench: Bench, store: Schedul
     bench.take(bench.open("host/4711/dead "), "key")
     bench.add(store, "key2")
     bench.take(bench.open("HOST/4711/dead"), "key2")
+    assert store.held_claims(DEAD) == {}
     assert store.give_back(DEAD, ["key", "key2"], 300) == 0
+    assert store.give_back(DEAD, [], 300, keys=["key", "key2"]) == 0
+
+
+def test_the_leases_of_a_holder_are_listed_until_it_settles_them_or_loses_them(
+    bench: Bench, store: ScheduleStore, other: ScheduleStore, dead: ScheduleStore
+) -> None:
+    bench.fill(store, ["held", "ended", "lost", "done", "retried", "theirs", "waiting"], due_but_the_last(7))
+    bench.take(dead, "held")
+    for key in ("ended", "lost"):
+        bench.take(dead, key)
+        bench.make_due(key)
+        if key == "lost":
+            bench.take(other, key)
+        else:
+            bench.write(key, **{bench.columns.due: (FAR_OFF - 1) * bench.columns.per_second})
+    dead.advance(bench.take(dead, "done"), FAR_OFF, FAR_OFF, soon())
+    dead.retry(bench.take(dead, "retried").lease, 500, "error", soon())
+    bench.take(other, "theirs")
+    before = [bench.raw(key) for key in ("held", "waiting")]
+    assert sorted(store.held_claims(DEAD)) == ([] if bench.compat else ["ended", "held"])
+    assert dead.held_claims(DEAD) == store.held_claims(DEAD), "the holder itself sees the same"
+    assert store.held_claims("host/4711/none") == {}
+    assert [bench.raw(key) for key in ("held", "waiting")] == before
+
+
+def test_only_the_leases_that_are_named_are_given_back(
+    bench: Bench, store: ScheduleStore, other: ScheduleStore, dead: ScheduleStore
+) -> None:
+    bench.fill(store, ["theirs", "a", "b", "c", "d", "waiting"], due_but_the_last(6))
+    bench.take(other, "theirs")
+    claims = {claim.row.key: claim for claim in dead.acquire(4, 100)}
+    left = ["theirs", "c", "d", "waiting"]
+    before = [bench.raw(key) for key in left]
+    # "d" is suspect, but is not named: as if a sibling of the dead worker runs it.
+    count = store.give_back(DEAD, ["b", "d"], 300, keys={"a", "b", "theirs", "waiting", "missing"})
+    assert count == (0 if bench.compat else 2)
+    assert [bench.raw(key) for key in left] == before
+    if bench.compat:
+        assert store.acquire(10, 100) == []
+        return
+    assert sorted(store.held_claims(DEAD)) == ["c", "d"]
+    (again,) = store.acquire(10, 100)
+    assert (again.row.key, again.row.attempts, again.row.last_error) == ("a", 1, None)
+    suspect = store.get("b")
+    assert suspect is not None
+    assert (suspect.last_error, suspect.attempts) == (WORKER_DIED, 1)
+    assert store.now() - 10 < suspect.next_run_time - 1 <= store.now() + 0.002, "a suspect waits for a second"
+    for key in ("a", "b"):
+        with pytest.raises(PreemptedError):
+            dead.release(claims[key].lease, soon())
+    for key in ("c", "d"):
+        dead.release(claims[key].lease, soon())
+
+
+@pytest.mark.parametrize("none", [[], (), set()], ids=["list", "tuple", "set"])
+def test_no_lease_is_given_back_when_none_is_named(
+    bench: Bench, store: ScheduleStore, dead: ScheduleStore, none: Collection[str]
+) -> None:
+    bench.fill(store, ["a", "b"], lambda i: LONG_AGO + i)
+    dead.acquire(2, 100)
+    before = [bench.raw("a"), bench.raw("b")]
+    assert store.give_back(DEAD, ["a"], 300, keys=none) == 0
+    assert [bench.raw("a"), bench.raw("b")] == before
+
+
+def test_keys_that_look_alike_are_other_leases(bench: Bench, store: ScheduleStore, dead: ScheduleStore) -> None:
+    bench.add(store, "key")
+    bench.take(dead, "key")
+    before = bench.raw("key")
+    assert store.give_back(DEAD, [], 300, keys=["KEY", "key ", " key", "ke", "%", "kéy"]) == 0
+    assert bench.raw("key") == before
+
+
+def test_more_leases_than_one_statement_changes_are_given_back_once_each(
+    bench: Bench, store: ScheduleStore, other: ScheduleStore, dead: ScheduleStore
+) -> None:
+    keys = [f"key{n:04}" for n in range(1310)]
+    bench.fill(store, keys, lambda i: LONG_AGO + i)
+    theirs = other.acquire(50, 100)
+    claims = dead.acquire(1260, 100)
+    named = [*keys[:1250], *keys[60:100]]  # 50 are leased by another, 40 are named twice, far apart
+    assert (len(theirs), len(claims), bench.rows.raw(keys[0]) is None) == (50, 1260, False)
+    before = [bench.raw(key) for key in (keys[0], keys[49], keys[1250], keys[1309])]
+    count = store.give_back(DEAD, [keys[70], keys[1249], keys[1250]], 300, keys=named)
+    assert count == (0 if bench.compat else 1200)
+    assert [bench.raw(key) for key in (keys[0], keys[49], keys[1250], keys[1309])] == before
+    if bench.compat:
+        return
+    assert sorted(store.held_claims(DEAD)) == keys[1250:]
+    errors = {key: row and row.last_error for key in (keys[69], keys[70], keys[1249]) for row in [store.get(key)]}
+    assert errors == {keys[69]: None, keys[70]: WORKER_DIED, keys[1249]: WORKER_DIED}
+    free = {claim.row.key for claim in store.acquire(1310, 100)} - {keys[70], keys[1249]}  # which are due in a second
+    assert sorted(free) == sorted({*keys[50:1250]} - {keys[70], keys[1249]})
+    assert store.give_back(DEAD, [], 300) == 60, "all that is left is given back without naming it"
+    assert store.held_claims(DEAD) == {}
 
 
 def test_a_lease_that_was_given_back_is_stale(bench: Bench, store: ScheduleStore, dead: ScheduleStore) -> None:
@@ -123,8 +221,14 @@ def test_many_crashes_do_not_overflow(bench: Bench, store: ScheduleStore, dead: 
     if bench.compat:
         return  # nothing is given back: see the first test
     bench.add(store, "key")
-    waits = [crash(bench, store, dead, 300) for _ in range(80)]
-    assert waits[-1] == 300
+    waits = [crash(bench, store, dead, 300) for _ in range(10)]
+    stored = bench.raw("key")
+    assert stored is not None
+    assert stored["crashes"] == 10
+    for crashes in (62, 2000):
+        bench.write("key", crashes=crashes)
+        waits += [crash(bench, store, dead, 300) for _ in range(3)]
+    assert waits[-6:] == [300] * 6
     assert waits == sorted(waits)
 
 
@@ -149,3 +253,8 @@ def crash(bench: Bench, store: ScheduleStore, dead: ScheduleStore, longest: floa
     row = store.get("key")
     assert row is not None
     return int(row.next_run_time - before + 0.001)
+
+
+def due_but_the_last(count: int) -> Callable[[int], int]:
+    """Return the due times of `count` rows: one after another since long ago, the last far off."""
+    return lambda i: FAR_OFF if i == count - 1 else LONG_AGO + i

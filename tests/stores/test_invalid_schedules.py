@@ -8,7 +8,7 @@ from psched.model import LeaseTimes, Rule
 from psched.schedules.settlement import ScheduleSettlement
 from psched.task import finish_many
 from psched.task_source import Source
-from tests.stores.bench import LONG_AGO, Bench, soon
+from tests.stores.bench import LONG_AGO, Bench, new_row, soon
 from tests.stores.databases import DATABASES
 from tests.stores.invalid_values import IN_SQL, SCHEDULE_COLUMNS, spoil
 
@@ -21,8 +21,7 @@ OURS = [*(("rdb", database) for database in DATABASES), ("redis", "redis")]
 def test_a_spoilt_column_stops_no_other_schedule(bench: Bench, column: str) -> None:
     store = bench.open()
     bad = [f"bad{number:02}" for number in range(len(IN_SQL))]
-    for key in bad:
-        bench.add(store, key, rule=Rule("0 0 1 1 *", "UTC"))
+    assert store.add_many([new_row(key, {"n": 1}, rule=Rule("0 0 1 1 *", "UTC")) for key in bad]) == []
     spoil(bench, bad, column)
     bench.add(store, "good", due=LONG_AGO + 100, rule=Rule("0 0 1 1 *", "UTC"))
     assert store.next_due() == 0.0

@@ -107,8 +107,10 @@ def settle(store: ScheduleStore) -> None:
 
 
 def give_back(store: ScheduleStore) -> None:
-    store.acquire(5, 100)
+    (claim, *_) = store.acquire(5, 100)
     store.give_back("host/9/none", ["key00001"], 10)
+    store.held_claims(claim.row.node or "")
+    store.give_back(claim.row.node or "", [], 10, keys=[claim.row.key])
 
 
 def test_no_verb_reads_the_whole_table(bench: Bench, crowd: ScheduleStore) -> None:
@@ -116,6 +118,41 @@ def test_no_verb_reads_the_whole_table(bench: Bench, crowd: ScheduleStore) -> No
         with watched(bench) as watch:
             verb(crowd)
         see_that_few_rows_were_read(watch)
+
+
+@pytest.mark.parametrize("analysed", ["never", "while idle", "while leased"])
+def test_giving_back_some_leases_of_a_holder_reads_those_alone(
+    bench: Bench, crowd: ScheduleStore, analysed: str
+) -> None:
+    if bench.compat:
+        return  # nothing is given back: see test_give_back
+    if analysed == "while idle":
+        analyse(bench)
+    dead = bench.open("host/9/dead")
+    keys = keys_of(dead.acquire(1000, 100))
+    if analysed == "while leased":
+        analyse(bench)
+    for named in (keys[500:505], keys[600:601]):
+        with watched(bench) as watch:
+            assert crowd.give_back("host/9/dead", [], 10, keys=named) == len(named)
+        assert len(watch.statements) == 1
+        see_that_few_rows_were_read(watch)
+
+
+@pytest.mark.parametrize("analysed", ["never", "while idle", "while leased"])
+def test_listing_the_leases_of_a_holder_reads_those_alone(bench: Bench, crowd: ScheduleStore, analysed: str) -> None:
+    if bench.compat:
+        return  # no leases are listed: see test_give_back
+    if analysed == "while idle":
+        analyse(bench)
+    crowd.acquire(700, 100)
+    keys = keys_of(bench.open("host/9/dead").acquire(100, 100))
+    if analysed == "while leased":
+        analyse(bench)
+    with watched(bench) as watch:
+        assert sorted(crowd.held_claims("host/9/dead")) == sorted(keys)
+    assert len(watch.statements) == 1
+    see_that_few_rows_were_read(watch)
 
 
 def test_listing_reads_a_page_at_a_time_by_the_index(bench: Bench, crowd: ScheduleStore) -> None:

@@ -80,22 +80,16 @@ def machine(installed: Machine) -> Machine:
     return installed
 
 
-@pytest.fixture(scope="session")
-def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A SQLite file with a schedule that is due every second, to be copied."""
-    path = tmp_path_factory.mktemp("systemd") / "psched.db"
+@pytest.fixture
+def service(machine: Machine, tmp_path: Path) -> Service:
+    """The service, not started, with a table and a schedule that is due every second."""
+    service = Service(machine)
+    path = tmp_path / "psched.db"
     section = from_mapping({"type": "rdb", "url": f"sqlite:///{path}"}).sections[0]
     with open_schedules(section, "laboratory") as schedules:
         schedules.store.create_tables()
         schedules.add("s1", "short", cron="* * * * * *", next_time=int(time.time()))
-    return path
-
-
-@pytest.fixture
-def service(machine: Machine, database: Path) -> Service:
-    """The service, not started, with a table and a schedule that is due every second."""
-    service = Service(machine)
-    copy = shutil.copy(database, service.state / "psched.db")
+    copy = shutil.copy(path, service.state / "psched.db")
     shutil.chown(copy, *(service.state.stat()[4:6]))
     return service
 

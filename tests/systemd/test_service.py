@@ -35,7 +35,7 @@ def test_reload_changes_the_configuration_and_keeps_the_master(running: Service)
     except AssertionError as e:
         print(e, running.machine.run("journalctl", "-u", "pschedd", check=False), running.explain())
         raise
-    wait_for(lambda: len(running.machine.processes("pschedd")) == 3, running.explain)
+    wait_for(lambda: len(running.machine.processes("pschedd")) == 4, running.explain)
     running.wait_until_active()
     assert running.machine.main("pschedd") == main
 

@@ -84,17 +84,6 @@ def test_batches_are_larger_while_they_come_full() -> None:
     assert prefetch.limit() == 1
 
 
-def test_while_another_worker_is_idle_no_task_waits_long_behind_others() -> None:
-    prefetch = AdaptiveBatchSizer()
-    for size in (1, 2, 4):
-        assert prefetch.limit() == size
-        for _ in range(size):
-            prefetch.observe_run("t", 0.006)
-    assert prefetch.limit(is_shared=True) == 3
-    assert prefetch.keep(["t"] * 20, is_shared=True) == 6
-    assert prefetch.keep(["t"] * 20) == 20
-
-
 def test_slow_handlers_run_one_at_a_time() -> None:
     worker = Worker({"t": SLOW})
     worker.work(stream_of({"t": 1}), 50)

@@ -11,9 +11,9 @@ import pytest
 from attrs import evolve, fields
 from attrs.exceptions import FrozenInstanceError
 
-from psched.backoff import Backoff
 from psched.config import Section, Settings, coerce, from_mapping, load, masked_url
 from psched.errors import ConfigError
+from psched.retry_wait import Backoff
 
 SQLITE = {"type": "rdb", "url": "sqlite:////data/psched.db"}
 EXAMPLE = Path(__file__).parents[2] / "etc" / "psched.example.yml"

@@ -94,7 +94,14 @@ def test_the_core_has_no_driver_but_pymysql_and_each_extra_that_messages_name_ex
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     core = {re.split(r"[^\w-]", requirement)[0].lower() for requirement in project["dependencies"]}
     assert core & {"pymysql", "psycopg", "redis", "mysqlclient"} == {"pymysql"}
-    assert project["optional-dependencies"].keys() == {"postgresql", "postgresql-system", "mysqlclient", "redis"}
+    assert project["optional-dependencies"].keys() == {
+        "postgresql",
+        "postgresql-system",
+        "mysqlclient",
+        "redis",
+        "django",
+        "flask",
+    }
 
 
 @pytest.mark.parametrize(("verify", "mode"), [("full", "VERIFY_IDENTITY"), ("ca", "VERIFY_CA"), ("none", "REQUIRED")])

@@ -24,6 +24,12 @@ def test_import_psched_loads_no_database_library() -> None:
     assert libraries_loaded_by("import psched") == set()
 
 
+def test_import_psched_loads_none_of_its_slow_modules() -> None:
+    code = "import sys, psched; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True).stdout.split()
+    assert {"attrs", "cattrs", "yaml", "asyncio", "inspect", "psched.config"}.isdisjoint(loaded)
+
+
 def test_public_names_load_no_database_library() -> None:
     assert libraries_loaded_by("from psched import *") == set()
 

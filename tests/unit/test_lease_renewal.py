@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from copy import copy
 from datetime import UTC, datetime
 
@@ -13,14 +13,16 @@ from psched.application import Application, Base
 from psched.backends import open_stores
 from psched.errors import ImmediateProcessStopError, PreemptedError
 from psched.execution.batch_size import BatchSizer
+from psched.execution.fetched_tasks import DispatchConnection, FetchedTaskPoller
 from psched.execution.handler_thread import ActiveRun, ActiveRuns, HandlerLoop, WaitingTaskReleaser, settle_stopped
 from psched.execution.lease_renewal import LeaseRenewer
-from psched.execution.poller import PollTimer, SectionPoller
+from psched.execution.poller import Poller, PollTimer, SectionPoller
 from psched.execution.run_watchdog import RunWatchdog
 from psched.execution.stop_event import StopEvent
 from psched.model import LeaseTimes, Rule
 from psched.process.child_protocol import RunningTable
-from psched.process.poll_election import SoleMember
+from psched.process.claim_messages import decode_claim, encode_claim
+from psched.process.dispatch_socket import Connection, DispatchSocket
 from psched.schedules.settlement import ScheduleSettlement
 from psched.store import ScheduleStore, StoreSettings
 from psched.task import Task
@@ -61,19 +63,6 @@ class Handler(Base):
         self.told.set()
 
 
-class IdleSibling(SoleMember):
-    """The membership of a child with an idle sibling."""
-
-    def __init__(self) -> None:
-        self.offered = 0
-
-    def has_idle_sibling(self) -> bool:
-        return True
-
-    def offer(self, count: int) -> None:
-        self.offered += count
-
-
 class Child:
     """The parts of a child around one handler thread, without its processes."""
 
@@ -82,7 +71,7 @@ class Child:
         self.clock = Hands()
         self.source = Source(store, ScheduleSettlement(store, "vixie"), LeaseTimes(ALIVE, 300, SHORT), self.clock)
         self.runs = ActiveRuns(RunningTable(1))
-        self.poller = SectionPoller(
+        self.poller: Poller = SectionPoller(
             "schedules", self.source, Application(()), BatchSizer(3), PollTimer(1.0), task_timeout, MARGIN
         )
         self.watchdog = RunWatchdog(self.runs, KILL_INTERVAL, self._leave, self.clock)
@@ -303,20 +292,96 @@ def test_what_waits_behind_a_long_run_is_given_back(child: Child) -> None:
     assert [task.outcome for task in waiting] == ["released", "released"]
 
 
-def test_what_waits_behind_a_run_of_30_ms_is_released_while_a_sibling_is_idle(child: Child) -> None:
-    child.poller.member = sibling = IdleSibling()
-    running, *waiting = child.source.poll_multi(3, ahead=True)
-    assert running.begin()
-    child.runner.queue([running, *waiting])
-    child.runs.begin(0, ActiveRun(running, child.poller, Handler(running)))
+@pytest.fixture
+def dispatch() -> Iterator[DispatchSocket]:
+    dispatch = DispatchSocket("host/test/1")
+    yield dispatch
+    dispatch.close()
+
+
+def fetched_tasks(
+    child: Child, dispatch: DispatchSocket
+) -> tuple[FetchedTaskPoller, Connection, Sequence[Task], WaitingTaskReleaser]:
+    """Return the poller of a handler child, the fetching child's end, and three tasks, the first of which runs."""
+    connection = DispatchConnection(dispatch, "host/w1/1", (), lambda: None)
+    poller = FetchedTaskPoller("schedules", child.source, Application(()), None, MARGIN, connection)
+    assert poller.poll() == []
+    ((_, fetcher),) = dispatch.accept()
+    claims, deadline = child.source.fetch_multi(3)
+    fetcher.send(("run", "schedules", [encode_claim(claim) for claim in claims], deadline))
+    tasks = poller.poll()
+    assert [message[0] for message in fetcher.receive()] == ["hello"]
+    loop = HandlerLoop(0, [poller], child.runs, StopEvent(), child.clock)
+    loop._poller = poller
+    assert tasks[0].begin()
+    loop.queue(tasks)
+    child.runs.begin(0, ActiveRun(tasks[0], poller, Handler(tasks[0])))
+    return poller, fetcher, tasks, WaitingTaskReleaser([loop])
+
+
+def test_what_waits_behind_a_run_of_30_ms_is_returned_to_the_fetching_child(
+    child: Child, dispatch: DispatchSocket
+) -> None:
+    poller, fetcher, (running, *waiting), releaser = fetched_tasks(child, dispatch)
     child.clock.time += 0.02
-    child.releaser.tick()
+    assert releaser.tick()
     assert not any(task.settled for task in waiting)
     child.clock.time += 0.02
-    child.releaser.tick()
-    assert [task.outcome for task in waiting] == ["released", "released"]
-    assert sibling.offered == 2
+    releaser.tick()
+    assert not any(task.begin() for task in waiting)
     assert not running.settled
+    ((kind, section, returned),) = fetcher.receive()
+    assert (kind, section) == ("returned", "schedules")
+    assert [(decode_claim(claim), deadline) for claim, deadline in returned] == [
+        (task.claim, task.deadline) for task in waiting
+    ]
+    assert {row.key for row in child.store.list() if row.status == "running"} == {"a", "b", "c"}, "with their leases"
+    fetcher.close()
+    poller.close()
+
+
+def test_what_waits_behind_a_long_run_is_released_while_there_is_no_fetching_child(
+    child: Child, dispatch: DispatchSocket
+) -> None:
+    poller, fetcher, (running, *waiting), releaser = fetched_tasks(child, dispatch)
+    fetcher.close()
+    assert poller.poll() == []  # finds the end of the connection
+    child.clock.time += 0.04
+    releaser.tick()
+    assert [task.outcome for task in waiting] == ["released", "released"]
+    assert not running.settled
+    assert [row.key for row in child.store.list() if row.status == "waiting"] == ["b", "c"]
+    poller.close()
+
+
+def test_what_cannot_be_returned_as_the_fetching_child_has_just_left_is_released(
+    child: Child, dispatch: DispatchSocket
+) -> None:
+    poller, fetcher, (running, *waiting), releaser = fetched_tasks(child, dispatch)
+    fetcher.close()
+    child.clock.time += 0.04
+    releaser.tick()
+    assert [task.outcome for task in waiting] == ["released", "released"]
+    assert not running.settled
+    assert [row.key for row in child.store.list() if row.status == "waiting"] == ["b", "c"]
+    poller.close()
+
+
+def test_only_the_handler_thread_replaces_the_connection_that_it_waits_for(
+    child: Child, dispatch: DispatchSocket
+) -> None:
+    poller, fetcher, _, _ = fetched_tasks(child, dispatch)
+    (waited_for,) = poller.descriptors
+    fetcher.close()
+    poller.settle()
+    assert list(dispatch.accept()) == []
+    assert poller.descriptors == (waited_for,)
+    assert poller.poll() == []
+    poller.settle()
+    ((_, next_fetcher),) = dispatch.accept()  # during a run any thread connects
+    assert [message[0] for message in next_fetcher.receive()] == ["hello"]
+    next_fetcher.close()
+    poller.close()
 
 
 def test_tasks_that_cannot_be_released_stay_until_the_next_tick(

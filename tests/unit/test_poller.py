@@ -13,7 +13,6 @@ from psched.application import Application
 from psched.errors import PoolerError
 from psched.execution.batch_size import BatchSizer
 from psched.execution.poller import PollTimer, SectionPoller
-from psched.process.poll_election import SoleMember
 from psched.task_source import Source
 
 
@@ -82,56 +81,50 @@ def test_an_idle_lane_removes_old_rows_until_none_is_left() -> None:
     assert all(rest > 0.5 for rest in rests)
 
 
-class Refusing(SoleMember):
-    """A lane whose database refuses until a time, beside a sibling who takes the watch for a moment now and then."""
+class Refusing:
+    """A lane whose database refuses until a time."""
 
     def __init__(self, until: float = math.inf) -> None:
         self.time = 0.0
-        self.refuses_user = False
         self._until = until
-        store = SimpleNamespace(
-            next_due=self._refuse, is_unavailable=lambda _: True, is_refused=lambda _: self.refuses_user
-        )
+        store = SimpleNamespace(next_due=self._next_due, is_unavailable=lambda _: True, is_refused=lambda _: False)
         source: Any = SimpleNamespace(
             open_wakeup=lambda _: None, poll_multi=self._refuse, maintain=lambda **_: None, store=store
         )
         timer = PollTimer(1.0, lambda: self.time, lambda least, most: (least + most) / 2)
-        self.poller = SectionPoller(
-            "queue", cast("Source", source), Application(()), BatchSizer(9), timer, None, 3.0, self
-        )
-
-    def defer(self, news: bool = False) -> float | None:
-        return 1.0 if int(self.time) % 3 == 0 else None
+        self.poller = SectionPoller("queue", cast("Source", source), Application(()), BatchSizer(9), timer, None, 3.0)
 
     def _refuse(self, *_: object, **__: object) -> list[Any]:
         if self.time < self._until:
             raise ConnectionError("nobody answers")
         return []
 
+    def _next_due(self, *_: object, **__: object) -> float | None:
+        self._refuse()
+        return None
 
-def test_who_leaves_it_to_a_sibling_does_not_take_it_that_the_database_answers(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+
+def test_a_poll_before_its_time_does_not_count_as_an_answer_of_the_database(caplog: pytest.LogCaptureFixture) -> None:
     refusing = Refusing()
     refusing.poller.expect()
     with caplog.at_level("WARNING"):
         for _ in range(50):
             refusing.poller.poll()
-            refusing.time += 0.5
+            refusing.time += 0.1
+    assert refusing.poller.trouble == "queue: the database does not answer: nobody answers"
     assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
         "section=queue the database does not answer"
     ]
 
 
-def test_who_is_called_in_vain_has_heard_the_database_though_a_sibling_keeps_watch(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_poll_that_finds_nothing_counts_as_an_answer_of_the_database(caplog: pytest.LogCaptureFixture) -> None:
     refusing = Refusing(until=2.0)
     with caplog.at_level("WARNING"):
         for refusing.time in (1.0, 3.0):
             refusing.poller.expect()
             refusing.poller.poll()
     assert caplog.records[-1].getMessage() == "section=queue the database answers again after 1 failed polls"
+    assert refusing.poller.trouble is None
 
 
 def test_a_database_that_is_asked_but_does_not_let_take_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -152,7 +145,7 @@ def test_a_database_that_is_asked_but_does_not_let_take_is_told_of_once(caplog: 
     assert len(refused) < 20, "it comes back less and less often"
 
 
-def test_a_database_that_refuses_the_user_is_asked_less_and_less_often_by_one_child(
+def test_a_database_that_refuses_the_user_is_asked_less_and_less_often(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     asked: list[float] = []
@@ -162,15 +155,6 @@ def test_a_database_that_refuses_the_user_is_asked_less_and_less_often_by_one_ch
         asked.append(lone.time)
         raise PermissionError("wrong password")
 
-    class Kept(SoleMember):
-        """A seat that is kept for as long as nobody leaves it."""
-
-        left = False
-
-        def leave(self, batch: int = 0) -> None:
-            self.left = True
-
-    lone.poller.member = member = Kept()
     store = lone.poller.source.store
     lone.poller.source.poll_multi = store.next_due = refuse  # type: ignore[method-assign]
     store.is_refused = lambda error: isinstance(error, PermissionError)  # type: ignore[method-assign]
@@ -179,7 +163,6 @@ def test_a_database_that_refuses_the_user_is_asked_less_and_less_often_by_one_ch
     pauses = [round(after - before) for before, after in itertools.pairwise(asked)]
     assert pauses[:6] == [1, 2, 4, 8, 16, 32]
     assert set(pauses[6:]) == {60}
-    assert not member.left, "siblings would be refused, too"
     told = [record.getMessage() for record in caplog.records]
     assert told[0] == "section=queue the database refuses this user: wrong password; next attempt in 1 s"
     assert len(told) == 2, "and again ten minutes later"

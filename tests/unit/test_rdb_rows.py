@@ -70,6 +70,7 @@ _TASK: Values = {
     "max_running": [None, 2, "2", 0],
     "priority": [0, 5, None],
     "max_attempts": [None, 2, "2"],
+    "headers": [None, '{"trace": "1"}', "[1]", b"{}"],
     "size": [8, None],
 }
 
@@ -91,5 +92,6 @@ def _rows(values: Values) -> list[dict[str, Any]]:
 )
 def test_a_row_is_the_same_leased_as_listed(columns: tuple[str, ...], values: Values, claimed: Any, read: Any) -> None:
     for row in _rows(values):
-        listed = read({**row, "status": RUNNING, "node": "me", "finished_at": None}, 1_000)
+        others = {"status": RUNNING, "node": "me", "finished_at": None, "progress": None, "result": None}
+        listed = read({**row, **others}, 1_000)
         assert repr(claimed("me", 1_000, tuple(row[name] for name in columns)).row) == repr(listed), row

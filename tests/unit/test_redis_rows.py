@@ -52,6 +52,7 @@ _TASK_VALUES: dict[str, list[bytes | None]] = {
     "max_running": [None, b"1", b"0", b"x"],
     "priority": [b"0", b"-5", None],
     "max_attempts": [None, b"3", b"x"],
+    "headers": [None, b'{"trace": "1"}', b"[1]", b"\xff"],
     "fence": [b"3"],
     "due": [b"1700000015000", b"1700000015500"],
     "claim": [b"4"],

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from psched.backoff import Backoff
 from psched.cli.formatting import span
 from psched.model import Rule, ScheduleRow
+from psched.retry_wait import Backoff
 from psched.schedules.schedule import overdue_after, state_of
 
 NOW = 1_600_000_000.0

@@ -7,6 +7,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
 from sqlalchemy import Engine, event
 
 from psched.backends import open_stores
@@ -32,3 +33,30 @@ def test_an_index_that_another_drops_while_they_are_counted_harms_nobody(tmp_pat
         event.remove(Engine, "after_cursor_execute", interfere)
         store.close()
     assert dropped
+
+
+@pytest.mark.parametrize("place", range(5))
+def test_tables_that_another_makes_before_any_question_about_them_are_accepted(tmp_path: Path, place: int) -> None:
+    """`place`: the question, of those that the first process asks, before which the second one makes the tables."""
+    first, second = (
+        open_stores("rdb", StoreSettings(f"sqlite:///{tmp_path}/db", f"host/test/{n}", queue="queue")).queue
+        for n in (1, 2)
+    )
+    assert first is not None
+    assert second is not None
+    questions: list[str] = []
+
+    def interfere(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+        if "SELECT" in statement and "sqlite_master" not in statement:
+            questions.append(statement)
+            if len(questions) == place + 1:
+                second.create_tables()
+
+    event.listen(Engine, "before_cursor_execute", interfere)
+    try:
+        first.create_tables()
+    finally:
+        event.remove(Engine, "before_cursor_execute", interfere)
+        first.close()
+        second.close()
+    assert len(questions) > place

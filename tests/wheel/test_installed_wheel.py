@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(180)
 """Building takes two seconds and each type checker ten, alone on a machine."""
 
 _HERE = Path(__file__).parent
-_CORRECT = _HERE / "correct_program.py"
+_CORRECT = sorted(_HERE.glob("correct_*.py"))
 _WRONG = _HERE / "wrong_program.py"
 
 
@@ -64,7 +64,7 @@ def project(installed: Path) -> Path:
     """Return the folder of a user's project, far from psched's own sources."""
     folder = installed.parent / "project"
     folder.mkdir()
-    for program in (_CORRECT, _WRONG):
+    for program in (*_CORRECT, _WRONG):
         shutil.copy(program, folder)
     return folder
 

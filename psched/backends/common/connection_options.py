@@ -11,6 +11,9 @@ from psched.error_text import one_line
 from psched.errors import ConfigError
 from psched.store import Finding
 
+_READ = 2.5
+"""Seconds that a reader waits for an answer: a person waits for what it tells."""
+
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
@@ -26,6 +29,10 @@ class Timeouts:
     def of(cls, query: Mapping[str, object]) -> Timeouts:
         """Return the timeouts that the query of a URL sets. Raises ConfigError."""
         return cls(_seconds(query, "connect_timeout", 5), _seconds(query, "read_timeout", 10))
+
+    def for_readers(self) -> Timeouts:
+        """Return the timeouts of a read-only session: its statements end after 2 s."""
+        return Timeouts(min(self.connect, _READ), min(self.read, _READ))
 
     @property
     def statement(self) -> float:

@@ -14,11 +14,13 @@ from psched.model import (
     Claim,
     Lease,
     Policy,
+    Progress,
     Rule,
     ScheduleRow,
+    TaskOutcome,
     TaskRow,
 )
-from psched.payload import MAX_DATA_SIZE, decode, is_compressed, pack, type_from_key
+from psched.payload import MAX_DATA_SIZE, decode, decode_value, is_compressed, pack, type_from_key
 from psched.store.alerts import Overdue, UnreportedFailure
 from psched.store.ledger import ACTIONS, FAILED, OUTCOMES, PAUSED, SKIPPED, Change, Entry, KeptOutput, LedgerRow
 
@@ -38,8 +40,8 @@ POLICY_COLUMNS = ("catch_up", "max_lateness_ms", "alert_after_ms", "max_attempts
 CLAIMED_OF_TASK = (
     *_LEASED,
     *_SHARED,
-    *("cancel_requested", "run_at", "created", "user_name", "max_running", "priority", "max_attempts", "size"),
-    "taken_ahead",
+    *("cancel_requested", "run_at", "created", "user_name", "max_running", "priority", "max_attempts", "headers"),
+    *("size", "taken_ahead"),
 )
 CLAIMED_OF_SCHEDULE = (
     *_LEASED,
@@ -183,6 +185,19 @@ class RowReader:
         except (ValueError, RecursionError) as error:
             self._complain(name, f"a JSON object ({error})", self._row[name])
             return {}
+
+    def json_value(self, name: str) -> Any:
+        """Return the value of a column of JSON; None when it is NULL or no JSON."""
+        text = self.optional_text(name)
+        try:
+            return None if text is None else decode_value(text)
+        except (ValueError, RecursionError) as error:
+            self._complain(name, f"JSON ({error})", text)
+            return None
+
+    def optional_json(self, name: str) -> dict[str, Any]:
+        """Return a column of JSON; {} when it is NULL or no object."""
+        return {} if self._row[name] is None else self.json(name)
 
     def _complain(self, name: str, expected: str, found: object) -> None:
         if self.problem is None:
@@ -410,7 +425,7 @@ def claimed_task(holder: str, max_data_size: int, row: Sequence[Any]) -> Claim:
     lease = Lease(row[0], row[2], row[3] / 1000, bool(row[_CANCELLED]), row[4], row[5])
     task = _plain_task(holder, max_data_size, row)
     if task is None:
-        values = {"status": RUNNING, "node": holder, "finished_at": None}
+        values = {"status": RUNNING, "node": holder, "finished_at": None, "progress": None, "result": None}
         task = read_task({**dict(zip(CLAIMED_OF_TASK, row, strict=True)), **values}, max_data_size)
     return Claim(task, lease, records_begin=row[_TASK_AHEAD] == AHEAD_AGAIN)
 
@@ -418,7 +433,7 @@ def claimed_task(holder: str, max_data_size: int, row: Sequence[Any]) -> Claim:
 def _plain_task(holder: str, max_data_size: int, row: Sequence[Any]) -> TaskRow | None:
     """Return the task of a valid row whose data is not compressed; None for any other row."""
     key, _, fence, due, _, _, type_, data, attempts, error, *rest = row
-    cancelled, run_at, created, user, most_running, priority, most, _, _ = rest
+    cancelled, run_at, created, user, most_running, priority, most, headers, _, _ = rest
     texts = key.__class__ is type_.__class__ is data.__class__ is user.__class__ is str
     numbers = attempts.__class__ is run_at.__class__ is created.__class__ is priority.__class__ is int
     if not (texts and numbers and type_ and data[:1] == "{" and -_LAST_MS <= run_at <= _LAST_MS):
@@ -426,10 +441,12 @@ def _plain_task(holder: str, max_data_size: int, row: Sequence[Any]) -> TaskRow 
     if "\0" in key or not key or fence.__class__ is not int:
         return None
     optional = most.__class__ in _LIMITS and most_running.__class__ in _LIMITS and error.__class__ in _ERRORS
+    optional = optional and headers.__class__ in _ERRORS
     if not (optional and -_LAST_MS <= created <= _LAST_MS) or (most_running is not None and most_running < 1):
         return None
     try:
         content = decode(data, max_data_size)
+        about = {} if headers is None else decode(headers, max_data_size)
     except (ValueError, RecursionError):
         return None
     return TaskRow(
@@ -448,6 +465,7 @@ def _plain_task(holder: str, max_data_size: int, row: Sequence[Any]) -> TaskRow 
         priority=priority,
         max_attempts=most,
         cancel_requested=bool(cancelled),
+        headers=about,
     )
 
 
@@ -475,7 +493,28 @@ def read_task(row: Mapping[Any, Any], max_data_size: int = MAX_DATA_SIZE) -> Tas
         max_attempts=fields.optional_number("max_attempts"),
         cancel_requested=bool(row["cancel_requested"]),
         compression="gzip" if isinstance(stored, str | bytes) and is_compressed(stored) else None,
+        headers=fields.optional_json("headers"),
+        progress=read_progress(fields),
+        result=fields.json_value("result"),
+        has_result=row["result"] is not None,
         problem=fields.problem,
+    )
+
+
+def read_progress(fields: RowReader) -> Progress | None:
+    found = fields.optional_json("progress")
+    if not found:
+        return None
+    return Progress(found.get("done", 0), found.get("total"), found.get("message"), found.get("attempt", 1))
+
+
+def read_outcome(row: Mapping[Any, Any]) -> TaskOutcome:
+    fields = RowReader(row)
+    return TaskOutcome(
+        status=fields.one_of("status", TASK_STATUSES),
+        type=fields.text("type"),
+        error=fields.optional_text("last_error"),
+        result=fields.optional_text("result"),
     )
 
 

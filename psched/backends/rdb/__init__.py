@@ -13,7 +13,14 @@ def open_stores(settings: StoreSettings) -> Stores:
     """Return a store for each table that is named. Raises ConfigError."""
 
     def database() -> Database:
-        return open_database(settings.url, settings.tls, settings.connections, settings.pooler)
+        return open_database(
+            settings.url,
+            settings.tls,
+            settings.connections,
+            settings.pooler,
+            settings.database,
+            settings.read_only,
+        )
 
     return Stores(
         None if settings.schedules is None else RdbScheduleStore(database(), settings.schedules, settings),

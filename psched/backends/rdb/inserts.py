@@ -13,12 +13,13 @@ from sqlalchemy import BigInteger, Column, ColumnElement, Connection, Table, bin
 from psched.backends.common.rows import BATCH, POLICY_COLUMNS, all_columns
 from psched.backends.rdb.lease_store import new_number
 from psched.backends.rdb.schema import band_of
-from psched.backends.sql.compiled_statements import BulkInsert, GivenColumns
+from psched.backends.sql.compiled_statements import BulkInsert, Compilable, GivenColumns, Statement
+from psched.backends.sql.connection_pool import Steps, run_steps
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import Dialect, larger_of
 from psched.backends.sql.ledger import LedgerWriter
 from psched.model import NewTask, ScheduleRow
-from psched.payload import pack
+from psched.payload import encode_headers, pack
 
 _SCHEDULE_COLUMNS = (
     *("key", "data", "size", "type", "cron", "timezone", "delay_ms", "next_time", "due"),
@@ -26,7 +27,11 @@ _SCHEDULE_COLUMNS = (
     "alert_at",
 )
 
-_TASK_COLUMNS = ("key", "type", "data", "size", "user_name", "max_running", "priority", "band", "max_attempts")
+_TASK_COLUMNS = (
+    *("key", "type", "data", "size", "user_name", "max_running", "priority", "band", "max_attempts", "headers"),
+)
+
+_NONCE = bindparam("nonce", type_=BigInteger)
 
 
 class RowInserts:
@@ -52,45 +57,49 @@ class RowInserts:
         self._values = values
         self._record = record
         c = table.c
-        self._nonces = select(c.key, c.nonce).where(c.key.in_(bindparam("keys", expanding=True)))
+        of_keys = c.key.in_(bindparam("keys", expanding=True))
+        self._ours = Statement(select(c.key).where(of_keys, c.nonce == _NONCE))
 
-    def insert(self, rows: Sequence[Mapping[str, Any]], caller: Any = None) -> list[str]:
-        """Insert `rows` and return the keys that existed. `caller`: the Connection or Session of a transaction."""
+    def insert(self, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+        """Insert `rows` and return the keys that existed."""
         nonce = new_number()
         keys = [row["key"] for row in rows]
-        if caller is not None:
-            return self._write(self._database.of_caller(caller), rows, keys, nonce)
         is_one_statement = len(rows) == 1 and self._record is None
 
         def work(connection: Connection, uncertain: bool) -> list[str]:
             if uncertain:
-                present = self._others(connection, keys, nonce)
+                present = run_steps(connection, self._others(connection, keys, nonce))
                 if len(present) < len(keys):  # an attempt without an answer has inserted them
                     return present
             with nullcontext() if is_one_statement else self._database.transaction(connection):
-                return self._write(connection, rows, keys, nonce)
+                present = run_steps(connection, self._steps(connection, rows, keys, nonce))
+                if self._record is not None and len(present) < len(rows):
+                    self._record(connection, keys, nonce)
+                return present
 
         return self._database.run(work)
 
-    def _write(
-        self, connection: Connection, rows: Sequence[Mapping[str, Any]], keys: Sequence[str], nonce: int
-    ) -> list[str]:
-        inserted = self._insert.execute(connection, rows, {**self._values, "nonce": nonce})
-        present = [] if inserted == len(rows) else self._others(connection, keys, nonce)
-        if self._record is not None and len(present) < len(rows):
-            self._record(connection, keys, nonce)
-        return present
+    def steps(self, connection: Compilable, rows: Sequence[Mapping[str, Any]]) -> Steps[list[str]]:
+        """Do what `insert` does, in a caller's transaction. Records nothing."""
+        return self._steps(connection, rows, [row["key"] for row in rows], new_number())
 
-    def _others(self, connection: Connection, keys: Sequence[str], nonce: int) -> list[str]:
+    def sql(self, connection: Compilable, row: Mapping[str, Any]) -> tuple[str, Any]:
+        """Return one statement that inserts `row`; see `BulkInsert.sql`."""
+        return self._insert.sql(connection, row, {**self._values, "nonce": new_number()})
+
+    def _steps(
+        self, connection: Compilable, rows: Sequence[Mapping[str, Any]], keys: Sequence[str], nonce: int
+    ) -> Steps[list[str]]:
+        inserted = yield from self._insert.steps(connection, rows, {**self._values, "nonce": nonce})
+        return [] if inserted == len(rows) else (yield from self._others(connection, keys, nonce))
+
+    def _others(self, connection: Compilable, keys: Sequence[str], nonce: int) -> Steps[list[str]]:
         """Return those of `keys` whose rows do not have this `nonce`."""
         ours: set[str] = set()
         for start in range(0, len(keys), BATCH):
-            found = connection.execute(self._nonces, {"keys": keys[start : start + BATCH]})
-            ours.update(key for key, number in found if number == nonce)
+            found = yield self._ours.step_on(connection, keys[start : start + BATCH], {"nonce": nonce})
+            ours.update(key for (key,) in found.fetchall())
         return [key for key in keys if key not in ours]
-
-
-_NONCE = bindparam("nonce", type_=BigInteger)
 
 
 def schedule_insert(dialect: type[Dialect], table: Table, records: LedgerWriter) -> BulkInsert:
@@ -127,7 +136,8 @@ def task_columns(task: NewTask, max_data_size: int) -> dict[str, Any]:
         row["start"] = round(task.run_at * 1000)
     if task.user is not None or task.priority != 0:
         row |= {"user_name": task.user or "", "priority": task.priority, "band": band_of(task.user, task.priority)}
-    optional = {"max_running": task.max_running, "max_attempts": task.max_attempts}
+    headers = encode_headers(task.headers)
+    optional = {"max_running": task.max_running, "max_attempts": task.max_attempts, "headers": headers}
     return row | {name: value for name, value in optional.items() if value is not None}
 
 

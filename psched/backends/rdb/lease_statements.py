@@ -131,7 +131,11 @@ class LeaseStatements:
         lost = table.c.holder == sa.bindparam("claimer"), table.c.claim.in_(sa.bindparam("claims", expanding=True))
         self.undo = sa.update(table).where(*lost, self._is_running).values(undone)
         """Restores the rows of the acquires numbered :claims of :claimer, whose answers were lost."""
-        self.give_back = self._giving_back()
+        dead = sa.bindparam("dead", type_=table.c.holder.type)
+        self.give_back = self._giving_back(table.c.holder == dead)
+        of_given = table.c.key.in_(sa.bindparam("given_back", expanding=True))
+        self.give_back_keys = self._giving_back(of_given, in_no_index == dead)
+        self.held_claims = sa.select(table.c.key, table.c.claim).where(table.c.holder == dead, self._is_running)
 
     def writing(self, row: GivenColumns, now: sa.ColumnElement[int], **values: Any) -> sa.Update:
         """Return the UPDATE that writes `values` to each row under the lease in `row`; the holder is :lease_holder."""
@@ -258,8 +262,8 @@ class LeaseStatements:
         extend = sa.update(self._table).where(*held, ours).values(due=end, updated=now_ms(), **values)
         return extend.returning(*self._lease) if self._dialect.returning else extend
 
-    def _giving_back(self) -> sa.Update:
-        """Release the leases of :dead. The fence grows, so that a holder that still runs loses its leases."""
+    def _giving_back(self, *rows: sa.ColumnElement[bool]) -> sa.Update:
+        """Release the leases on `rows`. The fence grows, so that a holder that still runs loses its leases."""
         c = self._table.c
         suspect = c.key.in_(sa.bindparam("suspects", expanding=True))
         longest = sa.bindparam("longest", type_=sa.BigInteger)
@@ -268,7 +272,7 @@ class LeaseStatements:
         wait = sa.case((backoff < longest, backoff), else_=longest)
         return (
             sa.update(self._table)
-            .where(c.holder == sa.bindparam("dead"), self._is_running)
+            .where(*rows, self._is_running)
             .ordered_values(
                 (c.due, now_ms() + sa.case((suspect, wait), else_=0)),
                 (c.attempts, c.attempts - sa.case((suspect, 0), else_=1)),

@@ -192,10 +192,28 @@ class RdbLeaseStore(SqlStore):
         leases = [retry.lease for retry in retries]
         return self._settle_many(self.lease_statements.retry, RETRIED, leases, until, rows)
 
-    def give_back(self, holder: str, suspects: Collection[str], longest_wait: float, error: str = WORKER_DIED) -> int:
+    def held_claims(self, holder: str) -> dict[str, int]:
+        def work(connection: Connection, uncertain: bool) -> dict[str, int]:
+            rows = connection.execute(self.lease_statements.held_claims, {"dead": holder})
+            return {row.key: row.claim for row in rows}
+
+        return self._database.run(work)
+
+    def give_back(
+        self,
+        holder: str,
+        suspects: Collection[str],
+        longest_wait: float,
+        error: str = WORKER_DIED,
+        keys: Collection[str] | None = None,
+    ) -> int:
         longest = math.ceil(longest_wait * 1000)
         values = {"dead": holder, "suspects": list(suspects), "longest": longest, "error": error}
-        return self._database.change(self.lease_statements.give_back, values)
+        if keys is None:
+            return self._database.change(self.lease_statements.give_back, values)
+        listed, give_back = list(keys), self.lease_statements.give_back_keys
+        parts = [listed[start : start + BATCH] for start in range(0, len(listed), BATCH)]
+        return sum(self._database.change(give_back, {**values, "given_back": part}) for part in parts)
 
     def _settle_many(
         self,

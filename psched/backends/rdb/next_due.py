@@ -67,6 +67,14 @@ class DueTimes:
         self._due_types = frozenset(type_ for type_, wait in waits.items() if wait == 0)
         return waits
 
+    def types_in_order(self) -> list[str]:
+        """Return the types that have rows which are not retired, those with the earliest due time first."""
+        earliest: dict[str, int] = {}
+        for type_, due, _ in self._database.run(lambda connection, _: self._by_type.rows(connection, {})):
+            if isinstance(type_, str) and isinstance(due, int):  # SQLite columns may hold any value
+                earliest[type_] = min(due, earliest.get(type_, due))
+        return sorted(earliest, key=lambda name: (earliest[name], name))
+
     def bands(self, connection: sa.Connection) -> tuple[int, ...]:
         """Return the bands that have rows, the highest first."""
         rows = self._in_each_band(connection, None)

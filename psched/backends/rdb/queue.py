@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import sqlalchemy as sa
 
+from psched.backends.common.batches import retired_together
 from psched.backends.common.rows import (
     RUNNING,
     TASK_CANCELLED,
@@ -17,6 +18,7 @@ from psched.backends.common.rows import (
     WAITING,
     claimed_task,
     milliseconds,
+    read_outcome,
     read_task,
     storable,
 )
@@ -24,14 +26,16 @@ from psched.backends.rdb.acquire_for_threads import CombinedAcquire
 from psched.backends.rdb.fair_acquire import FairAcquire
 from psched.backends.rdb.inserts import RowInserts, task_columns, task_insert
 from psched.backends.rdb.lease_statements import LEASE_TYPES, LeaseStatements, next_fence
-from psched.backends.rdb.lease_store import RdbLeaseStore, lease_of, lease_values, new_number
-from psched.backends.rdb.schema import USER_BAND, has_status, queue_table, users_table
+from psched.backends.rdb.lease_store import RdbLeaseStore, lease_of, new_number
+from psched.backends.rdb.reads import RdbTaskReads
+from psched.backends.rdb.schema import USER_BAND, has_status, has_user, queue_table, user_column, users_table
+from psched.backends.sql.callers_connection import CallersConnections
 from psched.backends.sql.compiled_statements import BulkUpdate, GivenColumns, cached, table_named
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import now_ms
 from psched.backends.sql.paging import begins_with, read_pages
 from psched.errors import AlreadyFinishedError, IdempotentNotFoundError, NotFoundError, ScheduleError
-from psched.model import Claim, NewTask, TaskFilter, TaskRow, TaskStatus
+from psched.model import Claim, NewTask, TaskFilter, TaskOutcome, TaskRow, TaskStatus
 from psched.payload import pack
 from psched.store import AcquireOptions, StoreSettings, TaskStore, only
 
@@ -46,6 +50,7 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
         strategy = FairAcquire(database, tasks, users)
         super().__init__(database, settings, claimed_task, read_task, tasks, users, strategy=strategy)
         self._combined_acquire = CombinedAcquire(super()._acquire)
+        self._callers = CallersConnections(database, table)
         self._inserts = RowInserts(database, self._table, cached(task_insert, type(database.dialect), self._table))
         self._statements = cached(QueueStatements, self.lease_statements, self._table, users)
 
@@ -56,8 +61,23 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
     def _acquire(self, limit: int, options: AcquireOptions, callers: int = 1) -> builtins.list[Claim]:
         return self._combined_acquire.acquire(limit, options._replace(accepts=None))
 
+    @property
+    def reads(self) -> RdbTaskReads:
+        return RdbTaskReads(self._database, self._table, self._due_times)
+
     def submit(self, tasks: Sequence[NewTask], connection: Any = None) -> builtins.list[str]:
-        return self._inserts.insert([task_columns(task, self.max_data_size) for task in tasks], connection)
+        rows = [task_columns(task, self.max_data_size) for task in tasks]
+        if connection is None:
+            return self._inserts.insert(rows)
+        return self._callers.run(connection, lambda own: self._inserts.steps(own, rows))
+
+    async def submit_async(self, tasks: Sequence[NewTask], connection: Any) -> builtins.list[str]:
+        rows = [task_columns(task, self.max_data_size) for task in tasks]
+        return await self._callers.run_async(connection, lambda own: self._inserts.steps(own, rows))
+
+    def submit_sql(self, task: NewTask, paramstyle: str | None = None) -> tuple[str, Any]:
+        row = task_columns(task, self.max_data_size)
+        return self._callers.sql(paramstyle, lambda own: self._inserts.sql(own, row))
 
     def list(self, wanted: TaskFilter) -> Iterator[TaskRow]:
         c = self._table.c
@@ -69,8 +89,11 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
             conditions.append(begins_with(c.key, wanted.prefix))
         if wanted.late is not None:
             conditions += (*has_status(self._table, WAITING), c.due <= now_ms() - milliseconds(wanted.late))
+        if wanted.user is not None and (wanted.status == WAITING or wanted.late is not None):
+            bands = self._database.run(lambda connection, _: self._due_times.bands(connection))
+            conditions += (has_user(self._table), user_column(self._table, "band").in_(bands))  # its index begins so
         after = () if wanted.after is None else (wanted.after,)
-        rows = read_pages(self._database, sa.select(*c), c.key, conditions=conditions, after=after)
+        rows = read_pages(self._database, sa.select(*c), c.key, None, conditions, after, wanted.page)
         return map(self._read, rows)
 
     def retire_many(
@@ -81,16 +104,18 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
         until: float,
         error: str | None = None,
     ) -> builtins.list[ScheduleError | None]:
-        leases = [claim.lease for claim in claims]
-        rows = [{**lease_values(claim.lease), "attempts": claim.row.attempts} for claim in claims]
         values = {"outcome": status, "retention": _milliseconds(retention), "error": storable(error)}
         retire = self._statements.retire
-        if status != TASK_FAILED or not self._keeps_failures:
-            return self._settle_many(retire, status, leases, until, rows, values)
         answers: builtins.list[ScheduleError | None] = []
-        for claim, row in zip(claims, rows, strict=True):
+        if status != TASK_FAILED or not self._keeps_failures:
+            for part in retired_together(claims):
+                leases, rows = [claim.lease for claim in part], [_ending(claim) for claim in part]
+                answers += self._settle_many(retire, status, leases, until, rows, values)
+            return answers
+        for claim in claims:
             insert_failure = self.failures.insert(claim, error)
-            answers += self._settle_many(retire, status, [claim.lease], until, [row], values, insert_failure)
+            rows = [_ending(claim)]
+            answers += self._settle_many(retire, status, [claim.lease], until, rows, values, insert_failure)
         return answers
 
     def update_data(self, claim: Claim, data: Mapping[str, Any], until: float) -> None:
@@ -98,6 +123,14 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
         text, size = pack(dict(data), is_compressed, self.max_data_size)
         values = {"content": text, "content_size": size}
         only(self._settle_many(self._statements.update_data, None, [claim.lease], until, values=values))
+
+    def update_progress(self, claim: Claim, progress: str, until: float) -> None:
+        values = {"content": progress}
+        only(self._settle_many(self._statements.update_progress, None, [claim.lease], until, values=values))
+
+    def outcomes(self, keys: Sequence[str]) -> Mapping[str, TaskOutcome]:
+        rows = self._database.rows(self._statements.outcomes, {"keys": keys})
+        return {row["key"]: read_outcome(row) for row in rows}
 
     def cancel_request(self, key: str, retention: float) -> None:
         of_waiting, of_running = self._statements.cancel, self._statements.flag
@@ -177,6 +210,19 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
             raise _refusal(key, row)
 
 
+def _ending(claim: Claim) -> dict[str, Any]:
+    """Return the values of a row that is retired, for `QueueStatements.retire`."""
+    lease, left = claim.lease, claim.result
+    return {
+        "key": lease.key,
+        "fence": lease.fence,
+        "claim": lease.claim,
+        "attempts": claim.row.attempts,
+        "progress": None if left is None else left.progress,
+        "result": None if left is None else left.result,
+    }
+
+
 def _milliseconds(retention: float | None) -> int | None:
     return None if retention is None else math.ceil(retention * 1000)
 
@@ -190,10 +236,14 @@ def _refusal(key: str, row: sa.RowMapping | None) -> ScheduleError:
 
 
 def _retired(now: sa.ColumnElement[int]) -> dict[str, Any]:
-    """Return the columns of a row that is retired now and kept for :retention milliseconds (NULL: for ever)."""
+    """Return the columns of a row that is retired now and kept for :retention milliseconds (NULL: for ever).
+
+    The progress of an earlier run is not kept.
+    """
     return {
         "due": sa.null(),
         "band": sa.null(),
+        "progress": sa.null(),
         "finished_at": now,
         "purge_at": now + sa.bindparam("retention", type_=sa.BigInteger),
     }
@@ -218,14 +268,20 @@ class QueueStatements:
             return sa.update(table).where(*this, c.status.in_(statuses))
 
         def retire(row: GivenColumns, now: sa.ColumnElement[int]) -> sa.Update:
-            ending = {"status": outcome, "last_error": kept, "attempts": row["attempts"], **_retired(now)}
-            return leases.settling(row, now, outcome, **ending)
+            left = {name: row[name] for name in ("attempts", "progress", "result")}
+            return leases.settling(row, now, outcome, status=outcome, last_error=kept, **{**_retired(now), **left})
 
         def update_data(row: GivenColumns, now: sa.ColumnElement[int]) -> sa.Update:
             return leases.writing(row, now, data=sa.bindparam("content"), size=sa.bindparam("content_size"))
 
-        self.retire = BulkUpdate({**LEASE_TYPES, "attempts": c.attempts.type}, retire)
+        def update_progress(row: GivenColumns, now: sa.ColumnElement[int]) -> sa.Update:
+            return leases.writing(row, now, progress=sa.bindparam("content"))
+
+        left = {name: c[name].type for name in ("attempts", "progress", "result")}
+        self.retire = BulkUpdate({**LEASE_TYPES, **left}, retire)
         self.update_data = BulkUpdate(LEASE_TYPES, update_data)
+        self.update_progress = BulkUpdate(LEASE_TYPES, update_progress)
+        self.outcomes = sa.select(c.key, c.status, c.type, c.last_error, c.result).where(of_keys)
         self.cancel = of_one(WAITING).values(
             status=TASK_CANCELLED, cancel_requested=1, updated=now_ms(), **_retired(now_ms())
         )
@@ -244,6 +300,7 @@ class QueueStatements:
             fence=next_fence(table),
             finished_at=None,
             purge_at=None,
+            progress=None,
             updated=now_ms(),
         )
         self.delete = sa.delete(table).where(*this)

@@ -28,6 +28,7 @@ from psched.backends.rdb.alerts import RdbOverdueAlerts
 from psched.backends.rdb.inserts import RowInserts, schedule_columns, schedule_insert
 from psched.backends.rdb.lease_statements import LEASE_TYPES, LeaseStatements, constant
 from psched.backends.rdb.lease_store import RdbLeaseStore, lease_values, new_number
+from psched.backends.rdb.reads import RdbScheduleReads
 from psched.backends.rdb.schema import schedules_table
 from psched.backends.sql.compiled_statements import BulkUpdate, GivenColumns, cached, cached_on_class, table_named
 from psched.backends.sql.database import Database
@@ -56,6 +57,10 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
         self._inserts = RowInserts(database, self._table, insert, {} if record else change, record)
         self._write_statements(self._table, self.lease_statements, self._records)
 
+    @property
+    def reads(self) -> RdbScheduleReads:
+        return RdbScheduleReads(self._database, self._table, self._due_times)
+
     def add_many(self, schedules: Sequence[ScheduleRow]) -> builtins.list[str]:
         return self._inserts.insert([schedule_columns(row, self.max_data_size) for row in schedules])
 
@@ -73,7 +78,8 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
         if wanted.due_until is not None:
             conditions.append(c.due <= milliseconds(wanted.due_until))
         after = () if wanted.after is None else (milliseconds(wanted.after[0]), wanted.after[1])
-        return map(self._read, read_pages(self._database, sa.select(*c), c.key, c.due, conditions, after))
+        rows = read_pages(self._database, sa.select(*c), c.key, c.due, conditions, after, wanted.page)
+        return map(self._read, rows)
 
     def long_due(self, age: float, limit: int) -> builtins.list[ScheduleRow]:
         return self._aged(self._long_due, age, limit)

@@ -90,7 +90,8 @@ def has_status(queue: sa.Table, status: str) -> Sequence[sa.ColumnElement[bool]]
     """Return the conditions that find the rows with a status by an index."""
     c, is_status = queue.c, queue.c.status == sa.literal_column(f"'{status}'")
     if status in (TASK_FAILED, TASK_CANCELLED):
-        return (is_status, c.ended == status if "ended" in c else sa.literal_column(HAS_ENDED, sa.Boolean))
+        has_ended = c.status.in_([sa.literal_column(f"'{each}'") for each in (TASK_FAILED, TASK_CANCELLED)])
+        return (is_status, c.ended == status if "ended" in c else has_ended)  # as in the condition of its index
     if status == TASK_FINISHED:
         return (is_status, c.holder.is_(None), c.purge_at.is_not(None))
     return (is_status, c.band.is_not(None) if status == WAITING else c.holder.is_not(None))
@@ -192,9 +193,9 @@ def queue_table(metadata: sa.MetaData, name: str, partial_indexes: bool) -> sa.T
     """Return the table of queue tasks. Raises ConfigError for a name that is no plain identifier.
 
     `band` (see `band_of`) is NULL once a task is retired, as is `due`; `purge_at` is NULL until then. `user_name` is
-    empty for a task without user. The indexes find: due tasks in a band; due tasks of a user in a band, and of one
-    type; the running tasks of a user; due tasks of a type; tasks whose retention is over; the tasks of a holder;
-    failed and cancelled tasks.
+    empty for a task without user. `headers`, `progress` and `result` are JSON. The indexes find: due tasks in a band;
+    due tasks of a user in a band, and of one type; the running tasks of a user; due tasks of a type; tasks whose
+    retention is over; the tasks of a holder; failed and cancelled tasks.
 
     Each index that contains a task costs several writes per run. `partial_indexes`: the indexes of users leave tasks
     without user out. Else these indexes are on columns of their own (`user_column`), which are NULL for such tasks.
@@ -211,6 +212,9 @@ def queue_table(metadata: sa.MetaData, name: str, partial_indexes: bool) -> sa.T
         sa.Column("band", sa.Integer),
         sa.Column("max_attempts", sa.Integer),
         sa.Column("cancel_requested", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("headers", LongText),
+        sa.Column("progress", LongText),
+        sa.Column("result", LongText),
         sa.Column("finished_at", sa.BigInteger),
         sa.Column("purge_at", sa.BigInteger),
         sa.CheckConstraint("(due IS NULL) = (status <> 'waiting' AND status <> 'running')", name=f"{name}_has_due"),

@@ -5,16 +5,25 @@ from __future__ import annotations
 from psched.backends.rdb_compat.queue import CompatTaskStore
 from psched.backends.rdb_compat.schedules import CompatScheduleStore
 from psched.backends.sql import open_database
+from psched.backends.sql.database import Database
 from psched.store import Stores, StoreSettings
 
 
 def open_stores(settings: StoreSettings) -> Stores:
     """Return a store for each table that is named. Raises ConfigError."""
+
+    def database() -> Database:
+        return open_database(
+            settings.url,
+            settings.tls,
+            pooler=settings.pooler,
+            made=settings.database,
+            read_only=settings.read_only,
+        )
+
     stores = Stores()
     if settings.schedules is not None:
-        database = open_database(settings.url, settings.tls, pooler=settings.pooler)
-        stores = stores._replace(schedules=CompatScheduleStore(database, settings.schedules, settings))
+        stores = stores._replace(schedules=CompatScheduleStore(database(), settings.schedules, settings))
     if settings.queue is not None:
-        database = open_database(settings.url, settings.tls, pooler=settings.pooler)
-        stores = stores._replace(queue=CompatTaskStore(database, settings.queue, settings))
+        stores = stores._replace(queue=CompatTaskStore(database(), settings.queue, settings))
     return stores

@@ -180,7 +180,18 @@ class CompatLeaseStore(SqlStore):
 
         return self._settle_together(list(waits), until, write)
 
-    def give_back(self, holder: str, suspects: Collection[str], longest_wait: float, error: str = WORKER_DIED) -> int:
+    def held_claims(self, holder: str) -> dict[str, int]:
+        """Return nothing: the table does not record holders."""
+        return {}
+
+    def give_back(
+        self,
+        holder: str,
+        suspects: Collection[str],
+        longest_wait: float,
+        error: str = WORKER_DIED,
+        keys: Collection[str] | None = None,
+    ) -> int:
         """Return 0: the table does not record holders."""
         return 0
 
@@ -208,7 +219,7 @@ class CompatLeaseStore(SqlStore):
 
     def _is_written(self, connection: Connection, wanted: Mapping[str, Any]) -> bool:
         row = self._row(connection, wanted["id"])
-        return row is not None and is_same(row, {name: wanted[name] for name in self._written})
+        return row is not None and is_same(row, {name: wanted.get(name) for name in self._written})
 
     def _settle_together(
         self,

@@ -52,6 +52,7 @@ def read_task(row: Mapping[Any, Any], max_data_size: int = MAX_DATA_SIZE) -> Tas
         max_running=fields.optional_number("max_running"),
         cancel_requested=created == 0,
         compression="gzip" if is_compressed(_raw(row["data"])) else None,
+        headers={},
         problem=fields.problem,
     )
 

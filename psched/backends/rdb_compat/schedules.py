@@ -9,10 +9,11 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, cast
 
-from sqlalchemy import BigInteger, Connection, MetaData, RowMapping, bindparam, func, select, update
+from sqlalchemy import BigInteger, Connection, RowMapping, bindparam, func, select, update
 
 from psched.backends.rdb_compat.lease_store import CompatLeaseStore, is_same, seconds
 from psched.backends.rdb_compat.ledger_writer import CompatLedgerWriter
+from psched.backends.rdb_compat.reads import CompatScheduleReads
 from psched.backends.rdb_compat.rows import (
     check_rule,
     check_text,
@@ -22,6 +23,7 @@ from psched.backends.rdb_compat.rows import (
     whole_seconds,
 )
 from psched.backends.rdb_compat.schema import schedules_table
+from psched.backends.sql.compiled_statements import table_named
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import now_ms
 from psched.backends.sql.ledger import LEDGER_TABLES, SqlLedger
@@ -45,14 +47,18 @@ class CompatScheduleStore(CompatLeaseStore, ScheduleStore):
         self._records: CompatLedgerWriter | None = None
         self._others: HashedSchema | None = None
         if settings.ledger is not None:
-            ledger, changes, outputs = (make(MetaData(), settings.ledger) for make in LEDGER_TABLES)
+            ledger, changes, outputs = (table_named(make, settings.ledger) for make in LEDGER_TABLES)
             self.ledger = SqlLedger(database, ledger, changes, outputs)
             self._records = CompatLedgerWriter(ledger, changes, settings.holder, settings.reckoning)
             self._others = HashedSchema(database, ledger, changes, outputs)
         self.max_data_size = settings.max_data_size
         self._problem_of_rule = settings.problem
-        rows = schedules_table(MetaData(), table)
+        rows = table_named(schedules_table, table)
         super().__init__(database, rows, "PerfectSched", rows.c.next_time)
+
+    @property
+    def reads(self) -> CompatScheduleReads:
+        return CompatScheduleReads(self._database, self._table)
 
     def create_tables(self) -> None:
         super().create_tables()
@@ -99,7 +105,7 @@ class CompatScheduleStore(CompatLeaseStore, ScheduleStore):
         if wanted.held:
             conditions.append(c.timeout > seconds(now_ms()))
         after = () if wanted.after is None else (int(wanted.after[0]), wanted.after[1])
-        for row in read_pages(self._database, self._whole, c.id, c.timeout, conditions, after):
+        for row in read_pages(self._database, self._whole, c.id, c.timeout, conditions, after, wanted.page):
             schedule = self._read_row(row)
             if wanted.type in (None, schedule.type):
                 yield schedule

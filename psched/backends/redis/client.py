@@ -99,8 +99,8 @@ class Location:
         return encryption_finding(encrypted, verify, host, self.tls, "; write rediss:// in `url:`")
 
 
-def located(url: str, tls: Mapping[str, Any]) -> Location:
-    """Read a URL and the configuration's `tls` mapping. Raises ConfigError."""
+def located(url: str, tls: Mapping[str, Any], read_only: bool = False) -> Location:
+    """Read a URL and the configuration's `tls` mapping. `read_only`: see `StoreSettings`. Raises ConfigError."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -114,6 +114,8 @@ def located(url: str, tls: Mapping[str, Any]) -> Location:
     if unknown is not None:
         raise ConfigError(f"url: unknown option {unknown!r}; known are {', '.join(_OPTIONS)}")
     timeouts, cluster, database = Timeouts.of(given), given.get("cluster", "auto"), given.get("db", "")
+    if read_only:
+        timeouts = timeouts.for_readers()
     if cluster not in _CLUSTER:
         raise ConfigError(f"url: cluster must be auto, true or false, got {cluster!r}")
     try:

@@ -18,7 +18,7 @@ from psched.backends.common.retries import sent_within
 from psched.backends.common.rows import BATCH, storable
 from psched.backends.redis import scripts
 from psched.backends.redis.alerts import RedisFailures
-from psched.backends.redis.client import Argument, RedisServer, T, is_refused, is_temporary
+from psched.backends.redis.client import Argument, RedisServer, is_refused, is_temporary
 from psched.backends.redis.node_registry import RedisNodes
 from psched.backends.redis.rows import stored
 from psched.backends.redis.table_checks import Table
@@ -145,9 +145,28 @@ class RedisLeaseStore(LeaseStore):
         ]
         return self._settle_many("retry_many", RETRIED, [retry.lease for retry in retries], until, words)
 
-    def give_back(self, holder: str, suspects: Collection[str], longest_wait: float, error: str = WORKER_DIED) -> int:
+    def held_claims(self, holder: str) -> dict[str, int]:
+        return {key.decode(): int(claim) for key, claim in self._run("held_claims", holder)}
+
+    def give_back(
+        self,
+        holder: str,
+        suspects: Collection[str],
+        longest_wait: float,
+        error: str = WORKER_DIED,
+        keys: Collection[str] | None = None,
+    ) -> int:
         count = 0
-        given: list[Argument] = [holder, math.ceil(longest_wait * 1000), BATCH, error, *suspects]
+        chosen = [] if keys is None else [str(len(keys)), *keys]
+        given: list[Argument] = [
+            holder,
+            math.ceil(longest_wait * 1000),
+            BATCH,
+            error,
+            len(suspects),
+            *suspects,
+            *chosen,
+        ]
         while done := int(self._run("give_back", *given)):
             count += done
         return count
@@ -247,19 +266,8 @@ class SubmitOnAdvance:
         self.arguments = list(arguments)
 
 
-_BYTES_AT_ONCE = 4_000_000
+BYTES_AT_ONCE = 4_000_000
 """Characters of data that one script writes; it blocks the server for about 50 ms."""
-
-
-def parts(rows: Sequence[T], sizes: Sequence[int], most: int) -> Iterator[Sequence[T]]:
-    """Split new rows into parts for one script each: at most `most` rows, whose `sizes` are about _BYTES_AT_ONCE."""
-    first, total = 0, 0
-    for place, size in enumerate(sizes):
-        total += size
-        if place > first and (place - first >= most or total > _BYTES_AT_ONCE):
-            yield rows[first:place]
-            first, total = place, size
-    yield rows[first:]
 
 
 def new_number() -> int:

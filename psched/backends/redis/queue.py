@@ -9,23 +9,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
-from psched.backends.common.rows import TASK_FAILED, WAITING, read_task, storable
+from psched.backends.common.batches import parts, retired_together
+from psched.backends.common.rows import TASK_FAILED, WAITING, read_outcome, read_task, storable
 from psched.backends.redis.alerts import NO_FAILURE, failure_arguments
 from psched.backends.redis.client import Argument, RedisServer
-from psched.backends.redis.lease_store import RedisLeaseStore, SubmitOnAdvance, new_number, parts
+from psched.backends.redis.lease_store import BYTES_AT_ONCE, RedisLeaseStore, SubmitOnAdvance, new_number
+from psched.backends.redis.reads import RedisTaskReads
 from psched.backends.redis.rows import claimed_task, stored
 from psched.backends.redis.table_checks import Table
 from psched.error_text import shown
 from psched.errors import AlreadyFinishedError, NotFoundError, NotSupportedError, ScheduleError
-from psched.model import Claim, NewTask, TaskFilter, TaskRow, TaskStatus
-from psched.payload import pack
-from psched.store import StoreSettings, TaskStore, only
+from psched.model import Claim, NewTask, RunResult, TaskFilter, TaskOutcome, TaskRow, TaskStatus
+from psched.payload import encode_headers, pack
+from psched.store import NO_TRANSACTION, StoreSettings, TaskStore, only
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _PAGE = 500
 """Rows looked at by one script."""
 _AT_ONCE = 5000
 """Tasks that one script submits; it blocks the server for about 50 ms."""
+_OUTCOME = ("status", "type", "last_error", "result")
+"""The fields that the script `outcomes` returns."""
 _PRIORITIES = range(-100, 101)
 """The priorities that fit into a score of line_score() in queue.lua."""
 
@@ -40,6 +44,10 @@ class RedisTaskStore(RedisLeaseStore, TaskStore):
         claimed = partial(claimed_task, holder, settings.max_data_size)
         super().__init__(server, Table(server, table, "queue"), holder, claimed)
 
+    @property
+    def reads(self) -> RedisTaskReads:
+        return RedisTaskReads(self._run)
+
     def submit(self, tasks: Sequence[NewTask], connection: Any = None) -> builtins.list[str]:
         """Create tasks, up to some thousands by one script, and return the keys that existed before.
 
@@ -48,11 +56,9 @@ class RedisTaskStore(RedisLeaseStore, TaskStore):
         rows = [_row(task, self.max_data_size) for task in tasks]  # raises before the first task is written
         if connection is None:
             sizes = [len(data) for _, _, data, *_ in rows]
-            return [key for part in parts(rows, sizes, _AT_ONCE) for key in self._submit(part)]
+            return [key for part in parts(rows, sizes, _AT_ONCE, BYTES_AT_ONCE) for key in self._submit(part)]
         if not isinstance(connection, SubmitOnAdvance) or self._server.location != connection.server.location:
-            raise NotSupportedError(
-                "connection: a queue on Redis cannot join a database transaction; submit without `connection`"
-            )
+            raise NotSupportedError(NO_TRANSACTION)
         connection.submit(self._table.meta, [new_number(), _columns(rows)])
         return []
 
@@ -70,7 +76,7 @@ class RedisTaskStore(RedisLeaseStore, TaskStore):
         asked = ["" if value is None else value for value in given]
         last = wanted.after or ""
         while True:
-            end, page = self._run("list", _PAGE, last, *asked)
+            end, page = self._run("list", min(wanted.page or _PAGE, _PAGE), last, *asked)
             last = end.decode()
             yield from (read_task(stored(key, found), self.max_data_size) for key, found in page)
             if not last:
@@ -86,20 +92,45 @@ class RedisTaskStore(RedisLeaseStore, TaskStore):
     ) -> builtins.list[ScheduleError | None]:
         """Tasks with an error are retired one by one, since each has its own attempts and failure to be reported."""
         common = [status, _milliseconds(retention), "", "", *NO_FAILURE]
-        if status != TASK_FAILED and error is None:
-            return self._settle_many("retire_many", status, [claim.lease for claim in claims], until, common=common)
         answers: builtins.list[ScheduleError | None] = []
+        if status != TASK_FAILED and error is None:
+            for part in retired_together(claims):
+                answers += self._retire(part, status, common, until)
+            return answers
         for claim in claims:
             common[2:4] = claim.row.attempts, storable(error) or ""
             if status == TASK_FAILED and self._keeps_failures:
                 common[4:] = failure_arguments(claim, error, self._holder)
-            answers += self._settle_many("retire_many", status, [claim.lease], until, common=common)
+            answers += self._retire([claim], status, common, until)
         return answers
+
+    def _retire(
+        self, claims: Sequence[Claim], status: TaskStatus, common: Sequence[Argument], until: float
+    ) -> builtins.list[ScheduleError | None]:
+        """Retire claims by one script. Few of them have results: the others are sent without."""
+        leases = [claim.lease for claim in claims]
+        if all(claim.result is None for claim in claims):
+            return self._settle_many("retire_many", status, leases, until, common=[*common, 2])
+        left = [claim.result or RunResult() for claim in claims]
+        rows = [
+            (*self._lease_arguments(lease), each.result or "", each.progress or "")
+            for lease, each in zip(leases, left, strict=True)
+        ]
+        return self._settle_many("retire_many", status, leases, until, rows, [*common, 4])
 
     def update_data(self, claim: Claim, data: Mapping[str, Any], until: float) -> None:
         is_compressed = cast("TaskRow", claim.row).compression is not None
         text, size = pack(dict(data), is_compressed, self.max_data_size)
         only(self._settle_many("update_data", None, [claim.lease], until, common=[text, size]))
+
+    def update_progress(self, claim: Claim, progress: str, until: float) -> None:
+        only(self._settle_many("update_progress", None, [claim.lease], until, common=[progress]))
+
+    def outcomes(self, keys: Sequence[str]) -> Mapping[str, TaskOutcome]:
+        found = self._run("outcomes", *keys)
+        texts = [[None if value is None else value.decode(errors="replace") for value in values] for values in found]
+        rows = {key: dict(zip(_OUTCOME, values, strict=True)) for key, values in zip(keys, texts, strict=True)}
+        return {key: read_outcome(row) for key, row in rows.items() if row["status"] is not None}
 
     def cancel_request(self, key: str, retention: float) -> None:
         self._act("cancel_request", key, [_milliseconds(retention)], b"cancelled")
@@ -177,6 +208,7 @@ def _row(task: NewTask, max_data_size: int) -> tuple[str, ...]:
         str(task.priority),
         "" if task.max_attempts is None else str(task.max_attempts),
         str(size),
+        encode_headers(task.headers) or "",
     )
 
 

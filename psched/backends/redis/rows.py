@@ -16,7 +16,7 @@ from psched.store.ledger import Entry
 
 _TEXTS = frozenset(
     (
-        *("type", "data", "status", "node", "holder", "last_error", "endings"),
+        *("type", "data", "status", "node", "holder", "last_error", "endings", "headers", "progress", "result"),
         *("cron", "timezone", "catch_up", "earlier_pauses", "user"),
     )
 )
@@ -83,21 +83,22 @@ def claimed_schedule(holder: str, max_data_size: int, key: bytes, values: Sequen
 
 _OF_TASK = (
     *(b"type", b"data", b"attempts", b"last_error", b"cancel_requested", b"run_at", b"created", b"user"),
-    *(b"max_running", b"priority", b"max_attempts", b"fence", b"due", b"claim", b"nonce", b"taken_ahead"),
+    *(b"max_running", b"priority", b"max_attempts", b"headers", b"fence", b"due", b"claim", b"nonce", b"taken_ahead"),
 )
 """The fields that claim_fields() of queue.lua returns."""
 
 
 def claimed_task(holder: str, max_data_size: int, key: bytes, values: Sequence[Any]) -> Claim:
     """Return the claim on a task that `holder` has just leased, from its key and the values of `_OF_TASK`."""
-    type_, data, attempts, error, cancelled, run_at, created, user, limit, priority, most, *lease = values
+    type_, data, attempts, error, cancelled, run_at, created, user, limit, priority, most, headers, *lease = values
     fence, due, number, nonce, ahead = lease
     row: Sequence[Any]
     try:  # a valid row is read without looking up each field, since this is done for every task
         leased = key.decode(), None, int(fence), int(due), int(number), int(nonce)
         shared = type_.decode(), data.decode(), int(attempts), None if error is None else error.decode()
         task = int(cancelled), int(run_at), int(created), user.decode(), None if limit is None else int(limit)
-        row = leased + shared + task + (int(priority), None if most is None else int(most), None, int(ahead))
+        about = None if headers is None else headers.decode()
+        row = leased + shared + task + (int(priority), None if most is None else int(most), about, None, int(ahead))
     except (ValueError, TypeError, AttributeError):
         known = stored(
             key, [word for pair in zip(_OF_TASK, values, strict=True) if pair[1] is not None for word in pair]

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, cast
 
+from psched.backends.common.batches import parts
 from psched.backends.common.lease_history import FINISHED, RELEASED
 from psched.backends.common.rows import (
     all_columns,
@@ -19,8 +20,16 @@ from psched.backends.common.rows import (
 )
 from psched.backends.redis.alerts import NO_FAILURE, RedisOverdueAlerts, failure_arguments
 from psched.backends.redis.client import Argument, RedisServer
-from psched.backends.redis.lease_store import Answer, RedisLeaseStore, SubmitOnAdvance, new_number, parts, refused
+from psched.backends.redis.lease_store import (
+    BYTES_AT_ONCE,
+    Answer,
+    RedisLeaseStore,
+    SubmitOnAdvance,
+    new_number,
+    refused,
+)
 from psched.backends.redis.ledger import RedisLedger
+from psched.backends.redis.reads import RedisScheduleReads
 from psched.backends.redis.rows import claimed_schedule, entry_arguments, read_stored_schedule, stored
 from psched.backends.redis.table_checks import Table
 from psched.errors import IdempotentNotFoundError, ScheduleError
@@ -52,6 +61,10 @@ class RedisScheduleStore(RedisLeaseStore, ScheduleStore):
         self.ledger = RedisLedger(self._run)
         self.alerts = RedisOverdueAlerts(self._run)
 
+    @property
+    def reads(self) -> RedisScheduleReads:
+        return RedisScheduleReads(self._run)
+
     def add_many(self, schedules: Sequence[ScheduleRow]) -> builtins.list[str]:
         words: builtins.list[builtins.list[Argument]] = []
         sizes = []
@@ -61,7 +74,7 @@ class RedisScheduleStore(RedisLeaseStore, ScheduleStore):
             fields = [word for column in columns.items() if column[1] is not None for word in column]
             words.append([row.key, len(fields), *fields])
             sizes.append(len(text))
-        return [key for part in parts(words, sizes, _AT_ONCE) for key in self._add(part)]
+        return [key for part in parts(words, sizes, _AT_ONCE, BYTES_AT_ONCE) for key in self._add(part)]
 
     def _add(self, words: Sequence[Sequence[Argument]]) -> builtins.list[str]:
         arguments = [word for row in words for word in row]
@@ -82,7 +95,7 @@ class RedisScheduleStore(RedisLeaseStore, ScheduleStore):
         if wanted.after is not None:
             after = milliseconds(wanted.after[0]), wanted.after[1]
         while True:
-            *after, page = self._run("list", _PAGE, *after, *only)
+            *after, page = self._run("list", min(wanted.page or _PAGE, _PAGE), *after, *only)
             yield from (self._read_row(stored(key, found)) for key, found in page if found)
             if not after[1]:
                 return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pkgutil import resolve_name
 from typing import Any
 
@@ -22,12 +22,19 @@ _DIALECTS = {
 """Scheme of a URL → module and class, imported when a URL needs them."""
 
 
-def open_database(url: str, tls: Mapping[str, Any], connections: int = 1, pooler: str = "auto") -> Database:
+def open_database(
+    url: str,
+    tls: Mapping[str, Any],
+    connections: int = 1,
+    pooler: str = "auto",
+    made: Callable[[Dialect], Database] | None = None,
+    read_only: bool = False,
+) -> Database:
     """Return the database at `url`; nothing is connected yet.
 
     A URL without a driver takes psched's driver; `mysql+mysqldb://` and the like are taken as they are. `connections`:
-    how many stay open while they are idle. `pooler`: see `StoreSettings`. Raises ConfigError; no message shows the URL,
-    which holds a password.
+    how many stay open while they are idle. `pooler`, `read_only`, and for `made` `database`: see `StoreSettings`.
+    Raises ConfigError; no message shows the URL, which holds a password.
     """
     try:
         parsed = make_url(url)
@@ -37,10 +44,12 @@ def open_database(url: str, tls: Mapping[str, Any], connections: int = 1, pooler
             "postgresql://… or sqlite:///psched.db"
         ) from error
     timeouts = Timeouts.of(parsed.query)
+    if read_only:
+        timeouts = timeouts.for_readers()
     parsed = parsed.difference_update_query(["connect_timeout", "read_timeout"])
     name, _, driver = parsed.drivername.partition("+")
     if name not in _DIALECTS:
         raise ConfigError(f"url: no dialect for {name}://; there are sqlite://, mysql://, mariadb:// and postgresql://")
     dialect: type[Dialect] = resolve_name(f"{__name__}.{_DIALECTS[name]}")
     full = parsed.set(drivername=f"{dialect.name}+{driver or dialect.driver}")
-    return Database(dialect(full, Tls.of(tls), timeouts, connections, pooler))
+    return (made or Database)(dialect(full, Tls.of(tls), timeouts, connections, pooler, read_only))

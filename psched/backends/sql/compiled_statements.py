@@ -14,13 +14,12 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.functions import FunctionElement
 
-from psched.backends.sql.connection_pool import execute_text
+from psched.backends.sql.connection_pool import Steps, execute_text, run_steps
 from psched.backends.sql.dialect import Dialect, now_ms, now_once
 
 _CACHED = 256
@@ -70,6 +69,13 @@ def cached_on_class(build: Callable[Concatenate[S, P], None]) -> Callable[Concat
     return set_attributes
 
 
+class Compilable(Protocol):
+    """A connection that a statement can be compiled for, such as SQLAlchemy's."""
+
+    @property
+    def dialect(self) -> sa.Dialect: ...
+
+
 @dataclass(frozen=True, slots=True)
 class CompiledText:
     """A statement as the driver takes it: its text, the names of its parameters, and their constant values.
@@ -82,7 +88,7 @@ class CompiledText:
     constants: Mapping[str, Any]
 
     @classmethod
-    def of(cls, statement: sa.UpdateBase | sa.SelectBase, connection: sa.Connection, keys: int = 0) -> CompiledText:
+    def of(cls, statement: sa.UpdateBase | sa.SelectBase, connection: Compilable, keys: int = 0) -> CompiledText:
         compiled: Any = statement.compile(dialect=connection.dialect)
         constants = {name: bind.effective_value for bind, name in compiled.bind_names.items() if not bind.required}
         values = {**dict.fromkeys(compiled.bind_names.values()), **constants, **({"keys": [""] * keys} if keys else {})}
@@ -107,7 +113,7 @@ class Statement:
         self.then = None if then is None else Statement(then)
         self._compiled: dict[tuple[object, ...], CompiledText] = {}
 
-    def prepare(self, connection: sa.Connection, keys: int = 0) -> CompiledText:
+    def prepare(self, connection: Compilable, keys: int = 0) -> CompiledText:
         """Return the statement as the connection's driver takes it, compiled if it was not.
 
         `keys`: how many its expanding parameter `keys` has, if there is one.
@@ -133,11 +139,20 @@ class Statement:
         The statement is compiled for each power of two of keys, padded with the last key: a text for each number of
         keys would cost a client more than repeated keys cost a server.
         """
+        changed: int = execute_text(connection, *self.step_on(connection, keys, values)).rowcount
+        return changed
+
+    def step(self, connection: Compilable, values: Mapping[str, Any]) -> tuple[str, Any]:
+        """Return text and parameters of the statement, as the connection's driver takes them."""
+        compiled = self.prepare(connection)
+        return compiled.text, compiled.parameters(values)
+
+    def step_on(self, connection: Compilable, keys: Sequence[str], values: Mapping[str, Any]) -> tuple[str, Any]:
+        """Return text and parameters of the statement on `keys`; see `execute_on`."""
         count = 1 << (len(keys) - 1).bit_length()
         compiled = self.prepare(connection, count)
         padded = {f"keys_{place}": key for place, key in enumerate([*keys, *[keys[-1]] * (count - len(keys))], 1)}
-        changed: int = execute_text(connection, compiled.text, compiled.parameters({**values, **padded})).rowcount
-        return changed
+        return compiled.text, compiled.parameters({**values, **padded})
 
     def rows(self, connection: sa.Connection, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
         """Return the rows as the driver returns them."""
@@ -208,8 +223,15 @@ class BulkUpdate:
 
     def _names(self, rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         """Return the names of the values that are given row by row: the key, and those that differ."""
-        first, everything = rows[0], tuple(self._types)
-        names = tuple([name for name in self._types if name == _KEY or any(row[name] != first[name] for row in rows)])
+        everything, count = tuple(self._types), len(rows)
+        # Counting is twice as fast as `any` with a generator (2026-11-23).
+        names = tuple(
+            [
+                name
+                for name in self._types
+                if name == _KEY or (values := [row[name] for row in rows]).count(values[0]) < count
+            ]
+        )
         if names not in self._statements and everything in self._statements:
             self._rare[names] += 1
             return names if self._rare[names] > _OFTEN else everything
@@ -225,7 +247,7 @@ class BulkUpdate:
         return self._statements[names]
 
 
-GivenRow = Mapping[str, str | int]
+GivenRow = Mapping[str, Any]
 """The given values of a new row, by the names of columns; the others are NULL."""
 
 Values = Callable[[GivenColumns, sa.ColumnElement[int]], GivenColumns]
@@ -266,24 +288,48 @@ class BulkInsert:
 
         `values`: further parameters. In a transaction of the caller's, unless it is one row.
         """
-        return sum(self._insert(connection, page, values) for page in _pages(rows))
+        return run_steps(connection, self.steps(connection, rows, values))
 
-    def _insert(self, connection: sa.Connection, page: Sequence[GivenRow], values: Mapping[str, Any]) -> int:
+    def steps(self, connection: Compilable, rows: Sequence[GivenRow], values: Mapping[str, Any]) -> Steps[int]:
+        """Do what `execute` does, in steps for a connection like this one."""
+        inserted = 0
+        for page in _pages(rows):
+            inserted += yield from self._insert(connection, page, values)
+        return inserted
+
+    def sql(self, connection: Compilable, row: GivenRow, values: Mapping[str, Any]) -> tuple[str, Any]:
+        """Return one statement that inserts `row` if its key is new.
+
+        Otherwise its row count is 0, or, where the server does not count new rows, it fails and undoes itself alone.
+        """
+        (strict, lenient), parameters = self._page([row], values)
+        return (lenient if self._dialect.counts_new_rows else strict).step(connection, parameters)
+
+    def _page(
+        self, page: Sequence[GivenRow], values: Mapping[str, Any]
+    ) -> tuple[tuple[Statement, Statement], Mapping[str, Any]]:
+        """Return the statements of `_build` for a page of rows, and their parameters."""
         same = page[0] if len(page) == 1 else _same(page)
         differing = () if len(page) == 1 else tuple(sorted(set().union(*page) - same.keys()))
         parameters = {**{_PREFIX + name: value for name, value in same.items()}, **values}
         if differing:
             parameters[_ROWS] = as_parameter(page, differing)
-        strict, lenient = self._statements(tuple(same), differing)
+        return self._statements(tuple(same), differing), parameters
+
+    def _insert(self, connection: Compilable, page: Sequence[GivenRow], values: Mapping[str, Any]) -> Steps[int]:
+        (strict, lenient), parameters = self._page(page, values)
         if self._dialect.counts_new_rows:
-            return lenient.execute(connection, parameters)
+            inserted: int = (yield lenient.step(connection, parameters)).rowcount
+            return inserted
         try:
-            return strict.execute(connection, parameters)
-        except DBAPIError as error:  # an INSERT that fails undoes itself alone
+            inserted = (yield strict.step(connection, parameters)).rowcount
+        except Exception as error:  # an INSERT that fails undoes itself alone
             if not self._dialect.is_duplicate_key(error):
                 raise
-        lenient.execute(connection, parameters)
-        return 0
+            if len(page) > 1:
+                yield lenient.step(connection, parameters)
+            return 0
+        return inserted
 
     def _build(self, same: Collection[str], differing: Collection[str]) -> tuple[Statement, Statement]:
         """Return an INSERT that fails when a key exists, and one that leaves such rows as they are.
@@ -318,7 +364,7 @@ def _pages(rows: Sequence[GivenRow]) -> list[list[GivenRow]]:
     pages: list[list[GivenRow]] = []
     size = 0
     for row in rows:
-        length = len(str(row["data"]))
+        length = len(row["data"])
         if not pages or len(pages[-1]) >= _MOST_ROWS or size + length > _MOST_CHARACTERS:
             pages.append([])
             size = 0

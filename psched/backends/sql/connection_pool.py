@@ -7,13 +7,22 @@ processor time for a statement on SQLite, 485 instead of 145 on PostgreSQL (2026
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Generator
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+T = TypeVar("T")
+
+Steps = Generator[tuple[str, Any], Any, T]
+"""Work as a generator of statements, for blocking connections and for those that are awaited.
+
+Yields the text and the parameters of each statement. Receives its answer, which has `rowcount` and `fetchall()`.
+"""
 
 
 class PooledConnection(Connection):
@@ -32,8 +41,10 @@ def execute_text(connection: Connection, text: str, parameters: Any = ()) -> Any
 
     SQLAlchemy executes it on a caller's connection, and while tracers listen to its events. Raises DBAPIError.
     """
+    if not isinstance(connection, PooledConnection):
+        return connection.exec_driver_sql(text, parameters)
     events = connection.engine.dispatch
-    if not isinstance(connection, PooledConnection) or events.before_cursor_execute or events.after_cursor_execute:
+    if events.before_cursor_execute or events.after_cursor_execute:
         return connection.exec_driver_sql(text, parameters)
     cursor = connection.kept_cursor
     try:
@@ -44,6 +55,22 @@ def execute_text(connection: Connection, text: str, parameters: Any = ()) -> Any
         lost = connection.dialect.is_disconnect(error, connection.connection, cursor)
         raise wrapped(error, connection.dialect, text, lost) from error
     return cursor
+
+
+def run_steps(connection: Connection, steps: Steps[T]) -> T:
+    """Execute the statements of `steps`, and return its result. It may catch the driver's errors."""
+    try:
+        statement = next(steps)
+        while True:
+            try:
+                answer = execute_text(connection, *statement)
+            except Exception as error:  # noqa: BLE001 – `steps` raises it again, or handles it
+                statement = steps.throw(error)
+            else:
+                statement = steps.send(answer)
+    except StopIteration as end:
+        result: T = end.value
+        return result
 
 
 def wrapped(error: Any, dialect: Any, text: str | None = None, lost: bool = False) -> BaseException:

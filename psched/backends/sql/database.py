@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
-from inspect import iscoroutinefunction
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -28,6 +27,7 @@ from sqlalchemy import (
     create_engine,
     event,
 )
+from sqlalchemy import Dialect as SqlAlchemyDialect
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
@@ -38,7 +38,7 @@ from psched.backends.sql.compiled_statements import Statement
 from psched.backends.sql.connection_pool import ConnectionPool, PooledConnection, execute_text, wrapped
 from psched.backends.sql.dialect import Dialect
 from psched.clock import boottime
-from psched.errors import ConfigError, NotSupportedError
+from psched.errors import ConfigError
 
 _OVERFLOW = 4
 
@@ -125,7 +125,8 @@ class Database:
                 fault = self.fault(error)
                 if retries is None:
                     retries = Retries(begun, until, boottime, self._logins)
-                pause = retries.pause(fault, self.is_refused(error))
+                has_timed_out = self.dialect.read_only and fault is Fault.CONFLICT  # a read has no other conflicts
+                pause = None if has_timed_out else retries.pause(fault, self.is_refused(error))
                 if pause is None:
                     raise
                 uncertain = uncertain or fault is Fault.LOST
@@ -248,27 +249,10 @@ class Database:
         connection.detach()
         return connection
 
-    def of_caller(self, given: Any) -> Connection:
-        """Return the caller's Connection, or the Connection of the caller's Session.
-
-        Raises NotSupportedError for another kind of database.
-        """
-        connection = given
-        if not isinstance(given, Connection | Engine) and not isinstance(vars(type(given)).get("connection"), property):
-            method = getattr(given, "connection", None)  # of a Session, or of a proxy of one
-            connection = method() if callable(method) and not iscoroutinefunction(method) else given
-        if not isinstance(connection, Connection):
-            raise NotSupportedError(
-                "connection: expected an SQLAlchemy Connection or Session on the queue's database, "
-                f"got {type(given).__module__}.{type(given).__qualname__}; "
-                "pass the one whose transaction the task is to be in (of an async session: its sync_session)"
-            )
-        if connection.dialect.name.replace("mariadb", "mysql") != self.dialect.name:
-            raise NotSupportedError(
-                f"connection: it is of a {connection.dialect.name} database, but the table is in {self.dialect.name}; "
-                "submit without it, or keep the table in that database"
-            )
-        return connection
+    @property
+    def compiler(self) -> SqlAlchemyDialect:
+        """SQLAlchemy's dialect of our connections. It knows the server's version after the first connection."""
+        return self._engine.dialect
 
     @contextmanager
     def patient(self) -> Iterator[Database]:

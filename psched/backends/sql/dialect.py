@@ -63,7 +63,7 @@ class LongText(Text):
 class Dialect:
     """One kind of database behind one URL: how to connect, its SQL, and the kinds of its errors.
 
-    `connections`: how many stay open while idle. `pooler`: see `StoreSettings`.
+    `connections`: how many stay open while idle. `pooler`, `read_only`: see `StoreSettings`.
     """
 
     name: ClassVar[str]
@@ -99,6 +99,7 @@ class Dialect:
     timeouts: Timeouts
     connections: int = 1
     pooler: str = "auto"
+    read_only: bool = False
     shares_sessions: bool = field(default=False, init=False)
     """Whether a pooler was found, or is configured, that may give each transaction another session."""
 
@@ -151,9 +152,13 @@ class Dialect:
         return False
 
     @classmethod
-    def is_duplicate_key(cls, error: DBAPIError) -> bool:
-        """Return whether a row with this key exists."""
-        return cls.code(error.orig) in cls.duplicate_codes
+    def is_duplicate_key(cls, error: BaseException) -> bool:
+        """Return whether SQLAlchemy or the driver raised `error` because a row with this key exists."""
+        return cls.code(getattr(error, "orig", error)) in cls.duplicate_codes
+
+    def locating(self, table: str) -> str:
+        """Return a SELECT of one row that tells which database, and which table of it, a connection reaches."""
+        raise NotImplementedError
 
     def is_missing_table(self, error: DBAPIError) -> bool:
         """Return whether a table, or the database file, does not exist."""

@@ -169,7 +169,7 @@ class MySQLDialect(Dialect):
     def prepare(self, connection: Any) -> None:
         """Set up the session, unless a pooler shares it with other clients: psched works without these settings.
 
-        MariaDB's own variables stand in a comment that only MariaDB executes.
+        MariaDB's own variables stand in a comment that only MariaDB executes, MySQL's in one that only MySQL does.
 
         MySQL has no timeout for an idle transaction: after a client vanishes, its locks stay until `wait_timeout`, by
         default 8 hours.
@@ -181,13 +181,15 @@ class MySQLDialect(Dialect):
         if self.pooler == "transaction":
             return
         with connection.cursor() as cursor:
-            cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+            access = ", READ ONLY" if self.read_only else ""
+            cursor.execute(f"SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED{access}")
             cursor.execute(
                 f"SET SESSION sql_mode = CONCAT({_SQL_MODE}), time_zone = '+00:00',"
                 f" innodb_lock_wait_timeout = {lock}, lock_wait_timeout = {lock},"
                 f" wait_timeout = CAST(IF(VERSION() LIKE '%MariaDB%', @@wait_timeout, {idle}) AS SIGNED)"
                 f" /*M! , max_statement_time = {statement:g},"
                 f" idle_transaction_timeout = {math.ceil(self.timeouts.read)} */"
+                f"{f' /*!50708 , max_execution_time = {statement * 1000:.0f} */' if self.read_only else ''}"
             )
 
     @staticmethod
@@ -206,6 +208,9 @@ class MySQLDialect(Dialect):
     def joined(self, connection: Connection, first: str, second: str) -> str | None:
         """Return a compound statement, which only MariaDB knows outside of stored programs."""
         return "".join((_BEGIN, first, _THEN, second, _END)) if _is_mariadb(connection) else None
+
+    def locating(self, table: str) -> str:
+        return "SELECT DATABASE()"
 
     @classmethod
     def insert_new(cls, table: Table) -> Any:

@@ -62,7 +62,8 @@ class RowsByKeys:
 
     def __init__(self, rows: sa.Select[Any], key: sa.Column[Any]) -> None:
         self._key = key.name
-        self._sizes = ByKeys(sa.select(key, stored_bytes(key.table.c.data).label("bytes")), key)
+        parts = [stored_bytes(key.table.c[name]) for name in ("data", "result") if name in key.table.c]
+        self._sizes = ByKeys(sa.select(key, sum(parts[1:], parts[0]).label("bytes")), key)
         self._rows = ByKeys(rows, key)
 
     def read(self, database: Database, keys: Sequence[Any]) -> Iterator[sa.RowMapping]:
@@ -122,7 +123,8 @@ def _follows(order: Mapping[str, sa.ColumnElement[Any]], last: Mapping[str, Any]
 
 
 FEW = 10_000
-"""Rows that pass a filter are sorted here if they are no more than this. More are found by the index of the order."""
+"""Rows that pass a filter are sorted here if they are no more than this (a tenth of it for a reader of one page).
+More are found by the index of the order."""
 
 
 def read_pages(
@@ -132,32 +134,36 @@ def read_pages(
     due: sa.Column[Any] | None = None,
     conditions: Sequence[sa.ColumnElement[bool]] = (),
     after: Sequence[Any] = (),
+    page_size: int | None = None,
 ) -> Iterator[sa.RowMapping]:
     """Yield those of `rows` that meet `conditions`, ordered by due time and key, or by key alone.
 
-    `after`: the values of the row before the first. One statement reads the keys of a page from an index, others the
-    rows with these keys: MariaDB would sort the whole table in order to read rows in this order.
+    `after`: the values of the row before the first. `page_size`: as `page` in `TaskFilter`. One statement reads the
+    keys of a page from an index, others the rows with these keys: MariaDB would sort the whole table in order to read
+    rows in this order.
     """
     order = {"key": key} if due is None else {"due": due, "key": key}
     keys = sa.select(*(column.label(name) for name, column in order.items())).where(*conditions)
     whole = RowsByKeys(rows.where(*conditions), key)
-    found = _few(database, keys, after) if conditions else None
+    few = FEW if page_size is None else FEW // 10
+    size = BATCH if page_size is None else min(page_size, BATCH)
+    found = _few(database, keys, after, few) if conditions else None
     pages: Iterable[Sequence[Any]] = (
-        OrderedPages(keys, order, BATCH).pages(database.rows, after)
+        OrderedPages(keys, order, size).pages(database.rows, after)
         if found is None
-        else [found[first : first + BATCH] for first in range(0, len(found), BATCH)]
+        else [found[first : first + size] for first in range(0, len(found), size)]
     )
     for page in pages:
         yield from whole.read(database, [row["key"] for row in page])
 
 
-def _few(database: Database, keys: sa.Select[Any], after: Sequence[Any]) -> Sequence[sa.RowMapping] | None:
-    """Return the rows behind `after` in order, found by the index of a filter; None if they are more than `FEW`.
+def _few(database: Database, keys: sa.Select[Any], after: Sequence[Any], few: int) -> Sequence[sa.RowMapping] | None:
+    """Return the rows behind `after` in order, found by the index of a filter; None if they are more than `few`.
 
     Also None if a value cannot be compared: SQLite stores values of any type.
     """
-    found = database.rows(keys.limit(FEW + 1), {})
-    if len(found) > FEW:
+    found = database.rows(keys.limit(few + 1), {})
+    if len(found) > few:
         return None
     places = [(tuple(row.values()), row) for row in found]
     if not all(isinstance(value, str | int) for place, _ in places for value in place):

@@ -140,23 +140,24 @@ class PostgreSQLDialect(Dialect):
         """Set up the session; behind a pooler, each transaction, since other clients may share the session.
 
         The planner must read due rows by their index, even in a table that was never analysed. So it may use no other
-        plan. Plans with a penalty look expensive enough for jit, which costs 100 ms.
+        plan, except for readers. Plans with a penalty look expensive enough for jit, which costs 100 ms.
         """
         settings = {
             "statement_timeout": f"{self.timeouts.statement * 1000:.0f}",
             "lock_timeout": f"{self.timeouts.lock * 1000:.0f}",
             "idle_in_transaction_session_timeout": f"{self.timeouts.read * 1000:.0f}",
-            "enable_seqscan": "off",
-            "enable_bitmapscan": "off",
-            "enable_sort": "off",
             "jit": "off",
         }
+        if not self.read_only:
+            settings |= dict.fromkeys(("enable_seqscan", "enable_bitmapscan", "enable_sort"), "off")
         if self._is_psycopg:
             _bound_waiting(connection, self.timeouts.read)
         if self.pooler == "transaction" or (self.pooler == "auto" and _is_pooled(connection)):
-            self._use_transactions(connection, settings)
+            self._use_transactions(connection, settings | ({"transaction_read_only": "on"} if self.read_only else {}))
             return
         settings["default_transaction_isolation"] = "'read committed'"
+        if self.read_only:
+            settings["default_transaction_read_only"] = "on"
         with connection.cursor() as cursor:
             cursor.execute("; ".join(f"SET {name} = {value}" for name, value in settings.items()))
 
@@ -197,6 +198,10 @@ class PostgreSQLDialect(Dialect):
     def among(cls, column: ColumnElement[Any], keys: Select[Any]) -> ColumnElement[bool]:
         # A plain IN may select the keys again for each row, and lock far more rows.
         return column == any_(func.array(keys.scalar_subquery(), type_=ARRAY(column.type)))
+
+    def locating(self, table: str) -> str:
+        # The number of the table differs between servers, and between the schemas of a search_path.
+        return f"SELECT current_database(), CAST(to_regclass('\"{table}\"') AS BIGINT)"
 
     @classmethod
     def insert_new(cls, table: Table) -> Any:

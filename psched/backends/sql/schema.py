@@ -12,6 +12,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from psched.backends.common.retries import Fault
 from psched.backends.common.table_names import unwritable
+from psched.backends.sql.compiled_statements import cached
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import MYSQL_OPTIONS, ExactText
 from psched.errors import ConfigError
@@ -228,7 +229,7 @@ class HashedSchema(Schema):
         super().__init__(database, tables[0], "key", "psched's rdb store", *tables[1:])
         self._meta = meta = _meta_table()
         self._common = tuple(common)
-        self._current = schema_hash((*tables, *common))
+        self._current = cached(schema_hash, (*tables, *common))
         self._recorded = sa.select(meta.c.schema_hash).where(meta.c.table_name == self._table.name)
 
     def _create(self, connection: sa.Connection) -> str | None:
@@ -259,12 +260,15 @@ class HashedSchema(Schema):
         return problem or (self._is_missing(absent[0]) if absent else None)
 
     def _version_problem(self, connection: sa.Connection) -> str | None:
-        """Return an error and its remedy if another version of psched made one of the tables, else None."""
+        """Return an error and its remedy if another version of psched made one of the tables, else None.
+
+        Reads the hash after the tables: another process that makes them at this moment records the hash first.
+        """
+        present = [table for table in self._tables if self._columns(connection, table) is not None]
         columns = self._columns(connection, self._meta)
         if columns is not None and not set(self._meta.columns.keys()) <= set(columns):
             return self._recreate((self._meta, *self._tables), f"{self._meta.name} has other columns")
         recorded = None if columns is None else connection.execute(self._recorded).scalar()
-        present = [table for table in self._tables if self._columns(connection, table) is not None]
         if recorded == self._current or not present:
             return None
         if recorded is not None:

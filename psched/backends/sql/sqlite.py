@@ -22,6 +22,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from psched.backends.common.rows import text_or_bytes
 from psched.backends.sql.compiled_statements import given_rows
 from psched.backends.sql.dialect import Dialect, now_ms
+from psched.clock import monotonic
 from psched.errors import ConfigError
 
 
@@ -53,7 +54,7 @@ class SQLiteDialect(Dialect):
     """SQLite has mutexes for all connections of a process, and remembers which file locks they hold. A
     forked process would wait for a thread that it does not have, or take the locks of its parent for its own."""
 
-    conflict_codes = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+    conflict_codes = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_INTERRUPT)
     lost_codes = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM)
     duplicate_codes = (sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, sqlite3.SQLITE_CONSTRAINT_UNIQUE)
 
@@ -72,6 +73,9 @@ class SQLiteDialect(Dialect):
         connection.text_factory = text_or_bytes
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
+        if self.read_only:
+            connection.execute("PRAGMA query_only = ON")
+            _bound_statements(connection, self.timeouts.statement)
 
     def create_database(self) -> None:
         """Create the file. Raises ConfigError when its folder is not there."""
@@ -105,6 +109,9 @@ class SQLiteDialect(Dialect):
     def is_already_there(self, error: DBAPIError) -> bool:
         return "already exists" in str(error.orig) or self.is_duplicate_key(error)
 
+    def locating(self, table: str) -> str:
+        return "SELECT file FROM pragma_database_list WHERE name = 'main'"
+
     @classmethod
     def insert_new(cls, table: Table) -> Any:
         return insert(table).on_conflict_do_nothing()
@@ -134,3 +141,19 @@ class SQLiteDialect(Dialect):
         return sqlite3.connect(
             path, timeout=self.timeouts.lock, isolation_level=None, check_same_thread=False, uri=not self.ephemeral
         )
+
+
+_STEPS = 10_000
+"""Instructions of SQLite's virtual machine between two looks at the clock: less than a millisecond."""
+
+
+def _bound_statements(connection: sqlite3.Connection, seconds: float) -> None:
+    """Interrupt each statement after `seconds`, as servers do."""
+    begun = monotonic()
+
+    def begin(statement: str) -> None:
+        nonlocal begun
+        begun = monotonic()
+
+    connection.set_trace_callback(begin)
+    connection.set_progress_handler(lambda: monotonic() - begun > seconds, _STEPS)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from psched.backoff import Backoff
 from psched.model import Claim, LeaseTimes, Retry
+from psched.retry_wait import Backoff
 from psched.schedules.collection import Defaults, ScheduleCollection
 from psched.schedules.settlement import ScheduleSettlement
 from psched.schedules.transitions import run_now

@@ -22,10 +22,10 @@ class QueueBench(Bench):
     _queues: list[TaskStore] = field(default_factory=list)
     _names: Iterator[int] = field(default_factory=itertools.count)
 
-    def queue(self, holder: str | None = None) -> TaskStore:
+    def queue(self, holder: str | None = None, read_only: bool = False) -> TaskStore:
         """Open one more store, as another process would; closed when the test ends."""
         name = f"host/1/{next(self._names)}" if holder is None else holder
-        settings = StoreSettings(url=self.url, holder=name, queue=self.table, pooler=self.pooler)
+        settings = StoreSettings(url=self.url, holder=name, queue=self.table, pooler=self.pooler, read_only=read_only)
         store = open_stores(self.type, settings).queue
         assert store is not None
         self._queues.append(store)

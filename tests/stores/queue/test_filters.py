@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import pytest
@@ -17,6 +18,8 @@ from tests.stores.statements import Watch, watched
 KEYS = [f"key{n:02}" for n in range(40)]
 MANY = 3000
 """More rows than a script of Redis sorts."""
+PAGE = 7
+"""Rows that a store reads at once."""
 
 
 @pytest.fixture(params=["few", "many"])
@@ -25,12 +28,12 @@ def rows(request: pytest.FixtureRequest, bench: QueueBench, store: TaskStore) ->
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "many":
             patch.setattr("psched.backends.sql.paging.FEW", 3)
-        patch.setattr("psched.backends.sql.paging.BATCH", 7)
-        patch.setattr("psched.backends.redis.queue._PAGE", 7)
+        patch.setattr("psched.backends.sql.paging.BATCH", PAGE)
+        patch.setattr("psched.backends.redis.queue._PAGE", PAGE)
         users = (None, "ann", "bob")
-        for n, key in enumerate(KEYS):
-            at = FAR_OFF + n if n % 2 else None
-            bench.submit(store, [key], type=f"type{n % 4}", user=users[n % 3], run_at=at or 1_600_000_000 + n)
+        due = [FAR_OFF + n if n % 2 else 1_600_000_000 + n for n in range(len(KEYS))]
+        tasks = [NewTask(key, f"type{n % 4}", user=users[n % 3], run_at=due[n]) for n, key in enumerate(KEYS)]
+        assert store.submit(tasks) == []
         yield store
 
 
@@ -49,7 +52,9 @@ def test_a_list_goes_on_behind_a_key(rows: TaskStore) -> None:
     for wanted in ({}, {"type": "type2"}, {"prefix": "key2"}, {"late": 60}, {"status": "waiting"}):
         whole = keys_in(rows, **wanted)
         for place, key in enumerate(whole):
-            assert keys_in(rows, after=key, **wanted) == whole[place + 1 :], (wanted, key)
+            rest = rows.list(TaskFilter(after=key, **wanted))
+            found = [row.key for row in itertools.islice(rest, PAGE + 1)]
+            assert found == whole[place + 1 : place + PAGE + 2], (wanted, key)
         assert keys_in(rows, after="kez", **wanted) == []
 
 

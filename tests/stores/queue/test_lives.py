@@ -237,3 +237,22 @@ def test_what_a_dead_holder_had_is_given_back(ours: QueueBench) -> None:
     assert store.acquire(2, 100) == []
     assert store.give_back("host/9/dead", [], 100) == 2
     assert keys_of([*store.acquire(1, 100), *store.acquire(1, 100)]) == ["a", "b"]
+
+
+def test_only_the_named_tasks_of_a_dead_holder_are_given_back(bench: QueueBench) -> None:
+    """And only as much room of their user with them."""
+    store, dead = bench.queue(), bench.queue("host/9/dead")
+    names = {} if bench.compat else {"user": "u", "max_running": 2}
+    bench.submit(store, ["a", "b"], **names)
+    assert keys_of([*dead.acquire(1, 100), *dead.acquire(1, 100)]) == ["a", "b"]
+    bench.submit(store, ["c", "d"], **names)
+    held = [] if bench.compat else ["a", "b"]
+    assert sorted(store.held_claims("host/9/dead")) == held
+    before = bench.raw("a")
+    assert store.give_back("host/9/dead", ["a"], 100, keys=["b", "c"]) == len(held[1:])
+    assert bench.raw("a") == before
+    if bench.compat:
+        return
+    assert list(store.held_claims("host/9/dead")) == ["a"]
+    taken = keys_of([*store.acquire(1, 100), *store.acquire(1, 100)])
+    assert taken == ["c"], "there is room for one, and the one that was given back is due now, after the others"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from psched.model import NewTask
+from psched.model import NewTask, RunResult
 from psched.store import TaskStore
 from tests.stores.bench import FAR_OFF, LONG_AGO, keys_of, soon
 from tests.stores.databases import DATABASES, SharedDatabases
@@ -33,7 +33,7 @@ def crowd(
     store.submit([NewTask(f"done{n:04}", "t", user=f"user{n % USERS:04}") for n in range(1500)])
     bench.execute(
         "UPDATE {table} SET status = 'finished', due = NULL, band = NULL, finished_at = updated,"
-        " purge_at = updated + 300000"
+        " purge_at = updated + 300000, result = '[1]'"
     )
     store.submit([NewTask(f"later{n:04}", "t", user=f"user{n % USERS:04}", run_at=FAR_OFF + n) for n in range(1500)])
     bench.close()  # tests shall leave no connection behind: they connect anew
@@ -101,6 +101,7 @@ def test_one_behind_a_backlog_is_found_without_reading_it(crowd: QueueBench, sto
 
 def get(store: TaskStore) -> None:
     assert store.get("done0005")
+    assert store.outcomes(["done0005", "later0005", "none"]).keys() == {"done0005", "later0005"}
 
 
 def submit(store: TaskStore) -> None:
@@ -109,7 +110,8 @@ def submit(store: TaskStore) -> None:
 
 def settle(store: TaskStore) -> None:
     retired, written, renewed = store.acquire(3, 100)
-    store.retire(retired, "finished", None, 100, soon())
+    store.retire(retired._replace(result=RunResult("[1]", '{"done":1}')), "finished", None, 100, soon())
+    store.update_progress(written, '{"done":1}', soon())
     store.update_data(written, {}, soon())
     for begun in (False, True):
         assert None not in store.extend([renewed.lease], 100, begun)

@@ -44,6 +44,15 @@ def test_acquiring_schedules_costs_what_it_takes(bench: Bench, store: ScheduleSt
     assert cost(bench, lambda: next(iter(store.list()))) <= 500 + 60, "one page is read, its place found by halving"
 
 
+def test_giving_back_some_leases_of_a_holder_costs_what_is_given_back(tasks: QueueBench, queue: TaskStore) -> None:
+    dead = tasks.queue("host/9/dead")
+    queue.submit([NewTask(f"key{n}", "t") for n in range(MANY)])
+    assert len(dead.acquire(MANY, 100)) == MANY
+    assert cost(tasks, lambda: queue.held_claims("host/9/dead")) <= TO_LOOK + MANY
+    named = ["key7", "key77", "key777"]
+    assert cost(tasks, lambda: queue.give_back("host/9/dead", [], 100, keys=named)) <= 2 * TO_LOOK + TO_TAKE * 3
+
+
 def test_idle_polls_of_a_queue_cost_next_to_nothing(tasks: QueueBench, queue: TaskStore) -> None:
     queue.submit([NewTask(f"later{n}", "t", user=f"user{n}", run_at=FAR_OFF) for n in range(MANY)])
     assert queue.acquire(10, 100) == []

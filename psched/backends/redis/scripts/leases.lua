@@ -174,36 +174,55 @@ return settle_each(1, 6, function(key, row, lease, place)
   end_lease(key, is_other and now or now + tonumber(wait), lease_history(row, lease, 'retried'))
 end)
 
+--- script KIND/held_claims: common, KIND, leases
+-- Returns the rows that a holder leases, each with its key and the number of the acquire. ARGV: holder.
+local rows = {}
+for _, key in ipairs(members_of(T .. 'held:' .. ARGV[1])) do
+  local claim = redis.pcall('HGET', row_of(key), 'claim')
+  if type(claim) == 'string' then
+    table.insert(rows, {key, claim})
+  end
+end
+return rows
+
 --- script KIND/give_back: common, KIND, leases
 -- Ends the leases of a dead holder. ARGV: holder, the longest wait in milliseconds, the most rows, the error of the
--- rows that it was running, then the keys of these rows. They wait for a second, and twice as long after each further
--- crash. Returns the number of rows.
+-- rows that it was running, the number of these rows and their keys, then, to end only some leases, their number and
+-- keys. Rows that it was running wait for a second, and twice as long after each further crash. Returns the number of
+-- rows.
 local held = T .. 'held:' .. ARGV[1]
 local longest, most, suspects, count = tonumber(ARGV[2]), tonumber(ARGV[3]), {}, 0
-for place = 5, #ARGV do
+local first = 6 + tonumber(ARGV[5])
+for place = 6, first - 1 do
   suspects[ARGV[place]] = true
+end
+local chosen = ARGV[first] and {}
+for place = first + 1, #ARGV do
+  chosen[ARGV[place]] = true
 end
 for _, key in ipairs(members_of(held)) do
   if count == most then
     break
   end
-  local row = row_of(key)
-  local fields = redis.pcall('HMGET', row, 'status', 'crashes')
-  if fields[1] ~= 'running' then  -- the hash was deleted or replaced from outside
-    call('SREM', held, key)
-  else
-    allow_writes_when_full(row)
-    increment(row, 'fence', 1)
-    local wait = 0
-    if suspects[key] then
-      increment(row, 'crashes', 1)
-      call('HSET', row, 'last_error', ARGV[4])
-      wait = math.min(1000 * 2 ^ math.min(tonumber(fields[2]) or 0, 30), longest)
+  if not chosen or chosen[key] then  -- another process may go on holding the rest
+    local row = row_of(key)
+    local fields = redis.pcall('HMGET', row, 'status', 'crashes')
+    if fields[1] ~= 'running' then  -- the hash was deleted or replaced from outside
+      call('SREM', held, key)
     else
-      increment(row, 'attempts', -1)
+      allow_writes_when_full(row)
+      increment(row, 'fence', 1)
+      local wait = 0
+      if suspects[key] then
+        increment(row, 'crashes', 1)
+        call('HSET', row, 'last_error', ARGV[4])
+        wait = math.min(1000 * 2 ^ math.min(tonumber(fields[2]) or 0, 30), longest)
+      else
+        increment(row, 'attempts', -1)
+      end
+      end_lease(key, now + wait)
+      count = count + 1
     end
-    end_lease(key, now + wait)
-    count = count + 1
   end
 end
 return count

@@ -158,7 +158,7 @@ end
 -- Returns what a claim says of a row that was just leased.
 local function claim_fields(key)
   return call('HMGET', row_of(key), 'type', 'data', 'attempts', 'last_error', 'cancel_requested', 'run_at', 'created',
-    'user', 'max_running', 'priority', 'max_attempts', 'fence', 'due', 'claim', 'nonce', 'taken_ahead')
+    'user', 'max_running', 'priority', 'max_attempts', 'headers', 'fence', 'due', 'claim', 'nonce', 'taken_ahead')
 end
 
 -- Ends the lease of a row, which is then in no line, and gives its user a turn again.
@@ -192,11 +192,12 @@ local function extend_lease(key, ends, begun)
   end
 end
 
--- Finishes a row that neither waits nor runs. It is kept for `retention` milliseconds, for ever if that is ''.
+-- Finishes a row that neither waits nor runs. It is kept for `retention` milliseconds, for ever if that is ''. The
+-- progress of an earlier run is not kept.
 -- `history`: as for `make_waiting`.
 local function retire_row(key, status, retention, history)
   local row = row_of(key)
-  call('HDEL', row, 'due')
+  call('HDEL', row, 'due', 'progress')
   call('HSET', row, 'status', status, 'finished_at', integer(now), 'updated', integer(now),
     unpack(history and {'endings', history} or {}))
   if retention ~= '' then
@@ -348,10 +349,11 @@ return {#keys == count and keys[count] or '', rows}
 
 --- script queue/retire_many: common, queue, leases, alerts
 -- Retires leased rows. ARGV: status, retention in milliseconds ('' for ever), the number of attempts ('' as it is), the
--- error ('' for none), name and members for `keep_failure`, then pairs of key and lease. Returns the answers of
--- `settle_each`.
+-- error ('' for none), name and members for `keep_failure`, then 2 and pairs of key and lease, or 4 and for each row key,
+-- lease, result and progress ('' for none). Returns the answers of `settle_each`.
 local status, retention, attempts, problem, failure, members = unpack(ARGV, 1, 6)
-return settle_each(7, 2, function(key, row, lease)
+local step = tonumber(ARGV[7])
+return settle_each(8, step, function(key, row, lease, place)
   keep_failure(failure, members)
   release_lease(key)
   retire_row(key, status, retention, lease_history(row, lease, status))
@@ -361,7 +363,28 @@ return settle_each(7, 2, function(key, row, lease)
   if problem ~= '' then
     call('HSET', row, 'last_error', problem)
   end
+  for number = 2, step - 1 do
+    if ARGV[place + number] ~= '' then
+      call('HSET', row, number == 2 and 'result' or 'progress', ARGV[place + number])
+    end
+  end
 end)
+
+--- script queue/update_progress: common, queue, leases
+-- Writes the progress of leased rows. ARGV: progress, then pairs of key and lease. Returns the answers of
+-- `settle_each`.
+return settle_each(2, 2, function(_, row)
+  call('HSET', row, 'progress', ARGV[1], 'updated', integer(now))
+end)
+
+--- script queue/outcomes: common, queue, leases
+-- Returns the status, type, last error and result of each row. ARGV: keys.
+local found = {}
+for place, key in ipairs(ARGV) do
+  local fields = redis.pcall('HMGET', row_of(key), 'status', 'type', 'last_error', 'result')
+  found[place] = fields.err and {false, false, false, false} or fields
+end
+return found
 
 --- script queue/update_data: common, queue, leases
 -- Writes the data of a leased row. ARGV: data, its size, key, lease. Returns the answer of `settle_each` as its only
@@ -439,7 +462,7 @@ if status ~= 'failed' and status ~= 'cancelled' then
 end
 call('ZREM', T .. 'purge', key)
 call('ZREM', T .. 'ended:' .. status, key)
-call('HDEL', row, 'finished_at', 'purge_at')
+call('HDEL', row, 'finished_at', 'purge_at', 'progress')
 increment(row, 'fence', 1)
 call('HSET', row, 'attempts', '0', 'crashes', '0', 'cancel_requested', '0')
 make_waiting(key, now)

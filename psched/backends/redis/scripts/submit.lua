@@ -3,7 +3,8 @@
 local MAX_ARGUMENTS = 2000  -- arguments of one command; Lua's `unpack` is limited to some thousands
 
 -- Returns the columns of new rows from the JSON in ARGV[place]: keys, types, data, times ('' for now), users,
--- max_running (or ''), priorities, max_attempts (or '') and sizes. A column that is no list is one value for all rows.
+-- max_running (or ''), priorities, max_attempts (or ''), sizes and headers (or ''). A column that is no list is one
+-- value for all rows.
 local decoded = {}
 local function read_columns(place)
   if not decoded[place] then
@@ -81,7 +82,7 @@ end
 local function submit_tasks(first)
   local sets, lines, fresh = {}, {}, {}
   local nonce, present, news, kinds, fence, at = ARGV[first], {}, 0, {}, nil, integer(now)
-  local keys, types, data, times, users, limits, priorities, attempts, sizes = read_columns(first + 1)
+  local keys, types, data, times, users, limits, priorities, attempts, sizes, headers = read_columns(first + 1)
   local where, fields, previous = nil, nil, {}
   for number, key in ipairs(keys) do
     local row = row_of(key)
@@ -91,10 +92,10 @@ local function submit_tasks(first)
       end
     else
       local type, run_at, user, limit = types[number], times[number], users[number], limits[number]
-      local priority, most = priorities[number], attempts[number]
+      local priority, most, about = priorities[number], attempts[number], headers[number]
       if not fields or type ~= previous[1] or run_at ~= previous[2] or user ~= previous[3] or limit ~= previous[4]
-        or priority ~= previous[5] or most ~= previous[6] then
-        previous = {type, run_at, user, limit, priority, most}
+        or priority ~= previous[5] or most ~= previous[6] or about ~= previous[7] then
+        previous = {type, run_at, user, limit, priority, most, about}
         run_at = run_at == '' and at or run_at
         fence = fence or first_fence(T)
         fields = {'data', '', 'size', '', 'type', type, 'run_at', run_at, 'user', user, 'priority', priority,
@@ -105,6 +106,9 @@ local function submit_tasks(first)
         end
         if most ~= '' then
           fields[#fields + 1], fields[#fields + 2] = 'max_attempts', most
+        end
+        if about ~= '' then
+          fields[#fields + 1], fields[#fields + 2] = 'headers', about
         end
         note_type(T, type)
         if not kinds[type] then

@@ -1,0 +1,1 @@
+"""Orders, and what is done about them in the background."""

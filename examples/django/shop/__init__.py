@@ -1,0 +1,1 @@
+"""A sample project: a shop that confirms its orders in the background."""

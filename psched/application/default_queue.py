@@ -1,0 +1,113 @@
+"""The queue to which task functions submit: their app's own, or that of the process (`psched.configure`)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from psched import fork_safety
+from psched.async_methods import run_in_thread
+from psched.config import Settings, coerce, default_file
+from psched.errors import ConfigError
+from psched.queue.queue import Queue, open_queue
+from psched.task_source import open_table
+
+Config = Settings | Mapping[str, Any] | str | Path
+"""A configuration: settings, one environment as a dict, or the path of a YAML file."""
+
+
+def open_configured_queue(config: Config, environment: str | None = None) -> Queue:
+    """Return the queue of `config`. Raises ConfigError, also if the table is missing."""
+    return open_table("queue", coerce(config, environment, reader="queue").queue, open_queue)
+
+
+@runtime_checkable
+class OpensQueue(Protocol):
+    """What has a queue of its own: an embedded scheduler."""
+
+    def open_queue(self) -> Queue:
+        """Return the queue, with its table. Raises ConfigError."""
+
+
+class DefaultQueue:
+    """A queue that is opened when it is first used. Any thread; also in a process that is forked later."""
+
+    def __init__(self) -> None:
+        self._configured: Callable[[], Queue] | None = None
+        self._workers: Callable[[], Queue] | None = None
+        self._given: Queue | None = None
+        self._queue: Queue | None = None
+        self.reset_after_fork()
+        fork_safety.register_for_fork(self)
+
+    def reset_after_fork(self) -> None:
+        """Make a new lock, in a forked process."""
+        self._lock = threading.RLock()
+
+    def configure(self, config: Config | Queue | OpensQueue | None, environment: str | None = None) -> None:
+        """Use the queue of `config` from now on, and close the one before, unless it was given as a Queue.
+
+        None: as if nothing had been configured. Raises ConfigError.
+        """
+        given, configured = None, None
+        if isinstance(config, Queue):
+            given = config
+        elif isinstance(config, OpensQueue):
+            configured = config.open_queue
+        elif config is not None:
+            configured = partial(open_configured_queue, coerce(config, environment, reader="queue"))
+        with self._lock:
+            if self._queue is not None and self._queue is not self._given:
+                self._queue.close()
+            self._configured, self._given, self._queue = configured, given, given
+
+    def provide(self, open: Callable[[], Queue]) -> None:
+        """Use the queue that `open` returns when it is first needed, unless another is configured."""
+        with self._lock:
+            self._configured = self._configured or open
+
+    def serve(self, settings: Settings) -> None:
+        """Use the queue of a worker's own settings, in that worker, unless another is configured."""
+        self._workers = None if settings.queue is None else partial(open_configured_queue, settings)
+
+    @property
+    def opened(self) -> Queue | None:
+        """The queue, if it is open."""
+        return self._queue
+
+    def get(self) -> Queue:
+        """Return the queue, opened. Raises ConfigError."""
+        with self._lock:
+            if self._queue is None:
+                self._queue = (self._configured or self._workers or _open_default_file)()
+            return self._queue
+
+
+def _open_default_file() -> Queue:
+    file = default_file()
+    if not file.is_file():
+        remedy = "call psched.configure(config) or app.open(config), or set PSCHED_CONFIG"
+        raise ConfigError(f"no queue to submit to, as there is no file {str(file)!r}; {remedy}")
+    return open_configured_queue(file)
+
+
+default_queue = DefaultQueue()
+"""The default of this process."""
+
+
+class AppQueue:
+    """The queue of one app: its own, or the default."""
+
+    own: Queue | None = None
+
+    def get(self) -> Queue:
+        """Return the queue, opened. Raises ConfigError."""
+        return self.own or default_queue.get()
+
+    async def get_async(self) -> Queue:
+        """Return the queue. Opens it in a thread, so that the event loop does not wait for the database."""
+        opened = self.own or default_queue.opened
+        return await run_in_thread(self.get) if opened is None else opened

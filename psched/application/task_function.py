@@ -1,0 +1,262 @@
+"""Functions as tasks: a decorated function that can be called, or submitted to a queue with its arguments."""
+
+from __future__ import annotations
+
+import functools
+import secrets
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Generic, ParamSpec, TypeVar
+from uuid import UUID
+
+from psched.application.default_queue import AppQueue
+from psched.application.parameters import Parameters
+from psched.async_methods import run_in_thread
+from psched.config.validators import seconds
+from psched.error_text import shown
+from psched.errors import ConfigError
+from psched.model import Compression, NewTask
+from psched.queue.queue import QueuedTask
+from psched.retry_wait import Backoff
+from psched.store.type_filter import Pattern
+from psched.task import Task
+
+P = ParamSpec("P")
+R_co = TypeVar("R_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class TypeOptions:
+    """How the tasks of one type are submitted, run and settled. See `App.task`."""
+
+    retry_wait: float | Backoff | None = None
+    max_attempts: int | None = None
+    priority: int = 0
+    timeout: float | None = None
+    finish: bool = True
+    store_result: bool | None = None
+    retention_time: float | None = None
+    failed_retention_time: float | None = None
+
+
+class TaskFunction(Generic[P, R_co]):
+    """A function whose tasks an app runs. Calling it runs the function here; `submit` makes a task of the call."""
+
+    __name__: str
+
+    def __init__(self, function: Callable[..., Any], type: Pattern, options: TypeOptions, queue: AppQueue) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        """The function that was decorated."""
+        self.type = type
+        """The type of its tasks, or the expression that their types match."""
+        self.options = options
+        self.parameters = Parameters(function)
+        self.queue = queue
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        """Call the function here and now."""
+        result: R_co = self.function(*args, **kwargs)
+        return result
+
+    def __repr__(self) -> str:
+        return f"<TaskFunction {self.parameters.name} type={self.type!r}>"
+
+    def __reduce__(self) -> str:
+        """Pickle it by its name, as functions are."""
+        return str(getattr(self, "__qualname__", self.parameters.name))
+
+    @property
+    def stores_result(self) -> bool:
+        """Whether the return value is stored: as `store_result` says, or if the function is annotated to return one."""
+        given = self.options.store_result
+        return self.parameters.returns_value if given is None else given
+
+    def submit(self, *args: P.args, **kwargs: P.kwargs) -> QueuedTask[R_co]:
+        """Create a task that calls the function with these arguments, and return a reference to it. See `using`."""
+        return Submission(self).submit(*args, **kwargs)
+
+    async def asubmit(self, *args: P.args, **kwargs: P.kwargs) -> QueuedTask[R_co]:
+        """Do as `submit`, without blocking the event loop."""
+        return await Submission(self).asubmit(*args, **kwargs)
+
+    def submit_many(self, calls: Iterable[Mapping[str, Any] | NewTask]) -> list[QueuedTask[R_co]]:
+        """Create a task for each of `calls` in one transaction: mappings of arguments, or results of `new_task`."""
+        return Submission(self).submit_many(calls)
+
+    async def asubmit_many(self, calls: Iterable[Mapping[str, Any] | NewTask]) -> list[QueuedTask[R_co]]:
+        """Do as `submit_many`, without blocking the event loop."""
+        return await Submission(self).asubmit_many(calls)
+
+    def new_task(self, *args: P.args, **kwargs: P.kwargs) -> NewTask:
+        """Return the task that `submit` would create."""
+        return Submission(self).new_task(*args, **kwargs)
+
+    def using(
+        self,
+        *,
+        key: str | None = None,
+        user: str | None = None,
+        run_at: datetime | float | None = None,
+        delay: float | str | timedelta | None = None,
+        priority: int | None = None,
+        max_running: int | None = None,
+        max_attempts: int | None = None,
+        compression: Compression | None = None,
+        headers: Mapping[str, Any] | None = None,
+        connection: Any = None,
+    ) -> Submission[P, R_co]:
+        """Return an object whose `submit` uses these options; see `Queue.submit`.
+
+        `key` defaults to a new UUIDv7. `run_at`: a datetime with a zone, or unix seconds. `delay`: seconds, a
+        duration such as `5m` or a timedelta, from now by the database's clock, instead of `run_at`. Raises ValueError.
+        """
+        if run_at is not None and delay is not None:
+            raise ValueError("run_at and delay both say when the task runs; leave one of them out")
+        due = _unix_seconds(run_at) if isinstance(run_at, datetime) else run_at
+        wait = None if delay is None else _seconds(delay)
+        return Submission(
+            self, key, user, due, wait, priority, max_running, max_attempts, compression, headers, connection
+        )
+
+    def call(self, task: Task) -> Any:
+        """Call the function with the arguments in the task's data. Raises ArgumentsError."""
+        return self.parameters.call(task)
+
+    def stored_result(self, value: Any) -> Any:
+        """Return a return value as a JSON value. Raises ValueError."""
+        return self.parameters.stored_result(value)
+
+    def restored_result(self, stored: Any) -> Any:
+        """Return the return value that `stored_result` made a JSON value of. Raises ValueError."""
+        return self.parameters.restored_result(stored)
+
+
+class TaskFunctionWithRun(TaskFunction[P, R_co]):
+    """A TaskFunction whose function takes the run as its first argument. For type checkers: `P` is without the run."""
+
+    def __call__(self, task: Task, /, *args: P.args, **kwargs: P.kwargs) -> R_co:  # type: ignore[override]
+        """Call the function here and now, with any Task."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class Submission(Generic[P, R_co]):
+    """How tasks of one function are submitted. Made by `TaskFunction.using`."""
+
+    function: TaskFunction[P, R_co]
+    key: str | None = None
+    user: str | None = None
+    run_at: float | None = None
+    delay: float | None = None
+    priority: int | None = None
+    max_running: int | None = None
+    max_attempts: int | None = None
+    compression: Compression | None = None
+    headers: Mapping[str, Any] | None = None
+    connection: Any = None
+
+    def submit(self, *args: P.args, **kwargs: P.kwargs) -> QueuedTask[R_co]:
+        """Create a task that calls the function with these arguments, and return a reference to it.
+
+        Raises:
+            AlreadyExistsError: a task has this key.
+            TypeError: the function cannot be called with these arguments.
+            ValueError: an argument or an option cannot be stored; the error names its path.
+            ConfigError: there is no queue to submit to.
+        """
+        task = self._new_task(args, kwargs, self._due())
+        queue = self.function.queue.get()
+        return self._typed(queue.submit(**task._asdict(), connection=self.connection))
+
+    async def asubmit(self, *args: P.args, **kwargs: P.kwargs) -> QueuedTask[R_co]:
+        """Do as `submit`, without blocking the event loop."""
+        task = self._new_task(args, kwargs, await self._due_async())
+        queue = await self.function.queue.get_async()
+        return self._typed(await queue.asubmit(**task._asdict(), connection=self.connection))
+
+    def submit_many(self, calls: Iterable[Mapping[str, Any] | NewTask]) -> list[QueuedTask[R_co]]:
+        """Create a task for each of `calls` in one transaction: mappings of arguments, or results of `new_task`.
+
+        A task whose key exists is left as it is. Raises like `submit`, and ValueError if `using` has a key.
+        """
+        tasks = self._new_tasks(calls, self._due())
+        queue = self.function.queue.get()
+        queue.submit_many(tasks, self.connection)
+        return [self._typed(queue[task.key]) for task in tasks]
+
+    async def asubmit_many(self, calls: Iterable[Mapping[str, Any] | NewTask]) -> list[QueuedTask[R_co]]:
+        """Do as `submit_many`, without blocking the event loop."""
+        tasks = self._new_tasks(calls, await self._due_async())
+        queue = await self.function.queue.get_async()
+        await queue.asubmit_many(tasks, self.connection)
+        return [self._typed(queue[task.key]) for task in tasks]
+
+    def new_task(self, *args: P.args, **kwargs: P.kwargs) -> NewTask:
+        """Return the task that `submit` would create. Asks the database for the time if there is a `delay`."""
+        return self._new_task(args, kwargs, self._due())
+
+    def _due(self) -> float | None:
+        """Return when the task is to run: with `delay`, by the database's clock."""
+        return self.run_at if self.delay is None else self.function.queue.get().store.now() + self.delay
+
+    async def _due_async(self) -> float | None:
+        return self.run_at if self.delay is None else await run_in_thread(self._due)
+
+    def _new_tasks(self, calls: Iterable[Mapping[str, Any] | NewTask], due: float | None) -> list[NewTask]:
+        if self.key is not None:
+            raise ValueError("submit_many makes many tasks, which cannot share one key; leave key= out")
+        tasks = [call if isinstance(call, NewTask) else self._new_task((), _arguments(call), due) for call in calls]
+        if strange := [task.key for task in tasks if task.type != self.function.type]:
+            raise ValueError(f"the task {strange[0]!r} was not made by {self.function.parameters.name}.new_task")
+        return tasks
+
+    def _new_task(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], due: float | None) -> NewTask:
+        function = self.function
+        if not isinstance(function.type, str):
+            raise ConfigError(
+                f"{function.parameters.name} handles the types that match {function.type.pattern!r}; "
+                "submit with queue.submit(key, type, data)"
+            )
+        return NewTask(
+            uuid7() if self.key is None else self.key,
+            function.type,
+            function.parameters.stored(args, kwargs),
+            due,
+            self.user,
+            self.max_running,
+            function.options.priority if self.priority is None else self.priority,
+            self.max_attempts,
+            self.compression,
+            {} if self.headers is None else self.headers,
+        )
+
+    def _typed(self, queued: QueuedTask[Any]) -> QueuedTask[R_co]:
+        return queued.of_type(self.function)
+
+
+def _arguments(call: object) -> Mapping[str, Any]:
+    if not isinstance(call, Mapping):
+        raise ValueError(f"submit_many takes mappings of arguments and results of new_task, got {shown(call)}")
+    return call
+
+
+def _unix_seconds(moment: datetime) -> float:
+    if moment.tzinfo is None:
+        raise ValueError(f"run_at has no time zone: {moment}; write datetime(..., tzinfo=ZoneInfo('Europe/Paris'))")
+    return moment.timestamp()
+
+
+def _seconds(delay: object) -> float:
+    try:
+        return float(seconds(0)(delay.total_seconds() if isinstance(delay, timedelta) else delay))
+    except ValueError as error:
+        raise ValueError(f"delay: {error}, got {shown(delay)}") from None
+
+
+def uuid7() -> str:
+    """Return a new UUIDv7 (RFC 9562). It begins with the time, so that an index gets new keys side by side."""
+    milliseconds, chance = time.time_ns() // 1_000_000, secrets.randbits(74)
+    return str(UUID(int=milliseconds << 80 | 7 << 76 | chance >> 62 << 64 | 2 << 62 | chance & (1 << 62) - 1))

@@ -1,0 +1,85 @@
+"""What `psched.insight` asks of the tables of PerfectSched and PerfectQueue: types are in the data, unknown here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import sqlalchemy as sa
+
+from psched.backends.common.rows import RowReader
+from psched.backends.rdb_compat.lease_store import seconds
+from psched.backends.sql.capped_counts import Indexed, capped, counts
+from psched.backends.sql.database import Database
+from psched.backends.sql.dialect import now_ms
+from psched.errors import NotSupportedError
+from psched.model import Rule
+from psched.store.reads import Counted, RuleUse, TypeCounts
+
+_PAGE = 10_000
+"""Schedules whose rules one statement reads."""
+
+
+class CompatReads:
+    """Implements `Reads` for both kinds of tables."""
+
+    def __init__(self, database: Database, table: sa.Table) -> None:
+        self._database = database
+        self._table = table
+
+    def types(self, limit: int, most: int) -> list[TypeCounts]:
+        raise NotSupportedError("rdb_compat keeps types in the data, so it cannot count by type; type: rdb can")
+
+    def _counts(self, wanted: Mapping[str, Sequence[Indexed]], most: int) -> Mapping[str, Counted]:
+        return self._database.run(lambda connection, _: counts(connection, self._table, wanted, most))
+
+
+class CompatScheduleReads(CompatReads):
+    """Implements `ScheduleReads`. The table distinguishes neither runs nor failures, and knows no pauses."""
+
+    def counts(self, most: int) -> Mapping[str, Counted]:
+        timeout = self._table.c.timeout
+        due = Indexed([timeout <= seconds(now_ms())], [timeout])
+        return self._counts({"total": [Indexed()], "due": [due]}, most)
+
+    def rules(self) -> Iterator[RuleUse]:
+        c = self._table.c
+        rule = (c.cron, c.timezone, c.delay)
+        rows = sa.select(c.id, *rule).where(c.id > sa.bindparam("after")).order_by(c.id).limit(_PAGE).subquery()
+        names = [rows.c[column.name] for column in rule]
+        last, count = sa.func.max(rows.c.id).label("key"), sa.func.count().label("count")
+        statement = sa.select(*names, last, count).group_by(*names)
+        after: str | None = ""
+        while after is not None:
+            found = self._database.rows(statement, {"after": after})
+            for row in found:
+                fields = RowReader(row)
+                zone = fields.optional_text("timezone")
+                yield RuleUse(
+                    Rule(fields.text("cron"), "UTC" if zone is None else zone, fields.seconds("delay")),
+                    None,
+                    row["count"],
+                    fields.text("key"),
+                )
+            is_full = sum(row["count"] for row in found) == _PAGE
+            after = max(row["key"] for row in found) if is_full else None
+
+
+class CompatTaskReads(CompatReads):
+    """Implements `TaskReads`. The table does not distinguish a lease from a wait: what is due later is `running`."""
+
+    def __init__(self, database: Database, table: sa.Table, first_timeout: int) -> None:
+        """`first_timeout`: the timeouts of finished tasks are up to this."""
+        super().__init__(database, table)
+        self._first_timeout = first_timeout
+
+    def counts(self, most: int) -> Mapping[str, Counted]:
+        timeout, now = self._table.c.timeout, seconds(now_ms())
+        due = Indexed((timeout > self._first_timeout, timeout <= now), (timeout,))
+        finished, later = (Indexed((found,), (timeout,)) for found in (timeout <= self._first_timeout, timeout > now))
+        return self._counts({"waiting": [due], "due": [due], "running": [later], "finished": [finished]}, most)
+
+    def running_of(self, user: str) -> tuple[int, int | None]:
+        c = self._table.c
+        held = (c.timeout > seconds(now_ms()), c.created_at.is_not(None), c.resource == user)
+        count = capped(self._table, Indexed(held, (c.timeout,)), _PAGE)
+        return self._database.scalar(sa.select(count)), None

@@ -1,0 +1,88 @@
+"""What `psched.insight` asks of a table on Redis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+from psched.backends.common.rows import (
+    RUNNING,
+    TASK_CANCELLED,
+    TASK_FAILED,
+    TASK_FINISHED,
+    WAITING,
+    RowReader,
+    milliseconds,
+    read_rule,
+)
+from psched.backends.redis.ledger import Run
+from psched.backends.redis.rows import stored
+from psched.model import NEVER
+from psched.store.reads import Counted, RuleUse, TypeCounts
+
+_PAGE = 1000
+"""Schedules whose rules one script reads."""
+_RULE = (b"type", b"cron", b"timezone", b"delay_ms")
+_SCHEDULES = ("total", "due", "running", "failing", "paused")
+_TASKS = (WAITING, "due", RUNNING, TASK_FAILED, TASK_CANCELLED, TASK_FINISHED)
+"""What the scripts `counts` return, in this order."""
+
+
+class RedisReads:
+    """Implements `Reads` for both kinds of tables. Sorted sets know their sizes, so most counts need no bound."""
+
+    def __init__(self, run: Run) -> None:
+        """`run`: runs the script of a verb and returns its answer."""
+        self._run = run
+
+    def types(self, limit: int, most: int) -> list[TypeCounts]:
+        found = self._run("type_counts", limit)
+        return [
+            TypeCounts(
+                name.decode(errors="replace"),
+                _counted(waiting),
+                _counted(due),
+                _counted(running),
+                int(wait) / 1000 if wait else None,
+            )
+            for name, wait, waiting, due, running in found
+        ]
+
+
+class RedisScheduleReads(RedisReads):
+    """Implements `ScheduleReads`."""
+
+    def counts(self, most: int) -> Mapping[str, Counted]:
+        return _named(_SCHEDULES, self._run("counts", milliseconds(NEVER)))
+
+    def rules(self) -> Iterator[RuleUse]:
+        last = b""
+        while True:
+            last, page = self._run("rules", last, _PAGE)
+            for key, *values in page:
+                fields = chain.from_iterable(zip(_RULE, values, strict=True))
+                row = stored(key, list(fields))
+                yield RuleUse(read_rule(RowReader(row)), row["type"], 1, row["key"])
+            if not last:
+                return
+
+
+class RedisTaskReads(RedisReads):
+    """Implements `TaskReads`."""
+
+    def counts(self, most: int) -> Mapping[str, Counted]:
+        return _named(_TASKS, self._run("counts"))
+
+    def running_of(self, user: str) -> tuple[int, int | None]:
+        count, least = self._run("running_of", user)
+        return int(count), int(least) if least else None
+
+
+def _named(names: Sequence[str], found: Sequence[Sequence[int]]) -> Mapping[str, Counted]:
+    """Return the counts by their names; a count that the script could not find out is empty."""
+    return {name: _counted(number) for name, number in zip(names, found, strict=True) if number}
+
+
+def _counted(number: Sequence[Any]) -> Counted:
+    return Counted(int(number[0]), bool(number[1]))

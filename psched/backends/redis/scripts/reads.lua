@@ -1,0 +1,156 @@
+-- Numbers of rows for readers. These scripts write nothing, and look at MAX_LOOKED_AT rows or lines at the most.
+-- A number is returned as {number, 1 when there may be more}.
+
+local MAX_LOOKED_AT = 2000
+
+-- Returns how many members a sorted set has up to now.
+local function count_due(set)
+  return call('ZCOUNT', set, '-inf', integer(now))
+end
+
+-- Returns the users of running rows, and whether there may be more. A user with due rows but without a turn is one.
+local function users_of_runs()
+  local keys, users = call('ZRANGE', T .. 'leases:', 0, MAX_LOOKED_AT - 1), {}
+  for place, key in ipairs(keys) do
+    local user = redis.pcall('HGET', row_of(key), 'user')
+    users[place] = type(user) == 'string' and user or ''
+  end
+  return users, #keys == MAX_LOOKED_AT
+end
+
+-- Returns the due rows of a type that are in lines ('' for all types), and whether there may be more. Looks at the
+-- lines of `most` users that have a turn, and of `further` users.
+local function count_in_lines(type, most, further)
+  local seen, count = {}, 0
+  local users = call('ZRANGE', T .. 'turn:' .. type, 0, most - 1)
+  for _, some in ipairs({users, further}) do
+    for _, user in ipairs(some) do
+      if not seen[user] then
+        seen[user] = true
+        count = count + call('ZCARD', line_of(type, user))
+      end
+    end
+  end
+  return count, #users == most
+end
+
+local function as_number(truth)
+  return truth and 1 or 0
+end
+
+-- Returns the rows among `keys` that are running under a lease that has not ended, as the number and the types.
+local function running_among(keys)
+  local count, of_type = 0, {}
+  for _, key in ipairs(keys) do
+    local fields = redis.pcall('HMGET', row_of(key), 'status', 'type')
+    if fields[1] == 'running' then
+      count = count + 1
+      of_type[fields[2] or ''] = (of_type[fields[2] or ''] or 0) + 1
+    end
+  end
+  return count, of_type
+end
+
+-- Returns the keys of the schedules that are due next, of which some are running: their leases end then. Also whether
+-- there may be more.
+local function next_keys()
+  local keys = call('ZRANGEBYSCORE', T .. 'due:', '(' .. integer(now), '+inf', 'LIMIT', 0, MAX_LOOKED_AT)
+  return keys, as_number(#keys == MAX_LOOKED_AT)
+end
+
+-- Returns the names of up to `limit` types that have rows, those with the earliest due time first, each followed by the
+-- milliseconds for which that row has been due ('' when it is not).
+local function types_in_order(limit)
+  local heads, found = {}, {}
+  for _, type in ipairs(call('ZRANGE', T .. 'types', 0, -1)) do
+    local due = math.huge
+    for _, set in ipairs({LINES or DUE_SETS[1], unpack(DUE_SETS)}) do
+      local head = call('ZRANGE', T .. set .. type, 0, 0, 'WITHSCORES')
+      due = math.min(due, tonumber(head[2]) or math.huge)
+    end
+    if due < math.huge then
+      heads[#heads + 1] = {type = type, due = due}
+    end
+  end
+  table.sort(heads, function(one, other)
+    return one.due < other.due or (one.due == other.due and is_less(one.type, other.type))
+  end)
+  for place = 1, math.min(limit, #heads) do
+    local head = heads[place]
+    found[place] = {head.type, head.due <= now and integer(now - head.due) or ''}
+  end
+  return found
+end
+
+--- script schedules/counts: common, schedules, reads
+-- Returns the numbers of schedules: all, due, running, failing and paused ones. ARGV: the due time of paused ones.
+local due = T .. 'due:'
+local keys, more = next_keys()
+local failing, suspects = 0, call('ZRANGE', T .. 'failing', 0, MAX_LOOKED_AT - 1)
+for _, key in ipairs(suspects) do
+  local fields = redis.pcall('HMGET', row_of(key), 'attempts', 'status', 'paused_from', 'paused_until')
+  local failed = (tonumber(fields[1]) or 0) - (fields[2] == 'running' and 1 or 0)
+  if failed > 0 and not (fields[3] and not fields[4]) then
+    failing = failing + 1
+  end
+end
+return {{call('ZCARD', due), 0}, {count_due(due), 0}, {running_among(keys), more},
+  {failing, as_number(#suspects == MAX_LOOKED_AT)}, {call('ZCOUNT', due, ARGV[1], '+inf'), 0}}
+
+--- script schedules/type_counts: common, schedules, reads
+-- Returns for each type {type, milliseconds for which its first row has been due, waiting, due, running rows}. ARGV: the
+-- most types.
+local keys, more = next_keys()
+local _, running = running_among(keys)
+local found = types_in_order(tonumber(ARGV[1]))
+for place, type in ipairs(found) do
+  local set, runs = T .. 'due:' .. type[1], running[type[1]] or 0
+  found[place] = {type[1], type[2], {call('ZCARD', set) - runs, more}, {count_due(set), 0}, {runs, more}}
+end
+return found
+
+--- script schedules/rules: common, schedules, reads
+-- Returns a page of schedules that are not paused, as {key, type, cron, time zone, delay in milliseconds}, and the last
+-- key that was looked at ('' at the end). ARGV: the last key of the page before ('' at first), the most schedules.
+local keys, found = call('ZRANGEBYLEX', T .. 'recorded', '(' .. ARGV[1], '+', 'LIMIT', 0, tonumber(ARGV[2])), {}
+for _, key in ipairs(keys) do
+  local fields = redis.pcall('HMGET', row_of(key), 'type', 'cron', 'timezone', 'delay_ms', 'paused_from', 'paused_until')
+  if fields[2] and not (fields[5] and not fields[6]) then
+    found[#found + 1] = {key, fields[1] or '', fields[2], fields[3] or '', fields[4] or '0'}
+  end
+end
+return {#keys == tonumber(ARGV[2]) and keys[#keys] or '', found}
+
+--- script queue/counts: common, queue, reads
+-- Returns the numbers of tasks: waiting, due, running, failed, cancelled and finished ones.
+local later, leases = T .. 'later:', T .. 'leases:'
+local further, more_users = users_of_runs()
+local in_lines, more = count_in_lines('', MAX_LOOKED_AT, further)
+more = as_number(more or more_users)
+local expired = count_due(leases)
+local failed, cancelled = call('ZCARD', T .. 'ended:failed'), call('ZCARD', T .. 'ended:cancelled')
+local waiting = call('ZCARD', later) + in_lines
+local ended = call('ZCARD', T .. 'keys') - waiting - call('ZCARD', leases) - failed - cancelled
+return {{waiting, more}, {count_due(later) + in_lines + expired, more}, {call('ZCARD', leases) - expired, 0},
+  {failed, 0}, {cancelled, 0}, more == 1 and {} or {ended, 0}}
+
+--- script queue/type_counts: common, queue, reads
+-- Returns for each type {type, milliseconds for which its first row has been due, waiting, due, running rows}. ARGV: the
+-- most types.
+local MAX_LINES = 100  -- of each type
+local found, further, more_users = types_in_order(tonumber(ARGV[1])), users_of_runs()
+for place, type in ipairs(found) do
+  local later, leases = T .. 'later:' .. type[1], T .. 'leases:' .. type[1]
+  local in_lines, more = count_in_lines(type[1], MAX_LINES, further)
+  more = as_number(more or more_users)
+  local expired = count_due(leases)
+  found[place] = {type[1], type[2], {call('ZCARD', later) + in_lines, more},
+    {count_due(later) + in_lines + expired, more}, {call('ZCARD', leases) - expired, 0}}
+end
+return found
+
+--- script queue/running_of: common, queue, reads
+-- Returns how many tasks of a user run, and the least max_running of these ('' for no limit). ARGV: user.
+local runs = T .. 'run:' .. ARGV[1]
+local least = call('ZRANGE', runs, 0, 0, 'WITHSCORES')[2]
+return {call('ZCARD', runs), least and least ~= 'inf' and integer(tonumber(least)) or ''}

@@ -1,0 +1,54 @@
+"""The child that fetches rows for its siblings. It runs no handlers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from psched.application import Application
+from psched.child.polled_sections import PolledSections
+from psched.execution.fetcher import Fetcher
+from psched.execution.section_sources import open_sections
+from psched.execution.stop_event import StopEvent
+from psched.process.child_protocol import RECOVERED
+from psched.process.child_role import ChildRole, ChildSpec
+
+
+class FetchingChild(ChildRole):
+    def __init__(self, spec: ChildSpec, application: Application, send: Callable[[str], None]) -> None:
+        """`send` sends the master a message of `psched.process.child_protocol`."""
+        assert spec.dispatch is not None
+        self._stopping = StopEvent()
+        self._stops_now = False
+        self._opened = open_sections(spec.settings, spec.holder)
+        self._sections = PolledSections(self._opened, application)
+        recovered = partial(send, RECOVERED)
+        self._fetcher = Fetcher(
+            self._opened, self._sections.types, spec.dispatch, self._stopping, spec.dead, spec.siblings, recovered
+        )
+        self._sections.pollers += self._fetcher.pollers.values()
+
+    def prepare(self) -> None:
+        """Check the tables. Raises ConfigError, see `PolledSections.prepare`."""
+        self._sections.prepare()
+
+    def run(self) -> None:
+        self._sections.start()
+        try:
+            self._fetcher.run()
+        finally:
+            self._sections.close(waits=not self._stops_now)
+            for opened in self._opened:
+                opened.source.store.close()
+            self._stopping.close()
+
+    def stop(self, immediate: bool, grace: float | None = None) -> None:
+        self._stops_now = immediate
+        self._stopping.set()
+
+    def trouble(self) -> str | None:
+        return self._sections.trouble()
+
+    def was_idle(self) -> bool:
+        worked, self._fetcher.has_worked = self._fetcher.has_worked, False
+        return not worked

@@ -1,0 +1,86 @@
+"""The sections of a child that polls: which types it acquires, its pollers, and the threads that a node needs once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from psched.application import Application
+from psched.backends import is_driver_error
+from psched.error_text import one_line
+from psched.errors import ConfigError
+from psched.execution.alert_hooks import open_alert_threads
+from psched.execution.node_heartbeat import NodeHeartbeat
+from psched.execution.poller import SectionPoller
+from psched.execution.section_sources import OpenSection
+from psched.store.type_filter import mismatch
+from psched.task_source import ClaimableTypes
+
+log = logging.getLogger(__name__)
+
+_WITHDRAWAL = 1.0
+"""Seconds for which a child waits at its end until its node is removed from psched_nodes."""
+
+
+class PolledSections:
+    def __init__(self, sections: Sequence[OpenSection], application: Application) -> None:
+        self._sections = sections
+        served = {opened.name: application.of(opened.name).types().serving(opened.section.types) for opened in sections}
+        self._mismatch = mismatch(served.values())
+        self._runs_nothing = all(types.is_nothing for types in served.values())
+        self.types = {opened.name: ClaimableTypes(opened.source, served[opened.name]) for opened in sections}
+        self.pollers: list[SectionPoller] = []
+        self._alert_threads = open_alert_threads(sections)
+        self._heartbeat = NodeHeartbeat(sections, served)
+
+    def prepare(self) -> None:
+        """Check the tables, and log which `types` match no handler.
+
+        If the database does not answer or refuses the login, the pollers go on trying and log it.
+
+        Raises:
+            ConfigError: a table is missing, belongs to another program, or cannot be used.
+        """
+        if self._mismatch is not None:
+            log.warning("%s", self._mismatch)
+        for opened in self._sections:
+            store = opened.source.store
+            try:
+                store.check_tables()
+                self.types[opened.name].prepare()
+            except Exception as error:
+                if store.is_unavailable(error):
+                    log.warning("section=%s the database does not answer yet: %s", opened.name, one_line(error))
+                elif store.is_refused(error):
+                    log.debug("section=%s the database refuses this user: %s", opened.name, one_line(error))
+                elif is_driver_error(error):
+                    words = f"{opened.name}: the database refuses: {one_line(error)}"
+                    raise ConfigError(f"{words} (is `url:` right? `psched doctor` looks closer)") from error
+                else:
+                    raise
+                for poller in self.pollers:
+                    if poller.name == opened.name:
+                        poller.report_trouble(error)
+
+    def start(self) -> None:
+        for thread in (*self._alert_threads, self._heartbeat):
+            thread.start()
+
+    def expect(self) -> None:
+        """Poll at once: rows may be due."""
+        for poller in self.pollers:
+            poller.expect()
+
+    def trouble(self) -> str | None:
+        troubles = dict.fromkeys(poller.trouble for poller in self.pollers if poller.trouble is not None)
+        if self._mismatch is not None and self._runs_nothing:
+            troubles[self._mismatch] = None
+        return "; ".join(troubles) or None
+
+    def close(self, waits: bool) -> None:
+        """End the threads. If not `waits`, the node's entry in psched_nodes may expire by itself."""
+        self._heartbeat.close()
+        for alert_thread in self._alert_threads:
+            alert_thread.close()
+        if waits:
+            self._heartbeat.join(_WITHDRAWAL)

@@ -1,0 +1,119 @@
+"""psched forecast: how many runs of schedules begin in each hour to come."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import date
+
+import click
+
+from psched.cli.formatting import Fields, Table, fields_of, json_line, short_time, with_local_times, write, write_rows
+from psched.cli.options import Chosen, common_options, count
+from psched.cli.sections import opened_section
+from psched.clock import local_datetime
+from psched.insight import Forecast, HourForecast, ScheduleInsight
+
+_TABLE = Table(brief={}, wide=("time", "starts", "busy"))
+_COLOURS = (None, 22, 28, 64, 136, 130, 124)
+"""Colours of the 256 of a terminal, from few to many."""
+_LABEL = len("Mon 2026-11-23")
+_HOURS = range(24)
+
+Cells = Mapping[date, Mapping[int, float]]
+"""A value for each day and hour on the clock."""
+
+
+@click.command("forecast")
+@click.option("--days", type=count(1, 31), default=7, show_default=True)
+@common_options()
+def forecast(chosen: Chosen, days: int) -> None:
+    """Show how many runs of schedules begin in each hour.
+
+    A terminal shows a heatmap for the next days, and another one for the workers that the runs keep busy: as long as
+    the last runs of the same type took, by the ledger. Into a pipe or file, hours are written as tab-separated text.
+    Paused schedules, retries, extra runs and occurrences that are late now do not count. Times are in this host's time
+    zone.
+
+    --json prints one object with schedules (how many were counted), unusable (how many have a rule that cannot be
+    used), unmeasured (types of which no run is in the ledger, and which busy leaves out) and hours: an array of objects
+    with time (unix seconds, and as time_local), starts and busy (mean number of busy workers, or null).
+    """
+    with opened_section(chosen, "schedules", read_only=True) as schedules:
+        found = ScheduleInsight(schedules).forecast(days * 24)
+    if chosen.json:
+        hours = [with_local_times(fields_of(hour), ("time",)) for hour in found.hours]
+        write([json_line(fields_of(found) | {"hours": hours, "unmeasured": list(found.unmeasured)})])
+        return
+    if sys.stdout.isatty():
+        _write_heatmaps(found)
+    else:
+        write_rows(map(fields_of, found.hours), ("time",), _TABLE, listed=_listed, as_json=False)
+    _write_notes(found)
+
+
+def _listed(hour: Fields) -> Fields:
+    return hour | {"busy": None if hour["busy"] is None else f"{hour['busy']:.2f}"}
+
+
+def _write_heatmaps(found: Forecast) -> None:
+    click.echo(f"starts of {found.schedules:,} schedules by hour{_peak(found.hours, lambda hour: hour.starts)}")
+    _write_heatmap(_cells(found.hours, lambda hour: hour.starts, sum))
+    if any(hour.busy for hour in found.hours):
+        click.echo(f"\nbusy workers{_peak(found.hours, lambda hour: hour.busy or 0)}")
+        _write_heatmap(_cells(found.hours, lambda hour: hour.busy or 0, max))
+
+
+def _peak(hours: Sequence[HourForecast], value: Callable[[HourForecast], float]) -> str:
+    highest = max(hours, key=value)
+    return f"; the most is {_short(value(highest))} from {short_time(highest.time)}" if value(highest) else ""
+
+
+def _cells(
+    hours: Sequence[HourForecast],
+    value: Callable[[HourForecast], float],
+    join: Callable[[Sequence[float]], float],
+) -> Cells:
+    """Return the values by day and hour of the clock. `join`: for an hour that comes twice, at a clock change."""
+    found: dict[date, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for hour in hours:
+        moment = local_datetime(hour.time)
+        assert moment is not None
+        found[moment.date()][moment.hour].append(value(hour))
+    return {day: {hour: join(values) for hour, values in of_day.items()} for day, of_day in found.items()}
+
+
+def _write_heatmap(cells: Cells) -> None:
+    width = max(3, min(6, (shutil.get_terminal_size().columns - _LABEL) // 24))
+    highest = max(value for of_day in cells.values() for value in of_day.values())
+    click.echo(" " * _LABEL + "".join(f"{hour:>{width}}" for hour in _HOURS))
+    for day, of_day in cells.items():
+        click.echo(f"{day:%a %Y-%m-%d}" + "".join(_coloured(of_day, highest, width)))
+
+
+def _coloured(of_day: Mapping[int, float], highest: float, width: int) -> Iterator[str]:
+    for hour in _HOURS:
+        value = of_day.get(hour)
+        text = f"{'' if value is None else _short(value):>{width}}"
+        level = 0 if not value else 1 + int((len(_COLOURS) - 2) * value / highest)
+        yield text if level == 0 else click.style(text, bg=_COLOURS[level], fg="bright_white")
+
+
+def _short(value: float) -> str:
+    """Return a number in at most three or four characters, such as `12`, `0.3` or `15k`."""
+    if value == 0:
+        return "·"
+    for unit, size in (("M", 1_000_000), ("k", 1000)):
+        if value >= size:
+            return f"{value / size:.0f}{unit}"
+    return f"{value:.0f}" if value >= 10 or float(value).is_integer() else f"{max(value, 0.1):.1f}"
+
+
+def _write_notes(found: Forecast) -> None:
+    if found.unusable:
+        click.echo(f"{found.unusable} schedules have a rule that cannot be used: psched list --state broken", err=True)
+    if found.unmeasured:
+        names = ", ".join(found.unmeasured[:10]) + (" and more" if len(found.unmeasured) > 10 else "")
+        click.echo(f"busy workers leave out types without a run in the ledger: {names}", err=True)

@@ -1,0 +1,1 @@
+"""Integrations with other packages: extras, which no other package of psched imports."""

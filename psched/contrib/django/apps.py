@@ -1,0 +1,20 @@
+"""The app, for INSTALLED_APPS."""
+
+from __future__ import annotations
+
+from django.apps import AppConfig
+
+
+class PschedConfig(AppConfig):
+    """The app `psched`: its migration, system checks, commands and admin pages."""
+
+    name = "psched.contrib.django"
+    label = "psched"
+    verbose_name = "psched"
+
+    def ready(self) -> None:
+        """Register the system checks. psched's own task functions submit to the queue of PSCHED from now on."""
+        from psched.application.default_queue import default_queue  # noqa: PLC0415 – when Django is set up
+        from psched.contrib.django import checks, stores  # noqa: F401, PLC0415 – as above
+
+        default_queue.provide(stores.queue)

@@ -1,0 +1,250 @@
+"""The backend of Django's tasks: `@task` functions are enqueued as tasks of psched's queue."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from inspect import signature
+from traceback import format_exception
+from typing import Any
+
+from django.apps import apps
+from django.conf import ENVIRONMENT_VARIABLE, settings
+from django.core.checks import CheckMessage, Error
+from django.db import DEFAULT_DB_ALIAS, transaction
+from django.utils import timezone
+from django.utils.module_loading import import_string
+
+from psched.application.task_function import uuid7
+from psched.contrib.django import configuration, stores
+from psched.contrib.django.tasks_api import (
+    BaseTaskBackend,
+    InvalidTask,
+    Task,
+    TaskError,
+    TaskResult,
+    TaskResultDoesNotExist,
+    TaskResultStatus,
+    task_enqueued,
+)
+from psched.error_text import did_you_mean, shown
+from psched.errors import NotFoundError
+from psched.model import TaskRow, TaskStatus
+from psched.payload import encode
+from psched.retry_wait import Backoff, check_attempts
+
+__all__ = ["PschedBackend"]
+
+_STATUSES: dict[TaskStatus, TaskResultStatus] = {
+    "waiting": TaskResultStatus.READY,
+    "running": TaskResultStatus.RUNNING,
+    "finished": TaskResultStatus.SUCCESSFUL,
+    "failed": TaskResultStatus.FAILED,
+    "cancelled": TaskResultStatus.FAILED,
+}
+_OPTIONS = ("max_attempts", "on_commit", "retry_wait")
+_LAST_LINE = re.compile(r"^((?:\w+\.)*(\w+))(?::|$)", re.MULTILINE)
+"""A line of a traceback that begins with the full name of an exception, and its class."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PschedTask(Task):  # type: ignore[type-arg]  # Django's own class is not generic
+    """A task of Django's with two more arguments of `@task`.
+
+    `max_attempts`: attempts after which a task that raises has failed. `retry_wait`: seconds before the next attempt,
+    or `psched.backoff(...)`. None takes the OPTIONS of the backend.
+    """
+
+    max_attempts: int | None = None
+    retry_wait: float | Mapping[str, Any] | Backoff | None = None
+
+
+class PschedBackend(BaseTaskBackend):
+    """Enqueues to the queue that PSCHED configures.
+
+    OPTIONS may have `max_attempts` (default: 1), `retry_wait` (default: as configured in PSCHED), and `on_commit`:
+    whether a task is enqueued after the transaction has committed. By default it is enqueued in the transaction, if the
+    queue is in a database of DATABASES, and otherwise after it.
+    """
+
+    task_class = PschedTask
+    supports_defer = True
+    supports_async_task = True
+    supports_get_result = True
+    supports_priority = True
+
+    def check(self, **kwargs: Any) -> list[CheckMessage]:
+        """Report options that cannot be used."""
+        problem = _problem(self.options)
+        return [Error(f"TASKS[{self.alias!r}]: OPTIONS: {problem}", id="psched.E003")] if problem else []
+
+    def validate_task(self, task: Task[..., Any]) -> None:
+        """Raise InvalidTask for a task that the backend cannot run."""
+        if not isinstance(task, Task):
+            raise InvalidTask(f"{task!r} is of django_tasks; Django 6 has its own: from django.tasks import task")
+        super().validate_task(task)
+        module = task.module_path.rpartition(".")[0]
+        if not belongs_to_project(module):
+            remedy = "a worker imports no other module; add its app to INSTALLED_APPS"
+            raise InvalidTask(f"{task.module_path}: {module} belongs to no app of INSTALLED_APPS: {remedy}")
+        problem = _problem({name: getattr(task, name, None) for name in ("max_attempts", "retry_wait")})
+        if problem:
+            raise InvalidTask(f"{task.module_path}: {problem}")
+
+    def enqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Enqueue a task. Raises InvalidTask, TypeError and ValueError for arguments, errors of django.db, ConfigError.
+
+        TypeError: the function cannot be called with these arguments, or one of them is no JSON.
+        """
+        self.validate_task(task)
+        self._check_arguments(task, args, kwargs)
+        result: TaskResult[..., Any] = TaskResult(
+            task=task,
+            id=uuid7(),
+            status=TaskResultStatus.READY,
+            enqueued_at=timezone.now(),
+            started_at=None,
+            finished_at=None,
+            last_attempted_at=None,
+            args=list(args),
+            kwargs=dict(kwargs),
+            backend=self.alias,
+            errors=[],
+            worker_ids=[],
+        )
+        alias = configuration.alias_of("queue")
+        if self.options.get("on_commit", alias is None):
+            transaction.on_commit(partial(self._submit, result), using=alias or DEFAULT_DB_ALIAS)
+        else:
+            self._submit(result)
+        return result
+
+    def get_result(self, result_id: str) -> TaskResult[..., Any]:
+        """Return a result. Raises TaskResultDoesNotExist: there is none, or the task is deleted (`retention_time`)."""
+        try:
+            with stores.django_errors("queue"):
+                row = stores.queue()[result_id].metadata()
+        except (NotFoundError, ValueError):
+            raise TaskResultDoesNotExist(result_id) from None
+        task = task_of(row.type)
+        if task is None:
+            raise TaskResultDoesNotExist(result_id)
+        return result_of(row, task)
+
+    def _check_arguments(self, task: Task[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        context = (None,) if task.takes_context else ()
+        try:
+            signature(task.func).bind(*context, *args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{task.module_path}: {error}") from None
+        try:
+            encode({"args": list(args), "kwargs": dict(kwargs)})
+        except ValueError as error:
+            raise TypeError(f"{task.module_path}: {error}") from None
+
+    def _submit(self, result: TaskResult[..., Any]) -> None:
+        task = result.task
+        with stores.django_errors("queue"):
+            stores.queue().submit(
+                result.id,
+                type_of(task),
+                {"args": result.args, "kwargs": result.kwargs},
+                run_at=None if task.run_after is None else task.run_after.timestamp(),
+                priority=task.priority,
+            )
+        task_enqueued.send(type(self), task_result=result)
+
+
+def type_of(task: Task[..., Any]) -> str:
+    """Return the type of a task of psched: the queue and the function, as in `default:polls.tasks.remind`."""
+    return f"{task.queue_name}:{task.module_path}"
+
+
+def task_of(type: str) -> Task[..., Any] | None:
+    """Return the task of a type, None for a type that is none of Django's. Raises ImportError.
+
+    Only modules of the project are imported: whoever can write to the table chooses the type.
+    """
+    queue_name, _, path = type.rpartition(":")
+    if not queue_name or "." not in path:
+        return None
+    module = path.rpartition(".")[0]
+    if not belongs_to_project(module):
+        raise ImportError(f"{module} belongs to no app of INSTALLED_APPS")
+    found = import_string(path)
+    return found.using(queue_name=queue_name) if isinstance(found, Task) else None
+
+
+def belongs_to_project(module: str) -> bool:
+    """Return whether `module` is part of an installed app, or of the package with the settings."""
+    packages = {app.name for app in apps.get_app_configs()}
+    packages.add(os.environ.get(ENVIRONMENT_VARIABLE, "").partition(".")[0])
+    return any(module == package or module.startswith(f"{package}.") for package in packages)
+
+
+def result_of(row: TaskRow, task: Task[..., Any]) -> TaskResult[..., Any]:
+    """Return a row as Django's result. psched keeps the last error only, and the last worker."""
+    result: TaskResult[..., Any] = TaskResult(
+        task=task.using(priority=row.priority, run_after=_time(row.run_at) if row.run_at != row.created_at else None),
+        id=row.key,
+        status=_STATUSES[row.status],
+        enqueued_at=_time(row.created_at),
+        started_at=None,
+        finished_at=_time(row.finished_at),
+        last_attempted_at=None,
+        args=row.data.get("args", []),
+        kwargs=row.data.get("kwargs", {}),
+        backend=task.backend,
+        errors=_errors(row),
+        worker_ids=[row.node or ""] * row.attempts,
+    )
+    object.__setattr__(result, "_return_value", row.result)  # the class is frozen; Django's own backends do the same
+    return result
+
+
+def _time(seconds: float | None) -> datetime | None:
+    if seconds is None:
+        return None
+    moment = datetime.fromtimestamp(seconds, UTC)
+    return moment if settings.USE_TZ else timezone.make_naive(moment)
+
+
+def _errors(row: TaskRow) -> list[TaskError]:
+    if row.status == "cancelled":
+        return [TaskError(exception_class_path="psched.errors.CancelRequestedError", traceback="cancelled")]
+    if row.last_error is None:
+        return []
+    name = row.last_error.partition("(")[0]
+    paths = [path for path, last in _LAST_LINE.findall(row.last_error) if last == name]
+    path = paths[-1] if paths else "psched.errors.TaskError"
+    if "." not in path:
+        path = f"builtins.{path}"
+    return [TaskError(exception_class_path=path, traceback=row.last_error.partition("\n")[2] or row.last_error)]
+
+
+def error_of(error: BaseException) -> TaskError:
+    """Return an exception as Django stores it."""
+    kind = type(error)
+    trace = "".join(format_exception(error))
+    return TaskError(exception_class_path=f"{kind.__module__}.{kind.__qualname__}", traceback=trace)
+
+
+def _problem(options: Mapping[str, Any]) -> str | None:
+    """Return the error of options that cannot be used, or None."""
+    for name in options:
+        if name not in _OPTIONS:
+            return f"unknown option {name!r}{did_you_mean(name, _OPTIONS)}; there are {', '.join(_OPTIONS)}"
+    if not isinstance(options.get("on_commit", False), bool):
+        return f"on_commit must be True or False, got {shown(options['on_commit'])}"
+    try:
+        if options.get("max_attempts") is not None:
+            check_attempts("max_attempts", options["max_attempts"])
+        if options.get("retry_wait") is not None:
+            Backoff.of(options["retry_wait"])
+    except ValueError as error:
+        return str(error)
+    return None

@@ -1,0 +1,98 @@
+"""A psched database on Django's connection: each statement is part of the transaction that Django has open.
+
+So a web process needs no connections besides Django's, a task submitted in `transaction.atomic()` exists if and only if
+that commits, and the tests of a `TestCase` see what they submit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from threading import Lock
+from typing import Any, TypeVar
+
+from django.db import connections, transaction
+from sqlalchemy import Connection, Engine, NullPool, create_engine
+
+from psched.backends.sql.compiled_statements import Statement
+from psched.backends.sql.database import Database, Work
+from psched.backends.sql.dialect import Dialect
+
+T = TypeVar("T")
+
+
+class DjangoDatabase(Database):
+    """Runs work on the calling thread's connection of one alias of DATABASES. Nothing is repeated after an error."""
+
+    def __init__(self, dialect: Dialect, alias: str) -> None:
+        """Connects to nothing yet."""
+        self._alias = alias
+        self._initializing = Lock()
+        self._initialized = False
+        super().__init__(dialect)
+
+    def _new_engine(self) -> Engine:
+        """Return an engine whose connections are Django's: it sets up none, ends no transaction and closes none."""
+        options = self.dialect.engine_options()
+        kept = {name: options[name] for name in ("paramstyle", "use_native_hstore") if name in options}
+        engine = create_engine(self.dialect.url, hide_parameters=True, **kept)
+        # The engine's own pool would set up each connection, and replace Django's REGEXP of SQLite.
+        engine.pool = NullPool(
+            lambda: connections[self._alias].connection, dialect=engine.dialect, reset_on_return=None
+        )
+        driver: Any = engine.dialect
+        driver.do_rollback = driver.do_commit = driver.do_close = driver.do_terminate = lambda connection: None
+        return engine
+
+    def run(self, work: Work[T], until: float | None = None) -> T:
+        """Return `work(connection, False)`. Raises DBAPIError."""
+        connections[self._alias].ensure_connection()
+        with self._engine.connect() as connection:
+            if not self._initialized:
+                self._initialize(connection)
+            return work(connection, False)
+
+    def _initialize(self, connection: Connection) -> None:
+        """Let SQLAlchemy ask the server for its version and settings, once."""
+        with self._initializing:
+            if not self._initialized:
+                self._engine.dialect.initialize(connection)
+                self._initialized = True
+
+    @contextmanager
+    def transaction(self, connection: Connection) -> Iterator[None]:
+        """Run the statements in one transaction; within a transaction of the caller's, in a savepoint."""
+        with transaction.atomic(using=self._alias):
+            yield
+
+    def change_rows(
+        self, connection: Connection, count: int, change: Callable[[], int], *steps: Callable[[], object]
+    ) -> bool:
+        """See `Database.change_rows`."""
+        with transaction.atomic(using=self._alias):
+            done = change() == count
+            for step in steps if done else ():
+                step()
+            if not done:
+                transaction.set_rollback(True, using=self._alias)
+        return done
+
+    def _joined(
+        self, connection: Connection, statement: Statement, then: Statement, values: Mapping[str, Any]
+    ) -> bool | None:
+        """Return None: a compound statement would begin a transaction of its own."""
+        return None
+
+    def patient(self) -> Any:
+        """Return this database as it is: Django sets the timeouts of its connections."""
+        return self._itself()
+
+    @contextmanager
+    def _itself(self) -> Iterator[Database]:
+        yield self
+
+    def reset_after_fork(self) -> None:
+        """In a forked process: make the engine anew; `handlers` leaves Django's connections to the parent."""
+        self._initializing = Lock()
+        self._initialized = False
+        self._engine = self._new_engine()

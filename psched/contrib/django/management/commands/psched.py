@@ -1,0 +1,23 @@
+"""manage.py psched …: psched's commands with Django's settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from psched.cli.errors import run_command
+from psched.contrib.django.configuration import chosen
+from psched.contrib.django.management.click_command import ClickCommand, replace_process
+
+
+class Command(ClickCommand):
+    """The command psched."""
+
+    help = "psched's commands: run, list, add, doctor, queue … (manage.py psched --help)"
+
+    def run(self, words: Sequence[str]) -> int:
+        """`run` needs a new process, since its children are to import the user's modules; others run in this one."""
+        if "run" in words:
+            replace_process("psched.contrib.django", words)
+        from psched.cli.main import psched  # noqa: PLC0415 – only where it is used
+
+        return run_command(psched, words, chosen())

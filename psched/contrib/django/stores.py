@@ -1,0 +1,80 @@
+"""The queue and the schedules that PSCHED names, for code that runs in Django: views, commands, tests and handlers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache, partial
+from typing import Any
+
+from django.core.signals import setting_changed
+from django.db import connections
+from sqlalchemy.exc import DBAPIError
+
+from psched.config import SectionName
+from psched.contrib.django import configuration
+from psched.contrib.django.database import DjangoDatabase
+from psched.errors import ConfigError
+from psched.queue.queue import Queue, open_queue
+from psched.schedules.collection import ScheduleCollection, open_schedules
+from psched.store import holder_name
+
+__all__ = ["queue", "schedules"]
+
+_OPEN: dict[SectionName, Any] = {"schedules": open_schedules, "queue": open_queue}
+
+
+def queue() -> Queue:
+    """Return the queue. If it is in a database of DATABASES, its statements are in that connection's transaction.
+
+    Raises ConfigError.
+    """
+    found: Queue = of("queue")
+    return found
+
+
+def schedules() -> ScheduleCollection:
+    """Return the schedules, as `queue` returns the queue. Raises ConfigError."""
+    found: ScheduleCollection = of("schedules")
+    return found
+
+
+@contextmanager
+def django_errors(section: SectionName) -> Iterator[None]:
+    """Raise a driver's errors as Django does, as those of `django.db`; for a missing table, ConfigError."""
+    try:
+        yield
+    except DBAPIError as error:
+        alias = configuration.alias_of(section)
+        if alias is None or error.orig is None:
+            raise
+        if of(section).store._database.dialect.is_missing_table(error):
+            command = f"manage.py migrate --database {alias}"
+            raise ConfigError(f"psched's tables are not in the database {alias!r}; run: {command}") from error
+        with connections[alias].wrap_database_errors:
+            raise error.orig from error
+
+
+def of(section: SectionName) -> Any:
+    """Return the queue or the schedules. Raises ConfigError."""
+    alias = configuration.alias_of(section)
+    return _opened(section, alias, None if alias is None else str(connections[alias].settings_dict["NAME"]))
+
+
+@cache
+def _opened(name: SectionName, alias: str | None, database_name: str | None) -> Any:
+    """`database_name`: differs in tests, which have a database of their own."""
+    section = dict(configuration.settings().named_sections).get(name)
+    if section is None:
+        raise ConfigError(f'PSCHED: there is no section {name!r}; add "{name}": {{}}')
+    made = None if alias is None else partial(DjangoDatabase, alias=alias)
+    return _OPEN[name](section, holder_name(str(os.getpid())), database=made)
+
+
+def _forget(*, setting: str, **_: Any) -> None:
+    if setting in ("PSCHED", "DATABASES"):
+        _opened.cache_clear()
+
+
+setting_changed.connect(_forget)

@@ -1,0 +1,58 @@
+"""For the tests of a project: runs what the code under test has enqueued."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any
+
+from asgiref.sync import async_to_sync
+
+from psched.application import Application, ApplicationSpec, load
+from psched.application.event_loop import EventLoops
+from psched.contrib.django import configuration, handlers, stores
+from psched.errors import ConfigError
+
+__all__ = ["run_tasks"]
+
+
+class _CallersThread(EventLoops):
+    """Runs coroutines so that their work on Django's database is done in the calling thread, on its connection."""
+
+    def runner(self) -> Any:
+        """Return an object with the method `run` of asyncio.Runner."""
+        return self
+
+    def run(self, coroutine: Coroutine[Any, Any, object], context: object = None) -> object:
+        """Return what the coroutine returns."""
+
+        async def result() -> object:
+            return await coroutine
+
+        return async_to_sync(result)()
+
+
+def run_tasks() -> int:
+    """Run the tasks of the queue that are due, and those that they enqueue, in this process. Return how many have run.
+
+    Within a `TestCase` all is done in the transaction of the test, on its connection. A task that raises has failed, or
+    is due again later, as in a worker; its result tells. Raises ConfigError, and errors of `django.db`.
+    """
+    section = configuration.settings().queue
+    if section is None:
+        raise ConfigError('PSCHED: there is no section "queue"; add "queue": {}')
+    require = tuple(name for name in section.require if name != configuration.CHILD_SETUP)
+    routers = load(ApplicationSpec(section.app, section.include, require)).routers
+    on_this_connection = handlers.DjangoTasks(_CallersThread())
+    application = Application(tuple(on_this_connection if each is handlers.tasks else each for each in routers))
+    wanted = application.types()
+    queue = stores.queue()
+    count = 0
+    with stores.django_errors("queue"):
+        while task := queue.poll([each for each in queue.store.due_by_type() if wanted.accepts(each)]):
+            handler = application.handler(task)
+            if handler is None:
+                task.defer(f"no handler for the type {task.type!r}")
+                continue
+            handler.run()
+            count += 1
+    return count

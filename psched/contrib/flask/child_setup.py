@@ -1,0 +1,28 @@
+"""Loads the Flask application in a worker, which runs each handler in a context of it: `current_app` is there.
+
+The functions of `teardown_appcontext` are called at the end of each run, as they are at the end of a request.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from psched.contrib.flask.configuration import loaded_app
+from psched.telemetry import Event, attach
+
+_app = loaded_app()
+_of_thread = threading.local()
+
+
+def _run_begins(event: Event, fields: dict[str, Any]) -> None:
+    _of_thread.context = _app.app_context()
+    _of_thread.context.push()
+
+
+def _run_ends(event: Event, fields: dict[str, Any]) -> None:
+    _of_thread.context.pop()
+
+
+attach(_run_begins, "run_start")
+attach(_run_ends, "run_end")

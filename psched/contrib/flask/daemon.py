@@ -1,0 +1,45 @@
+"""`python -m psched.contrib.flask.daemon …`: what `flask psched run` becomes. The master imports no application."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from attrs import evolve
+
+from psched.cli.errors import run_command
+from psched.cli.main import psched
+from psched.cli.options import Chosen
+from psched.config import SectionName, Settings, from_mapping, load
+from psched.contrib.flask import is_named
+from psched.errors import ConfigError
+
+_CHILD_SETUP = "psched.contrib.flask.child_setup"
+_PATIENCE = 60
+"""Seconds for which a new process may import the application."""
+
+
+def _load(file: Path, environment: str | None, reader: SectionName) -> Settings:
+    """Return the configuration, which a new process reads from the application at each start and reload."""
+    settings = load(file, environment, reader) if is_named(file) else _load_in_new_process(environment, reader)
+    return settings.with_application((), (), (_CHILD_SETUP,))
+
+
+def _load_in_new_process(environment: str | None, reader: SectionName) -> Settings:
+    command = [sys.executable, "-m", "psched.contrib.flask.configuration"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=False)
+    except subprocess.TimeoutExpired:
+        raise ConfigError(f"the Flask application was not imported within {_PATIENCE} s") from None
+    if done.returncode:
+        raise ConfigError(done.stderr.strip() or f"importing the Flask application ended with {done.returncode}")
+    given, root_path = json.loads(done.stdout.splitlines()[-1])
+    if isinstance(given, str):
+        return load(given, environment, reader)
+    return evolve(from_mapping(given, Path(root_path), environment, reader), path=Path(root_path))
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(psched, chosen=Chosen(load=_load)))

@@ -1,0 +1,245 @@
+"""A handler child's connection to the fetching child: tasks come, ended runs and settled rows are reported."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import astuple
+from typing import Any
+
+from psched.application import Application
+from psched.clock import boottime, monotonic
+from psched.execution.batch_size import BatchSizer
+from psched.execution.periodic_thread import PeriodicThread
+from psched.execution.poller import Poller, give_up_leases
+from psched.model import Claim, ScheduleRow
+from psched.process.child_role import DeadChild
+from psched.process.claim_messages import decode_claim, encode_claim
+from psched.process.dispatch_socket import Connection, DispatchSocket
+from psched.task import Task, locked
+from psched.task_source import Source
+
+_REPORT = 0.005
+"""Seconds between two reports of ended runs while more runs wait here."""
+_LINGER = 0.02
+"""Seconds for which a run waits to be settled with others."""
+_SETTLEMENT = 0.05
+"""Seconds between two settlements."""
+_PATIENCE = 0.03
+"""Seconds. The tasks behind a run that takes longer are returned to the fetching child."""
+_RECONNECT = 0.05
+"""Seconds between two attempts to connect to a fetching child."""
+_LONGEST_PAUSE = 60.0
+
+
+class DispatchConnection:
+    """Connects again when the fetching child has died, also during a long run. Safe to use from several threads."""
+
+    def __init__(
+        self, dispatch: DispatchSocket, child: str, dead: Sequence[DeadChild], recovered: Callable[[], None]
+    ) -> None:
+        """`child`: the name of this child. `dead`: the children whose leases the fetching child is to release.
+
+        `recovered` is called when it has done so.
+        """
+        self._dispatch = dispatch
+        self._child = child
+        self._dead = dead
+        self._recovered = recovered
+        self._pollers: dict[str, FetchedTaskPoller] = {}
+        self._connection: Connection | None = None
+        self._is_awaited = self._is_closed = False
+        self._runs = 0
+        """Tasks that have come and whose runs were not reported as ended."""
+        self._receiving = threading.Lock()
+        self._sending = threading.Lock()
+        """Guards `_runs`, too. Acquired after `_receiving`."""
+
+    def add(self, poller: FetchedTaskPoller) -> None:
+        self._pollers[poller.name] = poller
+
+    @property
+    def is_open(self) -> bool:
+        return self._connection is not None and self._connection.is_open
+
+    def descriptor(self) -> int | None:
+        """Return what becomes readable when tasks come. Until the next `receive`, `renew` does not replace it."""
+        with self._receiving:
+            self._is_awaited = True
+            return self._connection.fileno() if self._connection is not None and self._connection.is_open else None
+
+    def receive(self) -> None:
+        """Pass the tasks that have come to their pollers."""
+        with self._receiving:
+            self._is_awaited = False
+            if not self.is_open:
+                self._connect()
+            if self._connection is not None:
+                self._take(self._connection.receive())
+
+    def renew(self) -> None:
+        """During a long run, connect to the next fetching child if the last is gone: it waits for our report."""
+        with self._receiving:
+            if self._is_awaited or self._is_closed:
+                return
+            if self._connection is not None and self._connection.has_ended:
+                self._connect()
+
+    def report_ended(self, section: str, ended: Sequence[tuple[str, float]]) -> None:
+        """Report the types and durations of runs that have ended."""
+        with self._sending:
+            self._runs -= len(ended)
+            self._send("ended", section, ended)
+
+    def send(self, *message: Any) -> bool:
+        """Return False if there is no fetching child."""
+        with self._sending:
+            return self._send(*message)
+
+    def _send(self, *message: Any) -> bool:
+        if self._connection is not None:
+            self._connection.send(message)
+        return self.is_open
+
+    def close(self) -> None:
+        """Close the connection. What has come until now is passed on before.
+
+        The next fetching child waits for the report of each sibling, also of one that is leaving.
+        """
+        with self._receiving:
+            self._is_closed = True
+            if not self.is_open:
+                self._connect()
+            if self._connection is not None:
+                self.send("left")
+                self._take(self._connection.receive_last())
+
+    def _take(self, messages: Iterable[tuple[Any, ...]]) -> None:
+        for kind, *content in messages:
+            if kind == "run":
+                section, claims, deadline = content
+                with self._sending:
+                    self._runs += len(claims)
+                self._pollers[section].take([decode_claim(claim) for claim in claims], deadline)
+            else:
+                self._dead = ()
+                self._recovered()
+
+    def _connect(self) -> None:
+        with self._sending:
+            if self._connection is not None:
+                self._connection.close()
+            try:
+                self._connection = self._dispatch.connect(self._child)
+            except OSError:  # more children wait for a fetching child than the socket holds: the next call tries again
+                return
+            held = {
+                name: [(task.key, task.lease.claim) for task in poller.source.held]
+                for name, poller in self._pollers.items()
+            }
+            self._send("hello", held, self._runs, [astuple(dead) for dead in self._dead])
+
+
+class FetchedTaskPoller(Poller):
+    """Returns the tasks of one section that the fetching child has sent."""
+
+    patience = _PATIENCE
+
+    def __init__(
+        self,
+        name: str,
+        source: Source,
+        application: Application,
+        task_timeout: float | None,
+        margin: float,
+        connection: DispatchConnection,
+    ) -> None:
+        super().__init__(name, source, application, BatchSizer(1), task_timeout, margin)
+        self._connection = connection
+        self._arrived: list[Task] = []
+        self._held: dict[tuple[str, int], Task] = {}
+        self._ended: list[tuple[str, float]] = []
+        self._reported_at = -math.inf
+        connection.add(self)
+
+    def take(self, claims: Sequence[Claim], deadline: float) -> None:
+        """Take rows whose leases last until `deadline` (boottime)."""
+        tasks = self.source.adopt_many(claims, deadline, started=False)
+        self._held.update({(task.key, task.lease.claim): task for task in tasks})
+        self._arrived += tasks
+
+    def poll(self, may_rest: bool = True) -> Sequence[Task]:
+        self._connection.receive()
+        tasks, self._arrived = self._arrived, []
+        return tasks
+
+    def pause(self) -> float:
+        if self._arrived:
+            return 0.0
+        return _LONGEST_PAUSE if self._connection.is_open else _RECONNECT
+
+    @property
+    def descriptors(self) -> Sequence[int]:
+        descriptor = self._connection.descriptor()
+        return () if descriptor is None else (descriptor,)
+
+    def run_ended(self, task: Task, more: bool) -> None:
+        super().run_ended(task, more)
+        self._ended.append((task.type, task.duration))
+        if not more or monotonic() > self._reported_at + _REPORT:
+            self._reported_at = monotonic()
+            ended, self._ended = self._ended, []
+            self._connection.report_ended(self.name, ended)
+
+    def give_up(self, tasks: Sequence[Task], now: float) -> None:
+        """Return tasks to the fetching child, which has an idle sibling for them. Without one, release their leases."""
+        if not self._connection.is_open:
+            give_up_leases(tasks, now)
+            return
+        returned = []
+        with locked(tasks) as free:
+            for task in free:
+                if task.in_flight and not task.started:
+                    task.in_flight, task.outcome = False, "released"
+                    returned.append(task)
+                    self._held.pop((task.key, task.lease.claim), None)
+        rows = [(encode_claim(task.claim), task.deadline) for task in returned]
+        if rows and not self._connection.send("returned", self.name, rows):  # the fetching child has just left
+            self.source.release([task.claim for task in returned], min(task.deadline for task in returned))
+
+    def settle_before(self, now: float, type: str) -> None:
+        """Do nothing: another thread settles, so that the handler thread does not wait for the database."""
+
+    def settle_idle(self) -> None:
+        """Do nothing, as in `settle_before`."""
+
+    def settle(self) -> bool:
+        """Settle the runs that have waited for others long enough. Return whether some are left. Any thread."""
+        self._connection.renew()
+        self.settlement_buffer.flush_older_than(_LINGER)
+        settled = {claim: task for claim, task in list(self._held.items()) if not task.in_flight}
+        if settled:
+            for claim in settled:
+                self._held.pop(claim, None)
+            tasks = settled.values()
+            may_be_due = any(task.outcome != "finished" or isinstance(task.row, ScheduleRow) for task in tasks)
+            self._connection.send("settled", self.name, list(settled), may_be_due)
+        return bool(self._held)
+
+    def close(self) -> None:
+        """Release the tasks that have come and were not returned by `poll`."""
+        self._connection.close()
+        give_up_leases(self._arrived, boottime())
+
+
+class SettlementThread(PeriodicThread):
+    """Settles runs beside the handler."""
+
+    def __init__(self, pollers: Sequence[FetchedTaskPoller]) -> None:
+        self._pollers = pollers
+        super().__init__("settlement", self.tick, _SETTLEMENT)
+
+    def tick(self) -> bool:
+        left = [poller.settle() for poller in self._pollers]
+        return any(left)

@@ -1,0 +1,367 @@
+"""Acquires rows for all handler children of a master, and hands each row to a child that is free to run it.
+
+Fetcher and handler children share one holder of leases. The child that gets a row runs it, renews its lease and settles
+it with a connection of its own. So running tasks do not depend on the fetcher, which can be replaced at any time.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from psched.application import Application
+from psched.clock import Clock, monotonic
+from psched.error_text import one_line
+from psched.execution.batch_size import BatchSizer
+from psched.execution.poller import PollTimer, SectionPoller
+from psched.execution.section_sources import OpenSection
+from psched.execution.stop_event import StopEvent
+from psched.model import Claim
+from psched.process.child_role import DeadChild
+from psched.process.claim_messages import decode_claim, encode_claim
+from psched.process.dispatch_socket import Connection, DispatchSocket
+from psched.store import Accepts
+from psched.task_source import ClaimableTypes, Source
+
+log = logging.getLogger(__name__)
+
+_MOMENT = 0.02
+"""Seconds of work that a child gets at once."""
+_AHEAD = 0.04
+"""Seconds of work that is acquired for children that are busy."""
+_LARGEST = 500
+_PATIENCE = 0.25
+"""Seconds after which a row that no child was free for is released: a worker of another host may be idle."""
+_UNKNOWN = 0.2
+"""Seconds that a run of an unknown type is expected to take."""
+_WEIGHT = 0.1
+"""The weight of a new duration in the average of all types."""
+_LONGEST_COUNTED = 1.0
+"""Seconds for which a run counts in this average at the most."""
+_RETRY = 0.25
+"""Seconds between two attempts to release the leases of dead children."""
+_SECOND_SWEEP = 5.0
+"""Seconds after which leases that no process knows are released again: a statement of the dead fetcher may have been
+under way."""
+_UNSENT = 0.005
+"""Seconds between two attempts to send what a socket had no room for."""
+_LONGEST_PAUSE = 60.0
+
+
+class FetchedRow(NamedTuple):
+    section: str
+    claim: Claim
+    deadline: float
+    """The earliest end of its lease, in boottime seconds."""
+    fetched_at: float
+    """In monotonic seconds."""
+
+
+RowKey = tuple[str, str]
+"""Section and key."""
+
+
+@dataclass(eq=False)
+class HandlerChild:
+    """A handler child as the fetcher knows it."""
+
+    connection: Connection
+    rows: dict[RowKey, int] = field(default_factory=dict)
+    """The rows that it has and that are not settled, each with `Lease.claim`: a key may be acquired again meanwhile."""
+    runs: int = 0
+    """Rows that it was given and whose runs have not ended."""
+
+    has_reported: bool = False
+    """Whether its "hello" has come, which replaces `rows` and `runs`."""
+
+    def forget(self, row: RowKey, claim: int) -> bool:
+        """Return False if the child does not have this row: a sweep has released it, or will do so."""
+        is_here = self.rows.get(row) == claim
+        if is_here:
+            del self.rows[row]
+        return is_here
+
+    @property
+    def is_free(self) -> bool:
+        return self.connection.is_open and self.has_reported and self.runs == 0
+
+
+class FetchLimit(BatchSizer):
+    """The number of rows of the next acquire, as the fetcher sets it, and the durations of the types' runs."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.wanted = 1
+
+    def limit(self) -> int:
+        return self.wanted
+
+
+class FetchSource:
+    """Passes the rows of a source to the poller instead of tasks: the tasks are made where they run."""
+
+    def __init__(self, section: str, source: Source, clock: Clock) -> None:
+        self.store = source.store
+        self.maintain = source.maintain
+        self._section = section
+        self._source = source
+        self._clock = clock
+
+    def poll_multi(self, limit: int, types: Collection[str] | None, ahead: bool, accepts: Accepts | None) -> Any:
+        claims, deadline = self._source.fetch_multi(limit, types, accepts=accepts)
+        now = self._clock()
+        return [FetchedRow(self._section, claim, deadline, now) for claim in claims]
+
+
+class Fetcher:
+    """Runs in the main thread of the fetching child."""
+
+    def __init__(
+        self,
+        sections: Sequence[OpenSection],
+        types: Mapping[str, ClaimableTypes],
+        dispatch: DispatchSocket,
+        stopping: StopEvent,
+        dead: Sequence[DeadChild],
+        siblings: Collection[str],
+        recovered: Callable[[], None],
+        clock: Clock = monotonic,
+    ) -> None:
+        """`dead`: children whose leases are to be released; `recovered` is called then.
+
+        `siblings`: handler children that are alive, and may have rows of an earlier fetcher.
+        """
+        self._sections = {opened.name: opened for opened in sections}
+        self._dispatch = dispatch
+        self._stopping = stopping
+        self._recovered = recovered
+        self._clock = clock
+        self._children: dict[str, HandlerChild] = {}
+        self._unheard = set(siblings) - {each.child for each in dead}
+        """Children that have not reported yet which rows they have."""
+        self._fetched: deque[FetchedRow] = deque()
+        """Rows that no child was free for yet."""
+        self._dead: deque[tuple[DeadChild, HandlerChild | None]] = deque((each, None) for each in dead)
+        """Dead children, and the child that reported each."""
+        self._recover_at = -math.inf
+        self._sweep_at = math.inf
+        self._typical = _UNKNOWN
+        prefetched = {opened.name: opened.section.task_prefetch for opened in sections}
+        self._fixed = {name: 1 + number for name, number in prefetched.items() if isinstance(number, int)}
+        """The rows that a child gets at once where `task_prefetch` is a number."""
+        self._limits = {opened.name: FetchLimit() for opened in sections}
+        self.pollers = {opened.name: self._poller(opened, types[opened.name]) for opened in sections}
+        self.has_worked = False
+        """Whether rows were fetched since this was last set to False."""
+
+    def _poller(self, opened: OpenSection, types: ClaimableTypes) -> SectionPoller:
+        source: Any = FetchSource(opened.name, opened.source, self._clock)
+        timer = PollTimer(opened.section.poll_interval, self._clock)
+        return SectionPoller(opened.name, source, Application(()), self._limits[opened.name], timer, None, 0.0, types)
+
+    def run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                self._receive()
+                self._hand_out()
+                self._recover()
+                self._poll()
+                self._hand_out()
+                self._release_old()
+                self._wait()
+        finally:
+            for name, child in list(self._children.items()):
+                for message in child.connection.receive_last():
+                    self._obey(name, child, message)
+            self._release(self._fetched)
+            for poller in self.pollers.values():
+                poller.close()
+            for child in self._children.values():
+                child.connection.close()
+
+    def _receive(self) -> None:
+        for name, connection in self._dispatch.accept():
+            if name in self._children:
+                self._children[name].connection.close()
+            self._children[name] = HandlerChild(connection)
+        for name, child in list(self._children.items()):
+            for message in child.connection.receive():
+                self._obey(name, child, message)
+            child.connection.flush()
+
+    def _obey(self, name: str, child: HandlerChild, message: list[Any]) -> None:
+        match message:
+            case ("ended", section, runs):
+                child.runs -= len(runs)
+                for type_, seconds in runs:
+                    if seconds == 0.0:  # it did not begin
+                        continue
+                    self._limits[section].observe_run(type_, seconds)
+                    self._typical += _WEIGHT * (min(seconds, _LONGEST_COUNTED) - self._typical)
+            case ("settled", section, claims, may_be_due):
+                for key, claim in claims:
+                    child.forget((section, key), claim)
+                if may_be_due:
+                    self.pollers[section].check_soon()
+            case ("returned", section, rows):
+                now = self._clock()
+                for encoded, deadline in reversed(rows):
+                    claim = decode_claim(encoded)
+                    if child.forget((section, claim.row.key), claim.lease.claim):
+                        self._fetched.appendleft(FetchedRow(section, claim, deadline, now))
+            case ("hello", held, runs, dead):
+                child.has_reported, child.runs = True, runs
+                reported = [DeadChild(*each) for each in dead]
+                self._unheard -= {name, *(each.child for each in reported)}
+                child.rows = {(section, key): claim for section, claims in held.items() for key, claim in claims}
+                self._dead.extend((each, child) for each in reported)
+            case ("left",):
+                child.connection.close()
+                del self._children[name]
+            case _:
+                raise ValueError(f"no message of a handler child: {message!r:.100}")
+
+    def _recover(self) -> None:
+        """Release the leases of dead children, and report that."""
+        now = self._clock()
+        if now < self._recover_at:
+            return
+        try:
+            while self._dead:
+                dead, reporter = self._dead[0]
+                if not self._give_back(dead):
+                    return
+                self._dead.popleft()
+                child = self._children.pop(dead.child, None)
+                if child is not None:
+                    child.connection.close()
+                if all(other is not reporter for _, other in self._dead):
+                    self._report_recovered(reporter)
+            if now >= self._sweep_at:
+                self._sweep(DeadChild(self._dispatch.holder))
+                self._sweep_at = math.inf
+        except Exception as error:  # noqa: BLE001 – whatever a driver raises, the database may answer later
+            log.warning("releasing the leases of dead workers failed: %s; retrying", one_line(error))
+            self._recover_at = now + _RETRY
+
+    def _give_back(self, dead: DeadChild) -> bool:
+        """Release the leases of a dead child. Return False if it is not known yet which leases those are."""
+        child = self._children.get(dead.child)
+        if child is None and dead.holder == self._dispatch.holder:
+            if self._unheard:
+                return False
+            self._sweep(dead)
+            self._sweep_at = self._clock() + _SECOND_SWEEP
+            return True
+        for name, opened in self._sections.items():
+            if child is None:
+                keys = dead.suspects(name)
+            else:
+                leased = opened.source.store.held_claims(dead.holder)
+                keys = [key for key, claim in leased.items() if child.rows.get((name, key)) == claim]
+            opened.give_back(dead, keys)
+        return True
+
+    def _sweep(self, dead: DeadChild) -> None:
+        """Release the leases of our holder that neither a child nor the fetcher knows: an earlier fetcher had them."""
+        known = {(*row, claim) for child in self._children.values() for row, claim in child.rows.items()}
+        known |= {(row.section, row.claim.row.key, row.claim.lease.claim) for row in self._fetched}
+        for name, opened in self._sections.items():
+            leased = opened.source.store.held_claims(self._dispatch.holder)
+            opened.give_back(dead, [key for key, claim in leased.items() if (name, key, claim) not in known])
+
+    def _report_recovered(self, reporter: HandlerChild | None) -> None:
+        if reporter is None:
+            self._recovered()
+        else:
+            reporter.connection.send(("recovered",))
+
+    def _wanted(self) -> int:
+        """Return how many rows to acquire: what free children can run in a moment, and some for busy children."""
+        open_children = [child for child in self._children.values() if child.connection.is_open]
+        free = sum(child.is_free for child in open_children)
+        typical = max(self._typical, 1e-6)
+        ahead = min(_LARGEST, int(_AHEAD * len(open_children) / typical))
+        if not free and len(self._fetched) > ahead / 2:
+            return 0
+        moment = max(1, min(_LARGEST, int(_MOMENT / typical)))
+        return min(_LARGEST, free * moment + ahead - len(self._fetched))
+
+    def _poll(self) -> None:
+        for name, poller in self.pollers.items():
+            self._limits[name].wanted = self._wanted()
+            if self._limits[name].wanted > 0:
+                rows: Sequence[Any] = poller.poll(may_rest=not self._fetched)
+                self._fetched.extend(rows)
+                self.has_worked = self.has_worked or bool(rows)
+
+    def _hand_out(self) -> None:
+        """Give each free child the rows that it can run in a moment, at least one."""
+        free = [child for child in self._children.values() if child.is_free]
+        while self._fetched and free:
+            child = free.pop()
+            batches: dict[str, list[FetchedRow]] = {}
+            seconds = 0.0
+            for _ in range(math.ceil(len(self._fetched) / (len(free) + 1))):
+                row = self._fetched[0]
+                seconds += self._expected(row)
+                if batches and self._is_enough(len(batches.get(row.section, ())), seconds, row.section):
+                    break
+                batches.setdefault(row.section, []).append(self._fetched.popleft())
+            for section, rows in batches.items():
+                child.runs += len(rows)
+                child.rows.update({(section, row.claim.row.key): row.claim.lease.claim for row in rows})
+                claims = [encode_claim(row.claim) for row in rows]
+                child.connection.send(("run", section, claims, min(row.deadline for row in rows)))
+                if not child.connection.is_open:  # the child is leaving or dead, and has not received these rows
+                    for row in reversed(rows):
+                        del child.rows[section, row.claim.row.key]
+                        self._fetched.appendleft(row)
+
+    def _is_enough(self, count: int, seconds: float, section: str) -> bool:
+        fixed = self._fixed.get(section)
+        return seconds > _MOMENT if fixed is None else count >= fixed
+
+    def _expected(self, row: FetchedRow) -> float:
+        known = self._limits[row.section].expected(row.claim.row.type)
+        return _UNKNOWN if known is None else known
+
+    def _release_old(self) -> None:
+        """Release rows that no child was free for in time."""
+        end = self._clock() - _PATIENCE
+        if self._fetched and self._fetched[0].fetched_at < end:
+            self._release([row for row in self._fetched if row.fetched_at < end])
+            self._fetched = deque(row for row in self._fetched if row.fetched_at >= end)
+
+    def _release(self, rows: Iterable[FetchedRow]) -> None:
+        of_sections: dict[str, list[FetchedRow]] = {}
+        for row in rows:
+            of_sections.setdefault(row.section, []).append(row)
+        for section, own in of_sections.items():
+            self._sections[section].source.release([row.claim for row in own], min(row.deadline for row in own))
+
+    def _wait(self) -> None:
+        """Wait until it is time to poll a section, a wake-up comes, or a child reports."""
+        pause = _LONGEST_PAUSE
+        wakeups: dict[int, SectionPoller] = {}
+        if self._wanted() > 0:
+            for poller in self.pollers.values():
+                poller.rest()
+                wakeups.update(dict.fromkeys(poller.descriptors, poller))
+            pause = min(pause, *(poller.pause() for poller in self.pollers.values()))
+        else:
+            for poller in self.pollers.values():
+                poller.ignore_wakeups()
+        if self._fetched or self._dead or self._sweep_at < math.inf:
+            pause = min(pause, _PATIENCE)
+        connections = [child.connection for child in self._children.values() if child.connection.is_open]
+        if any(connection.has_unsent for connection in connections):
+            pause = min(pause, _UNSENT)
+        others = [self._dispatch.fileno(), *(connection.fileno() for connection in connections)]
+        for descriptor in self._stopping.wait_for([*wakeups, *others], pause):
+            if descriptor in wakeups:
+                wakeups[descriptor].wake()

@@ -1,0 +1,29 @@
+"""What there is, what happened, and what is late: answers for the command line, by read-only sessions of its own.
+
+A session refuses to write, ends a statement after 2 s, and leaves plans to the database's planner. Counts end at a
+bound ("10,000+"), and pages at a number of rows read, so that no question reads a whole table. The forecast alone does,
+page by page.
+"""
+
+from psched.insight.forecast import Forecast, HourForecast
+from psched.insight.overview import Insight, Overview, open_insight
+from psched.insight.pages import Page
+from psched.insight.schedules import ScheduleDetails, ScheduleInsight
+from psched.insight.tasks import TaskDetails, TaskInsight
+from psched.insight.waiting import Reason, why_waiting, worker_hint
+
+__all__ = [
+    "Forecast",
+    "HourForecast",
+    "Insight",
+    "Overview",
+    "Page",
+    "Reason",
+    "ScheduleDetails",
+    "ScheduleInsight",
+    "TaskDetails",
+    "TaskInsight",
+    "open_insight",
+    "why_waiting",
+    "worker_hint",
+]

@@ -1,0 +1,144 @@
+"""How many runs of schedules begin in each hour to come, and how many workers they will keep busy."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from psched import cron
+from psched.cron import CronDialect
+from psched.errors import ConfigError
+from psched.model import Rule
+from psched.store.reads import RuleUse
+
+HOUR = 3600
+_EXAMPLES = 3
+"""Schedules of each type, with different rules, whose last runs tell how long a run takes."""
+_MEASURED = 100
+"""The most types, those with the most starts, for which that is looked up."""
+
+
+@dataclass(frozen=True, slots=True)
+class HourForecast:
+    """`starts` of runs in the hour that begins at `time` (unix seconds), and how many workers they keep busy.
+
+    `busy` is the mean over the hour, None if it is not known for any type how long its runs take.
+    """
+
+    time: int
+    starts: int
+    busy: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """The hours to come. Runs on request, retries and what is late now are left out, and so are paused schedules.
+
+    `schedules`: how many were counted. `unmeasured`: types left out of `busy`, as no run of theirs is in the ledger.
+    `unusable`: schedules whose rule cannot be used.
+    """
+
+    hours: Sequence[HourForecast]
+    schedules: int
+    unmeasured: Sequence[str] = ()
+    unusable: int = 0
+
+
+@dataclass(slots=True)
+class _OfType:
+    """The starts of one type by the hour, and keys of some of its schedules."""
+
+    starts: list[int]
+    examples: list[str] = field(default_factory=list)
+
+
+def forecast(
+    uses: Iterable[RuleUse],
+    begin: int,
+    hours: int,
+    dialect: CronDialect,
+    durations: Callable[[Sequence[str]], Sequence[float]],
+) -> Forecast:
+    """Return the forecast for `hours` hours from `begin` (unix seconds).
+
+    The occurrences of each rule are counted once. `durations` returns how long the last runs of some schedules took, in
+    seconds.
+    """
+    rules: dict[Rule, Counter[str | None]] = defaultdict(Counter)
+    types: dict[str | None, _OfType] = defaultdict(lambda: _OfType([0] * hours))
+    for use in uses:
+        examples = types[use.type].examples
+        if use.type not in rules[use.rule] and len(examples) < _EXAMPLES:
+            examples.append(use.key)
+        rules[use.rule][use.type] += use.count
+    unusable = 0
+    for rule, counts in rules.items():
+        try:
+            starts = starts_per_hour(rule, begin, hours, dialect)
+        except ConfigError:  # doctor and list show these schedules as broken
+            unusable += counts.total()
+            continue
+        for type_, count in counts.items():
+            for hour, found in starts.items():
+                types[type_].starts[hour] += found * count
+    schedules = sum(counts.total() for counts in rules.values())
+    return _summed(types, begin, hours, durations, schedules, unusable)
+
+
+def starts_per_hour(rule: Rule, begin: int, hours: int, dialect: CronDialect) -> Mapping[int, int]:
+    """Return how many runs of a rule begin in each of `hours` hours from `begin`; hours without any are left out.
+
+    Raises ConfigError.
+    """
+    first = begin - math.floor(rule.delay)  # in seconds of the occurrences
+    total = cron.count(rule.cron, first - 1, first + hours * HOUR - 1, rule.timezone, dialect)
+    found: dict[int, int] = defaultdict(int)
+    if total > hours:  # counting the occurrences of an hour is cheaper than listing them
+        for hour in range(hours):
+            start = first + hour * HOUR
+            if number := cron.count(rule.cron, start - 1, start + HOUR - 1, rule.timezone, dialect):
+                found[hour] = number
+        return found
+    time = first - 1
+    for _ in range(total):
+        time = cron.next_time(rule.cron, time, rule.timezone, dialect)
+        found[(time - first) // HOUR] += 1
+    return found
+
+
+def _summed(
+    types: Mapping[str | None, _OfType],
+    begin: int,
+    hours: int,
+    durations: Callable[[Sequence[str]], Sequence[float]],
+    schedules: int,
+    unusable: int,
+) -> Forecast:
+    starts, busy = [0] * hours, [0.0] * hours
+    unmeasured: list[str] = []
+    is_measured = False
+    for place, (type_, found) in enumerate(sorted(types.items(), key=lambda each: -sum(each[1].starts))):
+        starts = [one + other for one, other in zip(starts, found.starts, strict=True)]
+        taken = durations(found.examples) if place < _MEASURED else ()
+        if taken:
+            is_measured = True
+            busy = [one + other for one, other in zip(busy, _busy(found.starts, sum(taken) / len(taken)), strict=True)]
+        elif type_ is not None and any(found.starts):
+            unmeasured.append(type_)
+    rows = [
+        HourForecast(begin + hour * HOUR, starts[hour], busy[hour] if is_measured else None) for hour in range(hours)
+    ]
+    return Forecast(rows, schedules, sorted(unmeasured), unusable)
+
+
+def _busy(starts: Sequence[int], seconds: float) -> list[float]:
+    """Return how many workers runs of that length keep busy in each hour, as if each began with its hour."""
+    busy = [0.0] * len(starts)
+    for hour, count in enumerate(starts):
+        left, later = count and seconds, hour
+        while left > 0 and later < len(starts):
+            busy[later] += count * min(left, HOUR) / HOUR
+            left, later = left - HOUR, later + 1
+    return busy

@@ -1,0 +1,40 @@
+"""Pages of rows: a bounded number of rows is read for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+R = TypeVar("R")
+P = TypeVar("P")
+
+LOOKED_AT = 500
+"""The most rows that are read for a page, when few of them are wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[R, P]):
+    """Some rows in order. `after`: where the next page begins, None if there is none.
+
+    A page may have fewer rows than were asked for, or none, and yet not be the last.
+    """
+
+    rows: Sequence[R]
+    after: P | None
+
+
+def first_page(rows: Iterable[R], limit: int, wanted: Callable[[R], bool], place: Callable[[R], P]) -> Page[R, P]:
+    """Return the first `limit` rows that are `wanted`. Reads one row more than it returns or passes over.
+
+    `place` returns where the rows after a row begin.
+    """
+    found: list[R] = []
+    last: P | None = None
+    for count, row in enumerate(rows):
+        if len(found) == limit or count == LOOKED_AT:
+            return Page(found, last)
+        if wanted(row):
+            found.append(row)
+        last = place(row)
+    return Page(found, None)

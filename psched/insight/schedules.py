@@ -1,0 +1,137 @@
+"""Questions about the schedules of one table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from psched import cron
+from psched.errors import ConfigError, NotFoundError
+from psched.insight.forecast import HOUR, Forecast, forecast
+from psched.insight.pages import Page, first_page
+from psched.insight.waiting import Reason, why_waiting
+from psched.model import ScheduleFilter, ScheduleRow
+from psched.schedules.collection import ScheduleCollection
+from psched.schedules.schedule import ScheduleState, StateWord
+from psched.store.ledger import Change, LedgerFilter, LedgerRow
+from psched.store.node_registry import Node
+from psched.store.reads import Counted, TypeCounts
+
+MOST = 10_000
+"""Rows of one state are counted up to this."""
+TYPES = 100
+"""The most types in one answer."""
+MOST_OF_TYPE = 1000
+"""Rows of one state and type are counted up to this."""
+WEEK = 168
+"""Hours."""
+_RUNS = 20
+"""Runs, next occurrences and versions of one schedule."""
+_MEASURED_RUNS = 10
+"""Last runs of a schedule that tell how long a run takes."""
+
+Place = tuple[float, str]
+"""Where a page of schedules begins: `next_run_time` and key of the schedule before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleDetails:
+    """One schedule. `row`, `state` and `waits` (why it is not running) are None and empty for a deleted one.
+
+    `next_runs`: when the next runs begin (unix seconds), by the rule. `history` and `versions`: the last entries of the
+    ledger and the last changes of the definition, the oldest first; empty without a ledger.
+    """
+
+    row: ScheduleRow | None
+    state: ScheduleState | None
+    waits: Sequence[Reason]
+    next_runs: Sequence[float]
+    history: Sequence[LedgerRow]
+    versions: Sequence[Change]
+
+
+class ScheduleInsight:
+    """Answers questions about the schedules of one table. Reads only; safe to use from several threads."""
+
+    def __init__(self, schedules: ScheduleCollection) -> None:
+        """`schedules`: opened with `read_only`."""
+        self._schedules = schedules
+        self._store = schedules.store
+
+    def counts(self, most: int = MOST) -> Mapping[str, Counted]:
+        """Return how many schedules there are by state, as `Reads.counts` does."""
+        return self._store.reads.counts(most)
+
+    def types(self, limit: int = TYPES, most: int = MOST_OF_TYPE) -> list[TypeCounts]:
+        """Return the numbers of each type, those due longest first. Raises NotSupportedError on `rdb_compat`."""
+        return self._store.reads.types(limit, most)
+
+    def nodes(self) -> list[Node] | None:
+        """Return the live workers of this table, None where that is not recorded."""
+        return None if self._store.nodes is None else self._store.nodes.alive()
+
+    def page(
+        self,
+        *,
+        type: str | None = None,
+        state: StateWord | None = None,
+        prefix: str | None = None,
+        after: Place | None = None,
+        limit: int = 50,
+    ) -> Page[tuple[ScheduleRow, ScheduleState], Place]:
+        """Return the first schedules after `after` with this type, state and beginning of the key, by due time."""
+        now = self._store.now()
+        known = type if self._store.keeps_types else None
+        rows = self._schedules.candidates(ScheduleFilter(known, prefix, after=after, page=limit + 1), state, now)
+        return first_page(
+            ((row, self._schedules.state(row, now)) for row in rows),
+            limit,
+            lambda each: type in (None, each[0].type) and state in (None, each[1].word),
+            lambda each: (each[0].next_run_time, each[0].key),
+        )
+
+    def details(self, key: str) -> ScheduleDetails:
+        """Return one schedule, perhaps a deleted one. Raises NotFoundError if nothing is known of it."""
+        ledger = self._store.ledger
+        history = [] if ledger is None else list(ledger.rows(LedgerFilter(key, last=_RUNS)))
+        versions = [] if ledger is None else ledger.changes(key)[-_RUNS:]
+        try:
+            row = self._schedules[key].metadata()
+        except NotFoundError:
+            if not history and not versions:
+                raise
+            return ScheduleDetails(None, None, (), (), history, versions)
+        now = self._store.now()
+        waits = why_waiting(row, self._store, now)
+        return ScheduleDetails(row, self._schedules.state(row, now), waits, self._next_runs(row), history, versions)
+
+    def _next_runs(self, row: ScheduleRow) -> list[float]:
+        """Return when the regular runs from the next one on begin; none while it is paused or its rule is broken."""
+        if row.paused:
+            return []
+        rule, regular = row.rule, row.regular()
+        try:
+            found = cron.occurrences(rule.cron, regular.next_time, rule.timezone, _RUNS, self._schedules.cron_dialect)
+        except ConfigError:  # `row.problem` says why
+            return []
+        return [each.time + rule.delay for each in found]
+
+    def overdue(self, limit: int = 50) -> list[ScheduleRow]:
+        """Return the schedules that are late now, as `ScheduleCollection.overdue` does."""
+        return self._schedules.overdue(limit)
+
+    def forecast(self, hours: int = WEEK) -> Forecast:
+        """Return how many runs begin in each of the next `hours` full hours, and the workers that they keep busy.
+
+        Reads the rules of all schedules, a page at a time: 100,000 schedules take a second, so keep the answer.
+        """
+        begin = int(self._store.now()) // HOUR * HOUR + HOUR
+        return forecast(self._store.reads.rules(), begin, hours, self._schedules.cron_dialect, self._durations)
+
+    def _durations(self, keys: Sequence[str]) -> list[float]:
+        """Return the seconds that the last runs of these schedules took."""
+        ledger = self._store.ledger
+        if ledger is None:
+            return []
+        rows = (row for key in keys for row in ledger.rows(LedgerFilter(key, last=_MEASURED_RUNS)))
+        return [row.ended - row.started for row in rows if row.started is not None]

@@ -1,0 +1,79 @@
+"""Questions about the tasks of one queue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from psched.errors import NotFoundError
+from psched.insight.pages import LOOKED_AT, Page, first_page
+from psched.insight.schedules import MOST, MOST_OF_TYPE, TYPES
+from psched.insight.waiting import Reason, why_waiting
+from psched.model import TaskFilter, TaskRow, TaskStatus
+from psched.queue.queue import Queue
+from psched.store.node_registry import Node
+from psched.store.reads import Counted, TypeCounts
+
+_FOUND_BY_INDEX = ("waiting", "running")
+"""Tasks of these statuses are found by type and user; others are read one after another."""
+
+
+class TaskDetails(NamedTuple):
+    """One task, and why it is not running (nothing for one that runs or has ended)."""
+
+    row: TaskRow
+    waits: Sequence[Reason]
+
+
+class TaskInsight:
+    """Answers questions about the tasks of one queue. Reads only; safe to use from several threads."""
+
+    def __init__(self, queue: Queue) -> None:
+        """`queue`: opened with `read_only`."""
+        self._store = queue.store
+
+    def counts(self, most: int = MOST) -> Mapping[str, Counted]:
+        """Return how many tasks there are by status, as `Reads.counts` does."""
+        return self._store.reads.counts(most)
+
+    def types(self, limit: int = TYPES, most: int = MOST_OF_TYPE) -> list[TypeCounts]:
+        """Return the numbers of each type, those due longest first. Raises NotSupportedError on `rdb_compat`."""
+        return self._store.reads.types(limit, most)
+
+    def nodes(self) -> list[Node] | None:
+        """Return the live workers of this queue, None where that is not recorded."""
+        return None if self._store.nodes is None else self._store.nodes.alive()
+
+    def page(
+        self,
+        *,
+        status: TaskStatus | None = None,
+        type: str | None = None,
+        user: str | None = None,
+        prefix: str | None = None,
+        late: float | None = None,
+        after: str | None = None,
+        limit: int = 50,
+    ) -> Page[TaskRow, str]:
+        """Return the first tasks after the key `after` that pass the filter, by key.
+
+        `late`: waiting tasks that have been due for so many seconds.
+        """
+        is_indexed = late is not None or status in _FOUND_BY_INDEX
+        known = (type if self._store.keeps_types else None, user) if is_indexed else (None, None)
+        is_filtered_here = (known[0] or type, known[1] or user) != known
+        page = LOOKED_AT + 1 if is_filtered_here else limit + 1
+        rows = self._store.list(TaskFilter(status, *known, prefix, late, after, page=page))
+        return first_page(
+            rows,
+            limit,
+            lambda row: type in (None, row.type) and user in (None, row.user),
+            lambda row: row.key,
+        )
+
+    def details(self, key: str) -> TaskDetails:
+        """Return one task and why it waits. Raises NotFoundError."""
+        row = self._store.get(key)
+        if row is None:
+            raise NotFoundError(f"no task has the key {key!r}")
+        return TaskDetails(row, why_waiting(row, self._store, self._store.now()))

@@ -1,0 +1,68 @@
+"""Why a schedule or a task is not running."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, Literal, NamedTuple
+
+from psched.clock import local_time
+from psched.model import ScheduleRow, TaskRow
+from psched.store import LeaseStore, TaskStore
+from psched.store.node_registry import Node
+
+ReasonWord = Literal["broken", "paused", "not due", "no worker", "max_running", "busy"]
+BROKEN: Final = "broken"
+PAUSED: Final = "paused"
+NOT_DUE: Final = "not due"
+NO_WORKER: Final = "no worker"
+MAX_RUNNING: Final = "max_running"
+BUSY: Final = "busy"
+
+
+class Reason(NamedTuple):
+    """One reason why a row waits: a word that stays the same in later versions, and a sentence for people."""
+
+    word: ReasonWord
+    text: str
+
+
+def why_waiting(row: ScheduleRow | TaskRow, store: LeaseStore, now: float) -> list[Reason]:
+    """Return the reasons why `row` is not running at `now` (database's clock); none for one that runs or is retired."""
+    due = row.next_run_time if isinstance(row, ScheduleRow) else row.due
+    if due is None or (row.status == "running" and due > now and store.knows_holders):
+        return []
+    nodes = None if store.nodes is None else store.nodes.alive()
+    reasons = list(_reasons(row, due, store, now, nodes))
+    return reasons or [Reason(BUSY, worker_hint(nodes, row.type))]
+
+
+def _reasons(
+    row: ScheduleRow | TaskRow, due: float, store: LeaseStore, now: float, nodes: Sequence[Node] | None
+) -> Iterator[Reason]:
+    if row.problem is not None:
+        yield Reason(BROKEN, f"it cannot be run: {row.problem}")
+    if isinstance(row, ScheduleRow) and row.paused:
+        yield Reason(PAUSED, "it is paused; psched resume ends that")
+    elif due > now:
+        retry = f", for attempt {row.attempts + 1}" if row.attempts else ""
+        leased = "" if store.knows_holders else ", or a worker has leased it until then"
+        yield Reason(NOT_DUE, f"it is due {local_time(due)}{retry}{leased}")
+    if nodes is not None and not any(node.types.accepts(row.type) for node in nodes):
+        yield Reason(NO_WORKER, worker_hint(nodes, row.type))
+    if isinstance(row, TaskRow) and row.user is not None and isinstance(store, TaskStore):
+        running, least = store.reads.running_of(row.user)
+        limit = min((each for each in (row.max_running, least) if each is not None), default=None)
+        if limit is not None and running >= limit:
+            yield Reason(MAX_RUNNING, f"{running} tasks of user {row.user!r} are running, and max_running is {limit}")
+
+
+def worker_hint(nodes: Sequence[Node] | None, type_: str) -> str:
+    """Return which workers could run a row of this type. `nodes`: the live workers; None: unknown."""
+    if nodes is None:
+        return "is a worker running that routes its type? (psched run, pschedd status)"
+    if not nodes:
+        return "no worker is running: psched run, or pschedd start"
+    routing = sum(node.types.accepts(type_) for node in nodes)
+    if not routing:
+        return f"no live worker routes the type {type_!r}"
+    return f"{routing} live workers route its type: are they busy? (pschedd status)"

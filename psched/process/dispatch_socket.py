@@ -1,0 +1,151 @@
+"""The sockets over which the fetching child hands tasks to its siblings.
+
+The master makes one `DispatchSocket` for each configuration that it loads. A handler child makes a pair of connected
+sockets and sends one end over the dispatch socket, where the present fetching child takes it. When the fetching child
+dies, its siblings connect to the next in the same way. A message is a list of JSON values, and of mappings of them.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+from psched.process.child_protocol import OwnedDescriptor
+
+_encode = json.JSONEncoder(separators=(",", ":"), check_circular=False, default=dict).encode
+_LENGTH = struct.Struct("=I")
+_CHUNK = 1 << 18
+_LONGEST_NAME = 255
+
+
+class Connection:
+    """One end of a connection. Nothing blocks: `send` keeps what does not fit, and `flush` sends it later."""
+
+    def __init__(self, end: socket.socket) -> None:
+        end.setblocking(False)
+        self._socket = end
+        self._descriptor = OwnedDescriptor(end.fileno())
+        self._received = bytearray()
+        self._unsent = bytearray()
+        self.is_open = True
+        """Whether the process at the other end is alive, as far as `send` and `receive` know."""
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    @property
+    def has_unsent(self) -> bool:
+        return self.is_open and bool(self._unsent)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process at the other end is gone and nothing is left to receive."""
+        try:
+            return not self._is_usable() or not self._socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+    def send(self, message: Sequence[object]) -> None:
+        """Send `message`, or nothing if the connection is closed."""
+        if self._is_usable():
+            body = _encode(message).encode()
+            self._unsent += _LENGTH.pack(len(body)) + body
+            self.flush()
+
+    def flush(self) -> None:
+        with suppress(BlockingIOError):
+            try:
+                while self._unsent:
+                    del self._unsent[: self._socket.send(self._unsent)]
+            except BlockingIOError:
+                raise
+            except OSError:  # the process at the other end is gone; another thread may be waiting for the descriptor
+                self.is_open = False
+
+    def receive(self) -> Iterator[Any]:
+        """Yield the messages that have come. Closes the connection when the process at the other end is gone."""
+        while self._is_usable():
+            try:
+                chunk = self._socket.recv(_CHUNK)
+            except BlockingIOError:
+                break
+            except OSError:
+                chunk = b""
+            if not chunk:
+                self.close()
+            self._received += chunk
+            if len(chunk) < _CHUNK:
+                break
+        while len(self._received) >= _LENGTH.size:
+            end = _LENGTH.size + _LENGTH.unpack_from(self._received)[0]
+            if len(self._received) < end:
+                break
+            message = json.loads(self._received[_LENGTH.size : end])
+            del self._received[:end]
+            yield message
+
+    def receive_last(self) -> Iterator[Any]:
+        """Yield the messages that have come. The other end cannot send any more: it finds the connection closed."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RD)
+        while self.is_open:
+            yield from self.receive()
+        self.close()
+
+    def close(self) -> None:
+        self.is_open = False
+        if self._descriptor.is_ours():
+            self._socket.close()
+        else:
+            self._socket.detach()
+
+    def _is_usable(self) -> bool:
+        """Return whether the connection is open. It is not when a handler has closed its descriptor."""
+        self.is_open = self.is_open and self._descriptor.is_ours()
+        return self.is_open
+
+
+class DispatchSocket:
+    """Both ends of a datagram socket: handler children send their connections, the fetching child takes them."""
+
+    def __init__(self, holder: str) -> None:
+        """`holder`: of the leases of all these children. Raises OSError when no descriptors are left."""
+        self.holder = holder
+        self._taker, self._sender = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._taker.setblocking(False)
+        self._sender.setblocking(False)
+
+    def fileno(self) -> int:
+        """Return the descriptor that is readable when a child has connected."""
+        return self._taker.fileno()
+
+    def connect(self, name: str) -> Connection:
+        """Return a connection to the fetching child, the present one or the next. Raises OSError."""
+        mine, other = socket.socketpair()
+        try:
+            with other:
+                socket.send_fds(self._sender, [name.encode()], [other.fileno()])
+        except OSError:
+            mine.close()
+            raise
+        return Connection(mine)
+
+    def accept(self) -> Iterator[tuple[str, Connection]]:
+        """Yield the connections that have come, with the names of their children."""
+        while True:
+            try:
+                name, descriptors, _, _ = socket.recv_fds(self._taker, _LONGEST_NAME, 1)
+            except BlockingIOError:
+                return
+            for descriptor in descriptors:
+                yield name.decode(), Connection(socket.socket(fileno=descriptor))
+
+    def close(self) -> None:
+        self._taker.close()
+        self._sender.close()

@@ -1,0 +1,87 @@
+"""The contract of what only readers ask of a table, for `psched.insight`: numbers of rows, and the rules in use.
+
+No method reads a whole table in one statement or script, and none writes. Each counts up to a bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from psched.model import Rule
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """A number of rows. `more`: there may be more, as counting ended at a bound."""
+
+    count: int
+    more: bool = False
+
+    @classmethod
+    def up_to(cls, most: int, found: int) -> Counted:
+        """Return the number of rows, of which at most `most` + 1 were found."""
+        return cls(min(found, most), found > most)
+
+    def __str__(self) -> str:
+        return f"{self.count:,}{'+' if self.more else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class TypeCounts:
+    """The rows of one type: `waiting` ones, and those of them that are `due`; `running` ones.
+
+    A row whose lease has ended is due. `oldest`: seconds for which the first due row has been due, None without one.
+    """
+
+    type: str
+    waiting: Counted
+    due: Counted
+    running: Counted
+    oldest: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class RuleUse:
+    """How many schedules of one type have one rule. Paused schedules do not count.
+
+    `type` is None where types are in the data (`rdb_compat`). `key` is that of one of these schedules.
+    """
+
+    rule: Rule
+    type: str | None
+    count: int
+    key: str
+
+
+class Reads(Protocol):
+    """The numbers of one table. Methods may be called from any thread; they raise the driver's errors."""
+
+    def counts(self, most: int) -> Mapping[str, Counted]:
+        """Return the number of rows by their state; each is counted up to `most`.
+
+        Schedules: `total`, `due`, `running`, `failing` (not paused) and `paused`. Tasks: `waiting`, `due` (they wait,
+        or their lease has ended), `running`, `finished`, `failed` and `cancelled`. A state that the store cannot count
+        is missing.
+        """
+
+    def types(self, limit: int, most: int) -> list[TypeCounts]:
+        """Return up to `limit` types with rows that are not retired, those with the earliest due time first.
+
+        Each number is counted up to `most`. Raises NotSupportedError unless the store `keeps_types`.
+        """
+
+
+class ScheduleReads(Reads, Protocol):
+    """The numbers of a table of schedules."""
+
+    def rules(self) -> Iterator[RuleUse]:
+        """Yield how often each rule is used, a page of schedules at a time: the same rule may come more than once."""
+
+
+class TaskReads(Reads, Protocol):
+    """The numbers of a queue."""
+
+    def running_of(self, user: str) -> tuple[int, int | None]:
+        """Return how many tasks of a user run, and the least `max_running` of these (None: no limit)."""

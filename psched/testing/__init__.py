@@ -1,0 +1,42 @@
+"""For the tests of applications: types of the pytest plugin's fixtures, assertions, and faults on purpose.
+
+The plugin itself is `psched.testing.plugin`, which pytest finds by its entry point. Nothing here loads a database
+library until it is used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+TYPE_CHECKING = False  # type checkers take it as true; importing typing takes time in every run of pytest
+if TYPE_CHECKING:
+    from typing import Any
+
+    from psched.testing.clock import DatabaseClock
+    from psched.testing.drain import Drain, Run
+    from psched.testing.effects import Effects
+    from psched.testing.fault_injection import faults
+    from psched.testing.submitted import assert_not_submitted, assert_submitted
+
+__all__ = ["DatabaseClock", "Drain", "Effects", "Run", "assert_not_submitted", "assert_submitted", "faults"]
+
+_LAZY = {
+    "psched.testing.clock": ("DatabaseClock",),
+    "psched.testing.drain": ("Drain", "Run"),
+    "psched.testing.effects": ("Effects",),
+    "psched.testing.fault_injection": ("faults",),
+    "psched.testing.submitted": ("assert_not_submitted", "assert_submitted"),
+}
+"""Names that are imported when they are first used, by their modules."""
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _LAZY.items():
+        if name in names:
+            value = globals()[name] = getattr(import_module(module), name)
+            return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

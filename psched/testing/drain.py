@@ -1,0 +1,195 @@
+"""Runs due tasks and schedules in the test's own process, without a daemon."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from psched.application import Application
+from psched.application.handler import retry_failed
+from psched.errors import ConfigError, NotSupportedError
+from psched.model import NewTask, RunOutcome
+from psched.task import Task
+from psched.task_source import LOST_ATTEMPTS
+from psched.telemetry import attach
+from psched.testing.clock import DatabaseClock, Moment, unix_seconds
+from psched.testing.tables import NAME_APP, OpenTables
+
+_LIMIT = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of a task or schedule. `outcome`: None if its handler left it unsettled; `error`: what it raised."""
+
+    key: str
+    type: str
+    data: dict[str, Any] = field(repr=False)
+    scheduled_time: int
+    attempts: int
+    outcome: RunOutcome | None
+    error: BaseException | None = None
+
+
+class Drain:
+    """Runs what is due, in the order in which one worker would, and the tasks that these runs submit."""
+
+    def __init__(self, tables: OpenTables, clock: DatabaseClock) -> None:
+        self._tables = tables
+        self._clock = clock
+
+    def __call__(
+        self,
+        until: Moment | timedelta | None = None,
+        *,
+        tz: str | None = None,
+        raises: bool = True,
+        limit: int = _LIMIT,
+    ) -> list[Run]:
+        """Run all tasks and schedules that are due, until none is, and return their runs.
+
+        `until`: a time as for `psched_clock.travel_to`, with `tz`, or a timedelta from now. The clock is set to each
+        due time on the way, so that delayed tasks, retries and schedules run at their times, and to `until` at last.
+
+        `raises`: raise the first error of a handler, after its task was settled (made due again, or failed). With
+        `raises=False` it is the `error` of its run.
+
+        Raises:
+            ConfigError: a due task has no handler.
+            AssertionError: more than `limit` runs; perhaps a task submits itself.
+        """
+        end = self._end(until, tz)
+        runs: list[Run] = []
+        while True:
+            while tasks := self._poll():
+                for task in tasks:
+                    if len(runs) >= limit:
+                        task.release()
+                        raise AssertionError(
+                            f"psched_drain stopped after {limit} runs, as the next was due ({task.key!r}); does a task "
+                            "submit itself? If not, give a larger limit="
+                        )
+                    runs.append(self._run(task, raises))
+            if end is None or not self._travel(end):
+                return runs
+
+    def _end(self, until: Moment | timedelta | None, tz: str | None) -> float | None:
+        if until is None:
+            return None
+        now = self._tables.queue.store.now()
+        end = now + until.total_seconds() if isinstance(until, timedelta) else unix_seconds(until, tz)
+        if end < now:
+            raise ValueError(f"until={until!s} is before the clock, {self._clock.now():%Y-%m-%d %H:%M:%S %Z}")
+        self._clock.travel_to(now)
+        return end
+
+    def _poll(self) -> Sequence[Task]:
+        return next(filter(None, (table.poll_multi(1) for table in self._tables.opened)), ())
+
+    def _travel(self, end: float) -> bool:
+        """Set the clock to the next due time. Return False if that is after `end`, where the clock then is."""
+        waits = [wait for table in self._tables.opened if (wait := table.store.next_due()) is not None]
+        now = self._tables.queue.store.now()
+        # What is due now but cannot be acquired waits for a lease: its user's `max_running` tasks run.
+        due = math.ceil((now + min(waits, default=math.inf)) * 1000) / 1000 if waits else math.inf
+        self._clock.travel_to(min(max(due, now + 0.001), end))
+        return due <= end and now < end
+
+    def _run(self, task: Task, raises: bool) -> Run:
+        run = run_task(task, self._tables.application)
+        if raises and run.error is not None:
+            raise run.error
+        return run
+
+    def submit_at_once(
+        self, submit: Callable[[Sequence[NewTask], Any], list[str]]
+    ) -> Callable[[Sequence[NewTask], Any], list[str]]:
+        """Return `submit` of a store, but one that runs the due tasks before it returns."""
+
+        def submit_and_run(tasks: Sequence[NewTask], connection: Any = None) -> list[str]:
+            if connection is not None:
+                raise NotSupportedError(
+                    "psched_inline cannot run a task inside the caller's transaction, which may still be rolled back; "
+                    "use psched_queue, and call psched_drain() after the commit"
+                )
+            existing = submit(tasks, connection)
+            self()
+            return existing
+
+        return submit_and_run
+
+
+def run_task(task: Task, application: Application) -> Run:
+    """Run an acquired task as a daemon does, and settle it.
+
+    Raises ConfigError when no handler is there, and what is no Exception, such as KeyboardInterrupt. The task is
+    released then.
+    """
+    errors: list[BaseException] = []
+
+    def on_error(_: str, fields: dict[str, Any]) -> None:
+        if fields["task"] is task:
+            errors.append(fields["error"])
+
+    detach = attach(on_error, "run_error")
+    try:
+        _off_the_event_loop(partial(_call, task, application), application.close)
+    except BaseException:
+        if task.in_flight:
+            task.release()
+        raise
+    finally:
+        detach()
+    error = errors[-1] if errors else None
+    return Run(task.key, task.type, task.data, task.scheduled_time, task.attempts, task.outcome, error)
+
+
+def _call(task: Task, application: Application) -> None:
+    try:
+        handler = application.handler(task)
+        if handler is not None:
+            task.max_attempts = getattr(handler, "max_attempts", None)
+            if task.attempts_exhausted:
+                task.retry(error=LOST_ATTEMPTS)
+            else:
+                handler.run()
+    except Exception as error:  # noqa: BLE001 – an error of the application ends this run only, as in a daemon
+        if not task.lease_lost:
+            retry_failed(task, error)
+        return
+    if handler is None:
+        raise ConfigError(f"no handler for the type {task.type!r} of {task.key!r}; {NAME_APP}")
+
+
+def _off_the_event_loop(call: Callable[[], None], close: Callable[[], None]) -> None:
+    """Call `call`; if an event loop runs in this thread, in another one: `async def` handlers need a loop of their own.
+
+    `close` is called at the end of that other thread. The loop of this one stands still meanwhile.
+    """
+    if not _in_event_loop():
+        call()
+        return
+
+    def call_and_close() -> None:
+        try:
+            call()
+        finally:
+            close()
+
+    with ThreadPoolExecutor(1, "psched handler") as thread:
+        thread.submit(contextvars.copy_context().run, call_and_close).result()
+
+
+def _in_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

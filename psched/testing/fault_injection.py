@@ -1,0 +1,125 @@
+"""`@faults`: tests whether a handler may run more than once, by faults on purpose. See docs/testing.md."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+import pytest
+
+from psched.errors import ConfigError
+
+Test = TypeVar("Test", bound=Callable[..., None])
+
+MARK = "psched_faults"
+"""The mark of a test that is run under faults."""
+
+running: ContextVar[bool] = ContextVar("psched_faults_running", default=False)
+"""Whether the plugin is calling the test function."""
+
+
+@dataclass(frozen=True, slots=True)
+class FaultOptions:
+    """The arguments of `faults`. `state` and `reset` are called with fixtures, by the names of their parameters."""
+
+    state: Callable[..., Any]
+    reset: Callable[..., object] | None
+    seeds: tuple[int, ...]
+
+
+def faults(
+    *, state: Callable[..., Any], reset: Callable[..., object] | None = None, seeds: int | Sequence[int] = 50
+) -> Callable[[Test], Test]:
+    """Run the tasks that a test function submits without faults, then under faults, and compare what they leave.
+
+    The test function prepares data and submits tasks to `psched_queue`. Their handlers run in forked processes, as in a
+    daemon: to the end, then killed by SIGKILL right before and right after each of their commits, delivered twice, and
+    with the lease lost while they run. Every task then runs again until it is done. A handler whose tasks leave another
+    state under a fault than without is not idempotent: the test fails with the fault, the commit and the difference.
+
+    `state` returns what the handlers are to leave, read from where other processes wrote it: rows, files,
+    `psched_effects`. `reset` undoes it; it is called before each run of the test function, and at the end. The
+    parameters of both are fixtures. `seeds`: how many random sequences of faults are tried after each single fault, or
+    which (`seeds=[17]`).
+
+    Raises:
+        ConfigError: an argument cannot be used.
+    """
+    given: object = seeds
+    numbers = range(given) if isinstance(given, int) and not isinstance(given, bool) and given >= 0 else given
+    if (
+        isinstance(numbers, str)
+        or not isinstance(numbers, Sequence)
+        or not all(isinstance(each, int) for each in numbers)
+    ):
+        raise ConfigError(f"faults: seeds must be a number of seeds from 0, or a list of them like [17], got {seeds!r}")
+    for name, function in (("state", state), ("reset", reset)):
+        if not callable(function) and (name == "state" or function is not None):
+            raise ConfigError(f"faults: {name} must be a function, got {function!r}")
+        if function is not None and inspect.iscoroutinefunction(function):
+            raise ConfigError(f"faults: {name} must be a plain function, not `async def`")
+    options = FaultOptions(state, reset, tuple(numbers))
+
+    def decorate(test: Test) -> Test:
+        given: object = test
+        if not inspect.isfunction(given) or inspect.iscoroutinefunction(given) or inspect.isgeneratorfunction(given):
+            raise ConfigError(f"faults: decorate a plain test function with it, not {given!r}")
+
+        @functools.wraps(test)
+        def only_under_faults(*args: Any, **kwargs: Any) -> None:
+            if not running.get():
+                raise ConfigError(
+                    f"{test.__qualname__} is run under faults by psched's pytest plugin, which did not call it; is the "
+                    "plugin blocked (-p no:psched), or is this a method of a unittest.TestCase?"
+                )
+            test(*args, **kwargs)
+
+        fixtures = dict.fromkeys(name for each in (state, reset) if each is not None for name in parameters(each))
+        marked: Any = pytest.mark.usefixtures("psched_queue", "tmp_path", *fixtures)(only_under_faults)
+        return getattr(pytest.mark, MARK)(options)(marked)  # type: ignore[no-any-return]
+
+    return decorate
+
+
+def parameters(function: Callable[..., Any]) -> list[str]:
+    """Return the names of the parameters that have no default: fixtures."""
+    return [each.name for each in inspect.signature(function).parameters.values() if each.default is each.empty]
+
+
+Kind = Literal["kill", "freeze"]
+Place = Literal["before", "after", "returned"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What happens to one run of a handler, before or after its commit number `commit`, or when it has returned.
+
+    `kill`: SIGKILL. `freeze`: SIGSTOP until its lease has ended and another worker has run the task.
+    """
+
+    kind: Kind
+    place: Place
+    commit: int = 0
+
+    def describe(self, commits: Sequence[str]) -> str:
+        """Return the fault in words; `commits`: the places of the run's commits in the source."""
+        if self.place == "returned":
+            return "delivered twice" if self.kind == "kill" else "the lease lost when the handler had returned"
+        verb = "killed right" if self.kind == "kill" else "the lease lost"
+        where = f" ({commits[self.commit - 1]})" if self.commit <= len(commits) else ""
+        return f"{verb} {self.place} commit {self.commit} of {max(self.commit, len(commits))}{where}"
+
+
+def single_faults(commits: int) -> list[Fault]:
+    """Return each fault that can happen to a run with so many commits."""
+    at_commits = [
+        Fault(kind, place, commit)
+        for kind in ("kill", "freeze")
+        for commit in range(1, commits + 1)
+        for place in ("before", "after")
+    ]
+    return [Fault("kill", "returned"), *at_commits, *([] if commits else [Fault("freeze", "returned")])]

@@ -1,0 +1,314 @@
+"""Runs a test under faults: cleanly, with each single fault, then with random sequences of faults by seed."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from pprint import pformat
+from typing import Any
+
+import pytest
+
+from psched.testing.clock import DatabaseClock
+from psched.testing.effects import Effects
+from psched.testing.fault_injection import Fault, FaultOptions, parameters, running, single_faults
+from psched.testing.inherited_connections import InheritedConnections
+from psched.testing.tables import OpenTables
+from psched.testing.worker_process import WorkerProcess, WorkReport, end_all
+
+_PATIENCE = 0.3
+"""Seconds after which a process is taken to wait for a lock of a frozen one, which then goes on."""
+_HUNG = 30.0
+"""Seconds after which a process is taken to hang."""
+_MORE_RUNS = 8
+"""Runs that may fail, or end with their process, beyond those with a fault."""
+_MOST_RUNS = 1000
+"""Runs of one pass; tasks that submit themselves would never end."""
+_MOST_LINES = 80
+"""Lines that are shown of the difference between two states."""
+
+_OTHER_PROCESSES = (
+    "handlers run in forked processes, whose memory the test does not see: let state= read a database or file, or "
+    "psched_effects; a database in memory (sqlite://, Django's tests on SQLite) must be a file"
+)
+
+
+@dataclass(slots=True)
+class Record:
+    """One pass of the test: the states before and after its tasks ran, as text, and what each process did."""
+
+    before: str
+    after: str = ""
+    works: list[WorkReport] = field(default_factory=list)
+    endings: list[tuple[str, str, str | None]] = field(default_factory=list)
+    """Type, status and last error of each task at the end."""
+
+    @property
+    def runs(self) -> list[WorkReport]:
+        return [work for work in self.works if work.task is not None]
+
+
+class FaultTest:
+    """One test function with `@faults`."""
+
+    def __init__(
+        self,
+        options: FaultOptions,
+        arrange: Callable[[], object],
+        fixtures: dict[str, Any],
+        tables: OpenTables,
+        clock: DatabaseClock,
+        folder: Path,
+    ) -> None:
+        """`arrange`: the test function; `fixtures`: the values of its fixtures, and of those of `state` and `reset`."""
+        self._options = options
+        self._arrange = arrange
+        self._fixtures = fixtures
+        self._tables = tables
+        self._clock = clock
+        self._folder = folder
+        self._inherited = InheritedConnections()
+        self._start = tables.queue.store.now()
+        self._plan: list[Fault | None] = []
+        self._frozen: list[WorkerProcess] = []
+        self._processes: list[WorkerProcess] = []
+
+    def run(self) -> None:
+        """Run everything. Raises pytest's failure, and what the test function raises."""
+        self._refuse()
+        self._compile_statements()
+        self._inherited.start()
+        try:
+            clean = self._clean()
+            self._try_singles(clean)
+            for seed in self._options.seeds:
+                self._try_seed(clean, seed)
+        finally:
+            self._inherited.stop()
+            self._reset()
+
+    def _refuse(self) -> None:
+        section = self._tables.settings.queue
+        if section is not None and section.url in ("sqlite://", "sqlite:///:memory:"):
+            _fail(f"psched_config: {section.url} is in memory, which the forked processes do not share; name a file")
+        alias = InheritedConnections.open_transaction()
+        if alias is not None:
+            _fail(
+                f"the test runs inside a transaction of Django's database {alias!r}, which the forked processes do not "
+                "see; use @pytest.mark.django_db(transaction=True), or TransactionTestCase's ways"
+            )
+
+    def _compile_statements(self) -> None:
+        """Run a task here, so that each forked process need not compile the statements (30 ms, 2026-11-23)."""
+        with self._tables.open_queue("compiler") as queue:
+            queue.submit("compiled", "compiled")
+            for task in queue.poll_multi():
+                task.finish()
+            queue["compiled"].delete()
+
+    def _clean(self) -> Record:
+        """Run without faults, twice. Fail the test if that shows that faults would prove nothing."""
+        clean = self._pass([])
+        self._check_endings(clean, "the run without faults")
+        if not clean.runs:
+            _fail("the test function submitted no task to psched_queue, so there is nothing to run under faults")
+        if clean.after == clean.before:
+            _fail(
+                f"the run without faults left the state as it was, so no fault could change it; {_OTHER_PROCESSES}.\n"
+                f"The state: {clean.after}"
+            )
+        again = self._pass([])
+        if again.before != clean.before:
+            difference = _difference(clean.before, again.before, "before the first run", "before the second run")
+            _fail(
+                "the state before the second run is not that before the first; let reset=, or the test function, "
+                f"bring it back:\n{difference}"
+            )
+        if again.after != clean.after:
+            difference = _difference(clean.after, again.after, "after the first run", "after the second run")
+            _fail(
+                "two runs without faults left different states; let state= leave out what differs each time, such as "
+                f"times and generated keys:\n{difference}"
+            )
+        return clean
+
+    def _try_singles(self, clean: Record) -> None:
+        found = []
+        for place, run in enumerate(clean.runs):
+            for fault in single_faults(len(run.commits)):
+                record = self._pass([*[None] * place, fault])
+                if self._problem(clean, record) is not None:
+                    found.append((f"{fault.describe(run.commits)}, task {run.task}", record))
+        if found:
+            name, record = found[0]
+            others = "".join(f"\n  also: {other}" for other, _ in found[1:])
+            order = _told([], record) if len(clean.runs) > 1 else ""  # which a fault changes, too
+            _fail(f"{self._verdict(clean, record)}\nfault: {name}{others}\n{order}{self._problem(clean, record)}")
+
+    def _try_seed(self, clean: Record, seed: int) -> None:
+        plan = _random_plan(seed, [len(run.commits) for run in clean.runs])
+        record = self._pass(plan)
+        problem = self._problem(clean, record)
+        if problem is not None:
+            told = _told(plan, record)
+            again = f"seed {seed} (again with: @psched.testing.faults(seeds=[{seed}], …)):"
+            _fail(f"{self._verdict(clean, record)}\n{again}\n{told}{problem}")
+
+    def _verdict(self, clean: Record, record: Record) -> str:
+        return "not idempotent: " + (
+            "the tasks leave another state under a fault than without"
+            if record.after != clean.after
+            else "the tasks do not end under a fault as they do without"
+        )
+
+    def _problem(self, clean: Record, record: Record) -> str | None:
+        """Return what differs from the clean run, or None."""
+        parts = []
+        if record.after != clean.after:
+            parts.append(_difference(clean.after, record.after, "without faults", "with the fault"))
+        if {ending[:2] for ending in record.endings} - {ending[:2] for ending in clean.endings}:
+            parts += [
+                f"task of type {type_} is {status}{f': {error.splitlines()[0]}' if error else ''}"
+                for type_, status, error in record.endings
+                if status != "finished"
+            ]
+        return "\n".join(parts) or None
+
+    def _check_endings(self, record: Record, name: str) -> None:
+        failed = [ending for ending in record.endings if ending[1] != "finished"]
+        if failed:
+            type_, status, error = failed[0]
+            _fail(f"{name}: a task of type {type_} is {status}, not finished:\n{error or 'it was left unsettled'}")
+
+    def _pass(self, plan: Sequence[Fault | None]) -> Record:
+        """Reset, arrange, and run all tasks; the n-th process has the n-th fault of the plan."""
+        self._reset()
+        token = running.set(True)
+        try:
+            self._arrange()
+        except Exception as error:
+            error.add_note("psched.testing.faults calls the test function for each fault: reset= must undo what it did")
+            raise
+        finally:
+            running.reset(token)
+        record = Record(self._state())
+        self._plan = list(plan)
+        with self._processes_ended():
+            self._run_all(record, len(plan))
+        record.after = self._state()
+        rows = self._tables.queue.list()
+        record.endings = sorted((row.type, row.status, row.last_error) for row in rows)
+        return record
+
+    def _run_all(self, record: Record, faults: int) -> None:
+        store = self._tables.queue.store
+        left = 2 * faults + _MORE_RUNS
+        while left and (wait := store.next_due()) is not None:
+            if wait:
+                self._clock.shift(wait)
+            self._work(record)
+            last = record.works[-1]
+            left -= not last.is_settled or last.error is not None
+            if len(record.works) >= _MOST_RUNS:
+                _fail(f"not done after {_MOST_RUNS} runs, the last of {last.task}; does a task submit itself?")
+
+    def _work(self, record: Record) -> None:
+        """Run one task in a process, with the next fault of the plan."""
+        fault = self._plan.pop(0) if self._plan else None
+        file = self._folder / f"worker-{len(record.works)}.log"
+        process = WorkerProcess(self._tables, self._inherited, fault, file)
+        self._processes.append(process)
+        place = len(record.works)
+        record.works.append(WorkReport())
+        if self._wait(process):
+            self._frozen.append(process)
+            self._clock.shift(self._tables.queue.source.times.alive_time + 1)
+            self._work(record)
+            if process in self._frozen:
+                self._frozen.remove(process)
+                process.resume()
+            self._wait(process)
+        work = record.works[place] = process.report()
+        if work.broken is not None:
+            _fail(f"a worker process failed:\n{work.broken}")
+
+    def _wait(self, process: WorkerProcess) -> bool:
+        """Wait for the end of a process. Return True if it has stopped itself."""
+        stopped = process.wait(_PATIENCE if self._frozen else _HUNG)
+        if stopped is None and self._frozen:
+            while self._frozen:
+                self._frozen.pop().resume()
+            stopped = process.wait(_HUNG)
+        if stopped is None:
+            work = process.report()
+            _fail(
+                f"task {work.task} did not end within {_HUNG:g} s in its forked process; does its handler use a "
+                "connection, lock or pool that was made before the fork?"
+            )
+        return bool(stopped)
+
+    @contextmanager
+    def _processes_ended(self) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            end_all(self._processes)
+            self._processes.clear()
+            self._frozen.clear()
+
+    def _reset(self) -> None:
+        if self._options.reset is not None:
+            self._call(self._options.reset)
+        for value in self._fixtures.values():
+            if isinstance(value, Effects):
+                value.clear()
+        self._tables.empty()
+        self._clock.travel_to(self._start)
+
+    def _state(self) -> str:
+        state = self._call(self._options.state)
+        if inspect.isawaitable(state) or inspect.isgenerator(state):
+            _fail(f"state= returned {state!r}; let it return data, such as a list or dict")
+        return pformat(state, width=100)
+
+    def _call(self, function: Callable[..., Any]) -> Any:
+        return function(**{name: self._fixtures[name] for name in parameters(function)})
+
+
+def _random_plan(seed: int, commits: Sequence[int]) -> list[Fault | None]:
+    """Return two to four faults for runs like the clean ones, the same for the same seed and numbers of commits."""
+    chance = random.Random(seed)
+    plan: list[Fault | None] = []
+    for _ in range(chance.randint(2, 4)):
+        if len(commits) > 1:
+            plan += [None] * chance.randint(0, 1)
+        plan.append(chance.choice([*single_faults(chance.choice(commits)), Fault("freeze", "returned")]))
+    return plan
+
+
+def _told(plan: Sequence[Fault | None], record: Record) -> str:
+    """Return a line for each process: its task, and what ended it."""
+    lines = []
+    for number, work in enumerate(record.works, 1):
+        fault = plan[number - 1] if number <= len(plan) else None
+        ended = f"raised {work.error}" if work.error else "ran to its end" if work.is_settled else "did not end"
+        what = fault.describe(work.commits) if fault is not None and work.is_hit else ended
+        lines.append(f"  run {number} of {work.task}: {what}\n")
+    return "".join(lines)
+
+
+def _difference(expected: str, found: str, expected_name: str, found_name: str) -> str:
+    lines = list(
+        difflib.unified_diff(expected.splitlines(), found.splitlines(), expected_name, found_name, n=2, lineterm="")
+    )
+    more = [f"… {len(lines) - _MOST_LINES} lines more"] if len(lines) > _MOST_LINES else []
+    return "\n".join(["the states:", *lines[:_MOST_LINES], *more])
+
+
+def _fail(message: str) -> None:
+    pytest.fail(message, pytrace=False)

@@ -1,0 +1,59 @@
+"""Keeps a forked process from using database connections of its parent: both would read each other's answers."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from typing import Any
+from weakref import WeakSet
+
+_kept: list[Any] = []
+"""Connections of the parent: freeing one would end the parent's session."""
+
+
+class InheritedConnections:
+    """The connections of SQLAlchemy and Django that this process has, and that its forked processes must leave alone.
+
+    Raw connections of a driver are not found; the application must open these in the process that uses them.
+    """
+
+    def __init__(self) -> None:
+        self._engines: WeakSet[Any] = WeakSet()
+
+    def start(self) -> None:
+        """Find SQLAlchemy's engines, and those that connect from now on."""
+        from sqlalchemy import Engine, event  # noqa: PLC0415 – a queue on SQL has loaded it
+
+        # `type`, not isinstance, which asks lazy objects and mocks for their class
+        self._engines.update(each for each in gc.get_objects() if issubclass(type(each), Engine))
+        event.listen(Engine, "engine_connect", self._on_connect)
+
+    def stop(self) -> None:
+        from sqlalchemy import Engine, event  # noqa: PLC0415 – as above
+
+        event.remove(Engine, "engine_connect", self._on_connect)
+
+    def _on_connect(self, connection: Any) -> None:
+        self._engines.add(connection.engine)
+
+    @staticmethod
+    def open_transaction() -> str | None:
+        """Return the alias of a Django connection in a transaction, which other processes cannot see, or None."""
+        return next((each.alias for each in _django_connections() if each.in_atomic_block), None)
+
+    def leave_to_parent(self) -> None:
+        """In a forked process: let the engines and Django's connections connect anew when they are used."""
+        for engine in list(self._engines):
+            _kept.append(engine.pool)
+            engine.dispose(close=False)
+        for connection in _django_connections():
+            _kept.append(connection.connection)
+            connection.connection = None
+
+
+def _django_connections() -> list[Any]:
+    """Return those that Django has opened. A program may import Django and never configure it."""
+    database, configuration = sys.modules.get("django.db"), sys.modules.get("django.conf")
+    if database is None or configuration is None or not configuration.settings.configured:
+        return []
+    return list(database.connections.all(initialized_only=True))

@@ -1,0 +1,133 @@
+"""The pytest plugin: fixtures for the tests of applications. See docs/testing.md.
+
+pytest imports this module in every run where psched is installed. So everything else of psched is imported by the
+fixtures, when a test uses them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from psched.queue.queue import Queue
+    from psched.schedules.collection import ScheduleCollection
+    from psched.testing.clock import DatabaseClock
+    from psched.testing.drain import Drain
+    from psched.testing.effects import Effects
+    from psched.testing.tables import Config, OpenTables
+
+_FAULTS = "psched_faults"
+"""The mark of tests with `@psched.testing.faults`."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addini("psched_app", "the Apps of psched whose tasks the tests run, as module:NAME", type="args", default=[])
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", f"{_FAULTS}(options): set by @psched.testing.faults")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test function that has `@psched.testing.faults`."""
+    mark = pyfuncitem.get_closest_marker(_FAULTS)
+    if mark is None:
+        return None
+    from psched.testing.fault_runs import FaultTest
+
+    fixtures: dict[str, Any] = pyfuncitem.funcargs
+    arguments = {name: fixtures[name] for name in pyfuncitem._fixtureinfo.argnames}
+    tables, clock, folder = (fixtures[name] for name in ("_psched_tables", "psched_clock", "tmp_path"))
+    FaultTest(mark.args[0], partial(pyfuncitem.obj, **arguments), fixtures, tables, clock, folder).run()
+    return True
+
+
+@pytest.fixture
+def psched_config(request: pytest.FixtureRequest) -> Config:
+    """The configuration of psched_queue and psched_schedules: SQLite in memory, a file for tests with faults.
+
+    Override it to use another database.
+    """
+    from psched.testing.tables import config_of
+
+    if request.node.get_closest_marker(_FAULTS) is None:
+        return config_of("sqlite://")
+    return config_of(f"sqlite:///{request.getfixturevalue('tmp_path') / 'psched.db'}")
+
+
+@pytest.fixture
+def psched_app(request: pytest.FixtureRequest) -> Any:
+    """The App whose tasks the tests run, its name (`module:NAME`), or several; None: all Apps of loaded modules.
+
+    The default is `psched_app` of pytest's configuration. Override it to name an App in Python.
+    """
+    return request.config.getini("psched_app") or None
+
+
+@pytest.fixture
+def _psched_tables(psched_config: Config, psched_app: Any, psched_clock: DatabaseClock) -> Iterator[OpenTables]:
+    from psched.testing.tables import OpenTables
+
+    is_one = psched_app is not None and not isinstance(psched_app, list | tuple)
+    tables = OpenTables(psched_config, [psched_app] if is_one else psched_app)
+    psched_clock.refusal = tables.clock_refusal
+    yield tables
+    tables.close()
+
+
+@pytest.fixture
+def psched_queue(_psched_tables: OpenTables, monkeypatch: pytest.MonkeyPatch) -> Queue:
+    """An empty queue, without a daemon, to which all task functions submit. Its rows are deleted after the test."""
+    from psched.application.default_queue import AppQueue
+    from psched.testing import submitted
+
+    queue = _psched_tables.queue
+    monkeypatch.setattr(AppQueue, "own", property(lambda _: queue))  # in place of what each app has opened
+    monkeypatch.setattr(submitted, "queue", queue)
+    return queue
+
+
+@pytest.fixture
+def psched_schedules(_psched_tables: OpenTables) -> ScheduleCollection:
+    """An empty collection of schedules, without a daemon. Rows are deleted after the test."""
+    return _psched_tables.schedules
+
+
+@pytest.fixture
+def psched_clock() -> Iterator[DatabaseClock]:
+    """The database's clock as psched sees it: true until `psched_clock.travel_to(…)`."""
+    from psched.testing.clock import DatabaseClock
+
+    clock = DatabaseClock()
+    clock.start()
+    yield clock
+    clock.stop()
+
+
+@pytest.fixture
+def psched_drain(psched_queue: Queue, _psched_tables: OpenTables, psched_clock: DatabaseClock) -> Drain:
+    """Runs what is due: `psched_drain()`, or everything up to a time: `psched_drain(until=…)`."""
+    from psched.testing.drain import Drain
+
+    return Drain(_psched_tables, psched_clock)
+
+
+@pytest.fixture
+def psched_inline(psched_queue: Queue, psched_drain: Drain, monkeypatch: pytest.MonkeyPatch) -> Queue:
+    """psched_queue, where each submit runs what is due before it returns. An error of a handler is raised there."""
+    monkeypatch.setattr(psched_queue.store, "submit", psched_drain.submit_at_once(psched_queue.store.submit))
+    return psched_queue
+
+
+@pytest.fixture
+def psched_effects(tmp_path: Path) -> Effects:
+    """A list in a file for effects outside of databases, such as emails. It outlives processes that are killed."""
+    from psched.testing.effects import Effects
+
+    return Effects(tmp_path / "psched_effects.jsonl")

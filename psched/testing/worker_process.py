@@ -1,0 +1,180 @@
+"""A forked process that runs one task, with at most one fault: SIGKILL or SIGSTOP at a commit of its handler."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from psched.error_text import one_line
+from psched.errors import RUN_IS_OVER
+from psched.process.linux import signal_at_death_of_parent
+from psched.testing import commits
+from psched.testing.drain import run_task
+from psched.testing.fault_injection import Fault, Place
+from psched.testing.inherited_connections import InheritedConnections
+from psched.testing.tables import OpenTables
+
+_TICK = 0.002
+
+_SIGNALS = {"kill": signal.SIGKILL, "freeze": signal.SIGSTOP}
+
+
+@dataclass(slots=True)
+class WorkReport:
+    """What a process did, as far as it came. It is read from the file that the process wrote."""
+
+    task: str | None = None
+    """Type and key of its task; None if none was due."""
+    data: str = ""
+    commits: list[str] = field(default_factory=list)
+    """The place in the source of each commit that the handler began."""
+    is_hit: bool = False
+    """Whether the fault happened."""
+    error: str | None = None
+    """What the handler raised."""
+    is_settled: bool = False
+    """Whether the handler returned or raised, and its run was settled, unless its lease was lost."""
+    broken: str | None = None
+    """The traceback of an error outside of the handler."""
+
+
+class WorkerProcess:
+    """The parent's side: a process that runs one due task, and what it reported."""
+
+    def __init__(self, tables: OpenTables, inherited: InheritedConnections, fault: Fault | None, file: Path) -> None:
+        """Forks. The process writes its report to `file`."""
+        self.fault = fault
+        self._file = file
+        file.write_bytes(b"")
+        sys.stdout.flush()
+        sys.stderr.flush()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside other threads, such as xdist's
+            self._pid: int | None = os.fork()
+        if self._pid == 0:
+            _be_worker(tables, inherited, fault, file)
+
+    @property
+    def is_alive(self) -> bool:
+        return self._pid is not None
+
+    def wait(self, seconds: float) -> bool | None:
+        """Wait until the process has ended or stopped itself. Return whether it is stopped, None if it still runs."""
+        end = time.monotonic() + seconds
+        while self._pid is not None:
+            pid, status = os.waitpid(self._pid, os.WNOHANG | os.WUNTRACED)
+            if pid and os.WIFSTOPPED(status):
+                return True
+            if pid:
+                self._pid = None
+            elif time.monotonic() >= end:
+                return None
+            else:
+                time.sleep(_TICK)
+        return False
+
+    def resume(self) -> None:
+        """Let the stopped process go on."""
+        if self._pid is not None:
+            os.kill(self._pid, signal.SIGCONT)
+
+    def kill(self) -> None:
+        """Kill the process if it lives, and reap it."""
+        if self._pid is not None:
+            os.kill(self._pid, signal.SIGKILL)
+            os.waitpid(self._pid, 0)
+            self._pid = None
+
+    def report(self) -> WorkReport:
+        """Return what the process has reported so far."""
+        made = WorkReport()
+        for line in self._file.read_bytes().splitlines():
+            for name, value in json.loads(line).items():
+                if name == "commits":
+                    made.commits.append(value)
+                else:
+                    setattr(made, name, value)
+        return made
+
+
+def _be_worker(tables: OpenTables, inherited: InheritedConnections, fault: Fault | None, file: Path) -> None:
+    """Run one task and end the process, with no code of pytest or of the test being run."""
+    log = os.open(file, os.O_WRONLY | os.O_APPEND)
+
+    def report(**facts: object) -> None:
+        os.write(log, json.dumps(facts).encode() + b"\n")
+
+    try:
+        gc.freeze()  # looking at the parent's objects would copy their pages
+        signal_at_death_of_parent(signal.SIGKILL)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
+            signal.signal(number, signal.SIG_DFL)
+        inherited.leave_to_parent()
+        _work(tables, fault, report)
+    except BaseException:  # noqa: BLE001 – it is reported, and must not go on in the parent's code
+        report(broken=traceback.format_exc())
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+
+def _work(tables: OpenTables, fault: Fault | None, report: Callable[..., None]) -> None:
+    watch = _CommitWatch(fault, report)
+    commits.observe(watch.on_commit)
+    tasks = tables.open_queue("worker").poll_multi(1)
+    if not tasks:
+        return
+    [task] = tasks
+    report(task=f"{task.type} {task.key}", data=repr(task.data))
+    task.finished_later = True
+    watch.is_running = True
+    run = run_task(task, tables.application)
+    watch.is_running = False
+    if run.error is not None:
+        report(error=one_line(run.error))
+    watch.reach("returned")
+    with suppress(*RUN_IS_OVER):  # another worker has run the task
+        if task.concluded:
+            task.finish()
+    report(is_settled=True)
+
+
+class _CommitWatch:
+    """Counts the commits of the handler, and sends this process the signal of its fault."""
+
+    def __init__(self, fault: Fault | None, report: Callable[..., None]) -> None:
+        self.is_running = False
+        self._fault = fault
+        self._report = report
+        self._count = 0
+
+    def on_commit(self, phase: commits.Phase, statement: str) -> None:
+        if self.is_running:
+            if phase == "before":
+                self._count += 1
+                self._report(commits=commits.users_line() or statement)
+            self.reach(phase)
+
+    def reach(self, place: Place) -> None:
+        fault = self._fault
+        if fault is not None and fault.place == place and fault.commit in (0, self._count):
+            self._fault = None
+            self._report(is_hit=True)
+            os.kill(os.getpid(), _SIGNALS[fault.kind])
+
+
+def end_all(processes: Sequence[WorkerProcess]) -> None:
+    """Kill and reap those of `processes` that live."""
+    for process in processes:
+        process.kill()

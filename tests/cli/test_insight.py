@@ -1,0 +1,88 @@
+"""`psched queue stats` and `psched forecast`: what they print, and that they write nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.commands import Commands
+
+BOTH = "development: {type: %s, url: '%s', schedules: {}, queue: {}}"
+
+
+def test_stats_and_forecast_on_each_database(fresh: Commands, database: str) -> None:
+    fresh.configure(BOTH % ("rdb", database))
+    fresh.ok("init")
+    fresh.ok("queue", "submit", "one", "mail", "{}")
+    fresh.ok("queue", "submit", "two", "report", "{}", "-t", "4000000000")
+    fresh.ok("add", "key", "mail", "*/15 * * * *", "{}")
+    found = fresh.ok("queue", "stats", "--json").json
+    assert found["statuses"]["waiting"] == {"count": 2, "more": False}
+    assert found["statuses"]["due"] == {"count": 1, "more": False}
+    mail, report = found["types"]
+    assert mail.pop("oldest") >= 0
+    numbers = {name: {"count": count, "more": False} for name, count in (("waiting", 1), ("due", 1), ("running", 0))}
+    assert mail == {"type": "mail", **numbers, "workers": 0}
+    assert (report["type"], report["oldest"]) == ("report", None)
+    hours = fresh.ok("forecast", "--days", "1", "--json").json
+    assert [hour["starts"] for hour in hours["hours"]] == [4] * 24
+    assert (hours["schedules"], hours["unmeasured"], hours["unusable"]) == (1, ["mail"], 0)
+    assert hours["hours"][0]["time_local"].endswith("+09:00")
+    assert hours["hours"][0]["busy"] is None
+
+
+@pytest.fixture
+def both(fresh: Commands) -> Commands:
+    """A command line with a SQLite database for schedules and a queue."""
+    fresh.configure(BOTH % ("rdb", "sqlite:///../psched.db"))
+    fresh.ok("init")
+    return fresh
+
+
+def test_stats_into_a_pipe_are_lines_of_cells(both: Commands) -> None:
+    both.ok("queue", "submit", "one", "mail", "{}")
+    lines = both.ok("queue", "stats").out.splitlines()
+    assert lines[0].split() == ["waiting", "1"]
+    assert lines[-2].split("\t") == ["type", "waiting", "due", "running", "oldest", "workers"]
+    assert lines[-1].split("\t")[:4] == ["mail", "1", "1", "0"]
+
+
+def test_stats_of_the_originals_table_have_no_types(fresh: Commands) -> None:
+    fresh.configure(BOTH % ("rdb_compat", "sqlite:///../psched.db"))
+    fresh.ok("init")
+    fresh.ok("queue", "submit", "one", "mail", "{}")
+    found = fresh.ok("queue", "stats", "--json").json
+    assert found["types"] == []
+    assert found["statuses"]["waiting"] == {"count": 1, "more": False}
+
+
+def test_the_forecast_into_a_pipe_has_a_line_for_each_hour(psched: Commands) -> None:
+    psched.ok("add", "key", "mail", "0 * * * *", "{}")
+    shown = psched("forecast", "--days", "2")
+    assert shown.code == 0
+    header, *lines = shown.out.splitlines()
+    assert header.split("\t") == ["time", "starts", "busy"]
+    assert [line.split("\t")[1] for line in lines] == ["1"] * 48
+    assert "mail" in shown.err
+
+
+def test_a_terminal_shows_a_heatmap(psched: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    psched.ok("add", "key", "mail", "0 3 * * *", "{}")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "100")
+    lines = psched("forecast", "--days", "3").out.splitlines()
+    assert lines[0].startswith("starts of 1 schedules by hour; the most is 1 from ")
+    assert lines[1].split() == [str(hour) for hour in range(24)]
+    assert sum("1" in line[14:] for line in lines[2:]) == 3
+
+
+@pytest.mark.parametrize("days", ["0", "32", "x"])
+def test_days_are_checked(psched: Commands, days: str) -> None:
+    outcome = psched("forecast", "--days", days)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "from 1 to 31" in outcome.err
+
+
+def test_without_tables_the_remedy_is_named(fresh: Commands) -> None:
+    fresh.configure(BOTH % ("rdb", "sqlite:///../psched.db"))
+    assert "psched queue init" in fresh.fault("queue", "stats")
+    assert "psched init" in fresh.fault("forecast")

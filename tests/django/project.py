@@ -1,0 +1,102 @@
+"""A copy of the sample project in examples/django, as a test sees and steers it. In the test process."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tests.daemon.harness import wait_for
+from tests.programs import ROOT
+
+HERE = Path(__file__).parent
+
+_SETTINGS = """\
+import os
+from shop.settings import *
+
+if "TEST_NAME" in os.environ:
+    DATABASES["default"]["TEST"] = {"NAME": os.environ["TEST_NAME"]}
+INSTALLED_APPS += ["promises"]
+PSCHED["app"] = [PSCHED["app"], "promises.jobs:app"]
+PSCHED |= {"poll_interval": 0.1, "child_fork_frequency_limit": 0, "child_kill_interval": 0.5}
+"""
+_SET_UP = "import django, json, os\ndjango.setup()\n"
+
+
+class Project:
+    """The sample with one more app, `promises`, and settings of the test, `tested.py`."""
+
+    def __init__(self, folder: Path, database_url: str | None, settings: str = "") -> None:
+        """`database_url`: None for SQLite. `settings`: lines added to the settings. Makes the tables."""
+        self.folder = folder / "project"
+        skipped = shutil.ignore_patterns("__pycache__", "*.sqlite3*", "psched.*")
+        shutil.copytree(ROOT / "examples/django", self.folder, ignore=skipped)
+        shutil.copytree(HERE / "promises", self.folder / "promises", ignore=skipped)
+        self.environ = {**os.environ, "DJANGO_SETTINGS_MODULE": "tested", "PYTHONPATH": str(ROOT)}
+        self.environ.pop("PYTHONWARNINGS", None)
+        if database_url is not None:
+            self.environ["DATABASE_URL"] = database_url
+            self.environ["TEST_NAME"] = database_url.rpartition("/")[2]
+        self.configure(settings)
+
+    def configure(self, settings: str) -> None:
+        """Write the settings: those of the sample, and these lines."""
+        (self.folder / "tested.py").write_text(_SETTINGS + settings)
+
+    def manage(self, *words: str, code: int = 0) -> str:
+        """Run manage.py, check its exit code, and return what it prints."""
+        return self._run("manage.py", *words, code=code)
+
+    def python(self, program: str) -> Any:
+        """Run Python code with Django set up. Return the JSON value in the last line that it prints, if any."""
+        printed = self._run("-c", f"{_SET_UP}{program}").splitlines()
+        return json.loads(printed[-1]) if printed else None
+
+    @contextmanager
+    def worker(self, *words: str) -> Iterator[psutil.Process]:
+        """Run `manage.py psched run`, and yield the master once its children are up; stop it at the end."""
+        with (self.folder / "worker.out").open("a") as file:
+            process = self._start("manage.py", "psched", "run", *words, stdout=file, stderr=subprocess.STDOUT)
+        master = psutil.Process(process.pid)
+        try:
+            wait_for(lambda: "up: " in self.log or process.poll() is not None, lambda: self.log + self.output, 40)
+            assert process.poll() is None, self.log + self.output
+            yield master
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0, self.log
+        finally:
+            if process.poll() is None:
+                for each in [*master.children(recursive=True), master]:
+                    each.kill()
+                process.wait()
+
+    @property
+    def output(self) -> str:
+        """What `worker` has printed."""
+        return (self.folder / "worker.out").read_text()
+
+    @property
+    def log(self) -> str:
+        """What the daemon has logged."""
+        file = self.folder / "psched.log"
+        return file.read_text() if file.exists() else ""
+
+    def _run(self, *words: str, code: int = 0) -> str:
+        process = self._start(*words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        printed, _ = process.communicate(timeout=100)
+        assert process.returncode == code, printed
+        return str(printed)
+
+    def _start(self, *words: str, **options: Any) -> subprocess.Popen[str]:
+        environ: Mapping[str, str] = self.environ
+        return subprocess.Popen([sys.executable, *words], cwd=self.folder, env=environ, text=True, **options)

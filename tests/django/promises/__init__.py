@@ -1,0 +1,8 @@
+"""An app that is added to the sample project, with tests that Django's own test runner runs."""
+
+import os
+import sys
+from pathlib import Path
+
+with (Path(__file__).parents[1] / "imports").open("a") as file:
+    print(os.getpid(), *sys.argv[1:], file=file)

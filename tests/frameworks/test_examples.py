@@ -1,0 +1,245 @@
+"""The programs in examples/ do what they say."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import psutil
+import pytest
+
+from faultlab.ports import HOST, free_port
+from faultlab.servers import Server
+from tests.daemon.harness import wait_for
+from tests.programs import ROOT, install_programs
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+EXAMPLES = ROOT / "examples"
+_FIRED = re.compile(r"report at (\d+) in (\d+)")
+
+
+class Program:
+    """A program that runs in a folder of its own, and its output."""
+
+    def __init__(self, command: Sequence[str], folder: Path, **environ: str) -> None:
+        self._file = folder / f"{len(list(folder.glob('*.out')))}.out"
+        with self._file.open("w") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, *command],
+                cwd=folder,
+                env={**os.environ, "PYTHONPATH": str(ROOT), **environ},
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+
+    @property
+    def output(self) -> str:
+        return self._file.read_text()
+
+    def wait_for(self, condition: Callable[[str], object]) -> None:
+        """Wait until its output fulfils a condition."""
+        wait_for(lambda: condition(self.output), lambda: self.output, within=40)
+
+    @property
+    def descendants(self) -> list[psutil.Process]:
+        """Return the processes below it."""
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def stop(self, number: signal.Signals) -> None:
+        """Send a signal, and check that the program ends well and leaves no process."""
+        processes = self.descendants
+        self.process.send_signal(number)
+        assert self.process.wait(30) == 0, self.output
+        wait_for(lambda: not any(_runs(process) for process in processes), lambda: f"{processes}\n{self.output}")
+
+    def end(self) -> None:
+        """Kill its processes."""
+        if self.process.poll() is None:
+            for process in [*self.descendants, psutil.Process(self.process.pid)]:
+                process.kill()
+            self.process.wait()
+
+
+Start = Callable[..., Program]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A copy of the examples, with psched's own programs below `bin`."""
+    shutil.copytree(EXAMPLES, tmp_path, dirs_exist_ok=True)
+    install_programs(tmp_path / "bin")
+    return tmp_path
+
+
+@pytest.fixture
+def start(folder: Path) -> Iterator[Start]:
+    """A function that starts a Python program; the end of the test kills it."""
+    with ExitStack() as stack:
+
+        def starting(*command: str, **environ: str) -> Program:
+            program = Program(command, folder, **environ)
+            stack.callback(program.end)
+            return program
+
+        yield starting
+
+
+def _runs(process: psutil.Process) -> bool:
+    """Return whether a process still runs. Where no init process reaps it, it may have become a zombie."""
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
+def fired(output: str) -> tuple[Counter[int], set[str]]:
+    """Return how often each occurrence was reported, and in which processes."""
+    found = _FIRED.findall(output)
+    return Counter(int(time) for time, _ in found), {pid for _, pid in found}
+
+
+def post(url: str) -> dict[str, str]:
+    with urllib.request.urlopen(urllib.request.Request(url, method="POST"), timeout=10) as answer:  # noqa: S310
+        found: dict[str, str] = json.load(answer)
+    return found
+
+
+def psched(folder: Path, *words: str) -> str:
+    """Run a command with the configuration of the examples, and return its output."""
+    command = [folder / "bin/psched", "-c", "psched.yml", *words]
+    return subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, text=True, check=True).stdout
+
+
+def test_the_plain_script(start: Start) -> None:
+    script = start("plain.py")
+    script.wait_for(lambda output: output.count("hello, every second") > 1)
+    script.wait_for(lambda output: output.count("fetching https://example.com") == 2)
+    script.stop(signal.SIGINT)
+    assert "stopping when the running handlers are done" in script.output
+    assert script.output.count("fetching") == 2
+
+
+def test_typed_tasks(start: Start) -> None:
+    script = start("typed_tasks.py")
+    assert script.process.wait() == 0
+    assert "Invoice(number=17, due=datetime.date(2026, 12, 23), lines=['for alice'])" in script.output
+    assert "invoice 17 is due on 23.12.2026" in script.output
+
+
+def test_two_processes_that_share_a_redis_and_one_that_is_killed(start: Start, redis: Server) -> None:
+    with redis.database() as url:
+        one, two = (start("shared.py", name, url) for name in ("one", "two"))
+        one.wait_for(lambda output: "fired in one" in output + two.output and "fired in two" in output + two.output)
+        one.process.kill()
+        last = max(re.findall(r"(\d+) fired", one.output + two.output))
+        two.wait_for(lambda output: any(time > last for time in re.findall(r"(\d+) fired", output)))
+        two.stop(signal.SIGINT)
+        one.process.wait()
+    times = [int(time) for time in re.findall(r"(\d+) fired", one.output + two.output)]
+    assert sorted(times) == list(range(min(times), max(times) + 1)), one.output + two.output
+
+
+_GUNICORN = ("-m", "gunicorn", "--worker-class", "uvicorn_worker.UvicornWorker")
+_SERVERS = {
+    "uvicorn": (
+        "-m",
+        "uvicorn",
+        "--host",
+        HOST,
+        "--port",
+        "PORT",
+        "--workers",
+        "2",
+        "--timeout-worker-healthcheck",
+        "60",
+    ),
+    "gunicorn": (*_GUNICORN, "--bind", f"{HOST}:PORT", "--workers", "2"),
+    "gunicorn-preload": (*_GUNICORN, "--preload", "--bind", f"{HOST}:PORT", "--workers", "2"),
+}
+
+
+@pytest.mark.parametrize(
+    ("server", "application"),
+    [
+        *((server, "fastapi_app:app") for server in _SERVERS),
+        ("uvicorn", "starlette_app:app"),
+        ("uvicorn", "litestar_app:app"),
+    ],
+)
+def test_an_asgi_application_with_two_workers_that_are_reloaded(
+    start: Start, folder: Path, server: str, application: str
+) -> None:
+    """No occurrence is lost at the reload, and none runs twice; what is submitted comes to be run."""
+    psched(folder, "init")
+    port = str(free_port())
+    web = start(*(word.replace("PORT", port) for word in _SERVERS[server]), application)
+    web.wait_for(lambda output: output.count("Application startup complete") == 2 and len(fired(output)[0]) > 1)
+    keys = [post(f"http://{HOST}:{port}/mails/ada")["key"]]
+    before = {str(process.pid) for process in web.descendants}
+    web.process.send_signal(signal.SIGHUP)
+    web.wait_for(lambda output: output.count("Application shutdown complete") == 2)
+    web.wait_for(lambda output: fired(output)[1] - before and len(fired(output)[0]) > 6)
+    keys.append(post(f"http://{HOST}:{port}/mails/grace")["key"])
+    if application.startswith("fastapi"):
+        assert post(f"http://{HOST}:{port}/images/cat")["key"]
+        web.wait_for(lambda output: "thumbnail of cat" in output)
+    web.stop(signal.SIGTERM)
+    occurrences = fired(web.output)[0]
+    assert sorted(occurrences.elements()) == list(range(min(occurrences), max(occurrences) + 1)), web.output
+    assert web.output.count("Application shutdown complete") == 4
+    assert "Traceback" not in web.output
+    daemon = start("bin/psched", "-c", "psched.yml", "run")
+    daemon.wait_for(lambda output: output.count("mail to ada") == output.count("mail to grace") == 1)
+    daemon.stop(signal.SIGTERM)
+    assert all("finished" in psched(folder, "queue", "show", key) for key in keys)
+
+
+@pytest.mark.parametrize("preloaded", [(), ("--preload",)], ids=["", "preload"])
+def test_a_flask_application_and_its_daemon_that_are_reloaded(
+    start: Start, folder: Path, preloaded: tuple[str, ...]
+) -> None:
+    """No occurrence is lost at a reload, and none runs twice; what is submitted comes to be run, once."""
+    flask = ("-m", "flask", "--app", "flask_app", "psched")
+    for words in (["init"], ["add", "report", "report", "* * * * * *", "{}"]):
+        assert start(*flask, *words).process.wait(40) == 0
+    port = free_port()
+    web = start("-m", "gunicorn", *preloaded, "--workers", "2", "--bind", f"{HOST}:{port}", "flask_app:app")
+    daemon = start(*flask, "run")
+    web.wait_for(lambda output: output.count("Booting worker") == 2)
+    for name in ("ada", "grace"):
+        post(f"http://{HOST}:{port}/mails/{name}")
+        daemon.wait_for(lambda output, name=name: f"mail to {name}: hello" in output and len(fired(output)[0]) > 2)
+        if name == "ada":
+            web.process.send_signal(signal.SIGHUP)
+            daemon.process.send_signal(signal.SIGHUP)
+            web.wait_for(lambda output: output.count("Booting worker") == 4)
+            daemon.wait_for(lambda output: len(fired(output)[1]) == 2)
+    web.stop(signal.SIGTERM)
+    daemon.stop(signal.SIGTERM)
+    assert daemon.output.count("mail to") == 2
+    occurrences = fired(daemon.output)[0]
+    assert sorted(occurrences.elements()) == list(range(min(occurrences), max(occurrences) + 1)), daemon.output
+    assert "Traceback" not in web.output + daemon.output
+
+
+def test_a_scheduler_in_flask_under_gunicorn_preloaded_with_two_workers(start: Start) -> None:
+    port = free_port()
+    server = start(
+        "-m", "gunicorn", "--preload", "--workers", "2", "--bind", f"{HOST}:{port}",
+        "--config", "flask_scheduler_gunicorn.py", "flask_scheduler:app",
+    )  # fmt: skip
+    server.wait_for(lambda output: len(fired(output)[0]) > 2)
+    assert post(f"http://{HOST}:{port}/mails/grace")["key"]
+    server.wait_for(lambda output: "mail to grace" in output and len(fired(output)[0]) > 4)
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(20) == 0, server.output
+    assert set(fired(server.output)[0].values()) == {1}
+    assert "Traceback" not in server.output

@@ -1,0 +1,147 @@
+"""What insight answers about tasks, on every store."""
+
+from __future__ import annotations
+
+import pytest
+
+from psched.errors import NotFoundError, NotSupportedError
+from psched.insight import TaskInsight
+from psched.model import LeaseTimes, NewTask
+from psched.queue.queue import Queue
+from psched.store import TaskStore
+from psched.store.reads import Counted
+from psched.store.type_filter import TypeFilter
+from tests.stores.bench import FAR_OFF, LONG_AGO, eventually, soon
+from tests.stores.queue.bench import QueueBench
+
+
+@pytest.fixture
+def insight(bench: QueueBench, store: TaskStore) -> TaskInsight:
+    """Insight by a read-only session, where `store` has made the table."""
+    return insight_of(bench)
+
+
+def insight_of(bench: QueueBench) -> TaskInsight:
+    return TaskInsight(Queue(bench.queue(read_only=True), LeaseTimes(300, 5)))
+
+
+def numbers(insight: TaskInsight, most: int = 100) -> dict[str, str]:
+    return {name: str(number) for name, number in insight.counts(most).items()}
+
+
+def words(insight: TaskInsight, key: str) -> list[str]:
+    return [reason.word for reason in insight.details(key).waits]
+
+
+def test_an_empty_queue_has_nothing(bench: QueueBench, insight: TaskInsight) -> None:
+    assert set(numbers(insight).values()) == {"0"}
+    assert insight.page().rows == []
+    with pytest.raises(NotFoundError, match="'none'"):
+        insight.details("none")
+    if not bench.compat:
+        assert insight.types() == []
+
+
+def test_counts_tell_the_statuses_apart(bench: QueueBench, store: TaskStore, insight: TaskInsight) -> None:
+    bench.submit(store, [f"key{n}" for n in range(8)])
+    store.submit([NewTask("later", "type1", run_at=FAR_OFF)])
+    finished, other, *_ = store.acquire(4, 100)
+    store.retire(finished, "finished", None, 100, soon())
+    if bench.compat:
+        assert numbers(insight) == {"waiting": "4", "due": "4", "running": "4", "finished": "1"}
+        return
+    store.retire(other, "failed", "boom", None, soon())
+    store.cancel_request("key7", 100)
+    expected = {"waiting": "4", "due": "3", "running": "2", "finished": "1", "failed": "1", "cancelled": "1"}
+    assert numbers(insight) == expected
+
+
+def test_an_ended_lease_is_due(bench: QueueBench, store: TaskStore, insight: TaskInsight) -> None:
+    bench.submit(store, ["key"])
+    bench.claim(store, "key", alive_time=bench.lease)
+    eventually(lambda: numbers(insight)["running"] == "0")
+    assert numbers(insight)["due"] == "1"
+
+
+def test_a_count_ends_at_its_bound(bench: QueueBench, store: TaskStore, insight: TaskInsight) -> None:
+    bench.submit(store, [f"key{n}" for n in range(6)])
+    assert numbers(insight, most=5)["waiting"] == ("6" if bench.database == "redis" else "5+")
+    assert insight.counts(6)["waiting"] == Counted(6)
+
+
+def test_types_come_with_their_numbers(ours: QueueBench) -> None:
+    store, insight = ours.queue(), insight_of(ours)
+    ours.submit(store, ["b0", "b1", "b2"], type="b")
+    ours.submit(store, ["a0"], type="a", run_at=LONG_AGO + 10)
+    ours.submit(store, ["a1"], type="a", run_at=LONG_AGO + 20, user="bob", priority=5)
+    store.submit([NewTask("c0", "c", run_at=FAR_OFF)])
+    store.acquire(2, 100, types=["b"])
+    found = insight.types()
+    assert {(each.type, str(each.waiting), str(each.due), str(each.running)) for each in found} == {
+        ("b", "1", "1", "2"),
+        ("a", "2", "2", "0"),
+        ("c", "1", "0", "0"),
+    }
+    first, second, third = found
+    assert [first.type, second.type, third.type] == ["b", "a", "c"]
+    assert first.oldest is not None and second.oldest is not None and third.oldest is None
+    assert first.oldest - second.oldest == pytest.approx(8, abs=0.5)
+
+
+def test_types_on_the_originals_table_are_unknown(bench: QueueBench, insight: TaskInsight) -> None:
+    if bench.compat:
+        with pytest.raises(NotSupportedError, match="rdb"):
+            insight.types()
+
+
+def test_pages_of_tasks_pass_the_filter(bench: QueueBench, store: TaskStore, insight: TaskInsight) -> None:
+    bench.submit(store, ["a1", "a2", "a3"], user="ann")
+    bench.submit(store, ["b1", "b2"], type="type2", user="bob")
+    page = insight.page(limit=2)
+    assert ([row.key for row in page.rows], page.after) == (["a1", "a2"], "a2")
+    assert [row.key for row in insight.page(after="a2").rows] == ["a3", "b1", "b2"]
+    for wanted in ({"type": "type2"}, {"user": "bob"}, {"prefix": "b"}):
+        for status in (None, "waiting"):
+            found = insight.page(**wanted, status=status)  # type: ignore[arg-type]
+            assert [row.key for row in found.rows] == ["b1", "b2"], (wanted, status)
+    assert [row.key for row in insight.page(late=60, type="type2", limit=1).rows] == ["b1"]
+    assert insight.page(late=10**9).rows == []
+    claim = bench.claim(store, "a1")
+    assert [row.key for row in insight.page(status="running").rows] == ["a1"]
+    store.retire(claim, "finished", None, 100, soon())
+    assert [row.key for row in insight.page(status="finished").rows] == ["a1"]
+
+
+def test_a_page_ends_where_too_many_rows_were_passed_over(
+    bench: QueueBench, store: TaskStore, insight: TaskInsight, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("psched.insight.pages.LOOKED_AT", 3)
+    bench.submit(store, [f"key{n}" for n in range(4)])
+    store.submit([NewTask("last", "rare"), NewTask("zero", "rare")])
+    first = insight.page(type="rare", limit=5)
+    assert (first.rows, first.after) == ([], "key2")
+    second = insight.page(type="rare", limit=5, after=first.after)
+    assert ([row.key for row in second.rows], second.after) == (["last", "zero"], None)
+
+
+def test_why_a_task_waits(ours: QueueBench) -> None:
+    store, insight = ours.queue(), insight_of(ours)
+    assert store.nodes is not None
+    store.nodes.announce("host/1", "queue", TypeFilter(("type1",)).encode())
+    ours.submit(store, ["one", "two"], user="bob", max_running=1)
+    store.submit([NewTask("later", "type1", run_at=FAR_OFF), NewTask("other", "unknown", run_at=LONG_AGO + 100)])
+    assert words(insight, "one") == ["busy"]
+    assert words(insight, "later") == ["not due"]
+    assert words(insight, "other") == ["no worker"]
+    claim = ours.claim(store, "one")
+    assert words(insight, "one") == []
+    assert words(insight, "two") == ["max_running"]
+    assert "'bob'" in insight.details("two").waits[0].text
+    store.retry(claim.lease, 100, "boom", soon())
+    assert words(insight, "two") == ["busy"]
+    (reason,) = insight.details("one").waits
+    assert reason.word == "not due"
+    assert "attempt 2" in reason.text
+    store.force_finish("one", 100)
+    assert words(insight, "one") == []
+    assert [node.name for node in insight.nodes() or ()] == ["host/1"]

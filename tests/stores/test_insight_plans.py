@@ -1,0 +1,108 @@
+"""The questions of insight read few of many rows, by plans of the database's own planner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from psched.insight import ScheduleInsight, TaskInsight
+from psched.model import LeaseTimes, NewTask
+from psched.queue.queue import Queue
+from psched.schedules.collection import Defaults, ScheduleCollection
+from psched.store import ScheduleStore
+from tests.stores.bench import FAR_OFF, LONG_AGO, Bench
+from tests.stores.databases import DATABASES, SharedDatabases
+from tests.stores.queue.bench import QueueBench
+from tests.stores.queue.conftest import made_bench
+from tests.stores.statements import Watch, watched
+
+pytestmark = pytest.mark.new_table
+
+FEW = 900
+"""Rows that a question may look at, of 6,000 schedules and 4,500 tasks, when it counts up to MOST."""
+MOST = 50
+TIMES = LeaseTimes(300, 5)
+ANALYSE = {"sqlite": "ANALYZE", "mysql": "ANALYZE TABLE {table}", "postgresql": "ANALYZE {table}"}
+
+on_databases = pytest.mark.parametrize(
+    "bare", [("rdb", database) for database in DATABASES], indirect=True, ids="-".join
+)
+
+SCHEDULES: dict[str, Callable[[ScheduleInsight], object]] = {
+    "counts": lambda insight: insight.counts(MOST),
+    "types": lambda insight: insight.types(most=MOST),
+    "page": lambda insight: insight.page(limit=10),
+    "page of a type": lambda insight: insight.page(type="rare", limit=10),
+    "page of a prefix": lambda insight: insight.page(prefix="key0000", limit=10),
+    "next page": lambda insight: insight.page(after=(FAR_OFF + 3000, "key04500"), limit=10),
+    "running": lambda insight: insight.page(state="running", limit=10),
+    "failing": lambda insight: insight.page(state="failing", limit=10),
+    "details": lambda insight: insight.details("key00005"),
+    "overdue": lambda insight: insight.overdue(10),
+}
+
+TASKS: dict[str, Callable[[TaskInsight], object]] = {
+    "counts": lambda insight: insight.counts(MOST),
+    "types": lambda insight: insight.types(most=MOST),
+    "page": lambda insight: insight.page(limit=10),
+    "waiting of a type": lambda insight: insight.page(status="waiting", type="rare", limit=10),
+    "waiting of a user": lambda insight: insight.page(status="waiting", user="user0007", limit=10),
+    "late": lambda insight: insight.page(late=60, type="rare", limit=10),
+    "running": lambda insight: insight.page(status="running", limit=10),
+    "failed": lambda insight: insight.page(status="failed", limit=10),
+    "details": lambda insight: insight.details("backlog0005"),
+}
+
+
+@on_databases
+def test_questions_about_schedules_read_few_rows(bench: Bench, store: ScheduleStore) -> None:
+    bench.fill(store, [f"key{n:05}" for n in range(6000)], lambda n: LONG_AGO + n if n < 1500 else FAR_OFF + n)
+    store.acquire(20, 1000)
+    bench.write("key04500", type="rare")
+    bench.execute(ANALYSE[bench.database])
+    insight = ScheduleInsight(ScheduleCollection(bench.open(read_only=True), TIMES, Defaults()))
+    for name, ask in SCHEDULES.items():
+        ask(insight)
+        with watched(bench) as watch:
+            ask(insight)
+        see_that_few_rows_were_read(bench, watch, name)
+
+
+@pytest.fixture(params=DATABASES)
+def queue(request: pytest.FixtureRequest, databases: SharedDatabases, tmp_path: Path) -> Iterator[QueueBench]:
+    """A queue with 1,500 finished tasks, 1,500 that are not due and 1,500 that are, of 500 users."""
+    with made_bench(databases, "rdb", request.param, tmp_path, new=True) as bench:
+        store = bench.queue()
+        store.submit([NewTask(f"done{n:04}", "t", user=f"user{n % 500:04}") for n in range(1500)])
+        bench.execute(
+            "UPDATE {table} SET status = 'finished', due = NULL, band = NULL, finished_at = updated,"
+            " purge_at = updated + 300000"
+        )
+        for name, first in (("later", FAR_OFF), ("backlog", LONG_AGO)):
+            users = [f"user{n % 500:04}" for n in range(1500)]
+            store.submit([NewTask(f"{name}{n:04}", "t", user=user, run_at=first + n) for n, user in enumerate(users)])
+        store.submit([NewTask("rare", "rare", run_at=LONG_AGO)])
+        store.acquire(20, 1000)
+        bench.execute(ANALYSE[bench.database])
+        yield bench
+
+
+def test_questions_about_tasks_read_few_rows(queue: QueueBench) -> None:
+    insight = TaskInsight(Queue(queue.queue(read_only=True), TIMES))
+    for name, ask in TASKS.items():
+        ask(insight)
+        with watched(queue) as watch:
+            ask(insight)
+        see_that_few_rows_were_read(queue, watch, name)
+
+
+def see_that_few_rows_were_read(bench: Bench, watch: Watch, name: str) -> None:
+    """Fail with the statements and plans when a question looked at more than it may."""
+    story = "\n".join([name, *watch.statements, *watch.plans, str(watch.reads)])
+    assert watch.statements, name
+    assert sum(watch.reads) <= FEW, story
+    if bench.database == "sqlite" and name != "counts":  # a count of all rows is a scan that ends at its bound
+        scans = [plan for plan in watch.plans if plan.startswith(f"SCAN {bench.table}")]
+        assert not [plan for plan in scans if "INDEX" not in plan], story

@@ -1,0 +1,212 @@
+"""What insight answers about schedules, on every store."""
+
+from __future__ import annotations
+
+import pytest
+
+from psched.errors import NotFoundError, NotSupportedError
+from psched.insight import ScheduleInsight
+from psched.model import LeaseTimes, Retry, Rule
+from psched.schedules.collection import Defaults, ScheduleCollection
+from psched.store import ScheduleStore
+from psched.store.ledger import Entry
+from psched.store.reads import Counted
+from psched.store.type_filter import TypeFilter
+from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, soon
+from tests.stores.databases import on_our_tables
+
+TIMES = LeaseTimes(300, 5)
+
+
+def collection(store: ScheduleStore) -> ScheduleCollection:
+    return ScheduleCollection(store, TIMES, Defaults())
+
+
+@pytest.fixture
+def insight(bench: Bench, store: ScheduleStore) -> ScheduleInsight:
+    """Insight by a read-only session, where `store` has made the table."""
+    return ScheduleInsight(collection(bench.open(read_only=True)))
+
+
+def numbers(insight: ScheduleInsight, most: int = 100) -> dict[str, str]:
+    return {name: str(number) for name, number in insight.counts(most).items()}
+
+
+def test_an_empty_table_has_nothing(bench: Bench, insight: ScheduleInsight) -> None:
+    assert set(numbers(insight).values()) == {"0"}
+    assert insight.page().rows == []
+    assert insight.page().after is None
+    assert insight.overdue() == []
+    assert insight.forecast(2).schedules == 0
+    with pytest.raises(NotFoundError, match="'none'"):
+        insight.details("none")
+    if not bench.compat:
+        assert insight.types() == []
+
+
+def test_counts_tell_due_running_failing_and_paused_apart(
+    bench: Bench, store: ScheduleStore, insight: ScheduleInsight
+) -> None:
+    for n in range(7):
+        bench.add(store, f"due{n}", due=LONG_AGO + n)
+    bench.add(store, "later", due=FAR_OFF)
+    if bench.compat:
+        assert numbers(insight) == {"total": "8", "due": "7"}
+        return
+    failed, *_ = store.acquire(3, 100)
+    assert store.retry_many([Retry(failed.lease, 50, "boom")], soon()) == [None]
+    assert collection(store)["later"].pause()
+    assert numbers(insight) == {"total": "8", "due": "4", "running": "2", "failing": "1", "paused": "1"}
+
+
+def test_a_count_ends_at_its_bound(bench: Bench, store: ScheduleStore, insight: ScheduleInsight) -> None:
+    for n in range(6):
+        bench.add(store, f"due{n}", due=LONG_AGO + n)
+    bounded = {"due": "6", "total": "6"} if bench.database == "redis" else {"due": "5+", "total": "5+"}
+    assert bounded.items() <= numbers(insight, most=5).items()
+    assert insight.counts(6)["due"] == Counted(6)
+
+
+def test_types_come_with_what_is_due_longest_first(
+    bench: Bench, store: ScheduleStore, insight: ScheduleInsight
+) -> None:
+    for n, type_ in enumerate(["b", "b", "b", "a"]):
+        bench.add(store, f"{type_}{n}", type=type_, due=LONG_AGO + n)
+    bench.add(store, "later", type="c", due=FAR_OFF)
+    if bench.compat:
+        with pytest.raises(NotSupportedError):
+            insight.types()
+        return
+    store.acquire(1, 100)
+    b, a, c = insight.types()
+    assert [(each.type, str(each.waiting), str(each.due), str(each.running)) for each in (b, a, c)] == [
+        ("b", "2", "2", "1"),
+        ("a", "1", "1", "0"),
+        ("c", "1", "0", "0"),
+    ]
+    assert b.oldest is not None and a.oldest is not None
+    assert b.oldest == pytest.approx(store.now() - LONG_AGO - 1, abs=60)
+    assert b.oldest - a.oldest == pytest.approx(2, abs=0.1)
+    assert c.oldest is None
+    assert [each.type for each in insight.types(limit=1)] == ["b"]
+
+
+def test_pages_follow_one_another_by_due_time(bench: Bench, store: ScheduleStore, insight: ScheduleInsight) -> None:
+    for n in range(5):
+        bench.add(store, f"key{n}", type="wanted" if n % 2 else "other", due=LONG_AGO + 10 - n)
+    after, seen = None, []
+    for _ in range(3):
+        page = insight.page(limit=2, after=after)
+        seen.append([row.key for row, _ in page.rows])
+        after = page.after
+    assert seen == [["key4", "key3"], ["key2", "key1"], ["key0"]]
+    assert after is None
+    assert [row.key for row, _ in insight.page(type="wanted").rows] == ["key3", "key1"]
+    assert [row.key for row, _ in insight.page(prefix="key4").rows] == ["key4"]
+    assert [state.word for _, state in insight.page(state="overdue", limit=1).rows] == ["overdue"]
+    assert insight.page(state="running").rows == []
+
+
+@on_our_tables
+def test_a_page_ends_where_too_many_rows_were_passed_over(
+    bench: Bench, store: ScheduleStore, insight: ScheduleInsight, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("psched.insight.pages.LOOKED_AT", 3)
+    for n in range(5):
+        bench.add(store, f"key{n}", due=LONG_AGO + n)
+    first = insight.page(state="broken", limit=2)
+    assert (first.rows, first.after) == ([], (LONG_AGO + 2, "key2"))
+    second = insight.page(state="broken", limit=2, after=first.after)
+    assert (second.rows, second.after) == ([], None)
+
+
+def test_one_schedule_comes_with_its_next_runs(bench: Bench, store: ScheduleStore, insight: ScheduleInsight) -> None:
+    begin = FAR_OFF // 3600 * 3600
+    bench.add(store, "hourly", rule=Rule("0 * * * *", "UTC", 30), next_time=begin, due=begin + 30)
+    found = insight.details("hourly")
+    assert found.row is not None and found.state is not None
+    assert found.state.word == "waiting"
+    assert found.next_runs[:3] == [begin + 30, begin + 3630, begin + 7230]
+    assert found.history == []
+    assert [reason.word for reason in found.waits][:1] == ["not due"]
+
+
+@on_our_tables
+def test_one_schedule_comes_with_history_and_versions(
+    bench: Bench, store: ScheduleStore, insight: ScheduleInsight
+) -> None:
+    bench.add(store, "key")
+    for time in (LONG_AGO + 3600, FAR_OFF):
+        store.advance(bench.take(store, "key"), time, time, soon())
+    collection(store)["key"].modify(cron="5 * * * *")
+    found = insight.details("key")
+    assert [entry.scheduled_time for entry in found.history] == [LONG_AGO, LONG_AGO + 3600]
+    assert [change.action for change in found.versions] == ["add", "modify"]
+    store.delete("key")
+    gone = insight.details("key")
+    assert (gone.row, gone.state, gone.next_runs) == (None, None, ())
+    assert [change.action for change in gone.versions] == ["add", "modify", "delete"]
+    assert len(gone.history) == 2
+
+
+@on_our_tables
+def test_why_a_schedule_waits(bench: Bench, store: ScheduleStore, insight: ScheduleInsight) -> None:
+    def words(key: str) -> list[str]:
+        return [reason.word for reason in insight.details(key).waits]
+
+    bench.add(store, "due")
+    bench.add(store, "later", due=FAR_OFF)
+    nodes = store.nodes
+    assert nodes is not None
+    nodes.announce("host/1", "schedules", TypeFilter(("other",)).encode())
+    assert words("due") == ["no worker"]
+    assert words("later") == ["not due", "no worker"]
+    nodes.announce("host/1", "schedules", TypeFilter(("type1",)).encode())
+    assert words("due") == ["busy"]
+    assert [node.name for node in insight.nodes() or ()] == ["host/1"]
+    collection(store)["due"].pause()
+    assert words("due") == ["paused"]
+    collection(store)["later"].run_now()
+    bench.take(store, "later")
+    assert words("later") == []
+    nodes.withdraw("host/1")
+    assert [reason.text for reason in insight.details("due").waits if reason.word == "no worker"] == [
+        "no worker is running: psched run, or pschedd start"
+    ]
+
+
+def test_overdue_are_those_that_no_worker_takes(bench: Bench, store: ScheduleStore, insight: ScheduleInsight) -> None:
+    bench.add(store, "late")
+    bench.add(store, "later", due=FAR_OFF)
+    assert [row.key for row in insight.overdue()] == ["late"]
+
+
+def test_the_forecast_adds_up_the_rules(bench: Bench, store: ScheduleStore, insight: ScheduleInsight) -> None:
+    begin = int(store.now()) // 3600 * 3600 + 3600
+    for n in range(3):
+        bench.add(store, f"minutely{n}", rule=Rule("* * * * *", "UTC"), due=FAR_OFF)
+    bench.add(store, "half past", rule=Rule("30 * * * *", "UTC"), due=FAR_OFF, type="type2")
+    bench.add(store, "delayed", rule=Rule("0 * * * *", "UTC", 3600), due=FAR_OFF, type="type2")
+    found = insight.forecast(24)
+    assert [hour.time for hour in found.hours] == [begin + 3600 * n for n in range(24)]
+    assert {hour.starts for hour in found.hours} == {182}
+    assert found.schedules == 5
+    assert {hour.busy for hour in found.hours} == {None}
+    assert found.unmeasured == ([] if bench.compat else ["type1", "type2"])
+
+
+@on_our_tables
+def test_the_forecast_leaves_out_paused_schedules_and_measures_runs(
+    bench: Bench, store: ScheduleStore, insight: ScheduleInsight
+) -> None:
+    for key in ("runs", "paused"):
+        bench.add(store, key, rule=Rule("*/30 * * * *", "UTC"))
+    claim = bench.take(store, "paused")
+    store.release(claim.lease, soon())
+    collection(store)["paused"].pause()
+    claim = bench.take(store, "runs")
+    store.advance(claim, FAR_OFF, FAR_OFF, soon(), entry=Entry(started=store.now() - 90))
+    found = insight.forecast(3)
+    assert (found.schedules, found.unmeasured) == (1, [])
+    assert [hour.starts for hour in found.hours] == [2, 2, 2]
+    assert all(hour.busy == pytest.approx(2 * 90 / 3600, rel=0.1) for hour in found.hours)

@@ -1,0 +1,763 @@
+"""The fetcher gives rows to children that are free, and finds the rows of children and fetchers that died.
+
+Sections are fakes, connections are real, and the fetcher makes one turn at a time with a clock of the test's own.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import closing
+from dataclasses import astuple
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from psched.execution.fetcher import Fetcher
+from psched.execution.section_sources import OpenSection
+from psched.execution.stop_event import StopEvent
+from psched.model import Claim, Lease, TaskRow
+from psched.process.child_role import DeadChild
+from psched.process.claim_messages import decode_claim, encode_claim
+from psched.process.dispatch_socket import Connection, DispatchSocket
+from psched.store.type_filter import TypeFilter
+from psched.task_source import ClaimableTypes, Source
+
+HOLDER = "host/node/1"
+CLAIM = 7
+"""The number of each acquire."""
+QUICK, SLOW = 0.0001, 2.0
+SOON, LATER = 0.2, 0.3
+"""Before and after the time at which a row that nobody is free for is released."""
+MOMENT = 0.02
+"""Seconds of work that a child gets at once."""
+SWEPT = 5.1
+"""After the time between two sweeps."""
+LEASE = 30.0
+POLL_INTERVAL = 1.0
+CALLED = 11.5
+"""After the longest pause between polls while wake-ups come."""
+
+
+class FakeWakeup:
+    """Wake-ups that never come."""
+
+    proven = True
+    precedes_commits = False
+    is_listening = False
+
+    def __init__(self) -> None:
+        self._reader, self._writer = socket.socketpair()
+
+    def listen(self, seconds: float) -> None:
+        self.is_listening = True
+
+    def stop_listening(self) -> None:
+        self.is_listening = False
+
+    def fileno(self) -> int:
+        return self._reader.fileno()
+
+    def is_notified(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        self._reader.close()
+        self._writer.close()
+
+
+class FakeSection:
+    """Rows that are due, are held, or were released, as a database knows them."""
+
+    def __init__(self, bench: Bench, name: str) -> None:
+        self.name = name
+        self._bench = bench
+        self.due: deque[Claim] = deque()
+        self.held: dict[str, Claim] = {}
+        self.released: list[str] = []
+        self.given_back: list[tuple[str, set[str] | None]] = []
+        """The names of dead children (their holders, if without name) and the keys that were released."""
+        self.limits: list[int] = []
+        """Of each acquire that found rows."""
+        self.fails = False
+        self.wakeup: FakeWakeup | None = None
+        store: Any = SimpleNamespace(
+            next_due=self._next_due,
+            held_claims=lambda holder: dict.fromkeys(self.held, CLAIM) if holder == HOLDER else {},
+            is_refused=lambda _: False,
+            is_unavailable=lambda _: True,
+            keeps_types=True,
+        )
+        self.source: Any = SimpleNamespace(
+            store=store,
+            open_wakeup=lambda _: self.wakeup,
+            maintain=lambda **_: False,
+            fetch_multi=self._fetch_multi,
+            release=self._release,
+            give_back=self._give_back,
+        )
+        section: Any = SimpleNamespace(poll_interval=POLL_INTERVAL, task_prefetch="auto")
+        self.opened = OpenSection(name, section, self.source)
+
+    def add(self, count: int, type_: str = "quick", prefix: str = "") -> list[str]:
+        """Make rows due, and return their keys."""
+        first = len(self.due) + len(self.held) + len(self.released)
+        keys = [f"{prefix or type_}{first + number}" for number in range(count)]
+        self.due += [
+            Claim(TaskRow(key, type_, {}, "running", 0.0, 0.0), Lease(key, 1, 0.0, claim=CLAIM)) for key in keys
+        ]
+        return keys
+
+    def settle(self, keys: Collection[str]) -> None:
+        for key in keys:
+            del self.held[key]
+
+    def _next_due(self, *_: object, **__: object) -> float | None:
+        return 0.0 if self.due else None
+
+    def _fetch_multi(self, limit: int, *_: object, **__: object) -> tuple[list[Claim], float]:
+        self._answer()
+        claims = [self.due.popleft() for _ in range(min(limit, len(self.due)))]
+        self.held.update({claim.row.key: claim for claim in claims})
+        if claims:
+            self.limits.append(limit)
+        return claims, self._bench.time + LEASE
+
+    def _release(self, claims: Sequence[Claim], deadline: float) -> None:
+        self._answer()
+        keys = [claim.row.key for claim in claims]
+        self.settle(keys)
+        self.released += keys
+
+    def _give_back(self, holder: str, suspects: Collection[str], error: str, keys: Collection[str] | None) -> int:
+        self._answer()
+        released = {*self.held} if keys is None else {*self.held} & {*keys}
+        self.settle(released)
+        self.given_back.append((holder, None if keys is None else set(keys)))
+        return len(released)
+
+    def _answer(self) -> None:
+        if self.fails:
+            raise ConnectionError("nobody answers")
+
+
+class Turns(StopEvent):
+    """Ends each wait of the fetcher when the test asks for the next turn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._turn = threading.Semaphore(0)
+        self._is_over = threading.Semaphore(0)
+        self.pause = 0.0
+        """The seconds that the fetcher would wait now."""
+        self.descriptors: Collection[int] = ()
+        """What would end that wait."""
+
+    def wait_for(self, descriptors: Collection[int], seconds: float) -> Collection[int]:
+        self.descriptors, self.pause = descriptors, seconds
+        self._is_over.release()
+        self._turn.acquire()
+        return ()
+
+    def next(self) -> None:
+        """Let the fetcher make a turn, and wait until it is over."""
+        self._turn.release()
+        self._is_over.acquire()
+
+    def first(self) -> None:
+        self._is_over.acquire()
+
+    def end(self) -> None:
+        self.set()
+        self._turn.release()
+
+
+class FakeChild:
+    """The end of a handler child."""
+
+    def __init__(
+        self, bench: Bench, name: str, held: dict[str, list[str]], dead: Sequence[DeadChild], runs: int
+    ) -> None:
+        self.connection: Connection = bench.dispatch.connect(name)
+        claims = {section: [(key, CLAIM) for key in keys] for section, keys in held.items()}
+        self.connection.send(("hello", claims, runs, [astuple(each) for each in dead]))
+        self.batches: list[list[str]] = []
+        """The keys of the rows that came together."""
+        self.messages: list[Any] = []
+        """Other messages."""
+        self.claims: dict[str, Claim] = {}
+        self.deadline = 0.0
+        self.sections: dict[str, str] = {}
+
+    def receive(self) -> list[str]:
+        """Return the keys of the rows that have come since the last call."""
+        came = []
+        for message in self.connection.receive():
+            if message[0] == "run":
+                _, section, encoded, self.deadline = message
+                claims = [decode_claim(each) for each in encoded]
+                keys = [claim.row.key for claim in claims]
+                self.claims.update({claim.row.key: claim for claim in claims})
+                self.sections.update(dict.fromkeys(keys, section))
+                self.batches.append(keys)
+                came += keys
+            else:
+                self.messages.append(message)
+        return came
+
+    def run(self, keys: Sequence[str], seconds: float = QUICK) -> None:
+        """Report that these rows have run, each for so long."""
+        self._report("ended", [(key, (self.claims[key].row.type, seconds)) for key in keys])
+
+    def settle(self, keys: Sequence[str], may_be_due: bool = False) -> None:
+        self._report("settled", [(key, (key, CLAIM)) for key in keys], may_be_due)
+
+    def return_(self, keys: Sequence[str]) -> None:
+        self._report("returned", [(key, (encode_claim(self.claims[key]), self.deadline)) for key in keys])
+
+    def _report(self, kind: str, entries: Sequence[tuple[str, object]], *more: object) -> None:
+        for section in dict.fromkeys(self.sections[key] for key, _ in entries):
+            content = [entry for key, entry in entries if self.sections[key] == section]
+            self.connection.send((kind, section, content, *more))
+
+
+class Bench:
+    """A fetcher in a thread, with its sections, children and clock."""
+
+    def __init__(self, dispatch: DispatchSocket) -> None:
+        self.time = 1000.0
+        self.dispatch = dispatch
+        self.queue = FakeSection(self, "queue")
+        self.schedules = FakeSection(self, "schedules")
+        self.recovered = 0
+        self.turns = Turns()
+        self.fetcher: Fetcher | None = None
+        self._children: list[FakeChild] = []
+        self._thread: threading.Thread | None = None
+
+    def start(self, dead: Sequence[DeadChild] = (), siblings: Collection[str] = ()) -> None:
+        opened = [self.schedules.opened, self.queue.opened]
+        types = {each.name: ClaimableTypes(cast("Source", each.source), TypeFilter()) for each in opened}
+        self.fetcher = Fetcher(
+            opened, types, self.dispatch, self.turns, dead, siblings, self._count_recovered, lambda: self.time
+        )
+        self._thread = threading.Thread(target=self.fetcher.run)
+        self._thread.start()
+        self.turns.first()
+
+    def child(
+        self, name: str, held: dict[str, list[str]] | None = None, dead: Sequence[DeadChild] = (), runs: int = 0
+    ) -> FakeChild:
+        """Connect a child; `start` or the next turn takes its connection."""
+        child = FakeChild(self, name, {} if held is None else held, dead, runs)
+        self._children.append(child)
+        return child
+
+    def turn(self, seconds: float = POLL_INTERVAL * 1.2) -> None:
+        """Let time pass, and then the fetcher make one turn. By default sections are polled again."""
+        self.time += seconds
+        self.turns.next()
+
+    def stop(self) -> None:
+        """Stop the fetcher, and wait for its end."""
+        if self._thread is not None:
+            self.turns.end()
+            self._thread.join()
+            self._thread = None
+
+    def close(self) -> None:
+        self.stop()
+        self.turns.close()
+        for child in self._children:
+            child.connection.close()
+
+    def _count_recovered(self) -> None:
+        self.recovered += 1
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    dispatch = DispatchSocket(HOLDER)
+    with closing(dispatch), closing(Bench(dispatch)) as bench:
+        yield bench
+
+
+def teach(bench: Bench, child: FakeChild, type_: str = "quick") -> None:
+    """Let a child run rows of a quick type until the type is known to be quick."""
+    for _ in range(100):
+        keys = bench.queue.add(1, type_)
+        bench.turn()
+        assert child.receive() == keys
+        child.run(keys)
+        child.settle(keys)
+        bench.queue.settle(keys)
+    bench.turn()
+    child.batches.clear()
+
+
+def test_without_children_nothing_is_acquired(bench: Bench) -> None:
+    bench.queue.add(1)
+    bench.start()
+    bench.turn()
+    assert bench.queue.limits == []
+
+
+def test_rows_go_to_free_children_only(bench: Bench) -> None:
+    first, second = bench.child("w1"), bench.child("w2")
+    keys = bench.queue.add(5, "slow")
+    bench.start()
+    bench.turn()
+    came = [first.receive(), second.receive()]
+    assert sorted(came) == [[keys[0]], [keys[1]]]
+    for _ in range(5):
+        bench.turn()
+    assert first.receive() == second.receive() == []
+    assert len(bench.queue.due) + len(bench.queue.released) == 3, "another host can have the rest"
+    second.run(came[1], SLOW)
+    bench.turn()
+    assert first.receive() == []
+    assert len(second.receive()) == 1
+
+
+def test_a_child_is_free_though_its_runs_are_not_settled_yet(bench: Bench) -> None:
+    child = bench.child("w1")
+    keys = bench.queue.add(2)
+    bench.start()
+    assert child.receive() == keys[:1]
+    child.run(keys[:1])
+    bench.turn()
+    assert child.receive() == keys[1:]
+
+
+def test_a_child_that_has_ended_only_some_of_its_rows_is_not_free(bench: Bench) -> None:
+    child = bench.child("w1")
+    bench.start()
+    teach(bench, child)
+    keys = bench.queue.add(2)
+    bench.turn()
+    assert child.receive() == keys
+    child.run(keys[:1])
+    more = bench.queue.add(1)
+    bench.turn(0.0)
+    bench.turn()
+    assert child.receive() == []
+    child.run(keys[1:])
+    bench.turn()
+    bench.turn()
+    assert child.receive() == more or more[0] in bench.queue.released
+
+
+def test_unknown_types_come_one_at_a_time(bench: Bench) -> None:
+    child = bench.child("w1")
+    bench.start()
+    teach(bench, child)
+    keys = bench.queue.add(10, "new")
+    for number in range(10):
+        bench.turn(0.0 if number else POLL_INTERVAL * 1.2)
+        assert child.receive() == [keys[number]]
+        child.run([keys[number]], SLOW)
+
+
+def test_quick_types_come_in_batches_of_a_moment_at_the_most(bench: Bench) -> None:
+    child = bench.child("w1")
+    bench.start()
+    teach(bench, child)
+    bench.queue.add(2000)
+    done: list[str] = []
+    for _ in range(60):
+        keys = child.receive()
+        child.run(keys)
+        done += keys
+        bench.turn(0.02)
+    sizes = [len(batch) for batch in child.batches]
+    assert len(done) > 1000
+    assert max(sizes) > 50
+    assert max(sizes) <= MOMENT / QUICK * 1.01
+
+
+def test_a_slow_type_among_quick_ones_ends_the_batch(bench: Bench) -> None:
+    child = bench.child("w1")
+    bench.start()
+    teach(bench, child)
+    before = bench.queue.add(3)
+    (slow,) = bench.queue.add(1, "slow")
+    bench.queue.add(3)
+    bench.turn()
+    assert child.receive() == before
+    child.run(before)
+    bench.turn(0.0)
+    assert child.receive() == [slow]
+
+
+def test_a_batch_is_shared_by_the_free_children(bench: Bench) -> None:
+    child = bench.child("w1")
+    bench.start()
+    teach(bench, child)
+    others = [bench.child(f"w{number}") for number in (2, 3, 4)]
+    bench.queue.add(40)
+    bench.turn()
+    sizes = [len(each.receive()) for each in (child, *others)]
+    assert sum(sizes) == 40
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_rows_keep_their_sections(bench: Bench) -> None:
+    first, second = bench.child("w1"), bench.child("w2")
+    bench.queue.add(1)
+    bench.schedules.add(1, "cron")
+    bench.start()
+    bench.turn()
+    came = [*first.receive(), *second.receive()]
+    assert {**first.sections, **second.sections} == {"quick0": "queue", "cron0": "schedules"}
+    assert len(came) == 2
+
+
+def test_returned_rows_go_before_all_others_in_their_order_and_to_another_child(bench: Bench) -> None:
+    first = bench.child("w1")
+    bench.start()
+    teach(bench, first)
+    keys = bench.queue.add(3)
+    bench.turn()
+    assert first.receive() == keys
+    newer = bench.queue.add(2)
+    bench.turn()
+    first.return_(keys[1:])
+    second = bench.child("w2")
+    bench.turn(0.0)
+    came = second.receive()
+    assert came[:2] == keys[1:]
+    assert came[2:] == newer[: len(came) - 2]
+    assert first.receive() == []
+
+
+def test_a_returned_row_that_nobody_is_free_for_is_released(bench: Bench) -> None:
+    child = bench.child("w1")
+    bench.start()
+    teach(bench, child)
+    keys = bench.queue.add(3)
+    bench.turn()
+    assert child.receive() == keys
+    child.return_(keys[1:])
+    bench.turn(0.0)
+    assert bench.queue.released == []
+    bench.turn(LATER)
+    assert sorted(bench.queue.released) == keys[1:]
+
+
+def test_rows_that_nobody_is_free_for_are_released_after_a_while(bench: Bench) -> None:
+    child = bench.child("w1")
+    bench.start()
+    teach(bench, child)
+    keys = bench.queue.add(10, "new")
+    bench.turn()
+    assert child.receive() == keys[:1]
+    waiting = [key for key in bench.queue.held if key != keys[0]]
+    assert waiting
+    assert bench.turns.pause <= SOON, "the fetcher is awake in time"
+    bench.turn(SOON)
+    assert bench.queue.released == []
+    bench.turn(LATER - SOON)
+    assert bench.queue.released == waiting
+    bench.turn(LATER)
+    assert bench.queue.released == waiting, "once"
+    assert keys[0] in bench.queue.held
+
+
+def test_when_it_stops_the_fetcher_releases_what_it_has_not_handed_out(bench: Bench) -> None:
+    child = bench.child("w1")
+    bench.start()
+    teach(bench, child)
+    keys = bench.queue.add(10, "new")
+    bench.turn()
+    assert child.receive() == keys[:1]
+    bench.stop()
+    assert set(bench.queue.held) == set(keys[:1])
+    assert bench.queue.released
+
+
+def test_rows_that_were_returned_to_a_fetcher_that_stops_are_released(bench: Bench) -> None:
+    child = bench.child("w1")
+    bench.start()
+    teach(bench, child)
+    keys = bench.queue.add(3)
+    bench.turn()
+    assert child.receive() == keys
+    child.return_(keys[1:])
+    bench.stop()
+    assert bench.queue.released == keys[1:]
+
+
+def test_while_no_child_is_free_wake_ups_are_left_to_other_hosts(bench: Bench) -> None:
+    child = bench.child("w1")
+    wakeup = bench.queue.wakeup = FakeWakeup()
+    bench.start()
+    bench.turn()
+    assert wakeup.is_listening
+    assert wakeup.fileno() in bench.turns.descriptors
+    keys = bench.queue.add(1, "slow")
+    bench.turn(CALLED)
+    assert child.receive() == keys
+    bench.turn()
+    assert not wakeup.is_listening
+    assert wakeup.fileno() not in bench.turns.descriptors
+    child.run(keys, SLOW)
+    bench.turn()
+    bench.turn()
+    assert wakeup.is_listening
+
+
+def test_a_large_row_is_sent_on_while_the_fetcher_has_nothing_else_to_do(bench: Bench) -> None:
+    child = bench.child("w1")
+    row = TaskRow("large", "quick", {"x": "y" * 3_000_000}, "running", 0.0, 0.0)
+    bench.queue.due.append(Claim(row, Lease("large", 1, 0.0, claim=CLAIM)))
+    bench.start()
+    came = child.receive()
+    while not came:
+        assert bench.turns.pause < 0.1
+        bench.turn(bench.turns.pause)
+        came = child.receive()
+    assert came == ["large"]
+    bench.turn()
+    assert bench.turns.pause > 1.0
+
+
+def test_the_fetcher_waits_for_new_children_and_for_messages(bench: Bench) -> None:
+    child = bench.child("w1")
+    bench.start()
+    assert bench.dispatch.fileno() in bench.turns.descriptors
+    assert len(bench.turns.descriptors) == 2
+    child.connection.close()
+    bench.turn()
+    assert list(bench.turns.descriptors) == [bench.dispatch.fileno()], "no descriptor that is closed, or ready for ever"
+
+
+@pytest.mark.parametrize("may_be_due", [False, True])
+def test_a_section_is_polled_soon_after_a_settled_run_that_may_have_made_a_row_due(
+    bench: Bench, may_be_due: bool
+) -> None:
+    children = bench.child("w1"), bench.child("w2")
+    keys = bench.queue.add(1)
+    bench.start()
+    (child,) = (each for each in children if each.receive() == keys)
+    bench.turn(60.0)
+    assert bench.turns.pause > POLL_INTERVAL / 2
+    child.settle(keys, may_be_due)
+    bench.turn(0.0)
+    assert (bench.turns.pause < POLL_INTERVAL / 2) == may_be_due
+
+
+def test_the_rows_of_a_dead_child_are_given_back_when_its_successor_reports_it(bench: Bench) -> None:
+    first = bench.child("w1")
+    bench.start()
+    teach(bench, first)
+    keys = bench.queue.add(3)
+    bench.turn()
+    assert first.receive() == keys
+    first.settle(keys[:1])
+    bench.queue.settle(keys[:1])
+    first.connection.close()
+    bench.turn()
+    assert bench.queue.given_back == []
+    again = bench.child("w2", dead=[DeadChild(HOLDER, (f"queue:{keys[1]}",), "killed", "w1")])
+    bench.turn()
+    assert bench.queue.given_back == [(HOLDER, set(keys[1:]))]
+    assert keys[1] not in bench.queue.held
+    bench.turn()
+    again.receive()
+    assert again.messages == [["recovered"]]
+    assert bench.recovered == 0, "the successor reports it itself"
+
+
+def test_rows_are_not_given_to_a_child_that_is_gone(bench: Bench) -> None:
+    child = bench.child("w1")
+    bench.start()
+    child.connection.close()
+    bench.queue.add(1)
+    bench.turn()
+    bench.turn()
+    assert bench.queue.held == {}
+
+
+def test_the_leases_of_a_dead_single_child_are_all_given_back(bench: Bench) -> None:
+    dead = DeadChild("host/w1/7", ("queue:a",), "killed", "host/w1/7")
+    bench.start(dead=[dead])
+    assert bench.queue.given_back == [("host/w1/7", {"a"})]
+    assert bench.recovered == 1
+
+
+def test_a_sweep_waits_until_each_living_sibling_has_reported_its_rows(bench: Bench) -> None:
+    bench.queue.held = {key: cast("Claim", None) for key in ("of1", "of2", "lost")}
+    bench.child("w1", {"queue": ["of1"]})
+    bench.start(dead=[DeadChild(HOLDER, (), "killed", "w0")], siblings=["w1", "w2"])
+    for _ in range(3):
+        bench.turn(SWEPT)
+    assert bench.queue.given_back == []
+    assert bench.recovered == 0
+    bench.child("w2", {"queue": ["of2"]})
+    bench.turn()
+    assert set(bench.queue.held) == {"of1", "of2"}
+    assert bench.recovered == 1
+
+
+def test_a_sweep_does_not_wait_for_a_sibling_that_has_died(bench: Bench) -> None:
+    bench.queue.held = {"lost": cast("Claim", None)}
+    bench.start(dead=[DeadChild(HOLDER, (), "killed", "w0")], siblings=["w1"])
+    bench.turn()
+    assert bench.queue.given_back == []
+    bench.child("w2", dead=[DeadChild(HOLDER, (), "killed", "w1")])
+    for _ in range(3):
+        bench.turn()
+    assert bench.queue.held == {}
+
+
+def test_a_sweep_leaves_the_rows_that_the_fetcher_has_acquired_itself(bench: Bench) -> None:
+    child = bench.child("w1")
+    bench.start(dead=[DeadChild(HOLDER, (), "killed", "w0")], siblings=["w1", "w2"])
+    teach(bench, child)
+    keys = bench.queue.add(10, "new")
+    bench.turn()
+    assert child.receive() == keys[:1]
+    own = set(bench.queue.held)
+    assert len(own) > 1
+    bench.queue.held["lost"] = cast("Claim", None)
+    bench.child("w2", {"queue": []})
+    bench.turn(0.0)
+    assert "lost" not in bench.queue.held
+    assert own <= set(bench.queue.held)
+
+
+def test_a_second_sweep_finds_what_a_late_statement_of_the_dead_fetcher_has_acquired(bench: Bench) -> None:
+    bench.queue.held = {"mine": cast("Claim", None)}
+    bench.child("w1", {"queue": ["mine"]})
+    bench.start(dead=[DeadChild(HOLDER, (), "killed", "w0")], siblings=["w1"])
+    bench.turn()
+    bench.queue.held["late"] = cast("Claim", None)
+    bench.turn()
+    assert set(bench.queue.held) == {"mine", "late"}
+    bench.turn(SWEPT)
+    assert set(bench.queue.held) == {"mine"}
+    bench.queue.held["later"] = cast("Claim", None)
+    bench.turn(SWEPT)
+    bench.turn(SWEPT)
+    assert set(bench.queue.held) == {"mine", "later"}, "there is no third"
+    assert bench.recovered == 1
+
+
+def test_a_returned_row_that_an_earlier_fetcher_gave_is_handed_out_again(bench: Bench) -> None:
+    (key,) = bench.queue.add(1)
+    child = bench.child("w1", {"queue": [key]})
+    bench.queue.held[key] = child.claims[key] = bench.queue.due.pop()
+    child.sections[key] = "queue"
+    bench.start(siblings=["w1"])
+    child.return_([key])
+    bench.turn()
+    assert child.receive() == [key]
+
+
+def test_a_returned_row_that_its_child_did_not_report_is_left_to_the_sweep(bench: Bench) -> None:
+    child = bench.child("w1")
+    (key,) = bench.queue.add(1)
+    bench.queue.held[key] = child.claims[key] = bench.queue.due.pop()
+    child.sections[key] = "queue"
+    bench.start(dead=[DeadChild(HOLDER, (), "killed", "w0")], siblings=["w1"])
+    bench.turn()
+    assert bench.queue.held == {}, "the sweep has released it: another host may run it"
+    child.return_([key])
+    bench.turn()
+    assert child.receive() == []
+
+
+def test_a_recovery_that_fails_is_logged_and_tried_again(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    bench.queue.held = {"lost": cast("Claim", None)}
+    bench.queue.fails = True
+    with caplog.at_level(logging.WARNING):
+        bench.start(dead=[DeadChild(HOLDER, (), "killed", "w0")])
+        bench.turn()
+    assert "releasing the leases of dead workers failed: nobody answers; retrying" in caplog.text
+    assert bench.recovered == 0
+    assert bench.turns.pause < 0.5
+    bench.queue.fails = False
+    bench.turn()
+    assert bench.queue.held == {}
+    assert bench.recovered == 1
+
+
+def test_a_child_that_connects_again_keeps_its_rows(bench: Bench) -> None:
+    child = bench.child("w1")
+    keys = bench.queue.add(1)
+    bench.start()
+    assert child.receive() == keys
+    child.connection.close()
+    bench.child("w1", {"queue": keys})
+    bench.turn()
+    successor = bench.child("w2", dead=[DeadChild(HOLDER, (), "killed", "w1")])
+    bench.turn()
+    assert bench.queue.given_back == [(HOLDER, set(keys))]
+    successor.receive()
+
+
+def test_what_is_no_message_of_a_child_is_a_bug(bench: Bench) -> None:
+    bench.start()
+    fetcher = bench.fetcher
+    assert fetcher is not None
+    with pytest.raises(ValueError, match="no message of a handler child"):
+        fetcher._obey("w1", cast("Any", None), ("nonsense",))
+
+
+def test_rows_that_a_leaving_child_does_not_take_go_to_another(bench: Bench) -> None:
+    leaving = bench.child("w1")
+    bench.start()
+    assert list(leaving.connection.receive_last()) == []
+    keys = bench.queue.add(1)
+    bench.turn()
+    other = bench.child("w2")
+    bench.turn(0.0)
+    assert other.receive() == keys
+
+
+def test_a_child_that_has_left_is_forgotten(bench: Bench) -> None:
+    child = bench.child("w1")
+    bench.start()
+    child.connection.send(("left",))
+    bench.turn()
+    assert bench.fetcher is not None
+    assert not bench.fetcher._children
+
+
+def test_a_child_that_reports_a_run_in_progress_is_free_when_that_has_ended(bench: Bench) -> None:
+    child = bench.child("w1", {"queue": ["old"]}, runs=1)
+    keys = bench.queue.add(1)
+    bench.start(siblings=["w1"])
+    bench.turn()
+    assert child.receive() == []
+    child.connection.send(("ended", "queue", [("quick", QUICK)]))
+    bench.turn()
+    assert child.receive() == keys
+
+
+def test_a_row_that_was_returned_and_did_not_begin_does_not_count_as_a_quick_run(bench: Bench) -> None:
+    child = bench.child("w1")
+    bench.start()
+    bench.queue.add(30, "new")
+    for _ in range(30):
+        keys = child.receive()
+        child.run(keys, 0.0)
+        bench.turn(0.0 if keys else POLL_INTERVAL * 1.2)
+    assert {len(batch) for batch in child.batches} == {1}
+    assert len(child.batches) > 10
+
+
+def test_a_child_gets_nothing_before_it_has_reported(bench: Bench) -> None:
+    connection = bench.dispatch.connect("w1")
+    bench.queue.add(1)
+    bench.start()
+    bench.turn()
+    assert list(connection.receive()) == []
+    connection.send(("hello", {}, 0, ()))
+    bench.turn()
+    assert len(list(connection.receive())) == 1
+    connection.close()

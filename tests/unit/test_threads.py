@@ -1,0 +1,17 @@
+"""psched's classes of threads leave the private names of threading.Thread alone."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from psched.child.control_thread import ControlThread
+from psched.execution.alert_hooks import AlertThread
+from psched.execution.periodic_thread import PeriodicThread
+
+
+@pytest.mark.parametrize("kind", [ControlThread, AlertThread, PeriodicThread])
+def test_no_private_method_of_a_thread_is_replaced(kind: type[threading.Thread]) -> None:
+    private = {name for name in vars(threading.Thread) if name.startswith("_") and not name.startswith("__")}
+    assert not private & vars(kind).keys()
