@@ -11,7 +11,7 @@ from psched.execution.fetcher import Fetcher
 from psched.execution.section_sources import open_sections
 from psched.execution.stop_event import StopEvent
 from psched.process.child_protocol import RECOVERED
-from psched.process.child_role import ChildRole, ChildSpec
+from psched.process.child_spec import ChildRole, ChildSpec
 
 
 class FetchingChild(ChildRole):

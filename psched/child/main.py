@@ -12,11 +12,11 @@ from collections.abc import Callable
 from psched.application import load
 from psched.child.control_thread import ControlThread
 from psched.child.fetching_child import FetchingChild
-from psched.child.worker import ChildWorker
+from psched.child.handler_child import HandlerChild
 from psched.config import Settings
 from psched.errors import ConfigError
 from psched.process.child_protocol import BOOT_FAILED, BYE, DONE, START_ERROR, ChildPipe
-from psched.process.child_role import FETCHER_SLOT, ChildRole, ChildSpec
+from psched.process.child_spec import FETCHER_SLOT, ChildRole, ChildSpec
 from psched.process.logs import Log
 from psched.process.signals import MASTER_SIGNALS, SignalQueue
 
@@ -59,7 +59,7 @@ def child_main(
 def role_of(spec: ChildSpec, pipe: ChildPipe) -> ChildRole:
     """Load the application and return the role of the child that `spec` describes. In the child's main thread."""
     application = load(spec.application)
-    role = FetchingChild if spec.slot == FETCHER_SLOT else ChildWorker
+    role = FetchingChild if spec.slot == FETCHER_SLOT else HandlerChild
     return role(spec, application, pipe.send)
 
 

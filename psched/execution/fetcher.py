@@ -21,8 +21,8 @@ from psched.execution.poller import PollTimer, SectionPoller
 from psched.execution.section_sources import OpenSection
 from psched.execution.stop_event import StopEvent
 from psched.model import Claim
-from psched.process.child_role import DeadChild
-from psched.process.claim_messages import decode_claim, encode_claim
+from psched.process.child_spec import DeadChild
+from psched.process.claim_codec import decode_claim, encode_claim
 from psched.process.dispatch_socket import Connection, DispatchSocket
 from psched.store import Accepts
 from psched.task_source import ClaimableTypes, Source

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from psched.config import Section, Settings
-from psched.process.child_role import DeadChild
+from psched.process.child_spec import DeadChild
 from psched.queue.queue import open_queue
 from psched.schedules.collection import open_schedules
 from psched.store.alerts import OverdueAlerts

@@ -10,7 +10,7 @@ from psched.insight.overview import Insight, Overview, open_insight
 from psched.insight.pages import Page
 from psched.insight.schedules import ScheduleDetails, ScheduleInsight
 from psched.insight.tasks import TaskDetails, TaskInsight
-from psched.insight.waiting import Reason, why_waiting, worker_hint
+from psched.insight.why_waiting import Reason, why_waiting, worker_hint
 
 __all__ = [
     "Forecast",

@@ -9,7 +9,7 @@ from psched import cron
 from psched.errors import ConfigError, NotFoundError
 from psched.insight.forecast import HOUR, Forecast, forecast
 from psched.insight.pages import Page, first_page
-from psched.insight.waiting import Reason, why_waiting
+from psched.insight.why_waiting import Reason, why_waiting
 from psched.model import ScheduleFilter, ScheduleRow
 from psched.schedules.collection import ScheduleCollection
 from psched.schedules.schedule import ScheduleState, StateWord

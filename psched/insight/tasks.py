@@ -8,7 +8,7 @@ from typing import NamedTuple
 from psched.errors import NotFoundError
 from psched.insight.pages import LOOKED_AT, Page, first_page
 from psched.insight.schedules import MOST, MOST_OF_TYPE, TYPES
-from psched.insight.waiting import Reason, why_waiting
+from psched.insight.why_waiting import Reason, why_waiting
 from psched.model import TaskFilter, TaskRow, TaskStatus
 from psched.queue.queue import Queue
 from psched.store.node_registry import Node

@@ -47,7 +47,7 @@ from psched.task_source import PolledTable, Source
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
 
-    from psched.queue.submit_batches import SubmitBatches
+    from psched.queue.async_group_submit import AsyncGroupSubmit
 
     R_co = TypeVarWithDefault("R_co", default=Any, covariant=True)
 else:
@@ -75,7 +75,7 @@ class Queue(PolledTable):
         settlement = TaskSettlement(store, retention, max_attempts, failed_retention)
         super().__init__(store, settlement, times)
         self._retention = settlement.retention
-        self._batches_of_loop: dict[Any, SubmitBatches] = {}
+        self._group_submits: dict[Any, AsyncGroupSubmit] = {}
         self._results = ResultPoller(store.outcomes)
 
     def __getitem__(self, key: str) -> QueuedTask:
@@ -147,7 +147,7 @@ class Queue(PolledTable):
         given = {name: value for name, value in options.items() if value is not None}
         task = storable_task(NewTask(key, type, {} if data is None else data, **given))
         if connection is None:
-            existed = await self._batches().submit(task)
+            existed = await self._group_submit().submit(task)
         else:
             existed = bool(await self.store.submit_async([task], connection))
         return self._submitted(task.key, existed)
@@ -177,18 +177,18 @@ class Queue(PolledTable):
             raise AlreadyExistsError(f"a task has the key {key!r} already (a finished task keeps its key for a while)")
         return self[key]
 
-    def _batches(self) -> SubmitBatches:
-        """Return the batches of the running event loop."""
+    def _group_submit(self) -> AsyncGroupSubmit:
+        """Return the group submit of the running event loop."""
         from asyncio import get_running_loop  # noqa: PLC0415 – blocking programs need not wait for its import
 
-        from psched.queue.submit_batches import SubmitBatches  # noqa: PLC0415 – the same
+        from psched.queue.async_group_submit import AsyncGroupSubmit  # noqa: PLC0415 – the same
 
         loop = get_running_loop()
-        batches = self._batches_of_loop.get(loop)
-        if batches is None:
-            forget = partial(self._batches_of_loop.pop, loop, None)
-            batches = self._batches_of_loop[loop] = SubmitBatches(self.store, forget)
-        return batches
+        group = self._group_submits.get(loop)
+        if group is None:
+            forget = partial(self._group_submits.pop, loop, None)
+            group = self._group_submits[loop] = AsyncGroupSubmit(self.store, forget)
+        return group
 
     def list(
         self,

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from psched.process import child_protocol as protocol
-from psched.process.child_role import ChildSpec
+from psched.process.child_spec import ChildSpec
 from psched.process.escalation import Escalation
 from psched.process.signals import name_of
 

@@ -16,7 +16,7 @@ from psched.error_text import one_line
 from psched.execution.section_sources import open_sections
 from psched.model import worker_died
 from psched.process.child_protocol import RECOVERED, ChildPipe
-from psched.process.child_role import ChildRole, ChildSpec, DeadChild
+from psched.process.child_spec import ChildRole, ChildSpec, DeadChild
 from psched.store import holder_name
 from psched.supervisor.child import ChildProcess
 from psched.supervisor.fork_and_reap import ProcessTable

@@ -17,7 +17,7 @@ from attrs import evolve
 from psched.child.main import role_of
 from psched.config import Settings
 from psched.process.child_protocol import RunningTable
-from psched.process.child_role import FETCHER_SLOT, ChildSpec
+from psched.process.child_spec import FETCHER_SLOT, ChildSpec
 from psched.process.dispatch_socket import DispatchSocket
 from psched.store import holder_name
 from psched.supervisor.child import ChildProcess

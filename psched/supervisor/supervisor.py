@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from selectors import EVENT_READ, BaseSelector
 
 from psched.clock import Clock, monotonic
-from psched.process.child_role import FETCHER_SLOT, FIRST_SLOT
+from psched.process.child_spec import FETCHER_SLOT, FIRST_SLOT
 from psched.process.dispatch_socket import DispatchSocket
 from psched.process.escalation import RELEASE
 from psched.process.signals import UPGRADE_NOW, SignalQueue, name_of

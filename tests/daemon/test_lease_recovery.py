@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from psched.config import coerce
-from psched.process.child_role import DeadChild
+from psched.process.child_spec import DeadChild
 from psched.supervisor.lease_recovery import LeaseRecovery
 from tests.daemon.fake_children import fake_process_table
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from psched.child.worker import ChildWorker
+from psched.child.handler_child import HandlerChild
 from psched.execution.handler_thread import ActiveRun, ActiveRuns
 from psched.process.child_protocol import RunningTable
 
@@ -93,6 +93,6 @@ def test_report_suspects_names_the_running_tasks_and_the_last_unsettled_one() ->
     child: Any = SimpleNamespace(
         _sections=[open_section], _runs=runs, _spec=SimpleNamespace(running_table=running_table)
     )
-    ChildWorker.report_suspects(child)
+    HandlerChild.report_suspects(child)
     running_table.idle(0)
     assert running_table.names() == ("queue:at work", "queue:done last")

@@ -13,7 +13,7 @@ from psched.application import Application, Base
 from psched.backends import open_stores
 from psched.errors import ImmediateProcessStopError, PreemptedError
 from psched.execution.batch_size import BatchSizer
-from psched.execution.fetched_tasks import DispatchConnection, FetchedTaskPoller
+from psched.execution.fetcher_connection import FetchedTaskPoller, FetcherConnection
 from psched.execution.handler_thread import ActiveRun, ActiveRuns, HandlerLoop, WaitingTaskReleaser, settle_stopped
 from psched.execution.lease_renewal import LeaseRenewer
 from psched.execution.poller import Poller, PollTimer, SectionPoller
@@ -21,7 +21,7 @@ from psched.execution.run_watchdog import RunWatchdog
 from psched.execution.stop_event import StopEvent
 from psched.model import LeaseTimes, Rule
 from psched.process.child_protocol import RunningTable
-from psched.process.claim_messages import decode_claim, encode_claim
+from psched.process.claim_codec import decode_claim, encode_claim
 from psched.process.dispatch_socket import Connection, DispatchSocket
 from psched.schedules.settlement import ScheduleSettlement
 from psched.store import ScheduleStore, StoreSettings
@@ -303,7 +303,7 @@ def fetched_tasks(
     child: Child, dispatch: DispatchSocket
 ) -> tuple[FetchedTaskPoller, Connection, Sequence[Task], WaitingTaskReleaser]:
     """Return the poller of a handler child, the fetching child's end, and three tasks, the first of which runs."""
-    connection = DispatchConnection(dispatch, "host/w1/1", (), lambda: None)
+    connection = FetcherConnection(dispatch, "host/w1/1", (), lambda: None)
     poller = FetchedTaskPoller("schedules", child.source, Application(()), None, MARGIN, connection)
     assert poller.poll() == []
     ((_, fetcher),) = dispatch.accept()

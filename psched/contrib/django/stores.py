@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 
 from psched.config import SectionName
 from psched.contrib.django import configuration
-from psched.contrib.django.database import DjangoDatabase
+from psched.contrib.django.django_connection import DjangoDatabase
 from psched.errors import ConfigError
 from psched.queue.queue import Queue, open_queue
 from psched.schedules.collection import ScheduleCollection, open_schedules

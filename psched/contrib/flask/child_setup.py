@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from psched.contrib.flask.configuration import loaded_app
+from psched.contrib.flask.print_configuration import loaded_app
 from psched.telemetry import Event, attach
 
 _app = loaded_app()

@@ -28,7 +28,7 @@ def _load(file: Path, environment: str | None, reader: SectionName) -> Settings:
 
 
 def _load_in_new_process(environment: str | None, reader: SectionName) -> Settings:
-    command = [sys.executable, "-m", "psched.contrib.flask.configuration"]
+    command = [sys.executable, "-m", "psched.contrib.flask.print_configuration"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=False)
     except subprocess.TimeoutExpired:

@@ -14,8 +14,8 @@ from psched.execution.batch_size import BatchSizer
 from psched.execution.periodic_thread import PeriodicThread
 from psched.execution.poller import Poller, give_up_leases
 from psched.model import Claim, ScheduleRow
-from psched.process.child_role import DeadChild
-from psched.process.claim_messages import decode_claim, encode_claim
+from psched.process.child_spec import DeadChild
+from psched.process.claim_codec import decode_claim, encode_claim
 from psched.process.dispatch_socket import Connection, DispatchSocket
 from psched.task import Task, locked
 from psched.task_source import Source
@@ -33,7 +33,7 @@ _RECONNECT = 0.05
 _LONGEST_PAUSE = 60.0
 
 
-class DispatchConnection:
+class FetcherConnection:
     """Connects again when the fetching child has died, also during a long run. Safe to use from several threads."""
 
     def __init__(
@@ -153,7 +153,7 @@ class FetchedTaskPoller(Poller):
         application: Application,
         task_timeout: float | None,
         margin: float,
-        connection: DispatchConnection,
+        connection: FetcherConnection,
     ) -> None:
         super().__init__(name, source, application, BatchSizer(1), task_timeout, margin)
         self._connection = connection

@@ -13,7 +13,7 @@ from psched.application.default_queue import default_queue
 from psched.child.polled_sections import PolledSections
 from psched.error_text import ESCAPES
 from psched.execution.batch_size import batch_sizer_for
-from psched.execution.fetched_tasks import DispatchConnection, FetchedTaskPoller, SettlementThread
+from psched.execution.fetcher_connection import FetchedTaskPoller, FetcherConnection, SettlementThread
 from psched.execution.forced_exit import ForcedExit
 from psched.execution.handler_thread import ActiveRuns, HandlerLoop, WaitingTaskReleaser, give_back
 from psched.execution.lease_renewal import LeaseRenewer
@@ -22,13 +22,13 @@ from psched.execution.run_watchdog import RunWatchdog
 from psched.execution.section_sources import OpenSection, open_sections
 from psched.execution.stop_event import StopEvent
 from psched.process import child_protocol as pipes
-from psched.process.child_role import ChildRole, ChildSpec, DeadChild
+from psched.process.child_spec import ChildRole, ChildSpec, DeadChild
 from psched.process.logs import log_runs
 
 log = logging.getLogger(__name__)
 
 
-class ChildWorker(ChildRole):
+class HandlerChild(ChildRole):
     """Runs handlers in the main thread, or with `processor_type: thread` in as many threads as there are processors."""
 
     def __init__(self, spec: ChildSpec, application: Application, send: Callable[[str], None]) -> None:
@@ -49,10 +49,10 @@ class ChildWorker(ChildRole):
         self._forced_exit = ForcedExit(sources, self._runs, send)
         self._watchdog = RunWatchdog(self._runs, settings.child_kill_interval, self._forced_exit.leave)
         self._fetched: list[FetchedTaskPoller] = []
-        self._connection: DispatchConnection | None = None
+        self._connection: FetcherConnection | None = None
         if spec.dispatch is not None:
             recovered = partial(send, pipes.RECOVERED)
-            self._connection = DispatchConnection(spec.dispatch, spec.name, spec.dead, recovered)
+            self._connection = FetcherConnection(spec.dispatch, spec.name, spec.dead, recovered)
         self._loops = [self._handler_loop(cell, application) for cell in range(self._runs.cells)]
         interval = min(opened.section.task_heartbeat_interval for opened in self._sections)
         self._releaser = WaitingTaskReleaser(self._loops)

@@ -1,4 +1,4 @@
-"""`python -m psched.contrib.flask.configuration`: prints psched's configuration in the Flask application as JSON."""
+"""`python -m psched.contrib.flask.print_configuration` prints psched's configuration in a Flask application."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _HEAD_START = 0.05
 Waiting = tuple[NewTask, asyncio.Future[bool]]
 
 
-class SubmitBatches:
+class AsyncGroupSubmit:
     """Of one event loop. A batch is sent at once if none is on its way; meanwhile the next one fills."""
 
     def __init__(self, store: TaskStore, forget: Callable[[], object]) -> None:

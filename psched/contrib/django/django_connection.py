@@ -92,7 +92,7 @@ class DjangoDatabase(Database):
         yield self
 
     def reset_after_fork(self) -> None:
-        """In a forked process: make the engine anew; `handlers` leaves Django's connections to the parent."""
+        """In a forked process: make the engine anew; `child_setup` leaves Django's connections to the parent."""
         self._initializing = Lock()
         self._initialized = False
         self._engine = self._new_engine()
