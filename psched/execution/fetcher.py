@@ -295,7 +295,7 @@ class Fetcher:
         for name, poller in self.pollers.items():
             self._limits[name].wanted = self._wanted()
             if self._limits[name].wanted > 0:
-                rows: Sequence[Any] = poller.poll(may_rest=not self._fetched)
+                rows: Sequence[Any] = poller.poll()
                 self._fetched.extend(rows)
                 self.has_worked = self.has_worked or bool(rows)
 
