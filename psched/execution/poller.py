@@ -308,6 +308,8 @@ _SHORTEST = 0.02
 """Seconds between two polls in vain at least, so that a host sends at most fifty of them in a second."""
 _RECENT = 0.05
 """The interval as a share of the time since rows were found: a shorter one hardly shortens the wait for the next."""
+_WOKEN = 0.1
+"""Seconds for which a poller polls often after a wake-up: on SQLite it comes before the commit has ended."""
 _COST = 25
 """The interval is at least this many times the duration of a poll, so that polls take at most 4 % of the time."""
 
@@ -330,7 +332,7 @@ class PollTimer:
         self.clock = clock
         self._chance = chance
         self._polled_at = self._next = clock()
-        self._found_at = -math.inf
+        self._found_at = self._woken_at = -math.inf
         self._in_vain = 0
         self._earliest = -math.inf
         self._expects_row = False
@@ -404,8 +406,8 @@ class PollTimer:
         """A row became due: poll at once, or after `_delay`."""
         self._expects_row = True
         self.checks_first = self._in_vain > 0
-        self._found_at = self.clock()
-        self._next = max(min(self._next, self._found_at + self._delay()), self._earliest)
+        self._woken_at = self.clock()
+        self._next = max(min(self._next, self._woken_at + self._delay()), self._earliest)
 
     def ignore_wakeups(self) -> None:
         """Wake-ups no longer come: poll every interval again."""
@@ -413,7 +415,8 @@ class PollTimer:
 
     def _polled_interval(self, took: float) -> float:
         """Return the interval without wake-ups: short while rows keep coming, and then longer and longer."""
-        since = self.clock() - self._found_at
+        now = self.clock()
+        since = 0.0 if now < self._woken_at + _WOKEN else now - self._found_at
         return min(self._interval, max(_SHORTEST, _COST * took, _RECENT * since))
 
     def check_within(self, seconds: float) -> None:

@@ -157,6 +157,20 @@ def test_after_rows_were_found_polls_are_frequent_and_then_ever_rarer() -> None:
     assert len(polls) < 200
 
 
+def test_after_a_wakeup_in_vain_polls_are_frequent_for_a_moment_only() -> None:
+    man = Watchman()
+    man.timer.rest(None, called=False)
+    man.sleep()
+    man.timer.wake()
+    begun, polls = man.clock.time, []
+    while man.clock.time < begun + 2:
+        man.timer.rest(None, called=False)
+        man.sleep()
+        polls.append(man.clock.time - begun)
+    assert sum(time < 0.15 for time in polls) in range(4, 8)
+    assert sum(time >= 0.15 for time in polls) <= 3
+
+
 def test_while_rows_come_frequent_polls_wait_for_no_known_due_time() -> None:
     man = Watchman()
     man.timer.worked()
