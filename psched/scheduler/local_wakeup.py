@@ -21,9 +21,9 @@ class LocalWakeup:
         self._waiting: dict[ThreadWakeup, None] = {}
 
     def open_wakeup(self, accepts: Accepts | None = None) -> Wakeup | None:
-        """Return the store's own wake-up, which reaches all processes, or one of this process if that is better."""
+        """Return the store's own wake-up if submits of all hosts notify it, otherwise one of this process."""
         wakeup = self._store.open_wakeup(accepts)
-        if wakeup is not None and wakeup.precedes_commits:
+        if wakeup is not None and not wakeup.covers_all_hosts:
             wakeup.close()
             wakeup = None
         return ThreadWakeup(self) if wakeup is None else wakeup
@@ -48,7 +48,7 @@ class LocalWakeup:
 class ThreadWakeup:
     """The `Wakeup` of one thread: a pipe, readable once signalled."""
 
-    precedes_commits = False
+    covers_all_hosts = False
     proven = False
     """Submits of other processes do not signal it, so its thread must poll at the usual rate."""
 

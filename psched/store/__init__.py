@@ -114,8 +114,8 @@ class Wakeup(Protocol):
         """Whether notifications are known to arrive, so that polls may be rare. A pooler can suppress them."""
 
     @property
-    def precedes_commits(self) -> bool:
-        """Whether a notification may come before the row can be read."""
+    def covers_all_hosts(self) -> bool:
+        """Whether it is notified of each row, whichever host makes it due, and not before the row can be read."""
 
     def listen(self, seconds: float) -> None:
         """Listen for at most about `seconds`; earlier notifications may be dropped. Waits for the server."""

@@ -242,8 +242,30 @@ def test_a_watched_file_that_is_gone_is_an_error_and_a_new_one_is_watched(tmp_pa
         assert eventually(wakeup.is_notified)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="abstract sockets are of Linux")
+def test_on_mariadb_one_worker_of_the_host_is_woken_after_the_commit(
+    databases: SharedDatabases, tmp_path: Path
+) -> None:
+    with made_bench(databases, "rdb", "mariadb", tmp_path) as bench:
+        store, client = bench.queue(), bench.queue()
+        with closing(open_wakeup(store)) as first, closing(open_wakeup(store)) as second:
+            first.listen(60)
+            second.listen(60)
+            for number in range(300):  # more than the socket holds
+                client.submit([NewTask(f"task-{number}", "t")])
+            assert first.is_notified()
+            assert not first.is_notified()
+            assert not second.is_notified()
+            first.stop_listening()
+            second.listen(60)
+            client.submit([NewTask("for the second", "t")])
+            assert second.is_notified()
+            assert not first.is_notified()
+        client.submit([NewTask("unheard", "t")])
+
+
 def test_other_databases_call_nobody(databases: SharedDatabases, tmp_path: Path) -> None:
-    for type_, database in [("rdb", "mariadb"), ("rdb_compat", "postgresql"), ("rdb_compat", "sqlite")]:
+    for type_, database in [("rdb_compat", "mariadb"), ("rdb_compat", "postgresql"), ("rdb_compat", "sqlite")]:
         bench = databases.bench(type_, database, tmp_path)
         assert bench.open().open_wakeup() is None
         bench.close()

@@ -47,7 +47,7 @@ class FakeWakeup:
     """Wake-ups that never come."""
 
     proven = True
-    precedes_commits = False
+    covers_all_hosts = True
     is_listening = False
 
     def __init__(self) -> None:

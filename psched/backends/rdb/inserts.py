@@ -17,6 +17,7 @@ from psched.backends.sql.compiled_statements import BulkInsert, Compilable, Give
 from psched.backends.sql.connection_pool import Steps, run_steps
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import Dialect, larger_of
+from psched.backends.sql.host_wakeup import notify_host
 from psched.backends.sql.ledger import LedgerWriter
 from psched.model import NewTask, ScheduleRow
 from psched.payload import encode_headers, pack
@@ -56,6 +57,7 @@ class RowInserts:
         self._insert = insert
         self._values = values
         self._record = record
+        self._host_socket = database.dialect.host_socket(table.name)
         c = table.c
         of_keys = c.key.in_(bindparam("keys", expanding=True))
         self._ours = Statement(select(c.key).where(of_keys, c.nonce == _NONCE))
@@ -77,7 +79,10 @@ class RowInserts:
                     self._record(connection, keys, nonce)
                 return present
 
-        return self._database.run(work)
+        present = self._database.run(work)
+        if self._host_socket is not None:
+            notify_host(self._host_socket)
+        return present
 
     def steps(self, connection: Compilable, rows: Sequence[Mapping[str, Any]]) -> Steps[list[str]]:
         """Do what `insert` does, in a caller's transaction. Records nothing."""

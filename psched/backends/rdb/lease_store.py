@@ -26,6 +26,7 @@ from psched.backends.rdb.node_registry import RdbNodes, nodes_table
 from psched.backends.rdb.schema import failures_table
 from psched.backends.sql.compiled_statements import BulkUpdate, cached, table_named
 from psched.backends.sql.database import Database
+from psched.backends.sql.host_wakeup import HostWakeup
 from psched.backends.sql.listen_notify import ListenWakeup, create_triggers, has_triggers
 from psched.backends.sql.schema import NAMED, HashedSchema, unusable
 from psched.backends.sql.store import SqlStore
@@ -106,7 +107,10 @@ class RdbLeaseStore(SqlStore):
         if self._database.dialect.can_listen:
             return ListenWakeup(self._database, self._table.name, accepts)
         file = self._database.dialect.wal_file
-        return None if file is None else WalWatch(file)
+        if file is not None:
+            return WalWatch(file)
+        name = self._database.dialect.host_socket(self._table.name)
+        return None if name is None else HostWakeup(name)
 
     def _acquire(self, limit: int, options: AcquireOptions, callers: int = 1) -> list[Claim]:
         """Acquire for `callers` threads: at least one row for each, and more up to `MAX_BATCH_SIZE` each.

@@ -34,7 +34,7 @@ _TRIAL = 0.05
 class WakeList:
     """`Wakeup` of one waiting thread; `proven` once the server has answered a wait on its connection."""
 
-    precedes_commits = False
+    covers_all_hosts = True
 
     def __init__(self, server: RedisServer, table: Table, accepts: Accepts | None, clock: Clock = monotonic) -> None:
         """Connects to nothing yet. `accepts`: the types that this worker takes; None: all."""

@@ -118,6 +118,10 @@ class Dialect:
         """The file to which every transaction writes, if writes to it can be watched; see `WalWatch`."""
         return None
 
+    def host_socket(self, table: str) -> bytes | None:
+        """Return the name of the socket by which clients wake a worker on their host, if any; see `HostWakeup`."""
+        return None
+
     def engine_options(self) -> dict[str, Any]:
         """Return the arguments of `create_engine` that carry timeouts and encryption."""
         raise NotImplementedError

@@ -101,7 +101,7 @@ class ListenWakeup:
     It is `proven` when a notification has arrived that it sent on another connection: a table may lack the triggers.
     """
 
-    precedes_commits = False
+    covers_all_hosts = True
 
     def __init__(self, database: Database, table: str, accepts: Accepts | None = None) -> None:
         """Connects to nothing yet. `accepts`: whether to wake for a type; None: for all types."""

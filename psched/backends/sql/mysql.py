@@ -25,6 +25,7 @@ from psched.backends.common.connection_options import Tls, encryption_finding
 from psched.backends.common.retries import Fault
 from psched.backends.sql.compiled_statements import given_rows
 from psched.backends.sql.dialect import Dialect, ExactText, LongText, now_ms
+from psched.backends.sql.host_wakeup import socket_name
 from psched.errors import ConfigError
 from psched.store import Finding
 
@@ -119,6 +120,9 @@ class MySQLDialect(Dialect):
             with suppress(Exception):  # of one that is closed
                 os.dup2(nowhere, connection.fileno(), inheritable=False)
         os.close(nowhere)
+
+    def host_socket(self, table: str) -> bytes | None:
+        return socket_name(self.url, table)
 
     def engine_options(self) -> dict[str, Any]:
         """Return how to connect. `read_timeout` also bounds the handshake, which `connect_timeout` does not."""

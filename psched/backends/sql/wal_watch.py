@@ -18,7 +18,7 @@ class WalWatch:
     """`Wakeup` of one waiting thread, which every transaction wakes, whatever it writes."""
 
     proven = False
-    precedes_commits = True
+    covers_all_hosts = False
 
     def __init__(self, path: str) -> None:
         """Raises OSError if the user has too many inotify instances."""

@@ -1,0 +1,82 @@
+"""Wakes an idle worker on the same host, on databases that cannot notify (MariaDB, MySQL).
+
+A submitter sends a datagram to a socket whose name is made of the database and the table. Linux keeps such names
+(abstract sockets) apart from files, so no file is left over, and no permission is needed. Workers of other hosts, or of
+another network namespace, find the row by polling.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+import sys
+from contextlib import suppress
+
+from sqlalchemy import URL
+
+_DEFAULT_PORT = 3306
+_ENOUGH = 1_000
+
+
+def socket_name(url: URL, table: str) -> bytes | None:
+    """Return the name of the socket for `table`, the same in each process that names the server as `url` does.
+
+    None: this system has no such sockets.
+    """
+    if sys.platform != "linux":
+        return None
+    server = str(url.query.get("unix_socket") or f"{(url.host or 'localhost').lower()}:{url.port or _DEFAULT_PORT}")
+    digest = hashlib.sha256("\0".join((server, url.database or "", table)).encode()).hexdigest()
+    return f"\0psched/{digest[:40]}".encode()
+
+
+def notify_host(name: bytes) -> None:
+    """Wake the worker that listens on this host, if any. Never waits or raises: otherwise a poll finds the row."""
+    with suppress(OSError), _datagram_socket() as sender:  # nobody listens, or enough notifications wait
+        sender.sendto(b"1", name)
+
+
+class HostWakeup:
+    """`Wakeup` that rows inserted on this host notify. Of several processes that listen on a host, one is notified."""
+
+    proven = False
+    covers_all_hosts = False
+
+    def __init__(self, name: bytes) -> None:
+        self._name = name
+        self._socket = _datagram_socket()
+        self._is_bound = False
+
+    def listen(self, seconds: float) -> None:
+        """Take the name if no other process has it."""
+        if not self._is_bound:
+            with suppress(OSError):  # another process has the name
+                self._socket.bind(self._name)
+                self._is_bound = True
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def is_notified(self) -> bool:
+        notified = False
+        with suppress(BlockingIOError):
+            for _ in range(_ENOUGH):
+                self._socket.recv(1)
+                notified = True
+        return notified
+
+    def stop_listening(self) -> None:
+        """Give the name back, so that another process can take it."""
+        if self._is_bound:
+            self._socket.close()
+            self._socket = _datagram_socket()
+            self._is_bound = False
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def _datagram_socket() -> socket.socket:
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    made.setblocking(False)
+    return made
