@@ -6,14 +6,16 @@ import asyncio
 import contextvars
 import math
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from threading import Lock, current_thread, main_thread
+from typing import Any, TypeVar
 
 from psched.application import Application
 from psched.application.handler import retry_failed
+from psched.error_text import shown
 from psched.errors import ConfigError, NotSupportedError
 from psched.model import NewTask, RunOutcome
 from psched.task import Task
@@ -21,6 +23,8 @@ from psched.task_source import LOST_ATTEMPTS
 from psched.telemetry import attach
 from psched.testing.clock import DatabaseClock, Moment, unix_seconds
 from psched.testing.tables import NAME_APP, OpenTables
+
+T = TypeVar("T")
 
 _LIMIT = 10_000
 
@@ -44,6 +48,11 @@ class Drain:
     def __init__(self, tables: OpenTables, clock: DatabaseClock) -> None:
         self._tables = tables
         self._clock = clock
+        self._lock = Lock()
+        self._active = 0
+        """Calls that run tasks now: several while a handler waits for a result, or in several threads."""
+        self._left = False
+        """Whether a task was submitted during such a call, and left to it."""
 
     def __call__(
         self,
@@ -64,9 +73,29 @@ class Drain:
         Raises:
             ConfigError: a due task has no handler.
             AssertionError: more than `limit` runs; perhaps a task submits itself.
+            ValueError: a time or `limit` that cannot be.
         """
+        if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
+            raise ValueError(f"limit must be a whole number from 1, got {shown(limit)}")
         end = self._end(until, tz)
         runs: list[Run] = []
+        with self._lock:
+            self._active += 1
+        try:
+            while True:
+                self._run_due(runs, end, raises, limit)
+                with self._lock:
+                    if not self._left:
+                        self._active -= 1
+                        return runs
+                    self._left = False
+        except BaseException:
+            with self._lock:
+                self._active -= 1
+            raise
+
+    def _run_due(self, runs: list[Run], end: float | None, raises: bool, limit: int) -> None:
+        """Run what is due, and what falls due until `end`; append to `runs`."""
         while True:
             while tasks := self._poll():
                 for task in tasks:
@@ -74,11 +103,11 @@ class Drain:
                         task.release()
                         raise AssertionError(
                             f"psched_drain stopped after {limit} runs, as the next was due ({task.key!r}); does a task "
-                            "submit itself? If not, give a larger limit="
+                            "submit itself? If not, call psched_drain with a larger limit="
                         )
                     runs.append(self._run(task, raises))
             if end is None or not self._travel(end):
-                return runs
+                return
 
     def _end(self, until: Moment | timedelta | None, tz: str | None) -> float | None:
         if until is None:
@@ -111,7 +140,10 @@ class Drain:
     def submit_at_once(
         self, submit: Callable[[Sequence[NewTask], Any], list[str]]
     ) -> Callable[[Sequence[NewTask], Any], list[str]]:
-        """Return `submit` of a store, but one that runs the due tasks before it returns."""
+        """Return `submit` of a store, but one that runs the due tasks before it returns.
+
+        What a handler submits is run when the handler has returned, so that chains of tasks may be long.
+        """
 
         def submit_and_run(tasks: Sequence[NewTask], connection: Any = None) -> list[str]:
             if connection is not None:
@@ -120,10 +152,28 @@ class Drain:
                     "use psched_queue, and call psched_drain() after the commit"
                 )
             existing = submit(tasks, connection)
-            self()
+            with self._lock:
+                self._left = runs_already = self._active > 0
+            if not runs_already:
+                self(limit=_LIMIT)
             return existing
 
         return submit_and_run
+
+    def wait_at_once(self, wait_for: Callable[[str, float | None], Future[T]]) -> Callable[..., Future[T]]:
+        """Return `ResultPoller.wait_for`, but one that runs the due tasks first if a handler waits.
+
+        The handler would wait for ever: its test is the only worker.
+        """
+
+        def run_and_wait(key: str, timeout: float | None) -> Future[T]:
+            if self._active:
+                for run in self(raises=False):
+                    if run.error is not None and (run.key, run.outcome) != (key, "failed"):  # its result tells that
+                        raise run.error
+            return wait_for(key, timeout)
+
+        return run_and_wait
 
 
 def run_task(task: Task, application: Application) -> Run:
@@ -169,11 +219,12 @@ def _call(task: Task, application: Application) -> None:
 
 
 def _off_the_event_loop(call: Callable[[], None], close: Callable[[], None]) -> None:
-    """Call `call`; if an event loop runs in this thread, in another one: `async def` handlers need a loop of their own.
+    """Call `call` in the main thread, or in a new one, which calls `close` at its end.
 
-    `close` is called at the end of that other thread. The loop of this one stands still meanwhile.
+    A new one if an event loop runs in this thread, which stands still meanwhile: `async def` handlers need a loop of
+    their own. Also for a thread that may end before the fixtures do, such as one of `asubmit`.
     """
-    if not _in_event_loop():
+    if current_thread() is main_thread() and not _in_event_loop():
         call()
         return
 

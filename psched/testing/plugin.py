@@ -111,16 +111,24 @@ def psched_clock() -> Iterator[DatabaseClock]:
 
 
 @pytest.fixture
-def psched_drain(psched_queue: Queue, _psched_tables: OpenTables, psched_clock: DatabaseClock) -> Drain:
+def psched_drain(
+    psched_queue: Queue, _psched_tables: OpenTables, psched_clock: DatabaseClock, monkeypatch: pytest.MonkeyPatch
+) -> Drain:
     """Runs what is due: `psched_drain()`, or everything up to a time: `psched_drain(until=…)`."""
     from psched.testing.drain import Drain
 
-    return Drain(_psched_tables, psched_clock)
+    drain = Drain(_psched_tables, psched_clock)
+    results = psched_queue._results
+    monkeypatch.setattr(results, "wait_for", drain.wait_at_once(results.wait_for))
+    return drain
 
 
 @pytest.fixture
 def psched_inline(psched_queue: Queue, psched_drain: Drain, monkeypatch: pytest.MonkeyPatch) -> Queue:
-    """psched_queue, where each submit runs what is due before it returns. An error of a handler is raised there."""
+    """psched_queue, where each submit runs what is due before it returns. An error of a handler is raised there.
+
+    What a handler submits is run when the handler has returned, before the test's own submit returns.
+    """
     monkeypatch.setattr(psched_queue.store, "submit", psched_drain.submit_at_once(psched_queue.store.submit))
     return psched_queue
 

@@ -19,7 +19,7 @@ from psched.handlers.enqueue import Enqueue
 from psched.model import CatchUp
 from psched.queue.queue import Queue, open_queue
 from psched.schedules.collection import ScheduleCollection
-from psched.testing import DatabaseClock, Drain
+from psched.testing import DatabaseClock, Drain, drain
 
 app = App()
 ran: list[str] = []
@@ -65,6 +65,33 @@ async def in_a_loop(task: psched.Task) -> None:
 @app.task("forever")
 def forever(task: psched.Task) -> None:
     opened[0].submit(task.key + ".", "forever")
+
+
+@app.task("countdown")
+def countdown(task: psched.Task, left: int) -> None:
+    ran.append(task.key)
+    if left:
+        opened[0].submit(f"{left - 1}", "countdown", {"left": left - 1})
+
+
+@app.task("double")
+def double(number: int) -> int:
+    return 2 * number
+
+
+@app.task("refuse", max_attempts=1)
+def refuse() -> int:
+    raise ValueError("refused")
+
+
+@app.task("await")
+def await_others(task: psched.Task) -> None:
+    ran.append(str(double.submit(21).result()))
+    try:
+        refuse.submit().result()
+    except psched.TaskFailedError:
+        ran.append("failed")
+    double.submit(1)
 
 
 @app.task("stop")
@@ -230,6 +257,49 @@ def test_inline_runs_a_task_at_its_submit_and_raises_its_error(
     assert ran == ["key", "failing"]
 
 
+def test_inline_runs_a_long_chain_of_tasks_one_after_the_other(psched_inline: Queue) -> None:
+    opened.append(psched_inline)
+    psched_inline.submit("start", "countdown", {"left": 300})
+    assert ran == ["start", *(str(number) for number in reversed(range(300)))]
+
+
+def test_inline_runs_a_chain_of_coroutines(psched_inline: Queue) -> None:
+    async def submit() -> None:
+        await chain.asubmit(40)
+
+    asyncio.run(submit())
+    assert ran == [str(number) for number in reversed(range(41))]
+
+
+@app.task("chain")
+async def chain(left: int) -> None:
+    ran.append(str(left))
+    if left:
+        await chain.asubmit(left - 1)
+
+
+def test_inline_ends_a_chain_without_end(psched_inline: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drain, "_LIMIT", 50)
+    opened.append(psched_inline)
+    with pytest.raises(AssertionError, match="stopped after 50 runs.* does a task submit itself"):
+        psched_inline.submit("key", "forever")
+
+
+@pytest.mark.parametrize("fixture", ["psched_inline", "psched_queue"])
+def test_a_handler_may_wait_for_the_result_of_another_task(
+    fixture: str, psched_drain: Drain, request: pytest.FixtureRequest
+) -> None:
+    request.getfixturevalue(fixture).submit("key", "await")
+    psched_drain()
+    assert ran == ["42", "failed"]
+
+
+def test_an_error_of_a_task_for_whose_result_nobody_waits_is_raised(psched_inline: Queue) -> None:
+    opened.append(psched_inline)
+    with pytest.raises(ValueError, match="attempt 1"):
+        app.task("waits for another")(lambda: (fail.submit(), double.submit(1).result())).submit()
+
+
 def test_inline_refuses_a_callers_transaction(psched_inline: Queue) -> None:
     with pytest.raises(psched.NotSupportedError, match=r"call psched_drain\(\) after the commit"):
         psched_inline.submit("key", "note", connection=object())
@@ -250,6 +320,12 @@ def test_a_task_that_submits_itself_ends_the_drain(psched_queue: Queue, psched_d
     psched_queue.submit("key", "forever")
     with pytest.raises(AssertionError, match="psched_drain stopped after 50 runs.* does a task submit itself"):
         psched_drain(limit=50)
+
+
+@pytest.mark.parametrize("limit", ["x", 0, 2.5, None, True])
+def test_a_limit_that_is_no_number_of_runs_is_refused(limit: Any, psched_drain: Drain) -> None:
+    with pytest.raises(ValueError, match=r"limit must be a whole number from 1, got ('x'|0|2.5|None|True)"):
+        psched_drain(limit=limit)
 
 
 def test_what_is_no_exception_ends_the_test_and_releases_the_task(psched_queue: Queue, psched_drain: Drain) -> None:
