@@ -5,18 +5,20 @@ Imported when a value is first converted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
+from contextlib import suppress
+from dataclasses import _FIELD, _FIELD_INITVAR, MISSING, is_dataclass  # type: ignore[attr-defined]
 from dataclasses import fields as dataclass_fields
-from dataclasses import is_dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 from enum import Enum
 from inspect import Signature
-from typing import Any, get_type_hints
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, NewType, Union, get_args, get_origin, get_type_hints, is_typeddict
 from uuid import UUID
 
 import attrs
-from cattrs import ForbiddenExtraKeysError, StructureHandlerNotFoundError
+from cattrs import Converter, ForbiddenExtraKeysError, StructureHandlerNotFoundError
 from cattrs.cols import is_any_set, is_mutable_sequence, is_namedtuple, is_sequence
 from cattrs.preconf.json import make_converter
 from cattrs.v import format_exception, transform_error
@@ -28,6 +30,10 @@ def unstructure(value: Any, path: str) -> Any:
     """Return the JSON value of `value`, by the classes of its parts. Parts without one stay. Raises ValueError."""
     try:
         return _CONVERTER.unstructure(value)
+    except RecursionError as error:
+        raise ValueError(f"{path} is nested too deeply, or holds itself; give flatter data") from error
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
     except Exception as error:
         raise ValueError(f"{path} cannot be stored: {error!r}") from error
 
@@ -38,10 +44,8 @@ def restorer(annotation: Any) -> Callable[[Any, str], Any]:
     Raises TypeError for a type that cannot be converted.
     """
     kind = Any if annotation in (Signature.empty, object) else annotation
-    try:
-        structure = _CONVERTER.get_structure_hook(kind)
-    except StructureHandlerNotFoundError as error:
-        raise TypeError(f"values of {_type_name(error.type_)} cannot be stored as JSON") from error
+    check_type(kind)
+    structure = _hook_of(kind)
 
     def restore(stored: Any, path: str) -> Any:
         try:
@@ -54,15 +58,27 @@ def restorer(annotation: Any) -> Callable[[Any, str], Any]:
 
 
 def difference(given: Any, restored: Any, path: str) -> str | None:
-    """Return in which part `restored` is not what was `given`, or None. A list may stand for a tuple."""
-    if given is restored or _are_equal(given, restored):
+    """Return in which part `restored` is not what was `given`, or None. A list may stand for a tuple.
+
+    Lists, mappings and objects are compared by their parts, as `==` of a class may leave fields out.
+    """
+    if given is restored:
         return None
+    pairs: Iterable[tuple[Any, Any, str]]
     if isinstance(given, Mapping) and isinstance(restored, Mapping) and given.keys() == restored.keys():
-        pairs = [(given[name], restored[name], f"{path}[{name!r}]") for name in given]
+        pairs = ((old, new, f"{path}[{name!r}]") for name, old in given.items() if (new := restored[name]) is not old)
     elif isinstance(given, list | tuple) and isinstance(restored, list | tuple) and len(given) == len(restored):
-        pairs = [(old, new, f"{path}[{place}]") for place, (old, new) in enumerate(zip(given, restored, strict=True))]
+        both = enumerate(zip(given, restored, strict=True))
+        pairs = ((old, new, f"{path}[{place}]") for place, (old, new) in both if old is not new)
+    elif isinstance(given, Set) and isinstance(restored, Set) and given == restored:
+        members = {member: member for member in restored}
+        pairs = ((member, members[member], f"{path}[{shown(member)}]") for member in given)
     elif type(given) is type(restored) and (names := _field_names(given)):
-        pairs = [(getattr(given, name), getattr(restored, name), f"{path}.{name}") for name in names]
+        pairs = ((getattr(given, name), getattr(restored, name), f"{path}.{name}") for name in names)
+    elif _are_equal(given, restored):
+        return None
+    elif isinstance(given, datetime | time) and given.tzinfo is None and given.replace(fold=0) == restored:
+        return f"{path}: fold=1 of {shown(given)} cannot be stored without a time zone; give it a tzinfo, or fold=0"
     else:
         return (
             f"{path}: {_described(given)} would come back from JSON as {_described(restored)}; "
@@ -77,6 +93,10 @@ def _are_equal(given: Any, restored: Any) -> bool:
         return given.astimezone(UTC) == restored.astimezone(UTC)
     if isinstance(given, time) and given.tzinfo is not None and given.utcoffset() is None:
         return False  # == ignores the zone, which is not stored
+    if isinstance(given, datetime | time) and given.tzinfo is None and given.fold != getattr(restored, "fold", 0):
+        return False  # == ignores it
+    if isinstance(given, Decimal) and isinstance(restored, Decimal):
+        return given.compare_total(restored) == 0  # == is never true of NaN
     try:
         return bool(given == restored)
     except Exception:  # noqa: BLE001 – a class may compare as it likes; its parts are compared then
@@ -84,9 +104,10 @@ def _are_equal(given: Any, restored: Any) -> bool:
 
 
 def _field_names(value: Any) -> list[str]:
+    """Return the names of the fields that are stored, or that `==` compares: no caches, locks and the like."""
     if attrs.has(type(value)):
-        return [field.name for field in attrs.fields(type(value))]
-    return [field.name for field in dataclass_fields(value)] if is_dataclass(value) else []
+        return [field.name for field in attrs.fields(type(value)) if field.init or field.eq]
+    return [each.name for each in dataclass_fields(value) if each.init or each.compare] if is_dataclass(value) else []
 
 
 def _described(value: Any) -> str:
@@ -121,9 +142,9 @@ def _checked(expected: str, *kinds: type, make: Callable[[Any], Any] = _as_it_is
             raise ValueError(f"expected {expected}, got {shown(value)}")
         try:
             made = make(value)
+            return made if not isinstance(kind, type) or isinstance(made, kind) else kind(made)
         except (ValueError, InvalidOperation, OverflowError):
             raise ValueError(f"expected {expected}, got {shown(value)}") from None
-        return made if not isinstance(kind, type) or isinstance(made, kind) else kind(made)
 
     return structure
 
@@ -150,6 +171,24 @@ def _is_list(kind: Any) -> bool:
     return is_tuple or is_sequence(kind) or is_mutable_sequence(kind) or is_any_set(kind)
 
 
+def _is_literal(kind: Any) -> bool:
+    return get_origin(kind) is Literal
+
+
+def _literal_hook(kind: Any, converter: Converter) -> Callable[[Any, Any], Any]:
+    """Return a hook that says which values there are."""
+    choices = [(converter.unstructure(each), each) for each in get_args(kind)]
+    expected = ", ".join(shown(stored) for stored, _ in choices)
+
+    def structure(value: Any, kind: Any) -> Any:
+        for stored, each in choices:
+            if type(value) is type(stored) and value == stored:
+                return each
+        raise ValueError(f"expected {'one of ' if len(choices) > 1 else ''}{expected}, got {shown(value)}")
+
+    return structure
+
+
 def _named_tuple_hook(kind: Any, converter: Any) -> Callable[[Any, Any], Any]:
     """Return what cattrs' own hook cannot be where annotations are text."""
     parts: Any = tuple[tuple(get_type_hints(kind).values())]  # type: ignore[misc]
@@ -162,6 +201,80 @@ def _class_hook(kind: Any) -> Callable[[Any], Any]:
     declared = attrs.fields(kind) if attrs.has(kind) else dataclass_fields(kind)
     names = [field.name for field in declared if field.init]
     return lambda value: {name: _CONVERTER.unstructure(getattr(value, name)) for name in names}
+
+
+def check_type(kind: Any, seen: frozenset[type] = frozenset()) -> None:
+    """Raise TypeError for a type of which no value, or only some, could be stored. cattrs finds out at the values.
+
+    `seen`: classes whose fields are being checked.
+    """
+    origin = get_origin(kind) or kind
+    kinds: Iterable[Any] = get_args(kind)
+    if origin is Literal:
+        return
+    if origin is Annotated:
+        kinds = [kind.__origin__]
+    elif isinstance(kind, NewType):
+        kinds = [kind.__supertype__]
+    elif origin in (Union, UnionType):
+        kinds = [each for each in kinds if each is not NoneType]
+        if len(kinds) > 1:
+            _hook_of(Union[tuple(kinds)])  # noqa: UP007 – of a list
+    elif isinstance(origin, type):
+        if issubclass(origin, Mapping) and kinds and not _is_text(next(iter(kinds))):
+            raise TypeError(
+                f"{_type_name(kind)}: the names in a JSON object are text; annotate it as dict[str, …], or as a list "
+                "of pairs"
+            )
+        if origin not in seen and (attrs.has(origin) or is_dataclass(origin) or is_typeddict(origin)):
+            seen |= {origin}
+            kinds = [*kinds, *_field_types(origin)]
+    for each in kinds:
+        check_type(each, seen)
+
+
+def _is_text(kind: Any) -> bool:
+    """Return whether values of this type may be names in a JSON object."""
+    if isinstance(kind, NewType):
+        return _is_text(kind.__supertype__)
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _is_text(parts[0])
+    if origin is Literal:
+        return any(isinstance(_CONVERTER.unstructure(each), str) for each in parts)
+    if origin in (Union, UnionType):
+        return any(_is_text(each) for each in parts)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return any(isinstance(_CONVERTER.unstructure(each), str) for each in kind)
+    return kind not in (int, float, bool, NoneType, timedelta, list, tuple, dict) and origin not in (list, tuple, dict)
+
+
+def _field_types(kind: type) -> list[Any]:
+    """Return the types of the fields of a class. Raises TypeError."""
+    fields = getattr(kind, "__dataclass_fields__", {}) if is_dataclass(kind) else {}
+    for field in fields.values():
+        if field._field_type is _FIELD_INITVAR and field.default is MISSING:
+            raise TypeError(f"{kind.__name__}: its objects do not keep the InitVar {field.name}; store it in a field")
+    try:
+        hints = get_type_hints(kind, include_extras=True)
+    except NameError as error:
+        raise TypeError(
+            f"an annotation of {kind.__name__} cannot be evaluated: {error}; import its names outside of "
+            "`if TYPE_CHECKING`"
+        ) from error
+    return [hint for name, hint in hints.items() if name not in fields or fields[name]._field_type is _FIELD]
+
+
+def _hook_of(kind: Any) -> Callable[[Any, Any], Any]:
+    """Return the function that makes a value of this type of a JSON value. Raises TypeError."""
+    try:
+        hook: Callable[[Any, Any], Any] = _CONVERTER.get_structure_hook(kind)
+    except StructureHandlerNotFoundError as error:
+        name = _type_name(error.type_)
+        if get_origin(error.type_) in (Union, UnionType):
+            raise TypeError(f"a JSON value does not tell which of {name} it is; annotate it with one type") from error
+        raise TypeError(f"values of {name} cannot be stored as JSON") from error
+    return hook
 
 
 def _make() -> Any:
@@ -180,10 +293,12 @@ def _make() -> Any:
         (Decimal, _checked("a decimal number as text", str, int, make=Decimal)),
     ):
         converter.register_structure_hook(kind, restore)
+    converter.register_structure_hook_factory(_is_literal, _literal_hook)
     converter.register_structure_hook_factory(_is_list, _list_hook)
     converter.register_structure_hook_factory(is_namedtuple, _named_tuple_hook)
     converter.register_unstructure_hook(time, time.isoformat)
-    converter.register_unstructure_hook(timedelta, timedelta.total_seconds)
+    converter.register_unstructure_hook(timedelta, _stored_seconds)
+    converter.register_unstructure_hook(bytearray, lambda value: converter.unstructure(bytes(value)))
     converter.register_unstructure_hook(UUID, str)
     converter.register_unstructure_hook(Decimal, str)
     converter.register_unstructure_hook(Enum, lambda member: converter.unstructure(member.value))
@@ -192,6 +307,14 @@ def _make() -> Any:
     )
     converter.register_unstructure_hook_factory(lambda kind: attrs.has(kind) or is_dataclass(kind), _class_hook)
     return converter
+
+
+def _stored_seconds(duration: timedelta) -> float:
+    number = duration.total_seconds()
+    with suppress(OverflowError):
+        if timedelta(seconds=number) == duration:
+            return number
+    raise ValueError(f"{duration!r} is too long to be stored to the microsecond; round it to seconds")
 
 
 def _seconds(number: float) -> timedelta:

@@ -75,7 +75,8 @@ class Drain:
             AssertionError: more than `limit` runs; perhaps a task submits itself.
             ValueError: a time or `limit` that cannot be.
         """
-        if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
+        given: object = limit
+        if not isinstance(given, int) or isinstance(given, bool) or limit < 1:
             raise ValueError(f"limit must be a whole number from 1, got {shown(limit)}")
         end = self._end(until, tz)
         runs: list[Run] = []
