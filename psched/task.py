@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -47,6 +48,8 @@ PROGRESS_INTERVAL = 1.0
 """Seconds between two writes of a run's progress; the first of these after its begin."""
 MAX_PROGRESS_MESSAGE = 500
 """Characters that are kept of the message of `progress`."""
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
+"""The header of W3C Trace Context."""
 MAX_OUTPUT = 8192
 """Bytes of UTF-8 that are kept of the end of a run's output."""
 
@@ -67,6 +70,7 @@ class Task:
     """Seconds that the lease lasts after each renewal; None: as configured."""
     duration = 0.0
     """Seconds that the handler ran, 0 until it has returned."""
+    _trace_id: str | None = None
     finished_later = False
     """Set by the daemon: `conclude` leaves the run to be finished together with others."""
 
@@ -140,6 +144,18 @@ class Task:
     def headers(self) -> Mapping[str, Any]:
         """The headers that the task was submitted with; empty for a schedule."""
         return {} if isinstance(self.row, ScheduleRow) else self.row.headers
+
+    @property
+    def trace_id(self) -> str | None:
+        """The id of the trace that this run belongs to, as 32 hexadecimal digits; None if it is not traced.
+
+        That is the trace of its own span (`telemetry: otel`); without that, the trace in which the task was submitted.
+        """
+        return _trace_id(self.headers.get("traceparent")) if self._trace_id is None else self._trace_id
+
+    @trace_id.setter
+    def trace_id(self, trace_id: str) -> None:
+        self._trace_id = trace_id
 
     @property
     def scheduled_time(self) -> int:
@@ -486,6 +502,12 @@ def checked_progress(progress: Progress) -> Progress:
         raise ValueError(f"message must be text, got {shown(message)}")
     check_characters("message", message)
     return progress._replace(message=message[:MAX_PROGRESS_MESSAGE])
+
+
+def _trace_id(traceparent: object) -> str | None:
+    """Return the trace id in a header that anybody may have written."""
+    found = _TRACEPARENT.fullmatch(traceparent) if isinstance(traceparent, str) else None
+    return None if found is None else found[1]
 
 
 def _end_of(text: str) -> str:

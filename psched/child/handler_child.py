@@ -33,8 +33,8 @@ class HandlerChild(ChildRole):
 
     def __init__(self, spec: ChildSpec, application: Application, send: Callable[[str], None]) -> None:
         """`send` sends the master a message of `psched.process.child_protocol`."""
-        log_runs()
         settings = spec.settings
+        log_runs(json=settings.log_format == "json")
         default_queue.serve(settings)
         self._spec = spec
         self._send = send

@@ -101,6 +101,7 @@ class Settings:
     queue: Section | None = None
     env_file: Annotated[Path | None, Check(checks.path, located=True)] = None
     log: Annotated[Path | None, Check(checks.log_path, located=True)] = None
+    log_format: Annotated[Literal["text", "json"], Check(checks.one_of("text", "json"))] = "text"
     pid_file: Annotated[Path | None, Check(checks.path, located=True)] = None
     user: TextOrNone = None
     group: TextOrNone = None

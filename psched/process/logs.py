@@ -44,9 +44,10 @@ class Log:
     Reopening keeps the descriptor's number, so any thread may reopen the file at any time.
     """
 
-    def __init__(self, path: Path | None, capture: bool = False) -> None:
-        """Raises ConfigError when the file cannot be opened."""
+    def __init__(self, path: Path | None, capture: bool = False, json: bool = False) -> None:
+        """`json`: write records as JSON. Raises ConfigError when the file cannot be opened."""
         self.path = path
+        self.json = json
         self._capture = capture
         self._stderr_is_journal = journal.has_stderr()
         self._target = OwnedDescriptor(_STDERR if path is None else _open(path))
@@ -115,13 +116,15 @@ class Log:
 class LogHandler(logging.Handler):
     """Writes each record to a `Log` at once, its further lines indented so that no key can forge a record.
 
-    The journal has time, level and process of its own for each entry, so its message is without them.
+    The journal has time, level and process of its own for each entry, so its message is without them. JSON has them
+    everywhere.
     """
 
     def __init__(self, log: Log) -> None:
         super().__init__()
         self.setFormatter(_Formatter("%(asctime)s %(levelname)s [%(process)d] %(name)s: %(message)s"))
         self._log = log
+        self._json: logging.Formatter | None = None
 
     def handle(self, record: logging.LogRecord) -> bool:
         """Take no lock: a write is atomic, and a stuck thread would hold the lock for ever."""
@@ -132,12 +135,25 @@ class LogHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            if self._log.is_journal:
+            if self._log.json:
+                self._emit_json(record)
+            elif self._log.is_journal:
                 self._send(record.levelno, _ENTRY.format(record).translate(_ESCAPED))
             else:
                 self._log.write(self.format(record).translate(_ESCAPED).replace("\n", _INDENT) + "\n")
         except Exception:  # noqa: BLE001 – as every logging.Handler does
             self.handleError(record)
+
+    def _emit_json(self, record: logging.LogRecord) -> None:
+        if self._json is None:
+            from psched.structured_logging import JSONFormatter  # noqa: PLC0415 – only where it is configured
+
+            self._json = JSONFormatter()
+        line = self._json.format(record)
+        if self._log.is_journal:
+            self._send(record.levelno, line)
+        else:
+            self._log.write(line + "\n")
 
     def _send(self, level: int, message: str) -> None:
         try:
@@ -186,9 +202,22 @@ _LONGEST_NAME = 200
 """Characters of an error in the log line of its run. The traceback follows."""
 
 
-def log_runs() -> None:
-    """Log the end of each run from now on, as a telemetry listener. Idempotent."""
-    telemetry.attach(_log_run, "run_skip", "run_error", "settle", "lease_lost")
+def log_runs(json: bool = False) -> None:
+    """Log the end of each run from now on, as a telemetry listener. Idempotent.
+
+    `json`: log also those runs one by one that are settled together, and let each record of a handler name its run.
+    """
+    if json:
+        import psched.structured_logging  # noqa: F401, PLC0415 – which follows the runs from now on
+    telemetry.attach(_log_each_run if json else _log_run, "run_skip", "run_error", "settle", "lease_lost")
+
+
+def _log_each_run(event: telemetry.Event, fields: dict[str, Any]) -> None:
+    if event == "settle" and fields["error"] is None:
+        for task in fields["tasks"]:
+            _log_settled_run(task, logging.DEBUG if task.outcome == "released" else logging.INFO)
+    else:
+        _log_run(event, fields)
 
 
 def _log_run(event: telemetry.Event, fields: dict[str, Any]) -> None:
@@ -200,43 +229,60 @@ def _log_run(event: telemetry.Event, fields: dict[str, Any]) -> None:
     elif event == "run_error":
         _log_error(fields["task"], fields["error"])
     elif event == "run_skip":
-        _runs_log.error("key=%s type=%s %s", fields["task"].key, fields["task"].type, fields["reason"])
+        task, reason = fields["task"], fields["reason"]
+        said = _said("run_skipped", task, reason)
+        _runs_log.error("key=%s type=%s %s", task.key, task.type, reason, extra=said)
     else:
-        _runs_log.info("key=%s preempted: this worker has lost its lease", fields["task"].key)
+        task = fields["task"]
+        said = _said("lease_lost", task)
+        _runs_log.info("key=%s preempted: this worker has lost its lease", task.key, extra=said)
+
+
+def _said(event: str, task: Task, error: str | None = None, **fields: Any) -> dict[str, Any]:
+    """Return what `JSONFormatter` writes about a run, as the `extra` of a record."""
+    return {"psched_event": event, "psched_task": task, "psched_error": error, "psched_fields": fields}
 
 
 def _log_settled(section: str, tasks: Sequence[Task]) -> None:
     """Log a single run, or the number of runs: several runs settled together have all finished."""
     if len(tasks) == 1 or _runs_log.isEnabledFor(logging.DEBUG):
         for task in tasks:
-            level = logging.DEBUG if len(tasks) > 1 or task.outcome == "released" else logging.INFO
-            _runs_log.log(level, "key=%s type=%s %s", task.key, task.type, task.describe_outcome())
+            _log_settled_run(task, logging.DEBUG if len(tasks) > 1 or task.outcome == "released" else logging.INFO)
     if len(tasks) > 1:
         _runs_log.info("section=%s %d runs finished, the last one key=%s", section, len(tasks), tasks[-1].key)
 
 
+def _log_settled_run(task: Task, level: int) -> None:
+    said = _said(f"run_{task.outcome}", task, duration_ms=round(task.duration * 1000, 3))
+    _runs_log.log(level, "key=%s type=%s %s", task.key, task.type, task.describe_outcome(), extra=said)
+
+
 def _log_unsettled(task: Task, error: Exception | str) -> None:
+    said = _said("run_unsettled", task, error if isinstance(error, str) else one_line(error))
     if isinstance(error, str):
-        _runs_log.warning("key=%s %s", task.key, error)
+        _runs_log.warning("key=%s %s", task.key, error, extra=said)
     elif isinstance(error, OutcomeUnknownError):
-        _runs_log.warning("key=%s type=%s outcome unknown: %s", task.key, task.type, error)
+        _runs_log.warning("key=%s type=%s outcome unknown: %s", task.key, task.type, error, extra=said)
     elif isinstance(error, PreemptedError):
-        _runs_log.info("key=%s preempted: %s", task.key, error)
+        _runs_log.info("key=%s preempted: %s", task.key, error, extra=said)
     elif isinstance(error, IdempotentAlreadyFinishedError):
-        _runs_log.debug("key=%s %s", task.key, error)  # settled by this worker; the answer was lost
+        _runs_log.debug("key=%s %s", task.key, error, extra=said)  # settled by this worker; the answer was lost
     elif isinstance(error, ScheduleError):
-        _runs_log.info("key=%s the result of this run was not stored: %s", task.key, error)
+        _runs_log.info("key=%s the result of this run was not stored: %s", task.key, error, extra=said)
     else:
         words = "key=%s type=%s could not be settled: %s; it runs again when its lease ends"
-        _runs_log.error(words, task.key, task.type, one_line(error), exc_info=None if is_driver_error(error) else error)
+        trace = None if is_driver_error(error) else error
+        _runs_log.error(words, task.key, task.type, one_line(error), exc_info=trace, extra=said)
 
 
 def _log_error(task: Task, error: BaseException) -> None:
+    name = (repr(error).splitlines() or [""])[0][:_LONGEST_NAME]
+    said = _said("run_error", task, name)
     if task.settled:
-        _runs_log.error("key=%s type=%s raised after it was %s", task.key, task.type, task.outcome, exc_info=error)
+        words = "key=%s type=%s raised after it was %s"
+        _runs_log.error(words, task.key, task.type, task.outcome, exc_info=error, extra=said)
     elif task.stop_reason is not None:
-        _runs_log.info("key=%s type=%s raised when asked to stop: %r", task.key, task.type, error)
+        _runs_log.info("key=%s type=%s raised when asked to stop: %r", task.key, task.type, error, extra=said)
     else:
         good = " for good, as this was its last attempt" if task.last_attempt else ""
-        name = (repr(error).splitlines() or [""])[0][:_LONGEST_NAME]
-        _runs_log.error("key=%s type=%s failed%s: %s", task.key, task.type, good, name, exc_info=error)
+        _runs_log.error("key=%s type=%s failed%s: %s", task.key, task.type, good, name, exc_info=error, extra=said)

@@ -63,6 +63,7 @@ class Reload:
             self._check(child)
             if config.settings.log != self.process_table.log_file.path:
                 self.process_table.log_file.move(config.settings.log)
+            self.process_table.log_file.json = config.settings.log_format == "json"
         except ConfigError as error:
             self._refuse(str(error))
             return None

@@ -70,7 +70,7 @@ def run_master(
     stop_timeout = _stop_timeout()
     load_config = partial(LoadedConfig.load, load_settings, application)
     config = load_config()
-    log_file = Log(config.settings.log, background)
+    log_file = Log(config.settings.log, background, config.settings.log_format == "json")
     begin_logging(log_file)
     log.info("starting; tz database %s", tz_database())
     if os.geteuid() == 0 and config.settings.user != "root":
