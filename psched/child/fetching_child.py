@@ -12,6 +12,7 @@ from psched.execution.section_sources import open_sections
 from psched.execution.stop_event import StopEvent
 from psched.process.child_protocol import RECOVERED
 from psched.process.child_spec import ChildRole, ChildSpec
+from psched.store.node_registry import NodeProcess
 
 
 class FetchingChild(ChildRole):
@@ -21,7 +22,7 @@ class FetchingChild(ChildRole):
         self._stopping = StopEvent()
         self._stops_now = False
         self._opened = open_sections(spec.settings, spec.holder)
-        self._sections = PolledSections(self._opened, application)
+        self._sections = PolledSections(self._opened, application, self._processes)
         recovered = partial(send, RECOVERED)
         self._fetcher = Fetcher(
             self._opened, self._sections.types, spec.dispatch, self._stopping, spec.dead, spec.siblings, recovered
@@ -41,6 +42,9 @@ class FetchingChild(ChildRole):
             for opened in self._opened:
                 opened.source.store.close()
             self._stopping.close()
+
+    def _processes(self) -> list[NodeProcess]:
+        return self._fetcher.processes()
 
     def stop(self, immediate: bool, grace: float | None = None) -> None:
         self._stops_now = immediate

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -24,6 +25,7 @@ from psched.execution.stop_event import StopEvent
 from psched.process import child_protocol as pipes
 from psched.process.child_spec import ChildRole, ChildSpec, DeadChild
 from psched.process.logs import log_runs
+from psched.store.node_registry import NodeProcess
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +46,7 @@ class HandlerChild(ChildRole):
         stop = partial(self.stop, immediate=False)
         self._runs = ActiveRuns(spec.running_table, partial(send, pipes.RAN), most, stop)
         self._sections = open_sections(settings, spec.holder)
-        self._polled = PolledSections(self._sections, application) if spec.dispatch is None else None
+        self._polled = None if spec.dispatch else PolledSections(self._sections, application, self._processes)
         sources = [opened.source for opened in self._sections]
         self._forced_exit = ForcedExit(sources, self._runs, send)
         self._watchdog = RunWatchdog(self._runs, settings.child_kill_interval, self._forced_exit.leave)
@@ -61,7 +63,7 @@ class HandlerChild(ChildRole):
             LeaseRenewer(sources, self._loops, interval),
             LeaseRenewer(sources, self._loops, interval, prefetched=True),
             self._releaser,
-            *([SettlementThread(self._fetched)] if self._fetched else []),
+            *([] if self._connection is None else [SettlementThread(self._fetched, self._report_running)]),
         ]
 
     def run(self) -> None:
@@ -117,6 +119,12 @@ class HandlerChild(ChildRole):
         names = {cell: run.name for cell, run in runs.items() if run is not None}
         idle = [cell for cell, run in runs.items() if run is None]
         self._spec.running_table.freeze(names | dict(zip(idle, reversed(unsettled), strict=False)))
+
+    def _processes(self) -> list[NodeProcess]:
+        return [NodeProcess(self._spec.name, os.getpid(), self._runs.in_progress())]
+
+    def _report_running(self) -> bool:
+        return self._connection is None or self._connection.report_running(self._runs.in_progress())
 
     def _handler_loop(self, cell: int, application: Application) -> HandlerLoop:
         """Return the loop of one handler thread, with a poller for each section."""

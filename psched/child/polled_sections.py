@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 
 from psched.application import Application
 from psched.backends import is_driver_error
 from psched.error_text import one_line
 from psched.errors import ConfigError
 from psched.execution.alert_hooks import open_alert_threads
-from psched.execution.node_heartbeat import NodeHeartbeat
+from psched.execution.node_heartbeat import NodeHeartbeat, RecordedSection
 from psched.execution.poller import SectionPoller
 from psched.execution.section_sources import OpenSection
+from psched.store.node_registry import NodeProcess
 from psched.store.type_filter import mismatch
 from psched.task_source import ClaimableTypes
 
@@ -23,7 +25,13 @@ _WITHDRAWAL = 1.0
 
 
 class PolledSections:
-    def __init__(self, sections: Sequence[OpenSection], application: Application) -> None:
+    def __init__(
+        self,
+        sections: Sequence[OpenSection],
+        application: Application,
+        processes: Callable[[], Sequence[NodeProcess]],
+    ) -> None:
+        """`processes` returns the children of this node that run handlers, and what they run. Any thread."""
         self._sections = sections
         served = {opened.name: application.of(opened.name).types().serving(opened.section.types) for opened in sections}
         self._mismatch = mismatch(served.values())
@@ -31,7 +39,12 @@ class PolledSections:
         self.types = {opened.name: ClaimableTypes(opened.source, served[opened.name]) for opened in sections}
         self.pollers: list[SectionPoller] = []
         self._alert_threads = open_alert_threads(sections)
-        self._heartbeat = NodeHeartbeat(sections, served)
+        recorded = [
+            RecordedSection(opened.name, nodes, served[opened.name])
+            for opened in sections
+            if (nodes := opened.source.store.nodes) is not None
+        ]
+        self._heartbeat = NodeHeartbeat(recorded, os.getppid(), processes)
 
     def prepare(self) -> None:
         """Check the tables, and log which `types` match no handler.

@@ -25,6 +25,7 @@ from psched.process.child_spec import DeadChild
 from psched.process.claim_codec import decode_claim, encode_claim
 from psched.process.dispatch_socket import Connection, DispatchSocket
 from psched.store import Accepts
+from psched.store.node_registry import NodeProcess, NodeRun
 from psched.task_source import ClaimableTypes, Source
 
 log = logging.getLogger(__name__)
@@ -77,6 +78,9 @@ class HandlerChild:
 
     has_reported: bool = False
     """Whether its "hello" has come, which replaces `rows` and `runs`."""
+    pid: int = 0
+    running: tuple[NodeRun, ...] = ()
+    """The runs in progress of its last report."""
 
     def forget(self, row: RowKey, claim: int) -> bool:
         """Return False if the child does not have this row: a sweep has released it, or will do so."""
@@ -183,6 +187,11 @@ class Fetcher:
             for child in self._children.values():
                 child.connection.close()
 
+    def processes(self) -> list[NodeProcess]:
+        """Return the handler children and what they have reported to run. Any thread."""
+        children = list(self._children.items())
+        return [NodeProcess(name, child.pid, child.running) for name, child in children if child.has_reported]
+
     def _receive(self) -> None:
         for name, connection in self._dispatch.accept():
             if name in self._children:
@@ -213,8 +222,10 @@ class Fetcher:
                     claim = decode_claim(encoded)
                     if child.forget((section, claim.row.key), claim.lease.claim):
                         self._fetched.appendleft(FetchedRow(section, claim, deadline, now))
-            case ("hello", held, runs, dead):
-                child.has_reported, child.runs = True, runs
+            case ("running", runs):
+                child.running = tuple(NodeRun(*run) for run in runs)
+            case ("hello", held, runs, dead, pid):
+                child.has_reported, child.runs, child.pid = True, runs, pid
                 reported = [DeadChild(*each) for each in dead]
                 self._unheard -= {name, *(each.child for each in reported)}
                 child.rows = {(section, key): claim for section, claims in held.items() for key, claim in claims}

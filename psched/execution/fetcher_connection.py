@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple
@@ -17,6 +18,7 @@ from psched.model import Claim, ScheduleRow
 from psched.process.child_spec import DeadChild
 from psched.process.claim_codec import decode_claim, encode_claim
 from psched.process.dispatch_socket import Connection, DispatchSocket
+from psched.store.node_registry import NodeRun
 from psched.task import Task, locked
 from psched.task_source import Source
 
@@ -28,6 +30,8 @@ _SETTLEMENT = 0.05
 """Seconds between two settlements."""
 _PATIENCE = 0.03
 """Seconds. The tasks behind a run that takes longer are returned to the fetching child."""
+_RUNNING = 2.0
+"""Seconds between two reports of what runs."""
 _RECONNECT = 0.05
 """Seconds between two attempts to connect to a fetching child."""
 _LONGEST_PAUSE = 60.0
@@ -52,9 +56,12 @@ class FetcherConnection:
         self._is_awaited = self._is_closed = False
         self._runs = 0
         """Tasks that have come and whose runs were not reported as ended."""
+        self._running: Sequence[NodeRun] = ()
+        """The runs in progress as the fetching child knows them."""
+        self._running_at = -math.inf
         self._receiving = threading.Lock()
         self._sending = threading.Lock()
-        """Guards `_runs`, too. Acquired after `_receiving`."""
+        """Guards `_runs` and `_running`, too. Acquired after `_receiving`."""
 
     def add(self, poller: FetchedTaskPoller) -> None:
         self._pollers[poller.name] = poller
@@ -91,6 +98,18 @@ class FetcherConnection:
         with self._sending:
             self._runs -= len(ended)
             self._send("ended", section, ended)
+
+    def report_running(self, running: Sequence[NodeRun]) -> bool:
+        """Report the runs in progress if they have changed. Return False if the last report was a moment ago."""
+        with self._sending:
+            if running == self._running:
+                return True
+            now = monotonic()
+            if now < self._running_at + _RUNNING:
+                return False
+            self._running_at, self._running = now, running
+            self._send("running", running)
+            return True
 
     def send(self, *message: Any) -> bool:
         """Return False if there is no fetching child."""
@@ -138,7 +157,8 @@ class FetcherConnection:
                 name: [(task.key, task.lease.claim) for task in poller.source.held]
                 for name, poller in self._pollers.items()
             }
-            self._send("hello", held, self._runs, [astuple(dead) for dead in self._dead])
+            self._send("hello", held, self._runs, [astuple(dead) for dead in self._dead], os.getpid())
+            self._running, self._running_at = (), -math.inf
 
 
 class FetchedTaskPoller(Poller):
@@ -234,12 +254,15 @@ class FetchedTaskPoller(Poller):
 
 
 class SettlementThread(PeriodicThread):
-    """Settles runs beside the handler."""
+    """Settles runs beside the handler, and reports to the fetching child what runs."""
 
-    def __init__(self, pollers: Sequence[FetchedTaskPoller]) -> None:
+    def __init__(self, pollers: Sequence[FetchedTaskPoller], report_running: Callable[[], bool]) -> None:
+        """`report_running` returns False if it is to be called again."""
         self._pollers = pollers
+        self._report_running = report_running
         super().__init__("settlement", self.tick, _SETTLEMENT)
 
     def tick(self) -> bool:
         left = [poller.settle() for poller in self._pollers]
-        return any(left)
+        is_reported = self._report_running()
+        return any(left) or not is_reported

@@ -28,6 +28,7 @@ from psched.execution.periodic_thread import PeriodicThread
 from psched.execution.poller import Poller, give_up_leases
 from psched.execution.stop_event import StopEvent
 from psched.process.child_protocol import RunningTable
+from psched.store.node_registry import NodeRun
 from psched.task import Task
 from psched.task_source import LOST_ATTEMPTS
 from psched.telemetry import emit
@@ -420,3 +421,7 @@ class ActiveRuns:
 
     def active(self) -> list[ActiveRun]:
         return [run for run in self._runs if run is not None]
+
+    def in_progress(self) -> tuple[NodeRun, ...]:
+        """Return what runs since when, for `psched_nodes`."""
+        return tuple(NodeRun(run.poller.name, run.task.key, run.task.type, run.task.begun_at) for run in self.active())

@@ -1,48 +1,120 @@
-"""Records in `psched_nodes` which types this node runs, for `psched doctor` and `psched list`.
+"""Records in `psched_nodes` which types this node runs and what runs there, for `psched nodes`, `doctor` and `list`.
 
-The child in the first slot records them for all its siblings, with one statement every ten seconds.
+The child that polls records it for all its siblings: with one statement every ten seconds, and sooner when other tasks
+run than those recorded last.
 """
 
 from __future__ import annotations
 
 import logging
-import os
+import math
 import socket
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
 
+import psutil
+
+from psched.clock import boottime, monotonic
+from psched.cron import tz_database
 from psched.error_text import one_line
 from psched.execution.periodic_thread import PeriodicThread
-from psched.execution.section_sources import OpenSection
+from psched.store.node_registry import Announcement, NodeProcess, Nodes, encode_processes, tz_difference
 from psched.store.type_filter import TypeFilter
 
 log = logging.getLogger(__name__)
 
 _INTERVAL = 10.0
-"""Seconds between two statements, whatever the number of sections."""
+"""Seconds between two statements of an idle node, whatever the number of sections."""
+_TICK = 5.0
+"""Seconds between two statements about one section, when other tasks run than before."""
+_COMPARISON = 300.0
+"""Seconds between two comparisons with the tz databases of other nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedSection:
+    """A section whose store has a registry of nodes, and the types acquired in it."""
+
+    name: str
+    nodes: Nodes
+    types: TypeFilter
 
 
 class NodeHeartbeat(PeriodicThread):
     """Records each section while it runs, and removes the node at its end."""
 
-    def __init__(self, opened_sections: Sequence[OpenSection], types: Mapping[str, TypeFilter]) -> None:
-        """`types`: the types acquired in each section. Call in a child of the master that gives the node its name."""
-        self._node = f"{socket.gethostname()[:120]}/{os.getppid()}"
-        self._recorded = [
-            (nodes, opened.name, types[opened.name].encode())
-            for opened in opened_sections
-            if (nodes := opened.source.store.nodes) is not None
-        ]
-        super().__init__("node heartbeat", self.record, _INTERVAL * max(1, len(self._recorded)), self.withdraw)
+    def __init__(
+        self, sections: Sequence[RecordedSection], pid: int, processes: Callable[[], Sequence[NodeProcess]]
+    ) -> None:
+        """`pid`: of the master, or of the process with an embedded scheduler. `processes`: those that run handlers."""
+        self._sections = sections
+        self._pid = pid
+        self._processes = processes
+        host = socket.gethostname()
+        self._node = f"{host[:120]}/{pid}"
+        self._host = host[:255]
+        self._version = version("psched")
+        self._begun = boottime() - _uptime(pid)
+        self._recorded: dict[str, tuple[object, float]] = {}
+        """Of each section what was recorded, and when."""
+        self._idle_interval = _INTERVAL * max(1, len(sections))
+        self._compared_at = -math.inf
+        self._warnings: set[str] = set()
+        super().__init__("node heartbeat", self.record, _TICK, self.withdraw)
 
     def record(self) -> bool:
-        """Record every section. Return True while there is one."""
-        for nodes, section, types in self._recorded:
-            nodes.announce(self._node, section, types)
-        return bool(self._recorded)
+        """Record every section whose record is old, or wrong by now. Return True while there is a section."""
+        processes = self._processes()
+        for section in self._sections:
+            now = monotonic()
+            running = [
+                (each.name, each.pid, *(run for run in each.runs if run.section == section.name)) for each in processes
+            ]
+            recorded, at = self._recorded.get(section.name, (None, -math.inf))
+            if running != recorded or now > at + self._idle_interval - _TICK / 2:
+                section.nodes.announce(self._announcement(section, processes))
+                self._recorded[section.name] = running, now
+        self._compare()
+        return bool(self._sections)
 
     def withdraw(self) -> None:
         try:
-            for nodes, _, _ in self._recorded:
-                nodes.withdraw(self._node)
+            for section in self._sections:
+                section.nodes.withdraw(self._node)
         except Exception as error:  # noqa: BLE001 – the node counts as gone a minute later
             log.info("removing this node from psched_nodes failed: %s; its entry expires", one_line(error))
+
+    def _announcement(self, section: RecordedSection, processes: Iterable[NodeProcess]) -> Announcement:
+        now = boottime()
+        return Announcement(
+            self._node,
+            section.name,
+            section.types.encode(),
+            self._host,
+            self._pid,
+            self._version,
+            tz_database(),
+            now - self._begun,
+            encode_processes(processes, section.name, now),
+        )
+
+    def _compare(self) -> None:
+        """Log once if the nodes have different tz databases."""
+        if monotonic() < self._compared_at + _COMPARISON:
+            return
+        self._compared_at = monotonic()
+        for section in self._sections:
+            warning = tz_difference(section.nodes.alive())
+            if warning is not None and warning not in self._warnings:
+                self._warnings.add(warning)
+                log.warning("section=%s %s", section.name, warning)
+
+
+def _uptime(pid: int) -> float:
+    """Return for how many seconds a process has been running; 0.0 if it is gone."""
+    try:
+        return max(0.0, time.time() - psutil.Process(pid).create_time())
+    except psutil.Error:
+        return 0.0

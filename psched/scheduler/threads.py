@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Mapping, Sequence
 
@@ -19,6 +20,7 @@ from psched.errors import ConfigError
 from psched.execution.batch_size import BatchSizer
 from psched.execution.handler_thread import ActiveRuns, HandlerLoop, WaitingTaskReleaser
 from psched.execution.lease_renewal import LeaseRenewer
+from psched.execution.node_heartbeat import NodeHeartbeat, RecordedSection
 from psched.execution.poller import PollTimer, SectionPoller
 from psched.execution.run_watchdog import RunWatchdog
 from psched.execution.stop_event import StopEvent
@@ -29,6 +31,7 @@ from psched.scheduler.instance_heartbeat import InstanceRegistry
 from psched.scheduler.registrations import Registration, store_registrations
 from psched.scheduler.skip_missed import MissedOccurrences
 from psched.scheduler.stores import OpenStores
+from psched.store.node_registry import NodeProcess
 from psched.task_source import ClaimableTypes, Source
 
 log = logging.getLogger(__name__)
@@ -89,7 +92,14 @@ class SchedulerThreads:
             self._releaser,
             RunWatchdog(self._runs, _CANCEL_GRACE, self._log_overrun),
         ]
-        self._periodic_threads = [*self._runs.threads, self._instances.thread]
+        served = (("registrations", stores.schedules.store, occurrences), ("tasks", stores.queue, functions))
+        recorded = [
+            RecordedSection(name, store.nodes, application.types())
+            for name, store, application in served
+            if store.nodes is not None
+        ]
+        self._heartbeat = NodeHeartbeat(recorded, os.getpid(), self._processes)
+        self._periodic_threads = [*self._runs.threads, self._instances.thread, self._heartbeat]
 
     def start(self) -> None:
         """Raises ConfigError if the database refuses the login, or has tables of these names that psched cannot use."""
@@ -143,7 +153,11 @@ class SchedulerThreads:
             self._since = self._instances.register()
         store_registrations(self.stores.schedules, self._registrations)
         self._instances.thread.start()
+        self._heartbeat.start()
         self._ready.set()
+
+    def _processes(self) -> list[NodeProcess]:
+        return [NodeProcess("scheduler", os.getpid(), self._runs.in_progress())]
 
     def _restore_tables(self) -> None:
         """Create tables that were dropped, or lost by a database without persistence."""

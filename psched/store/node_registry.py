@@ -1,29 +1,86 @@
-"""Which worker processes are alive, and what types each of them routes."""
+"""Which worker processes are alive, what types each of them routes, and what each of them runs."""
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 from psched.store.type_filter import TypeFilter
 
 ALIVE = 60.0
 """Seconds after its last heartbeat for which a node counts as alive."""
+FORGOTTEN = 86_400.0
+"""Seconds after its last heartbeat when a node that did not withdraw is deleted."""
+
+
+class NodeRun(NamedTuple):
+    """One task in progress, since `since`: by the database's clock in a `Node`, by boottime in an `Announcement`."""
+
+    section: str
+    key: str
+    type: str
+    since: float
+
+
+class NodeProcess(NamedTuple):
+    """One child of a node that runs handlers, or a process with an embedded scheduler, and what runs in it."""
+
+    name: str
+    pid: int
+    runs: tuple[NodeRun, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """What a node tells about itself and one of its sections. `uptime`: seconds since the start of its master.
+
+    `pid` is that of the master, or of the process with an embedded scheduler. `processes` is encoded by
+    `encode_processes`, with the runs of this section.
+    """
+
+    name: str
+    section: str
+    types: str
+    host: str
+    pid: int
+    version: str
+    tz_database: str
+    uptime: float
+    processes: str = "[]"
 
 
 class Node(NamedTuple):
-    """One master's workers of one section, last seen `age` seconds ago by the database's clock."""
+    """One master's workers of one section, last seen `age` seconds ago by the database's clock.
+
+    `started`: unix seconds by the database's clock. `clock_offset`: the seconds by which the node's clock was behind
+    the database's; for people only. What the node ran when it was last seen is in `processes`.
+    """
 
     name: str
     section: str
     types: TypeFilter
     age: float
+    host: str
+    pid: int
+    version: str
+    tz_database: str
+    started: float
+    clock_offset: float
+    processes: tuple[NodeProcess, ...]
+
+    @property
+    def has_vanished(self) -> bool:
+        """Whether it gives no sign any more, though it did not withdraw."""
+        return self.age > ALIVE
 
 
 class Nodes(Protocol):
     """The nodes that work on one table. Safe to use from several threads."""
 
-    def announce(self, name: str, section: str, types: str) -> None:
-        """Record that a node is alive, with its encoded `TypeFilter`. One statement, except for the first call."""
+    def announce(self, announcement: Announcement) -> None:
+        """Record that a node is alive, and what it tells. One statement, except for the first call."""
 
     def withdraw(self, name: str) -> None:
         """Remove a node that stops."""
@@ -31,10 +88,80 @@ class Nodes(Protocol):
     def alive(self) -> list[Node]:
         """Return the nodes that were seen within the last `ALIVE` seconds."""
 
+    def known(self) -> list[Node]:
+        """Return the nodes that are alive, and those that have vanished within the last `FORGOTTEN` seconds."""
 
-def read_node(name: str, section: str, types: str, age: float) -> Node | None:
-    """Return a stored node, or None if another version of psched encoded its types."""
+
+def encode_processes(processes: Iterable[NodeProcess], section: str, now: float) -> str:
+    """Return the processes, with the runs of one section, as text. `now`: boottime."""
+    return json.dumps(
+        [
+            [each.name, each.pid, [[run.key, run.type, round(now - run.since, 3)] for run in _of(each, section)]]
+            for each in processes
+        ]
+    )
+
+
+def read_node(row: Mapping[str, Any]) -> Node | None:
+    """Return a stored node, or None if another version of psched or another program wrote it.
+
+    `row` has the fields of `Announcement`, `seen`, `started` and `now` (database's clock) and `clock_offset`, all in
+    milliseconds.
+    """
     try:
-        return Node(name, section, TypeFilter.decode(types), age)
-    except ValueError:
+        seen, section = int(row["seen"]) / 1000, str(row["section"])
+        return Node(
+            str(row["node"]),
+            section,
+            TypeFilter.decode(row["types"]),
+            max(0.0, int(row["now"]) / 1000 - seen),
+            str(row["host"]),
+            int(row["pid"]),
+            str(row["version"]),
+            str(row["tz_database"]),
+            int(row["started"]) / 1000,
+            int(row["clock_offset"]) / 1000,
+            tuple(
+                NodeProcess(
+                    str(name),
+                    int(pid),
+                    tuple(NodeRun(section, str(key), str(type_), seen - float(age)) for key, type_, age in runs),
+                )
+                for name, pid, runs in json.loads(row["processes"])
+            ),
+        )
+    except (KeyError, TypeError, ValueError):
         return None
+
+
+def read_nodes(rows: Iterable[Mapping[str, Any]]) -> list[Node]:
+    """Return the stored nodes that can be read, by name."""
+    return sorted((node for node in map(read_node, rows) if node is not None), key=lambda node: node.name)
+
+
+def tz_difference(nodes: Iterable[Node]) -> str | None:
+    """Return which nodes have which tz database, and the remedy; None if all have the same."""
+    found = _differing((node.tz_database, node.name) for node in nodes)
+    if found is None:
+        return None
+    return f"nodes have different tz databases, so their times may differ: {found}; install the same tzdata on all"
+
+
+def version_difference(nodes: Iterable[Node]) -> str | None:
+    """Return which nodes have which version of psched; None if all have the same."""
+    found = _differing((node.version, node.name) for node in nodes)
+    return None if found is None else f"nodes run different versions of psched: {found}"
+
+
+def _differing(found: Iterable[tuple[str, str]]) -> str | None:
+    """Return what is found at which nodes, given pairs of both; None if it is the same at all."""
+    named: dict[str, set[str]] = {}
+    for value, node in found:
+        named.setdefault(value, set()).add(node)
+    if len(named) < 2:
+        return None
+    return "; ".join(f"{value} on {', '.join(sorted(nodes))}" for value, nodes in sorted(named.items()))
+
+
+def _of(process: NodeProcess, section: str) -> Sequence[NodeRun]:
+    return [run for run in process.runs if run.section == section]

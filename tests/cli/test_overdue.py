@@ -15,6 +15,7 @@ from psched import open as open_psched
 from psched.application.handler import describe_error
 from psched.schedules.collection import ScheduleCollection
 from psched.store.type_filter import TypeFilter
+from tests.announcements import announce
 from tests.cli.commands import Commands, Outcome
 
 LONG_AGO = int(time.time()) // 3600 * 3600 - 48 * 3600
@@ -269,8 +270,7 @@ def test_it_is_told_whether_a_live_worker_routes_what_is_overdue(psched: Command
         ("report", "1 live workers route its type: are they busy? (pschedd status)"),
     ):
         with collection(psched) as schedules:
-            assert schedules.store.nodes is not None
-            schedules.store.nodes.announce("host/1", "schedules", TypeFilter((types,)).encode())
+            announce(schedules.store.nodes, "host/1", "schedules", TypeFilter((types,)))
         [(_, message)] = findings(psched("doctor", "--json"))
         assert message.endswith(f" late and not started; {asked}")
 

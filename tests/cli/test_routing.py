@@ -13,6 +13,7 @@ from psched.schedules.collection import open_schedules
 from psched.store import holder_name
 from psched.store.node_registry import Nodes
 from psched.store.type_filter import TypeFilter
+from tests.announcements import announce as announce_node
 from tests.cli.commands import Commands
 
 APPLICATION = """\
@@ -37,8 +38,7 @@ def announce(psched: Commands, section: str, *types: str) -> None:
 
 
 def _announce(nodes: Nodes | None, section: str, types: tuple[str, ...]) -> None:
-    assert nodes is not None
-    nodes.announce("host/1", section, TypeFilter(types).encode())
+    announce_node(nodes, "host/1", section, TypeFilter(types))
 
 
 @pytest.fixture

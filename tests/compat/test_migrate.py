@@ -15,6 +15,7 @@ import pytest
 import psched
 from psched.errors import AlreadyExistsError
 from psched.store.type_filter import TypeFilter
+from tests.announcements import announce
 from tests.cli.commands import Commands, Outcome
 from tests.compat.original_queue import OriginalQueue
 from tests.compat.original_schedules import Original
@@ -183,8 +184,7 @@ def test_nothing_is_copied_while_new_workers_run_or_old_ones_may(site: Site) -> 
     site.migrate(*new_tables(site))
     site.schedules.add("second")
     with psched.open(site.new) as collection:
-        assert collection.store.nodes is not None
-        collection.store.nodes.announce("host/1", "schedules", TypeFilter(None).encode())
+        announce(collection.store.nodes, "host/1", "schedules", TypeFilter())
     assert "workers of the new tables run: host/1" in site.commands.fault(*ARGUMENTS, *new_tables(site))
     assert site.rows("schedules").keys() == {"key"}
 

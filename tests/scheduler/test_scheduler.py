@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import queue
 import threading
 from collections import defaultdict
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from psched import ConfigError, ScheduleError, create_scheduler
+from psched.store.node_registry import Node, NodeRun
 from tests.scheduler.site import Site
 
 VALUES = [None, True, 0, 1.5, "im data", "", [1, [2, None]], {"a": {"b": "ü🙂"}}, {}]
@@ -293,3 +295,22 @@ def test_unusable_arguments_are_refused_at_the_call(site: Site) -> None:
             create_scheduler(url)
     with pytest.raises(ConfigError, match="prefix"):
         create_scheduler(site.url, prefix="")
+
+
+def test_an_instance_tells_what_it_runs_until_it_stops(sqlite_and_redis: Site) -> None:
+    scheduler, ends = sqlite_and_redis.scheduler(), threading.Event()
+    scheduler.bind("long", lambda data: ends.wait(10))
+    nodes = sqlite_and_redis.opened().queue.nodes
+    assert nodes is not None
+    scheduler.push("long")
+    with scheduler:
+        [node] = sqlite_and_redis.wait_for(lambda: [node for node in nodes.alive() if any(_runs(node))])
+        assert (node.pid, node.section) == (os.getpid(), "tasks")
+        [run] = _runs(node)
+        assert node.started < run.since <= sqlite_and_redis.now()
+        ends.set()
+    assert nodes.known() == []
+
+
+def _runs(node: Node) -> list[NodeRun]:
+    return [run for process in node.processes for run in process.runs]

@@ -12,6 +12,7 @@ from psched.store import ScheduleStore
 from psched.store.ledger import Entry
 from psched.store.reads import Counted
 from psched.store.type_filter import TypeFilter
+from tests.announcements import announce
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, soon
 from tests.stores.databases import on_our_tables
 
@@ -157,11 +158,10 @@ def test_why_a_schedule_waits(bench: Bench, store: ScheduleStore, insight: Sched
     bench.add(store, "due")
     bench.add(store, "later", due=FAR_OFF)
     nodes = store.nodes
-    assert nodes is not None
-    nodes.announce("host/1", "schedules", TypeFilter(("other",)).encode())
+    announce(nodes, "host/1", "schedules", TypeFilter(("other",)))
     assert words("due") == ["no worker"]
     assert words("later") == ["not due", "no worker"]
-    nodes.announce("host/1", "schedules", TypeFilter(("type1",)).encode())
+    announce(nodes, "host/1", "schedules", TypeFilter(("type1",)))
     assert words("due") == ["busy"]
     assert [node.name for node in insight.nodes() or ()] == ["host/1"]
     collection(store)["due"].pause()

@@ -13,6 +13,8 @@ from psched.insight import ScheduleInsight
 from psched.model import LeaseTimes
 from psched.schedules.collection import Defaults, ScheduleCollection
 from psched.store import ScheduleStore
+from psched.store.type_filter import TypeFilter
+from tests.announcements import announce
 from tests.stores.bench import Bench
 from tests.stores.databases import PGBOUNCER, SQL_PAIRS
 
@@ -78,8 +80,7 @@ def test_plans_are_the_planner_s_own(bench: Bench, store: ScheduleStore) -> None
 @pytest.mark.parametrize("bare", [("redis", "redis")], indirect=True, ids="-".join)
 def test_on_redis_a_user_who_may_only_read_gets_every_answer(bench: Bench, store: ScheduleStore) -> None:
     bench.add(store, "key")
-    assert store.nodes is not None
-    store.nodes.announce("host/1", "schedules", '{"routes": null, "served": []}')
+    announce(store.nodes, "host/1", "schedules", TypeFilter())
     rules = ("on", ">secret", "~*", "+@read", "+@connection", "+evalsha", "+eval", "+time", "+info")
     url = sa.make_url(bench.url)
     with redis.Redis.from_url(bench.url) as client:

@@ -184,7 +184,7 @@ class FakeChild:
     ) -> None:
         self.connection: Connection = bench.dispatch.connect(name)
         claims = {section: [(key, CLAIM) for key in keys] for section, keys in held.items()}
-        self.connection.send(("hello", claims, runs, [astuple(each) for each in dead]))
+        self.connection.send(("hello", claims, runs, [astuple(each) for each in dead], 1))
         self.batches: list[list[str]] = []
         """The keys of the rows that came together."""
         self.messages: list[Any] = []
@@ -757,7 +757,7 @@ def test_a_child_gets_nothing_before_it_has_reported(bench: Bench) -> None:
     bench.start()
     bench.turn()
     assert list(connection.receive()) == []
-    connection.send(("hello", {}, 0, ()))
+    connection.send(("hello", {}, 0, (), 1))
     bench.turn()
     assert len(list(connection.receive())) == 1
     connection.close()

@@ -1,22 +1,40 @@
-"""The table `psched_nodes`: the workers that are alive, and the types that they run."""
+"""The table `psched_nodes`: the workers that are alive, the types that they route, and what they run."""
 
 from __future__ import annotations
 
+import time
+from dataclasses import asdict
 from functools import cache
 
-from sqlalchemy import BigInteger, Column, Connection, MetaData, Table, bindparam, delete, select, update
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Integer,
+    MetaData,
+    Table,
+    bindparam,
+    delete,
+    literal,
+    select,
+    update,
+)
 
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import MYSQL_OPTIONS, ExactText, LongText, now_ms
-from psched.store.node_registry import ALIVE, Node, read_node
+from psched.store.node_registry import ALIVE, FORGOTTEN, Announcement, Node, read_nodes
 
-_FORGOTTEN = 86_400_000
-"""Milliseconds after its last announcement when a node that did not withdraw is deleted."""
+_TOLD = ("section", "types", "host", "pid", "version", "tz_database", "processes")
+"""The columns with what a node tells, as it tells it."""
 
 
 @cache
 def nodes_table() -> Table:
-    """Return the table of all nodes that use this database, the same for all stores; `seen` is in unix milliseconds."""
+    """Return the table of all nodes that use this database, the same for all stores.
+
+    `seen` and `started` are in unix milliseconds by the database's clock, which was `clock_offset` ms ahead of the
+    node's. `processes`: JSON of `encode_processes`.
+    """
     return Table(
         "psched_nodes",
         MetaData(),
@@ -25,6 +43,13 @@ def nodes_table() -> Table:
         Column("section", ExactText(64), nullable=False),
         Column("types", LongText, nullable=False),
         Column("seen", BigInteger, nullable=False),
+        Column("host", ExactText(255), nullable=False),
+        Column("pid", Integer, nullable=False),
+        Column("version", ExactText(64), nullable=False),
+        Column("tz_database", ExactText(64), nullable=False),
+        Column("started", BigInteger, nullable=False),
+        Column("clock_offset", BigInteger, nullable=False),
+        Column("processes", LongText, nullable=False),
         **MYSQL_OPTIONS,
     )
 
@@ -39,23 +64,38 @@ class RdbNodes:
         self._nodes = nodes = nodes_table()
         c = nodes.c
         own = (c.node == bindparam("own_node"), c.table_name == bindparam("of_table"))
-        announced = {"section": bindparam("new_section"), "types": bindparam("new_types"), "seen": now_ms()}
-        self._renew = update(nodes).where(*own).values(announced)
+        told = {name: bindparam(f"new_{name}") for name in _TOLD}
+        times = {
+            "seen": now_ms(),
+            "started": now_ms() - bindparam("uptime", type_=BigInteger),
+            "clock_offset": now_ms() - bindparam("node_time", type_=BigInteger),
+        }
+        self._renew = update(nodes).where(*own).values(told | times)
         self._withdraw = delete(nodes).where(*own)
-        self._forget = delete(nodes).where(c.seen < now_ms() - _FORGOTTEN)
-        of_table = c.table_name == bindparam("of_table")
-        age = (now_ms() - c.seen).label("age")
-        alive = select(c.node, c.section, c.types, age).where(of_table, c.seen >= now_ms() - round(ALIVE * 1000))
-        self._alive = alive.order_by(c.node)
+        self._forget = delete(nodes).where(c.seen < now_ms() - round(FORGOTTEN * 1000))
+        since = now_ms() - bindparam("within", type_=BigInteger)
+        columns = [column for column in c if column is not c.table_name]
+        seen = select(*columns, now_ms().label("now")).where(c.table_name == bindparam("of_table"), c.seen >= since)
+        self._seen = seen.order_by(c.node)
 
-    def announce(self, name: str, section: str, types: str) -> None:
-        values = {**self._own(name), "new_section": section, "new_types": types}
+    def announce(self, announcement: Announcement) -> None:
+        own, told = self._own(announcement.name), asdict(announcement)
+        uptime = round(announcement.uptime * 1000)
 
         def work(connection: Connection, _: bool) -> None:
-            if connection.execute(self._renew, values).rowcount:
+            node_time = round(time.time() * 1000)
+            values = {f"new_{name}": told[name] for name in _TOLD} | {"uptime": uptime, "node_time": node_time}
+            if connection.execute(self._renew, own | values).rowcount:
                 return
             connection.execute(self._forget)
-            row = {"node": name, "table_name": self._table_name, "section": section, "types": types, "seen": now_ms()}
+            row = {
+                "node": announcement.name,
+                "table_name": self._table_name,
+                **{name: told[name] for name in _TOLD},
+                "seen": now_ms(),
+                "started": now_ms() - literal(uptime, BigInteger),
+                "clock_offset": now_ms() - literal(node_time, BigInteger),
+            }
             self._database.dialect.insert_one(connection, self._nodes, row)
 
         self._database.run(work)
@@ -64,9 +104,14 @@ class RdbNodes:
         self._database.change(self._withdraw, self._own(name))
 
     def alive(self) -> list[Node]:
-        rows = self._database.rows(self._alive, {"of_table": self._table_name})
-        found = (read_node(row["node"], row["section"], row["types"], row["age"] / 1000) for row in rows)
-        return [node for node in found if node is not None]
+        return self._seen_within(ALIVE)
+
+    def known(self) -> list[Node]:
+        return self._seen_within(FORGOTTEN)
+
+    def _seen_within(self, seconds: float) -> list[Node]:
+        values = {"of_table": self._table_name, "within": round(seconds * 1000)}
+        return read_nodes(self._database.rows(self._seen, values))
 
     def _own(self, name: str) -> dict[str, str]:
         return {"own_node": name, "of_table": self._table_name}

@@ -1,11 +1,15 @@
-"""The registry of nodes: sections, their routed types and when each was last seen."""
+"""The registry of nodes: sections, their routed types, what runs in them, and when each was last seen."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict
 from typing import Any
 
-from psched.store.node_registry import ALIVE, Node, read_node
+from psched.store.node_registry import ALIVE, FORGOTTEN, Announcement, Node, read_nodes
 
 
 class RedisNodes:
@@ -14,14 +18,26 @@ class RedisNodes:
     def __init__(self, run: Callable[..., Any]) -> None:
         self._run = run
 
-    def announce(self, name: str, section: str, types: str) -> None:
-        self._run("announce", name, section, types)
+    def announce(self, announcement: Announcement) -> None:
+        told = json.dumps(asdict(announcement))
+        times = round(announcement.uptime * 1000), round(time.time() * 1000)
+        self._run("announce", announcement.name, told, *times, round(FORGOTTEN * 1000))
 
     def withdraw(self, name: str) -> None:
         self._run("announce", name)
 
     def alive(self) -> list[Node]:
-        found = self._run("alive_nodes", round(ALIVE * 1000))
-        rows = [([text.decode() for text in texts], int(age) / 1000) for *texts, age in found]
-        read = (read_node(name, section, types, age) for (name, section, types), age in rows)
-        return sorted(node for node in read if node is not None)
+        return self._seen_within(ALIVE)
+
+    def known(self) -> list[Node]:
+        return self._seen_within(FORGOTTEN)
+
+    def _seen_within(self, seconds: float) -> list[Node]:
+        return read_nodes(_rows(self._run("known_nodes", round(seconds * 1000))))
+
+
+def _rows(found: list[list[bytes]]) -> Iterator[Mapping[str, Any]]:
+    for name, told, *times in found:
+        with suppress(ValueError, TypeError):  # another version wrote it
+            named = dict(zip(("seen", "started", "clock_offset", "now"), times, strict=True))
+            yield {**json.loads(told), "node": name.decode(), **named}

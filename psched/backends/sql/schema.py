@@ -265,9 +265,14 @@ class HashedSchema(Schema):
         Reads the hash after the tables: another process that makes them at this moment records the hash first.
         """
         present = [table for table in self._tables if self._columns(connection, table) is not None]
-        columns = self._columns(connection, self._meta)
-        if columns is not None and not set(self._meta.columns.keys()) <= set(columns):
-            return self._recreate((self._meta, *self._tables), f"{self._meta.name} has other columns")
+        shared = {table: self._columns(connection, table) for table in (self._meta, *self._common)}
+        other = [
+            table for table, names in shared.items() if names is not None and not set(table.c.keys()) <= set(names)
+        ]
+        if other:
+            names = ", ".join(table.name for table in other)
+            return self._recreate((*other, *self._tables), f"other columns in {names}")
+        columns = shared[self._meta]
         recorded = None if columns is None else connection.execute(self._recorded).scalar()
         if recorded == self._current or not present:
             return None

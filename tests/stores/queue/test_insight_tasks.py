@@ -11,6 +11,7 @@ from psched.queue.queue import Queue
 from psched.store import TaskStore
 from psched.store.reads import Counted
 from psched.store.type_filter import TypeFilter
+from tests.announcements import announce
 from tests.stores.bench import FAR_OFF, LONG_AGO, eventually, soon
 from tests.stores.queue.bench import QueueBench
 
@@ -126,8 +127,7 @@ def test_a_page_ends_where_too_many_rows_were_passed_over(
 
 def test_why_a_task_waits(ours: QueueBench) -> None:
     store, insight = ours.queue(), insight_of(ours)
-    assert store.nodes is not None
-    store.nodes.announce("host/1", "queue", TypeFilter(("type1",)).encode())
+    announce(store.nodes, "host/1", "queue", TypeFilter(("type1",)))
     ours.submit(store, ["one", "two"], user="bob", max_running=1)
     store.submit([NewTask("later", "type1", run_at=FAR_OFF), NewTask("other", "unknown", run_at=LONG_AGO + 100)])
     assert words(insight, "one") == ["busy"]

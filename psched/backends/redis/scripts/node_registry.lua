@@ -1,39 +1,42 @@
--- The workers that are alive: `nodes` has section, types and last sign of each.
+-- The workers that are known: each field of the hash `nodes` is a JSON array of what the node tells (JSON, see
+-- node_registry.py), its last sign and its start by the clock of Redis, and the offset of its own clock (milliseconds).
 
--- Returns the fields of the hash `nodes` as {name, section, types, milliseconds since the last sign}.
+-- Returns the fields of the hash `nodes` as {name, what it tells, last sign, start, clock offset}.
 local function all_nodes()
   local fields, nodes = call('HGETALL', T .. 'nodes'), {}
   for place = 1, #fields, 2 do
     local node = cjson.decode(fields[place + 1])
-    nodes[#nodes + 1] = {fields[place], node[1], node[2], math.max(0, now - tonumber(node[3]))}
+    local seen = tonumber(node[2]) or 0
+    nodes[#nodes + 1] = {fields[place], tostring(node[1]), seen, tostring(node[3]), tostring(node[4])}
   end
   return nodes
 end
 
 --- script KIND/announce: common, KIND, node_registry
--- Records that a node is alive, and removes nodes after a day of silence when it is new. ARGV: its name, section and
--- types; with the name alone the node is removed.
-local NODE_EXPIRY = 86400000
+-- Records that a node is alive, and removes nodes that have been silent for long when it is new. ARGV: its name, what it
+-- tells, milliseconds since its start, its clock (unix milliseconds), and milliseconds of silence after which a node is
+-- removed; with the name alone the node is removed.
 if #ARGV == 1 then
   call('HDEL', T .. 'nodes', ARGV[1])
   return 1
 end
-if call('HSET', T .. 'nodes', ARGV[1], cjson.encode({ARGV[2], ARGV[3], integer(now)})) == 1 then
+local times = {integer(now), integer(now - tonumber(ARGV[3])), integer(now - tonumber(ARGV[4]))}
+if call('HSET', T .. 'nodes', ARGV[1], cjson.encode({ARGV[2], times[1], times[2], times[3]})) == 1 then
   for _, node in ipairs(all_nodes()) do
-    if node[4] > NODE_EXPIRY then
+    if now - node[3] > tonumber(ARGV[5]) then
       call('HDEL', T .. 'nodes', node[1])
     end
   end
 end
 return 1
 
---- script KIND/alive_nodes: common, KIND, node_registry
--- Returns the nodes that are alive as {name, section, types, milliseconds since the last sign}.
--- ARGV: milliseconds for which a node counts as alive.
-local alive = {}
+--- script KIND/known_nodes: common, KIND, node_registry
+-- Returns the nodes that gave a sign as {name, what it tells, last sign, start, clock offset, clock of Redis}.
+-- ARGV: milliseconds within which the sign was given.
+local known = {}
 for _, node in ipairs(all_nodes()) do
-  if node[4] <= tonumber(ARGV[1]) then
-    alive[#alive + 1] = {node[1], node[2], node[3], integer(node[4])}
+  if now - node[3] <= tonumber(ARGV[1]) then
+    known[#known + 1] = {node[1], node[2], integer(node[3]), node[4], node[5], integer(now)}
   end
 end
-return alive
+return known
