@@ -102,7 +102,7 @@ def encode_processes(processes: Iterable[NodeProcess], section: str, now: float)
     )
 
 
-def read_node(row: Mapping[str, Any]) -> Node | None:
+def read_node(row: Mapping[Any, Any]) -> Node | None:
     """Return a stored node, or None if another version of psched or another program wrote it.
 
     `row` has the fields of `Announcement`, `seen`, `started` and `now` (database's clock) and `clock_offset`, all in
@@ -134,7 +134,7 @@ def read_node(row: Mapping[str, Any]) -> Node | None:
         return None
 
 
-def read_nodes(rows: Iterable[Mapping[str, Any]]) -> list[Node]:
+def read_nodes(rows: Iterable[Mapping[Any, Any]]) -> list[Node]:
     """Return the stored nodes that can be read, by name."""
     return sorted((node for node in map(read_node, rows) if node is not None), key=lambda node: node.name)
 

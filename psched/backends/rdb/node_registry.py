@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from dataclasses import asdict
 from functools import cache
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
     Column,
+    ColumnElement,
     Connection,
     Integer,
     MetaData,
@@ -64,7 +66,7 @@ class RdbNodes:
         self._nodes = nodes = nodes_table()
         c = nodes.c
         own = (c.node == bindparam("own_node"), c.table_name == bindparam("of_table"))
-        told = {name: bindparam(f"new_{name}") for name in _TOLD}
+        told: dict[str, ColumnElement[Any]] = {name: bindparam(f"new_{name}") for name in _TOLD}
         times = {
             "seen": now_ms(),
             "started": now_ms() - bindparam("uptime", type_=BigInteger),
