@@ -430,7 +430,7 @@ class PolledTable:
         return self.source.poll_multi(max_acquire, types)
 
     def close(self) -> None:
-        """Close every connection to the database; idempotent."""
+        """Close every connection to the database; idempotent. A later call of any method connects anew."""
         self.store.close()
 
     aclose = async_twin(close)

@@ -83,7 +83,10 @@ class Queue(PolledTable):
         return QueuedTask(self.store, self.source, check_key(key), self._retention, self._results)
 
     def close(self) -> None:
-        """Close every connection to the database; idempotent. Those who wait for a result get a ScheduleError."""
+        """Close every connection to the database; idempotent. Those who wait for a result get a ScheduleError.
+
+        A later call of any method connects anew.
+        """
         self._results.close()
         super().close()
 

@@ -61,32 +61,30 @@ class ResultPoller:
         self._changed = threading.Condition()
         self._waiters: list[Waiter] = []
         self._thread: threading.Thread | None = None
-        self._closed = False
+        """The thread that asks. One that is no longer named here ends."""
 
     def wait_for(self, key: str, timeout: float | None) -> Future[TaskOutcome | None]:
         """Return a future with the outcome of a task once it has ended, or None if there is no such task.
 
         After `timeout` seconds, with 0 after the first look, it is the outcome of a task that has not ended. The future
-        raises the driver's errors, and ScheduleError after `close`. Cancel it to stop waiting.
+        raises the driver's errors, and ScheduleError at `close`. Cancel it to stop waiting.
         """
         now = self._clock()
         waiter = Waiter(key, now, math.inf if timeout is None else now + timeout)
         with self._changed:
-            if self._closed:
-                raise ScheduleError(f"the queue is closed; the result of {key!r} cannot be read")
             self._waiters.append(waiter)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="psched results", daemon=True)
                 self._thread.start()
-            self._changed.notify()
+            self._changed.notify_all()
         return waiter.answer
 
     def close(self) -> None:
-        """End the thread. Those who wait get a ScheduleError."""
+        """End the thread. Those who wait get a ScheduleError. A later `wait_for` starts another thread."""
         with self._changed:
-            self._closed = True
+            self._thread = None
             waiters, self._waiters = self._waiters, []
-            self._changed.notify()
+            self._changed.notify_all()
         for waiter in waiters:
             _refuse(waiter, ScheduleError(f"the queue was closed before {waiter.key!r} ended"))
 
@@ -95,12 +93,15 @@ class ResultPoller:
             for start in range(0, len(due), _AT_ONCE):
                 self._ask(due[start : start + _AT_ONCE])
             with self._changed:
-                self._changed.wait_for(lambda: self._closed, _LEAST_PAUSE)
+                self._changed.wait_for(self._is_ended, _LEAST_PAUSE)
+
+    def _is_ended(self) -> bool:
+        return self._thread is not threading.current_thread()
 
     def _next_due(self) -> list[Waiter]:
         """Wait until it is time to look at some tasks, and return their waiters; none when the thread is to end."""
         with self._changed:
-            while not self._closed:
+            while not self._is_ended():
                 self._waiters = [waiter for waiter in self._waiters if not waiter.answer.done()]
                 now = self._clock()
                 due = [waiter for waiter in self._waiters if waiter.due <= now]
@@ -109,8 +110,7 @@ class ResultPoller:
                 pause = min((waiter.due - now for waiter in self._waiters), default=_IDLE)
                 was_notified = self._changed.wait(pause)
                 if not self._waiters and not was_notified:
-                    break
-            self._thread = None
+                    self._thread = None
             return []
 
     def _ask(self, waiters: Sequence[Waiter]) -> None:

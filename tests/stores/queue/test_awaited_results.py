@@ -193,8 +193,23 @@ def test_closing_the_queue_ends_the_wait(queue: Queue) -> None:
     with pytest.raises(ScheduleError, match="the queue was closed before 'key' ended"):
         queue["key"].result()
     timer.join()
-    with pytest.raises(ScheduleError, match="the queue is closed"):
-        queue["key"].result()
+
+
+def test_a_closed_queue_connects_anew_for_every_call(queue: Queue) -> None:
+    task = begun(queue)
+    with pytest.raises(ResultTimeoutError):
+        queue["key"].result(timeout=0)
+    queue.close()
+    timer = threading.Timer(0.3, task.finish, ["done"])
+    timer.start()
+    assert queue["key"].result(timeout=60) == "done"
+    timer.join()
+    queue.close()
+    assert asyncio.run(queue["key"].aresult(timeout=60)) == "done"
+    queue.close()
+    queue.submit("other", "type1")
+    queue.close()
+    assert {row.key for row in queue.list()} == {"key", "other"}
 
 
 def test_a_fault_of_the_database_reaches_all_who_wait(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
