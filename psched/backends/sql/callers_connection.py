@@ -222,6 +222,8 @@ class CallersConnections:
             self._check_kind(connection.dialect.name)
             return connection
         used = given.dbapi_connection if _POOLED in _names(given) else given
+        if used is None:
+            raise NotSupportedError("connection: it is closed; submit before it is closed, or open another one")
         driver = _find(_DRIVERS, used)
         if driver is None:
             raise self._unknown(used)
@@ -277,8 +279,8 @@ class CallersConnections:
                 "submit without it, or keep the table in that database"
             )
         return (
-            f"connection: in its database {theirs}, on its server and with its search_path, the table {self._table} is "
-            "not that of the queue, or does not exist; submit without it, or name that table"
+            f"connection: in its database {theirs}, on its server, with its temporary tables and its search_path, the "
+            f"table {self._table} is not that of the queue, or does not exist; submit without it, or name that table"
         )
 
     def _unknown(self, given: object) -> NotSupportedError:

@@ -110,7 +110,11 @@ class SQLiteDialect(Dialect):
         return "already exists" in str(error.orig) or self.is_duplicate_key(error)
 
     def locating(self, table: str) -> str:
-        return "SELECT file FROM pragma_database_list WHERE name = 'main'"
+        # A temporary table of that name would hide it.
+        return (
+            f"SELECT file, EXISTS (SELECT * FROM sqlite_temp_master WHERE name = '{table}' COLLATE NOCASE) "  # noqa: S608
+            "FROM pragma_database_list WHERE name = 'main'"
+        )
 
     @classmethod
     def insert_new(cls, table: Table) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +211,67 @@ def test_a_caller_whose_search_path_finds_another_table_is_refused(place: Place)
 
     caller.run(work)
     assert keys_in(queue.store) == ["key"]
+
+
+@callers(Sqlite3Caller, ConnectionCaller, AsyncConnectionCaller, DjangoCaller, on=("sqlite",))
+def test_a_caller_whose_temporary_table_hides_that_of_the_queue_is_refused(place: Place) -> None:
+    bench, queue, caller = place
+
+    async def work() -> None:
+        await caller.execute(f"CREATE TEMP TABLE {bench.table.upper()} AS SELECT * FROM {bench.table}")
+        with pytest.raises(NotSupportedError, match=f"temporary tables .* {bench.table} is not that of the queue"):
+            await caller.submit(queue, "key", "type1")
+        await caller.execute(f"DROP TABLE temp.{bench.table}")
+        await caller.submit(queue, "key", "type1")
+        await caller.commit()
+
+    caller.run(work)
+    assert keys_in(queue.store) == ["key"]
+
+
+def test_a_closed_raw_connection_is_refused(databases: SharedDatabases, tmp_path: Path) -> None:
+    bench = open_bench(databases, "rdb", "sqlite", tmp_path)
+    bench.queue().create_tables()
+    engine = sa.create_engine(bench.plain_url)
+    raw = engine.raw_connection()
+    raw.close()
+    with pytest.raises(NotSupportedError, match="connection: it is closed; submit before it is closed"):
+        Queue(bench.queue(), LeaseTimes(100, 1, 100)).submit("key", "type1", connection=raw)
+    engine.dispose()
+    bench.close()
+
+
+@callers(PsycopgCaller, AsyncpgCaller, ConnectionCaller, AsyncConnectionCaller, DjangoCaller, on=("postgresql",))
+def test_a_transaction_that_cannot_be_serialized_leaves_no_task(place: Place) -> None:
+    bench, queue, caller = place
+    table = f"{bench.table}_orders"
+    bench.execute("INSERT INTO {table}_orders VALUES ('1')")
+
+    async def conflict(last: Callable[[], Awaitable[object]]) -> None:
+        with pytest.raises(Exception, match="could not serialize access") as caught:
+            await last()
+        assert not type(caught.value).__module__.startswith("psched")
+        await caller.rollback()
+        assert keys_in(queue.store) == ["theirs"]
+
+    async def begin() -> None:
+        await caller.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        assert await caller.execute(f"SELECT number FROM {table}") in ("1", "2")
+
+    async def work() -> None:
+        await begin()
+        queue.submit("theirs", "type1")  # after the snapshot, so that the INSERT cannot skip it
+        await conflict(lambda: caller.submit(queue, "theirs", "type1"))
+        await begin()
+        await caller.submit(queue, "key", "type1")
+        bench.execute("UPDATE {table}_orders SET number = '2'")
+        await conflict(lambda: caller.execute(f"UPDATE {table} SET number = '3'"))
+        await begin()
+        await caller.submit(queue, "key", "type1")
+        await caller.commit()
+
+    caller.run(work)
+    assert sorted(keys_in(queue.store)) == ["key", "theirs"]
 
 
 @callers(PsycopgCaller, AsyncpgCaller, PyMySQLCaller, Sqlite3Caller)
