@@ -5,12 +5,14 @@ from __future__ import annotations
 import difflib
 import inspect
 import random
+import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from pprint import pformat
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -21,8 +23,6 @@ from psched.testing.inherited_connections import InheritedConnections
 from psched.testing.tables import OpenTables
 from psched.testing.worker_process import WorkerProcess, WorkReport, end_all
 
-_PATIENCE = 0.3
-"""Seconds after which a process is taken to wait for a lock of a frozen one, which then goes on."""
 _HUNG = 30.0
 """Seconds after which a process is taken to hang."""
 _MORE_RUNS = 8
@@ -75,7 +75,8 @@ class FaultTest:
         self._inherited = InheritedConnections()
         self._start = tables.queue.store.now()
         self._plan: list[Fault | None] = []
-        self._frozen: list[WorkerProcess] = []
+        self._frozen: deque[WorkerProcess] = deque()
+        """Stopped processes: those whose lease has ended, and those that wait for a lock of another."""
         self._processes: list[WorkerProcess] = []
 
     def run(self) -> None:
@@ -238,19 +239,31 @@ class FaultTest:
             _fail(f"a worker process failed:\n{work.broken}")
 
     def _wait(self, process: WorkerProcess) -> bool:
-        """Wait for the end of a process. Return True if it has stopped itself."""
-        stopped = process.wait(_PATIENCE if self._frozen else _HUNG)
-        if stopped is None and self._frozen:
-            while self._frozen:
-                self._frozen.pop().resume()
-            stopped = process.wait(_HUNG)
-        if stopped is None:
-            work = process.report()
-            _fail(
-                f"task {work.task} did not end within {_HUNG:g} s in its forked process; does its handler use a "
-                "connection, lock or pool that was made before the fork?"
-            )
-        return bool(stopped)
+        """Wait for the end of a process. Return True if it has stopped itself.
+
+        One process runs at a time, so that a test does the same each time: while `process` waits for a lock, it is
+        stopped and the frozen ones go on, one after another.
+        """
+        end = time.monotonic() + _HUNG * (1 + len(self._frozen))
+        current = process
+        while True:
+            left = end - time.monotonic()
+            stopped = current.wait(min(left, _HUNG), unless_asleep=bool(self._frozen))
+            if stopped is not None:
+                if current is process:
+                    return stopped
+                self._frozen.remove(process)
+                current = process
+            elif left <= 0:
+                _fail(
+                    f"task {process.report().task} did not end within {_HUNG:g} s in its forked process; does its "
+                    "handler use a connection, lock or pool that was made before the fork?"
+                )
+            elif self._frozen:
+                current.stop()
+                self._frozen.appendleft(current)
+                current = self._frozen.pop()
+            current.resume()
 
     @contextmanager
     def _processes_ended(self) -> Iterator[None]:
@@ -310,5 +323,5 @@ def _difference(expected: str, found: str, expected_name: str, found_name: str) 
     return "\n".join(["the states:", *lines[:_MOST_LINES], *more])
 
 
-def _fail(message: str) -> None:
+def _fail(message: str) -> NoReturn:
     pytest.fail(message, pytrace=False)

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 import warnings
@@ -25,6 +26,10 @@ from psched.testing.inherited_connections import InheritedConnections
 from psched.testing.tables import OpenTables
 
 _TICK = 0.002
+_ASLEEP = 150
+"""Looks in a row, a tick apart, that find a process asleep: it then waits for a lock, and not for a busy machine."""
+_AWAKE = 2_000_000
+"""Nanoseconds of processor time after which a process has not slept in a row. SQLite tries again now and then."""
 
 _SIGNALS = {"kill": signal.SIGKILL, "freeze": signal.SIGSTOP}
 
@@ -68,20 +73,32 @@ class WorkerProcess:
     def is_alive(self) -> bool:
         return self._pid is not None
 
-    def wait(self, seconds: float) -> bool | None:
-        """Wait until the process has ended or stopped itself. Return whether it is stopped, None if it still runs."""
+    def wait(self, seconds: float, unless_asleep: bool = False) -> bool | None:
+        """Wait until the process has ended or stopped itself. Return whether it is stopped, None if it still runs.
+
+        `unless_asleep`: return None also when it has slept for some time, as it does while it waits for a lock.
+        """
         end = time.monotonic() + seconds
+        sleep = _Sleep()
         while self._pid is not None:
             pid, status = os.waitpid(self._pid, os.WNOHANG | os.WUNTRACED)
             if pid and os.WIFSTOPPED(status):
                 return True
             if pid:
                 self._pid = None
-            elif time.monotonic() >= end:
+            elif time.monotonic() >= end or (unless_asleep and sleep.is_long(self._pid)):
                 return None
             else:
                 time.sleep(_TICK)
         return False
+
+    def stop(self) -> None:
+        """Stop the process, and wait until it stands still."""
+        if self._pid is not None:
+            os.kill(self._pid, signal.SIGSTOP)
+            _, status = os.waitpid(self._pid, os.WUNTRACED)
+            if not os.WIFSTOPPED(status):
+                self._pid = None
 
     def resume(self) -> None:
         """Let the stopped process go on."""
@@ -105,6 +122,35 @@ class WorkerProcess:
                 else:
                     setattr(made, name, value)
         return made
+
+
+class _Sleep:
+    """Tells a process that waits for a lock from one that waits for a processor, however busy the machine is.
+
+    Where the system does not tell what a process does (not Linux), each look finds it asleep.
+    """
+
+    def __init__(self) -> None:
+        self._looks = 0
+        self._used = 0
+
+    def is_long(self, pid: int) -> bool:
+        """Look at the process. Return whether it has slept at enough looks in a row."""
+        used, is_asleep = _activity(pid)
+        if used > self._used + _AWAKE:
+            self._looks, self._used = 0, used
+        self._looks += is_asleep
+        return self._looks >= _ASLEEP
+
+
+def _activity(pid: int) -> tuple[int, bool]:
+    """Return nanoseconds of processor time, and whether all threads sleep: none waits for a processor or a disk."""
+    used, is_asleep = 0, True
+    for thread in Path(f"/proc/{pid}/task").glob("*"):
+        with suppress(OSError):  # a thread that has just ended, or a kernel that does not count
+            is_asleep &= (thread / "stat").read_text().rpartition(")")[2].split()[0] == "S"
+            used += int((thread / "schedstat").read_text().split()[0])
+    return used, is_asleep
 
 
 def _be_worker(tables: OpenTables, inherited: InheritedConnections, fault: Fault | None, file: Path) -> None:
@@ -171,7 +217,8 @@ class _CommitWatch:
         if fault is not None and fault.place == place and fault.commit in (0, self._count):
             self._fault = None
             self._report(is_hit=True)
-            os.kill(os.getpid(), _SIGNALS[fault.kind])
+            # to this thread, not to the process: so a commit in another thread than the main one does not go on
+            signal.pthread_kill(threading.get_ident(), _SIGNALS[fault.kind])
 
 
 def end_all(processes: Sequence[WorkerProcess]) -> None:

@@ -425,6 +425,22 @@ def test_only_a_plain_function_can_be_decorated(test: Any) -> None:
         psched.testing.faults(state=state)(test)
 
 
+def test_a_task_that_computes_for_long_is_not_taken_to_wait_for_a_lock(
+    run_faults: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("psched.testing.worker_process._ASLEEP", 25)  # 0.05 s
+    assert "the lease lost before commit 1 of 1" in failure(run_faults, "compute, then check and act")
+
+
+@app.task("compute, then check and act")
+def compute_then_act(task: psched.Task) -> None:
+    """On a second run find out too late to do nothing, if the first one does not stand still meanwhile."""
+    end = time.process_time() + 0.15
+    while task.attempts > 1 and time.process_time() < end:
+        pass
+    check_then_act.function(task)
+
+
 def test_a_test_that_the_plugin_does_not_run_fails() -> None:
     @psched.testing.faults(state=state)
     def test() -> None:
