@@ -168,6 +168,7 @@ def test_a_frozen_fetching_child_is_replaced_sooner_than_others(make_daemon: Mak
 
 
 def test_the_other_workers_run_new_tasks_whichever_one_is_frozen(make_daemon: Make, url: str) -> None:
+    """The frozen worker keeps what it was given: one task, as the tasks come one by one."""
     with served(make_daemon, url, child_heartbeat_limit=60) as (daemon, queue):
         daemon.start()
         for slot in range(1, WORKERS + 1):
@@ -176,7 +177,7 @@ def test_the_other_workers_run_new_tasks_whichever_one_is_frozen(make_daemon: Ma
             keys = [f"of{slot}.{number}" for number in range(6)]
             for key in keys:
                 queue.submit(key, "quick")
-            # the frozen worker may have one of them
+                daemon.wait_for(lambda key=key: queue[key].metadata().status != "waiting")
             daemon.wait_for(lambda keys=keys: sum(bool(daemon.traces("ran", key)) for key in keys) >= len(keys) - 1)
             frozen.resume()
             for key in keys:
