@@ -194,8 +194,10 @@ class Fetcher:
 
     def _receive(self) -> None:
         for name, connection in self._dispatch.accept():
-            if name in self._children:
-                self._children[name].connection.close()
+            before = self._children.get(name)
+            if before is not None:
+                for message in before.connection.receive_last():
+                    self._obey(name, before, message)
             self._children[name] = HandlerChild(connection)
         for name, child in list(self._children.items()):
             for message in child.connection.receive():

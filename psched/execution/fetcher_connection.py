@@ -122,11 +122,13 @@ class FetcherConnection:
         return self.is_open
 
     def close(self) -> None:
-        """Close the connection. What has come until now is passed on before.
+        """Close the connection, once. What has come until now is passed on before.
 
         The next fetching child waits for the report of each sibling, also of one that is leaving.
         """
         with self._receiving:
+            if self._is_closed:
+                return
             self._is_closed = True
             if not self.is_open:
                 self._connect()

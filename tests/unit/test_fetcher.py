@@ -491,6 +491,20 @@ def test_rows_that_were_returned_to_a_fetcher_that_stops_are_released(bench: Ben
     assert bench.queue.released == keys[1:]
 
 
+def test_rows_that_a_child_returned_before_it_connected_again_are_not_lost(bench: Bench) -> None:
+    child = bench.child("w1")
+    bench.start()
+    teach(bench, child)
+    keys = bench.queue.add(3)
+    bench.turn()
+    assert child.receive() == keys
+    child.return_(keys[1:])
+    bench.child("w1", {"queue": keys[:1]}, runs=1)
+    bench.turn(0.0)
+    bench.stop()
+    assert bench.queue.released == keys[1:]
+
+
 def test_while_no_child_is_free_wake_ups_are_left_to_other_hosts(bench: Bench) -> None:
     child = bench.child("w1")
     wakeup = bench.queue.wakeup = FakeWakeup()

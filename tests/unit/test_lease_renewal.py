@@ -319,6 +319,23 @@ def fetched_tasks(
     return poller, fetcher, tasks, WaitingTaskReleaser([loop])
 
 
+def test_the_sections_of_a_child_that_leaves_share_one_connection_and_close_it_once(
+    child: Child, dispatch: DispatchSocket
+) -> None:
+    connection = FetcherConnection(dispatch, "host/w1/1", (), lambda: None)
+    pollers = [
+        FetchedTaskPoller(name, child.source, Application(()), None, MARGIN, connection)
+        for name in ("schedules", "queue")
+    ]
+    for poller in pollers:
+        assert poller.poll() == []
+    for poller in pollers:
+        poller.close()
+    ((_, fetcher),) = dispatch.accept()
+    assert [message[0] for message in fetcher.receive()] == ["hello", "left"]
+    fetcher.close()
+
+
 def test_what_waits_behind_a_run_of_30_ms_is_returned_to_the_fetching_child(
     child: Child, dispatch: DispatchSocket
 ) -> None:
