@@ -24,8 +24,8 @@ from psched.store import holder_name
 from tests.daemon.prepared_database import DECIDING, empty_database
 
 HERE = Path(__file__).parent
-PATIENCE = 15.0
-"""Seconds after which a condition counts as never coming true."""
+PATIENCE = 25.0
+"""Seconds after which a condition counts as never coming true: less than the lease of a prefetched row, 30 s."""
 
 _parsed: Callable[[str], dict[str, Any]] = lru_cache(50_000)(json.loads)
 """Reads a line of a file that is polled while it grows. Callers do not change the returned value."""
