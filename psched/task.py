@@ -188,6 +188,23 @@ class Task:
         return allowed is not None and self.row.attempts >= allowed
 
     @property
+    def waited(self) -> float | None:
+        """Seconds from when the run was to begin until it began, by the database's clock.
+
+        None for later attempts, for a run that `run_now` asked for, and where the store does not keep when a task was
+        to run. Meaningless while `started` is False.
+        """
+        row = self.row
+        if row.attempts > 1:
+            return None
+        if isinstance(row, ScheduleRow):
+            due = None if row.is_asked_for else row.next_time + row.rule.delay
+        else:
+            due = row.run_at
+        # The lease ends on both clocks, see `claim`.
+        return None if due is None else max(0.0, self.begun_at + self.lease.expires_at - self.deadline - due)
+
+    @property
     def cancel_requested(self) -> bool:
         """Whether a cancel had been requested when the lease was last written."""
         return self.lease.cancel_requested

@@ -31,6 +31,7 @@ from psched.process.escalation import RELEASE
 from psched.process.linux import KillTimer
 from psched.process.logs import Log
 from psched.process.signals import SignalQueue
+from psched.telemetry import emit
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +67,7 @@ class ControlThread(threading.Thread):
         with self._role_lock:  # an order that finds no role ends the process, so it must not come in between
             self._role = role
         self._report()  # first: the master learns of trouble at the start before the child counts as ready
+        emit("heartbeat", is_ready=True)
         self._pipe.send(READY)
 
     def run(self) -> None:
@@ -90,6 +92,7 @@ class ControlThread(threading.Thread):
         except Exception:
             log.exception("an error in the control thread; the thread continues")
         self._pipe.beat(monotonic())
+        emit("heartbeat", is_ready=self._role is not None)
         if not was_idle:
             self._pipe.send(BEAT)
 

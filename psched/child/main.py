@@ -15,6 +15,7 @@ from psched.child.fetching_child import FetchingChild
 from psched.child.handler_child import HandlerChild
 from psched.config import Settings
 from psched.errors import ConfigError
+from psched.metrics.listeners import ChildCounter
 from psched.process.child_protocol import BOOT_FAILED, BYE, DONE, START_ERROR, ChildPipe
 from psched.process.child_spec import FETCHER_SLOT, ChildRole, ChildSpec
 from psched.process.logs import Log
@@ -58,6 +59,8 @@ def child_main(
 
 def role_of(spec: ChildSpec, pipe: ChildPipe) -> ChildRole:
     """Load the application and return the role of the child that `spec` describes. In the child's main thread."""
+    if spec.counters is not None:
+        ChildCounter(spec.counters).attach()
     application = load(spec.application)
     role = FetchingChild if spec.slot == FETCHER_SLOT else HandlerChild
     return role(spec, application, pipe.send)

@@ -103,6 +103,7 @@ class Settings:
     log: Annotated[Path | None, Check(checks.log_path, located=True)] = None
     log_format: Annotated[Literal["text", "json"], Check(checks.one_of("text", "json"))] = "text"
     pid_file: Annotated[Path | None, Check(checks.path, located=True)] = None
+    metrics_file: Annotated[Path | Literal["none"] | None, Check(checks.metrics_path, located=True)] = None
     user: TextOrNone = None
     group: TextOrNone = None
     processors: Annotated[int, Check(checks.count(1))] = 1
@@ -114,6 +115,12 @@ class Settings:
     child_heartbeat_limit: Positive = 10.0
     child_fork_frequency_limit: NotNegative = 5.0
     max_request_per_child: CountOrNone = None
+
+    def metrics_path(self, pid_file: Path | None) -> Path | None:
+        """Return the file of counters of the daemon that holds this pid file, if it has one."""
+        if self.metrics_file is not None:
+            return None if self.metrics_file == "none" else self.metrics_file
+        return None if pid_file is None else pid_file.with_name(f"{pid_file.name}.metrics")
 
     @property
     def sections(self) -> tuple[Section, ...]:

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from attrs import field, frozen
 
@@ -161,6 +161,10 @@ def path(value: Any, base: Path) -> Path:
 
 def log_path(value: Any, base: Path) -> Path | None:
     return None if value in (None, "stderr") else path(value, base)
+
+
+def metrics_path(value: Any, base: Path) -> Path | Literal["none"]:
+    return "none" if value == "none" else path(value, base)
 
 
 def folders(value: Any, base: Path) -> tuple[str, ...]:

@@ -243,7 +243,7 @@ class HandlerLoop:
         if not task.settled:
             settle_stopped(task)
         if task.settled:
-            emit("settle", section=run.poller.name, tasks=(task,), error=None)
+            emit("settle", section=run.poller.name, tasks=(task,), error=None, seconds=None)
         elif task.stop_reason is None:
             self._emit_unsettled(run, "was left unsettled by its handler; it runs again when its lease ends")
         elif isinstance(task.stop_reason, PreemptedError):
@@ -258,7 +258,7 @@ class HandlerLoop:
         emit("run_skip", section=run.poller.name, task=run.task, reason=reason)
 
     def _emit_unsettled(self, run: ActiveRun, error: Exception | str) -> None:
-        emit("settle", section=run.poller.name, tasks=(run.task,), error=error)
+        emit("settle", section=run.poller.name, tasks=(run.task,), error=error, seconds=None)
 
 
 def settle_stopped(task: Task) -> None:

@@ -75,8 +75,9 @@ class SettlementBuffer:
             except Exception as error:  # noqa: BLE001 – no fault of a database ends the worker
                 groups.extend(self._to_retry(tasks, error, end, retries_now=until is None))
                 continue
-            self._budget.learn(self._clock() - begun)
-            self._report([task for task in tasks if task not in refused] if refused else tasks)
+            seconds = self._clock() - begun
+            self._budget.learn(seconds)
+            self._report([task for task in tasks if task not in refused] if refused else tasks, seconds=seconds)
             for task, refusal in refused.items():
                 self._report([task], refusal)
 
@@ -112,6 +113,6 @@ class SettlementBuffer:
             task.forget()
             self._report([task], error)
 
-    def _report(self, tasks: Sequence[Task], error: Exception | None = None) -> None:
+    def _report(self, tasks: Sequence[Task], error: Exception | None = None, seconds: float | None = None) -> None:
         if tasks:
-            emit("settle", section=self._section, tasks=tasks, error=error)
+            emit("settle", section=self._section, tasks=tasks, error=error, seconds=seconds)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from psched.application import ApplicationSpec
 from psched.config import Settings
+from psched.metrics.counter_file import CounterBlock
 from psched.model import WORKER_DIED
 from psched.process.child_protocol import RunningTable
 from psched.process.dispatch_socket import DispatchSocket
@@ -41,7 +42,7 @@ class ChildSpec:
     `holder` is written with its leases. Children with one dispatch socket share it. `name` is used for one child only.
     `dead` are the children whose leases it releases first. `running_table` is its own; the master reads it also after
     the child's death. Over `dispatch` the fetching child hands tasks to its siblings; None: the child fetches for
-    itself. `siblings`: the names of the living children with this dispatch socket.
+    itself. `siblings`: the names of the living children with this dispatch socket. `counters`: what it counts in.
     """
 
     slot: int
@@ -53,6 +54,7 @@ class ChildSpec:
     name: str
     dispatch: DispatchSocket | None
     siblings: tuple[str, ...]
+    counters: CounterBlock | None = None
 
 
 class ChildRole:

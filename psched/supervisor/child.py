@@ -56,6 +56,8 @@ class ChildProcess:
     worked: bool = False
     killed_here: bool = False
     killed_because: str = ""
+    was_frozen: bool = False
+    """Whether it was killed here as it was silent for too long."""
     out_of_memory: bool = False
     code: int | None = None
     """Exit code, once the child is reaped; a negative signal number when a signal killed it."""
@@ -94,6 +96,17 @@ class ChildProcess:
         return f"was killed by {name_of(-self.code)}{because}"
 
     @property
+    def cause(self) -> str:
+        """How the child ended, in one word out of few, for counters."""
+        if self.out_of_memory:
+            return "out_of_memory"
+        if self.killed_here:
+            return "frozen" if self.was_frozen else "killed"
+        if self.code is not None and self.code < 0:
+            return name_of(-self.code)
+        return "left" if self.left else "exit"
+
+    @property
     def was_sigkilled(self) -> bool:
         return self.code == -signal.SIGKILL
 
@@ -118,6 +131,7 @@ class ChildProcess:
             reason = "was silent for too long and counts as frozen" if silent else "did not leave in time"
             if self.spec is not None:  # the end of any other child is logged with its reason
                 log.error("%s %s; killing it%s", self, reason, self.while_running)
+            self.was_frozen = silent
             self.kill(reason)
         elif order is not None:
             self.pipe.send(order)

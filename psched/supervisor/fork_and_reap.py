@@ -159,7 +159,7 @@ class ProcessTable:
             else:
                 child.pipe.close()
                 self._children.remove(child)
-                emit("child_exit", name=child.name, pid=child.pid, code=child.code, reason=child.end)
+                emit("child_exit", name=child.name, pid=child.pid, code=child.code, reason=child.end, cause=child.cause)
                 has_crashed = has_crashed or (child.ready and not child.left)
         self._oom_kills.look(now)
         ours = {child.pid for child in self._children} | self.other_children()

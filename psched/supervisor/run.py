@@ -8,7 +8,9 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from selectors import DefaultSelector
 
@@ -19,6 +21,8 @@ from psched.config import Settings
 from psched.config.validators import seconds
 from psched.cron import tz_database
 from psched.errors import ConfigError
+from psched.metrics.counter_file import CounterFile, CounterFileError, is_alive, read_counters
+from psched.metrics.listeners import MasterCounter
 from psched.process import journal
 from psched.process.child_protocol import DONE
 from psched.process.linux import adopt_orphans
@@ -27,7 +31,7 @@ from psched.process.signals import MASTER_SIGNALS, SignalQueue
 from psched.supervisor.binary_upgrade import HANDOFF_VARIABLE, BinaryUpgrade, ExecCommand, UpgradeHandoff
 from psched.supervisor.fork_and_reap import ProcessTable
 from psched.supervisor.loaded_config import LoadedConfig
-from psched.supervisor.master_title import master_title
+from psched.supervisor.master_title import master_title, title_of
 from psched.supervisor.pidfile import PidFile
 from psched.supervisor.reload import Reload
 from psched.supervisor.supervisor import Supervisor
@@ -79,9 +83,17 @@ def run_master(
     with DefaultSelector() as selector:
         upgrade = BinaryUpgrade(selector, command, pid_file, handoff, notifier, upgrade_limit)
         signals = SignalQueue()
-        process_table = ProcessTable(selector, signals, log_file, upgrade.close_in_child, upgrade.processes)
+        path = config.settings.metrics_path(None if pid_file is None else pid_file.path)
+        counters = None if path is None else _open_counters(path, is_upgrade=handoff is not None)
+
+        def close_in_child() -> None:
+            upgrade.close_in_child()
+            if counters is not None:
+                counters.close_in_child()
+
+        process_table = ProcessTable(selector, signals, log_file, close_in_child, upgrade.processes)
         reload = Reload(load_config, process_table, reload_limit)
-        supervisor = Supervisor(config, process_table, reload, upgrade, notifier, ready)
+        supervisor = Supervisor(config, process_table, reload, upgrade, notifier, ready, counters)
         supervisor.stop_timeout = stop_timeout
         signals.install(MASTER_SIGNALS | {signal.SIGCHLD})
         adopt_orphans(True)
@@ -89,6 +101,8 @@ def run_master(
             supervisor.run(selector, signals)
         finally:
             adopt_orphans(False)
+            if counters is not None:
+                counters.close()
             upgrade.end()
             signals.uninstall()
     if supervisor.failure is None:
@@ -97,6 +111,28 @@ def run_master(
     if not log_file.has_stderr:
         journal.write_error(f"psched: {supervisor.failure}")
     return _FAILED
+
+
+def _open_counters(path: Path, is_upgrade: bool) -> MasterCounter | None:
+    """Return the counters of this node; None, and a warning, if they cannot be kept: tasks run all the same."""
+    try:
+        if not is_upgrade and (other := _master_of(path)) is not None:
+            raise CounterFileError(f"{path} is that of another master (pid {other}); give each a metrics_file")
+        return MasterCounter(CounterFile.create(path, is_upgrade), f"{version('psched')} {tz_database()}")
+    except OSError as error:
+        log.warning("nothing is counted for metrics: %s: %s (metrics_file)", path, error.strerror)
+    except CounterFileError as error:
+        log.warning("nothing is counted for metrics: %s", error)
+    return None
+
+
+def _master_of(path: Path) -> int | None:
+    """Return the pid of a running master that counts in this file."""
+    with suppress(CounterFileError):
+        for each in read_counters(path).processes:
+            if each.master != os.getpid() and is_alive(each.master) and title_of(each.master) is not None:
+                return each.master
+    return None
 
 
 def _stop_timeout() -> float:

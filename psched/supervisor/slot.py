@@ -16,6 +16,7 @@ from attrs import evolve
 
 from psched.child.main import role_of
 from psched.config import Settings
+from psched.metrics.listeners import MasterCounter
 from psched.process.child_protocol import RunningTable
 from psched.process.child_spec import FETCHER_SLOT, ChildSpec
 from psched.process.dispatch_socket import DispatchSocket
@@ -55,6 +56,7 @@ class Slot:
     lease_recovery: LeaseRecovery
     is_fatal: Callable[[str], bool]
     """Called with the reason when a child cannot start; returns whether the master ends."""
+    counters: MasterCounter | None = None
     was_ready: bool = False
     _retired: bool = False
     _child: ChildProcess | None = None
@@ -117,6 +119,7 @@ class Slot:
             name,
             self.dispatch,
             self.siblings(),
+            None if self.counters is None else self.counters.block(self.title),
         )
         try:
             self._child = self.process_table.fork(self.title, spec.settings, partial(role_of, spec), spec)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from selectors import EVENT_READ, BaseSelector
 
 from psched.clock import Clock, monotonic
+from psched.metrics.listeners import MasterCounter
 from psched.process.child_spec import FETCHER_SLOT, FIRST_SLOT
 from psched.process.dispatch_socket import DispatchSocket
 from psched.process.escalation import RELEASE
@@ -54,6 +55,7 @@ class Supervisor:
     binary_upgrade: BinaryUpgrade
     notifier: Notifier
     on_ready: Callable[[], None] = lambda: None
+    counters: MasterCounter | None = None
     clock: Clock = monotonic
     stop_timeout: float = math.inf
     """Seconds after TERM or INT at which the service manager kills the master."""
@@ -277,6 +279,7 @@ class Supervisor:
             self.process_table,
             self._lease_recovery,
             self._give_up_start,
+            self.counters,
         )
 
     def _open_dispatch_socket(self) -> None:

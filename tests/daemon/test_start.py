@@ -123,7 +123,9 @@ def test_a_child_inherits_nothing_of_the_master_or_its_siblings(make_daemon: Mak
         assert len(own) in (3, 4), "words, orders, signals, and what a stop wakes it by: each once"
         assert not own & seen
         seen |= own
-        assert not [name for name in files if "psched.pid" in name or "eventpoll" in name]
+        assert not [name for name in files if name.endswith("psched.pid") or "eventpoll" in name]
+        shared = [entry for entry in Path(f"/proc/{worker.pid}/fd").iterdir() if ".metrics" in str(entry.readlink())]
+        assert len(shared) == 1, "its own counters, not those of its siblings"
         assert os.getpgid(worker.pid) == worker.pid
     daemon.add("s1", "print")
     assert daemon.wait_for_trace("ran")["stdin"] == ""

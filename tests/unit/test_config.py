@@ -338,7 +338,7 @@ def test_the_example_tells_the_true_defaults(file: Path) -> None:
     shown, default = load(file, "production"), from_mapping(SQLITE)
     assert shown.schedules and shown.queue and default.schedules
     examples = {"path", "environment", "schedules", "queue", "app", "include", "require", "processors"}
-    examples |= {"env_file", "log", "pid_file", "user", "group", "max_request_per_child"}
+    examples |= {"env_file", "log", "pid_file", "metrics_file", "user", "group", "max_request_per_child"}
     assert told(shown, examples) == told(default, examples)
     examples = {"url", "tls", "app", "include", "require", "types", "task_timeout", "max_attempts", "on_late"}
     examples |= {"on_failure"}
@@ -413,3 +413,13 @@ def test_a_file_of_perfectqueue_is_read_as_it_is() -> None:
         "alive_time": 100,
     }
     assert settings.max_request_per_child == 100
+
+
+def test_counters_are_beside_the_pid_file_that_is_held(tmp_path: Path) -> None:
+    def path(pid_file: Path | None = None, **config: str) -> Path | None:
+        return from_mapping({**SQLITE, **config}, base=tmp_path).metrics_path(pid_file)
+
+    assert path() is None
+    assert path(pid_file=tmp_path / "pid") == tmp_path / "pid.metrics"
+    assert path(metrics_file="counters") == tmp_path / "counters"
+    assert path(pid_file=tmp_path / "pid", metrics_file="none") is None

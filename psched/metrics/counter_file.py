@@ -1,0 +1,330 @@
+"""The file of counters of one node, mapped by its processes: a block for the master and for each slot of a child.
+
+A block has one writer at a time, and its numbers only grow: the next child of a slot goes on counting where a dead one
+ended. After a binary upgrade the old master and the new one have blocks in the same file; a later master goes on with
+the blocks of one that is gone. A master that starts anew replaces the file, and with it every number.
+
+The layout, in doubles of the machine: the file begins with a line that names the layout, blocks begin at `_FIRST`. A
+block has a header (`_Header`, and a text), then counters. A counter has a label, words separated by tabs, and `SIZE`
+numbers. A double is written by one store of the processor, so a reader never sees half of one.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+import stat
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import IntEnum
+from pathlib import Path
+
+from psched.clock import monotonic
+from psched.histogram import BUCKETS
+
+log = logging.getLogger(__name__)
+
+_LAYOUT = b"psched counters 1\n"
+_MODE = 0o640
+_FIRST = 65536
+_BLOCK = 5 * 65536
+"""Bytes. Multiples of every page size; the file is sparse, and pages without counters take no space."""
+_HEADER = 64
+_TEXT = 256
+"""Where the text of a block begins in bytes, and the most bytes of it and of a label."""
+_LABEL = _TEXT // 8
+
+COUNT = 0
+FIRST_SUM = 1
+SECOND_SUM = 2
+FIRST_BUCKETS = 3
+SECOND_BUCKETS = FIRST_BUCKETS + BUCKETS
+_SINCE = SECOND_BUCKETS + BUCKETS
+"""The numbers of a counter: a count, two sums of seconds, two histograms, and when it was made (monotonic)."""
+SIZE = _SINCE + 1
+_ENTRY = _LABEL + SIZE
+_MOST = (_BLOCK // 8 - _HEADER) // _ENTRY
+
+Label = tuple[str, ...]
+
+
+class _Header(IntEnum):
+    """The numbers at the beginning of a block. Times are monotonic seconds, which all processes of a host share."""
+
+    USED = 0
+    MASTER = 1
+    PID = 2
+    FORKED_AT = 3
+    HEARTBEAT = 4
+    RUNNING = 5
+    IS_READY = 6
+
+
+class CounterFileError(Exception):
+    """The file of counters cannot be read; the message says why and what to do."""
+
+
+class CounterBlock:
+    """One block, in a process that writes it. Its threads may write at the same time."""
+
+    def __init__(self, memory: mmap.mmap) -> None:
+        self._memory = memory
+        self._bytes = memoryview(memory)
+        self.values = self._bytes.cast("d")
+        self._counters: dict[Label, int] = {}
+        self.reopen()
+
+    def reopen(self) -> None:
+        """Go on where the last writer ended. In a child, after the fork."""
+        self.lock = threading.Lock()
+        self._counters = {label: number for number, (label, _) in enumerate(_counters(self.values, self._bytes))}
+
+    def counter(self, *label: str) -> int | None:
+        """Return where the numbers of a counter begin in `values`; None if the block is full."""
+        number = self._counters.get(label)
+        if number is None:
+            number = len(self._counters)
+            if number >= _MOST:
+                return None
+            start = _HEADER + number * _ENTRY
+            text = "\t".join(label).encode("utf-8", "replace")[:_TEXT]
+            self._bytes[start * 8 : start * 8 + _TEXT] = text.ljust(_TEXT, b"\0")
+            self.values[start + _LABEL + _SINCE] = monotonic()
+            self._counters[label] = number
+            self.values[_Header.USED] = number + 1  # last: a reader, or the next writer, sees whole counters only
+        return _HEADER + number * _ENTRY + _LABEL
+
+    def about_to_fork(self) -> None:
+        """Forget the last child: its process is gone, its numbers stay."""
+        for each in (_Header.PID, _Header.HEARTBEAT, _Header.RUNNING, _Header.IS_READY):
+            self.values[each] = 0.0
+
+    def forked(self, pid: int) -> None:
+        self.values[_Header.FORKED_AT] = monotonic()
+        self.values[_Header.PID] = pid
+
+    def beat(self, is_ready: bool) -> None:
+        self.values[_Header.HEARTBEAT] = monotonic()
+        self.values[_Header.IS_READY] = is_ready
+
+    def add_running(self, change: int) -> None:
+        with self.lock:
+            self.values[_Header.RUNNING] += change
+
+    def is_of(self, pid: int) -> bool:
+        return self.values[_Header.PID] == pid
+
+    @property
+    def is_free(self) -> bool:
+        """Whether no process uses the block: its master is gone, and its child."""
+        return not any(is_alive(int(self.values[each])) for each in (_Header.MASTER, _Header.PID))
+
+    def take(self, text: str) -> None:
+        """Make this process the master of the block."""
+        self.about_to_fork()
+        self._bytes[_TEXT : 2 * _TEXT] = text.encode()[:_TEXT].ljust(_TEXT, b"\0")
+        self.values[_Header.MASTER] = os.getpid()
+
+    def close(self) -> None:
+        self.values.release()
+        self._bytes.release()
+        self._memory.close()
+
+
+@dataclass(slots=True)
+class CounterFile:
+    """The file, in the master that allots its blocks by name."""
+
+    path: Path
+    _inode: int
+    _blocks: dict[str, CounterBlock] = field(default_factory=dict)
+
+    @classmethod
+    def create(cls, path: Path, is_upgrade: bool) -> CounterFile:
+        """Make a new file, or after an upgrade go on with the old one's if its layout is the same. Raises OSError."""
+        if is_upgrade:
+            with suppress(OSError, CounterFileError):
+                descriptor = _open(path, os.O_RDWR)
+                try:
+                    return cls(path, os.fstat(descriptor).st_ino)
+                finally:
+                    os.close(descriptor)
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            os.fchmod(descriptor, _MODE)
+            os.write(descriptor, _LAYOUT)
+            os.ftruncate(descriptor, _FIRST)
+            Path(name).replace(path)
+            return cls(path, os.fstat(descriptor).st_ino)
+        except BaseException:
+            Path(name).unlink()
+            raise
+        finally:
+            os.close(descriptor)
+
+    def block(self, name: str, text: str = "") -> CounterBlock | None:
+        """Return the block of this name, perhaps one of a master that is gone; None if the file cannot be used."""
+        found = self._blocks.get(name)
+        if found is None:
+            try:
+                found = self._allot("\t".join([name, text]))
+            except (OSError, CounterFileError) as error:
+                log.warning("%s is not counted: %s", name, error)
+                return None
+            self._blocks[name] = found
+        return found
+
+    def child_forked(self, name: str, pid: int) -> None:
+        if name in self._blocks:
+            self._blocks[name].forked(pid)
+
+    def child_ended(self, pid: int) -> bool:
+        """Return whether the child had a block."""
+        for block in self._blocks.values():
+            if block.is_of(pid):
+                block.about_to_fork()
+                return True
+        return False
+
+    def unmap(self, but: CounterBlock | None = None) -> None:
+        """Unmap all blocks, `but` perhaps one."""
+        for block in self._blocks.values():
+            if block is not but:
+                block.close()
+        self._blocks.clear()
+
+    def close(self) -> None:
+        """Unmap the file, and remove it unless another master has its blocks in it."""
+        self.unmap()
+        with suppress(OSError, CounterFileError):
+            nodes = read_counters(self.path).processes
+            others = (each.master for each in nodes if each.master != os.getpid())
+            if self.path.stat().st_ino == self._inode and not any(map(is_alive, others)):
+                self.path.unlink()
+
+    def _allot(self, text: str) -> CounterBlock:
+        descriptor = _open(self.path, os.O_RDWR)
+        try:
+            found = os.fstat(descriptor)
+            if found.st_ino != self._inode:
+                raise CounterFileError(f"{self.path} was replaced by another master; give each a metrics_file")
+            count = (found.st_size - _FIRST) // _BLOCK
+            for number in range(count + 1):
+                if number == count:
+                    os.ftruncate(descriptor, _FIRST + (number + 1) * _BLOCK)
+                block = CounterBlock(mmap.mmap(descriptor, _BLOCK, offset=_FIRST + number * _BLOCK))
+                if block.is_free:
+                    block.take(text)
+                    return block
+                block.close()
+            raise AssertionError("a new block is free")
+        finally:
+            os.close(descriptor)
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A block's process. `pid`: 0 while there is none. Times are monotonic seconds, 0 if there was none yet."""
+
+    name: str
+    text: str
+    master: int
+    pid: int
+    forked_at: float
+    heartbeat: float
+    running: int
+    is_ready: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """The numbers of a node: `sums` of all its processes since it was started, the dead ones included.
+
+    The counters come in the order in which they were first counted. `processes` are those of all its masters.
+    """
+
+    processes: Sequence[Process]
+    sums: Mapping[Label, Sequence[float]]
+
+    @property
+    def living(self) -> list[Process]:
+        """The processes whose master is alive."""
+        return [each for each in self.processes if is_alive(each.master)]
+
+
+def read_counters(path: Path) -> Counters:
+    """Read the file of a node. Raises CounterFileError."""
+    try:
+        descriptor = _open(path, os.O_RDONLY)
+        try:
+            size = os.fstat(descriptor).st_size
+            with mmap.mmap(descriptor, size, prot=mmap.PROT_READ) as memory, memoryview(memory) as view:
+                return _read(view)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise CounterFileError(f"{path}: {error.strerror}; is the daemon running, and may this user read it?") from None
+
+
+def _read(view: memoryview) -> Counters:
+    processes: list[Process] = []
+    sums: dict[Label, list[float]] = {}
+    for start in range(_FIRST, len(view) - _BLOCK + 1, _BLOCK):
+        with view[start : start + _BLOCK] as block, block.cast("d") as values:
+            name, _, text = _text(block[_TEXT : 2 * _TEXT]).partition("\t")
+            header = values[: len(_Header)].tolist()
+            master, pid, forked_at, heartbeat, running, is_ready = header[1:]
+            found = Process(name, text, int(master), int(pid), forked_at, heartbeat, int(running), bool(is_ready))
+            processes.append(found)
+            for label, numbers in _counters(values, block):
+                known = sums.get(label)
+                if known is None:
+                    sums[label] = numbers
+                else:
+                    since = min(known[_SINCE], numbers[_SINCE])
+                    sums[label] = [a + b for a, b in zip(known, numbers, strict=True)]
+                    sums[label][_SINCE] = since
+    return Counters(processes, dict(sorted(sums.items(), key=lambda each: each[1][_SINCE])))
+
+
+def _counters(values: memoryview[float], block: memoryview) -> Iterator[tuple[Label, list[float]]]:
+    for number in range(min(int(values[_Header.USED]), _MOST)):
+        start = _HEADER + number * _ENTRY
+        label = _text(block[start * 8 : start * 8 + _TEXT])
+        numbers: list[float] = [*values[start + _LABEL : start + _ENTRY]]
+        yield tuple(label.split("\t")), numbers
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether there is a process of this number; 0 is none."""
+    if pid <= 0:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _text(part: memoryview) -> str:
+    return bytes(part).rstrip(b"\0").decode("utf-8", "replace")
+
+
+def _open(path: Path, flags: int) -> int:
+    """Open a file of this layout. Raises OSError and CounterFileError."""
+    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        found = os.fstat(descriptor)
+        is_ours = stat.S_ISREG(found.st_mode) and os.pread(descriptor, len(_LAYOUT), 0) == _LAYOUT
+        if not is_ours or found.st_size < _FIRST:
+            raise CounterFileError(f"{path} is no file of counters of this version of psched; restart the daemon")
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor

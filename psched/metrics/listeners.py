@@ -1,0 +1,152 @@
+"""Telemetry listeners that count what happens in this process in its block of the node's counters."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import Any
+
+from psched.histogram import BOUNDS
+from psched.metrics.counter_file import (
+    COUNT,
+    FIRST_BUCKETS,
+    FIRST_SUM,
+    SECOND_BUCKETS,
+    SECOND_SUM,
+    CounterBlock,
+    CounterFile,
+)
+from psched.telemetry import Event, attach
+
+RUN = "run"
+"""Runs by section, outcome and type: their durations, and for first attempts how late they began."""
+STORE = "store"
+"""Calls of the database by section and operation: how long each took."""
+LEASE_LOST = "lease_lost"
+RESTART = "restart"
+"""Ends of children by cause."""
+OTHER = "other"
+MOST_TYPES = 64
+"""Types that have counters of their own; further ones count as OTHER."""
+_LONGEST_TYPE = 200
+"""Characters of UTF-8 that are kept of a type, in bytes."""
+
+MASTER = "master"
+
+
+class ChildCounter:
+    """Counts in a child, in any of its threads."""
+
+    def __init__(self, block: CounterBlock) -> None:
+        """Call it in the child, after the fork."""
+        block.reopen()
+        self._block = block
+        self._values = block.values
+        self._counters: dict[tuple[str, str, str], int | None] = {}
+        self._types: set[tuple[str, str]] = set()
+
+    def attach(self) -> None:
+        attach(self.settled, "settle")
+        attach(self.polled, "poll")
+        attach(self.run_started, "run_start")
+        attach(self.run_ended, "run_end")
+        attach(self.lease_lost, "lease_lost")
+        attach(self.heartbeat, "heartbeat")
+
+    def settled(self, event: Event, fields: dict[str, Any]) -> None:
+        section, error, seconds = fields["section"], fields["error"], fields["seconds"]
+        values, counters = self._values, self._counters
+        with self._block.lock:
+            for task in fields["tasks"]:
+                outcome = "lost" if error is not None or task.outcome is None else task.outcome
+                kind = section, outcome, task.type
+                counter = counters[kind] if kind in counters else self._counter(*kind)
+                if counter is None:
+                    continue
+                duration, waited = task.duration, task.waited
+                values[counter + COUNT] += 1
+                values[counter + FIRST_SUM] += duration
+                values[counter + FIRST_BUCKETS + bisect_left(BOUNDS, duration)] += 1
+                if waited is not None:
+                    values[counter + SECOND_SUM] += waited
+                    values[counter + SECOND_BUCKETS + bisect_left(BOUNDS, waited)] += 1
+            if seconds is not None:
+                self._count_call(section, "settle", seconds)
+
+    def polled(self, event: Event, fields: dict[str, Any]) -> None:
+        if fields["seconds"] is not None:
+            with self._block.lock:
+                self._count_call(fields["section"], "poll", fields["seconds"])
+
+    def run_started(self, event: Event, fields: dict[str, Any]) -> None:
+        self._block.add_running(1)
+
+    def run_ended(self, event: Event, fields: dict[str, Any]) -> None:
+        self._block.add_running(-1)
+
+    def lease_lost(self, event: Event, fields: dict[str, Any]) -> None:
+        with self._block.lock:
+            _add(self._block, LEASE_LOST)
+
+    def heartbeat(self, event: Event, fields: dict[str, Any]) -> None:
+        self._block.beat(fields["is_ready"])
+
+    def _count_call(self, section: str, operation: str, seconds: float) -> None:
+        _add(self._block, STORE, section, operation, seconds=seconds)
+
+    def _counter(self, section: str, outcome: str, type_: str) -> int | None:
+        """Return where to count a kind of run that this child has not counted yet."""
+        known = section, type_
+        if known not in self._types and len(self._types) < MOST_TYPES:
+            self._types.add(known)
+        shown = type_.encode("utf-8", "replace")[:_LONGEST_TYPE].decode("utf-8", "ignore")
+        shown = shown.translate({9: " ", 0: " "}) if known in self._types else OTHER
+        counter = self._block.counter(RUN, section, outcome, shown)
+        if known in self._types:  # else the dictionary would grow without a bound
+            self._counters[section, outcome, type_] = counter
+        return counter
+
+
+class MasterCounter:
+    """Counts in the master: its children and how they end."""
+
+    def __init__(self, file: CounterFile, text: str) -> None:
+        """`text`: of this node, for readers."""
+        self._file = file
+        self._block = file.block(MASTER, text)
+        if self._block is not None:
+            self._block.forked(0)
+        self._next: CounterBlock | None = None
+        self._detach = [attach(self.forked, "fork"), attach(self.ended, "child_exit")]
+
+    def block(self, name: str) -> CounterBlock | None:
+        """Return the block of the next child of a slot."""
+        block = self._file.block(name)
+        if block is not None:
+            block.about_to_fork()
+        self._next = block
+        return block
+
+    def forked(self, event: Event, fields: dict[str, Any]) -> None:
+        self._file.child_forked(fields["name"], fields["pid"])
+
+    def ended(self, event: Event, fields: dict[str, Any]) -> None:
+        if self._file.child_ended(fields["pid"]) and self._block is not None:
+            _add(self._block, RESTART, fields["cause"])
+
+    def close_in_child(self) -> None:
+        """Unmap the blocks of the siblings: in the child that gets the last `block`."""
+        self._file.unmap(but=self._next)
+
+    def close(self) -> None:
+        for detach in self._detach:
+            detach()
+        self._file.close()
+
+
+def _add(block: CounterBlock, *label: str, seconds: float | None = None) -> None:
+    counter = block.counter(*label)
+    if counter is not None:
+        block.values[counter + COUNT] += 1
+        if seconds is not None:
+            block.values[counter + FIRST_SUM] += seconds
+            block.values[counter + FIRST_BUCKETS + bisect_left(BOUNDS, seconds)] += 1
