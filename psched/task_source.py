@@ -446,7 +446,9 @@ def open_table(name: str, section: Section | None, open_section: Callable[[Secti
     opened = open_section(section, holder_name(str(os.getpid())))
     try:
         opened.store.check_tables()
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, Exception) and opened.store.is_unavailable(error):
+            error.add_note(f"{name}: the database {section.masked_url} is not available; does it run, is `url:` right?")
         opened.close()
         raise
     return opened

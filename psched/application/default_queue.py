@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -89,8 +90,10 @@ class DefaultQueue:
 def _open_default_file() -> Queue:
     file = default_file()
     if not file.is_file():
-        remedy = "call psched.configure(config) or app.open(config), or set PSCHED_CONFIG"
-        raise ConfigError(f"no queue to submit to, as there is no file {str(file)!r}; {remedy}")
+        named = f" that PSCHED_CONFIG names: {str(file)!r}" if os.environ.get("PSCHED_CONFIG") else f" {str(file)!r}"
+        found = "is a folder, not a YAML file" if file.is_dir() else "does not exist"
+        remedy = "call psched.configure(config) or app.open(config), or let PSCHED_CONFIG name a file"
+        raise ConfigError(f"no queue to submit to: the file{named} {found}; {remedy}")
     return open_configured_queue(file)
 
 

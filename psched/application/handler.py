@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 from psched.application.event_loop import CancellableRun, EventLoops
 from psched.error_text import did_you_mean
 from psched.errors import ConfigError, OutcomeUnknownError, PreemptedError, UnstorableResultError
+from psched.payload import check_key
 from psched.retry_wait import Backoff
 from psched.store.type_filter import Pattern, TypeFilter
 from psched.task import Task
@@ -268,9 +269,12 @@ def takes_one_argument(function: Callable[..., Any]) -> bool:
 
 
 def check_pattern(pattern: object) -> Pattern:
-    """Return `pattern`. Raises ConfigError unless it is a non-empty string or a compiled expression for text."""
+    """Return `pattern`. Raises ConfigError unless it is a type that can be stored, or an expression for text."""
     if isinstance(pattern, str) and pattern:
-        return pattern
+        try:
+            return check_key(pattern, "a task type")
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
     if isinstance(pattern, re.Pattern) and isinstance(pattern.pattern, str):
         return pattern
     raise ConfigError(f"a task type must be a non-empty string or a compiled regular expression, got {pattern!r}")

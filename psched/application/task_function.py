@@ -56,7 +56,7 @@ class TaskFunction(Generic[P, R_co]):
         self.parameters = Parameters(function)
         self.queue = queue
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Call the function here and now."""
         result: R_co = self.function(*args, **kwargs)
         return result
@@ -74,11 +74,11 @@ class TaskFunction(Generic[P, R_co]):
         given = self.options.store_result
         return self.parameters.returns_value if given is None else given
 
-    def submit(self, *args: P.args, **kwargs: P.kwargs) -> QueuedTask[R_co]:
+    def submit(self, /, *args: P.args, **kwargs: P.kwargs) -> QueuedTask[R_co]:
         """Create a task that calls the function with these arguments, and return a reference to it. See `using`."""
         return Submission(self).submit(*args, **kwargs)
 
-    async def asubmit(self, *args: P.args, **kwargs: P.kwargs) -> QueuedTask[R_co]:
+    async def asubmit(self, /, *args: P.args, **kwargs: P.kwargs) -> QueuedTask[R_co]:
         """Do as `submit`, without blocking the event loop."""
         return await Submission(self).asubmit(*args, **kwargs)
 
@@ -90,7 +90,7 @@ class TaskFunction(Generic[P, R_co]):
         """Do as `submit_many`, without blocking the event loop."""
         return await Submission(self).asubmit_many(calls)
 
-    def new_task(self, *args: P.args, **kwargs: P.kwargs) -> NewTask:
+    def new_task(self, /, *args: P.args, **kwargs: P.kwargs) -> NewTask:
         """Return the task that `submit` would create."""
         return Submission(self).new_task(*args, **kwargs)
 
@@ -158,7 +158,7 @@ class Submission(Generic[P, R_co]):
     headers: Mapping[str, Any] | None = None
     connection: Any = None
 
-    def submit(self, *args: P.args, **kwargs: P.kwargs) -> QueuedTask[R_co]:
+    def submit(self, /, *args: P.args, **kwargs: P.kwargs) -> QueuedTask[R_co]:
         """Create a task that calls the function with these arguments, and return a reference to it.
 
         Raises:
@@ -171,7 +171,7 @@ class Submission(Generic[P, R_co]):
         queue = self.function.queue.get()
         return self._typed(queue.submit(**task._asdict(), connection=self.connection))
 
-    async def asubmit(self, *args: P.args, **kwargs: P.kwargs) -> QueuedTask[R_co]:
+    async def asubmit(self, /, *args: P.args, **kwargs: P.kwargs) -> QueuedTask[R_co]:
         """Do as `submit`, without blocking the event loop."""
         task = self._new_task(args, kwargs, await self._due_async())
         queue = await self.function.queue.get_async()
@@ -194,7 +194,7 @@ class Submission(Generic[P, R_co]):
         await queue.asubmit_many(tasks, self.connection)
         return [self._typed(queue[task.key]) for task in tasks]
 
-    def new_task(self, *args: P.args, **kwargs: P.kwargs) -> NewTask:
+    def new_task(self, /, *args: P.args, **kwargs: P.kwargs) -> NewTask:
         """Return the task that `submit` would create. Asks the database for the time if there is a `delay`."""
         return self._new_task(args, kwargs, self._due())
 
@@ -208,6 +208,9 @@ class Submission(Generic[P, R_co]):
     def _new_tasks(self, calls: Iterable[Mapping[str, Any] | NewTask], due: float | None) -> list[NewTask]:
         if self.key is not None:
             raise ValueError("submit_many makes many tasks, which cannot share one key; leave key= out")
+        given: object = calls
+        if not isinstance(given, Iterable) or isinstance(given, Mapping | str | bytes):
+            raise ValueError(f"submit_many takes a list of mappings of arguments, got {shown(given)}")
         tasks = [call if isinstance(call, NewTask) else self._new_task((), _arguments(call), due) for call in calls]
         if strange := [task.key for task in tasks if task.type != self.function.type]:
             raise ValueError(f"the task {strange[0]!r} was not made by {self.function.parameters.name}.new_task")

@@ -65,8 +65,10 @@ def _parse(path: Path) -> Any:
     try:
         return yaml.load(path.read_text(encoding="utf-8"), _UniqueKeyLoader)  # noqa: S506 - a SafeLoader
     except FileNotFoundError:
-        hint = "name one with -c, etc/psched.example.yml is an example"
+        hint = "name one with -c or PSCHED_CONFIG, etc/psched.example.yml is an example"
         raise ConfigError(f"{path}: there is no such file; {hint}") from None
+    except IsADirectoryError:
+        raise ConfigError(f"{path}: is a folder; name a YAML file with -c or PSCHED_CONFIG") from None
     except PermissionError:
         raise ConfigError(f"{path}: cannot be read: {NOT_PERMITTED}") from None
     except OSError as error:

@@ -386,6 +386,9 @@ class QueuedTask(Generic[R_co]):
 
 
 def _storable_tasks(tasks: Iterable[NewTask]) -> list[NewTask]:
+    given: object = tasks
+    if not isinstance(given, Iterable):
+        raise ValueError(f"submit_many takes a list of psched.NewTask, got {shown(given)}")
     checked = [storable_task(task) for task in tasks]
     check_distinct([task.key for task in checked], "task")
     return checked

@@ -19,6 +19,7 @@ from sqlalchemy import Connection, Engine, event
 from psched.backends.sql.dialect import now_ms
 from psched.clock import parse_seconds
 from psched.cron.zones import load_zone
+from psched.error_text import shown
 from psched.errors import NotSupportedError
 from psched.schedules.validation import check_time
 
@@ -146,6 +147,6 @@ def _duration(by: object) -> float:
             return parse_seconds(by)
         except ValueError:
             raise ValueError(f"{by!r} is no duration; expected seconds, or one like '90s', '5m', '2h', '1d'") from None
-    if isinstance(by, bool) or not isinstance(by, int | float):
-        raise ValueError(f"a duration must be seconds, a timedelta or text like '5m', got {by!r}")
+    if isinstance(by, bool) or not isinstance(by, int | float) or not math.isfinite(by):
+        raise ValueError(f"a duration must be seconds, a timedelta or text like '5m', got {shown(by)}")
     return by

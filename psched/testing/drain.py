@@ -22,6 +22,7 @@ from psched.task import Task
 from psched.task_source import LOST_ATTEMPTS
 from psched.telemetry import attach
 from psched.testing.clock import DatabaseClock, Moment, unix_seconds
+from psched.testing.fault_injection import running
 from psched.testing.tables import NAME_APP, OpenTables
 
 T = TypeVar("T")
@@ -71,13 +72,18 @@ class Drain:
         `raises=False` it is the `error` of its run.
 
         Raises:
-            ConfigError: a due task has no handler.
+            ConfigError: a due task has no handler; or the test has `@faults`, which runs the tasks.
             AssertionError: more than `limit` runs; perhaps a task submits itself.
             ValueError: a time or `limit` that cannot be.
         """
         given: object = limit
         if not isinstance(given, int) or isinstance(given, bool) or limit < 1:
             raise ValueError(f"limit must be a whole number from 1, got {shown(limit)}")
+        if running.get():
+            raise ConfigError(
+                "a test with @psched.testing.faults submits tasks only, which psched runs in processes that it kills; "
+                "leave out psched_drain() and psched_inline"
+            )
         end = self._end(until, tz)
         runs: list[Run] = []
         with self._lock:

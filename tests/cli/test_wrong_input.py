@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy.exc import OperationalError
 
+from psched import ConfigError
 from psched import open as open_psched
 from tests.cli.commands import Commands
 
@@ -215,7 +216,8 @@ def test_wrong_usage_is_one_line_and_exit_code_2(psched: Commands, arguments: tu
 
 def test_a_missing_configuration_is_named(fresh: Commands) -> None:
     assert fresh.fault("list") == (
-        f"{fresh.folder}/etc/psched.yml: there is no such file; name one with -c, etc/psched.example.yml is an example"
+        f"{fresh.folder}/etc/psched.yml: there is no such file; "
+        "name one with -c or PSCHED_CONFIG, etc/psched.example.yml is an example"
     )
 
 
@@ -280,6 +282,12 @@ def test_a_missing_file_is_named_with_its_path(fresh: Commands) -> None:
     assert (failed["subject"], failed["message"]) == ("table", expected)
 
 
+def test_a_folder_in_place_of_the_configuration_is_named(fresh: Commands) -> None:
+    assert fresh.fault("-c", str(fresh.folder), "list") == (
+        f"{fresh.folder}: is a folder; name a YAML file with -c or PSCHED_CONFIG"
+    )
+
+
 def test_a_missing_file_is_named_by_the_error_of_a_statement(psched: Commands) -> None:
     with open_psched(psched.folder / "etc" / "psched.yml", "development") as schedules:
         schedules.close()  # its connections, which would keep the file
@@ -302,8 +310,12 @@ def test_closed_output_is_no_fault(psched: Commands) -> None:
 def test_a_file_that_is_no_sqlite_database_is_named(fresh: Commands) -> None:
     fresh.use("sqlite:///../psched.db")
     (fresh.folder / "psched.db").write_text("this is a letter, not a database; " * 50)
-    for command in ("list", "init"):
-        assert "not a database" in fresh.fault(command)
+    expected = f"url: the file {fresh.folder}/psched.db is no SQLite database; name another, or move it away"
+    assert (fresh.fault("list"), fresh.fault("init")) == (expected, expected)
+    [failed] = [one for one in fresh("doctor", "--json").json if not one["ok"]]
+    assert (failed["subject"], failed["message"]) == ("table", expected)
+    with pytest.raises(ConfigError, match=expected):
+        open_psched(fresh.folder / "etc" / "psched.yml", "development")
 
 
 def test_a_sqlite_file_that_cannot_be_opened_is_named(fresh: Commands) -> None:

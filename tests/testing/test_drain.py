@@ -20,6 +20,7 @@ from psched.model import CatchUp
 from psched.queue.queue import Queue, open_queue
 from psched.schedules.collection import ScheduleCollection
 from psched.testing import DatabaseClock, Drain, drain
+from psched.testing.fault_injection import running
 
 app = App()
 ran: list[str] = []
@@ -320,6 +321,23 @@ def test_a_task_that_submits_itself_ends_the_drain(psched_queue: Queue, psched_d
     psched_queue.submit("key", "forever")
     with pytest.raises(AssertionError, match="psched_drain stopped after 50 runs.* does a task submit itself"):
         psched_drain(limit=50)
+
+
+def test_a_test_under_faults_must_not_run_the_tasks_itself(psched_inline: Queue, psched_drain: Drain) -> None:
+    token = running.set(True)  # as the plugin does while it calls the test function
+    try:
+        for run in (psched_drain, lambda: psched_inline.submit("key", "note")):
+            with pytest.raises(psched.ConfigError, match=r"leave out psched_drain\(\) and psched_inline"):
+                run()
+    finally:
+        running.reset(token)
+    assert ran == []
+
+
+@pytest.mark.parametrize("by", [float("nan"), float("inf"), True, None])
+def test_a_shift_by_no_duration_is_refused(by: Any, psched_clock: DatabaseClock) -> None:
+    with pytest.raises(ValueError, match="a duration must be seconds, a timedelta or text like '5m', got"):
+        psched_clock.shift(by)
 
 
 @pytest.mark.parametrize("limit", ["x", 0, 2.5, None, True])

@@ -15,8 +15,10 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 import psched
+from faultlab.ports import free_port
 from psched import App, Queue
 from psched.errors import ConfigError
 from psched.model import TaskRow
@@ -241,10 +243,59 @@ def test_without_a_queue_a_submit_says_what_to_do(app: App, tmp_path: Path, monk
     psched.configure(None)
     monkeypatch.delenv("PSCHED_CONFIG", raising=False)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match=r"no queue to submit to, as there is no file 'etc/psched\.yml'; call psched"):
+    with pytest.raises(ConfigError, match=r"no queue to submit to: the file 'etc/psched\.yml' does not exist"):
         app.task("tick")(lambda: None).submit()
     with pytest.raises(ConfigError, match="missing; expected rdb, redis or rdb_compat"):
         psched.configure({"url": "sqlite:///psched.db"})
+
+
+@pytest.mark.parametrize(("name", "found"), [("", "is a folder, not a YAML file"), ("/none.yml", "does not exist")])
+def test_a_file_that_psched_config_names_wrongly_is_named(
+    name: str, found: str, app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    psched.configure(None)
+    monkeypatch.setenv("PSCHED_CONFIG", f"{tmp_path}{name}")
+    expected = f"no queue to submit to: the file that PSCHED_CONFIG names: '{tmp_path}{name}' {found}; call psched"
+    with pytest.raises(ConfigError, match=expected):
+        app.task("tick")(lambda: None).submit()
+
+
+def test_a_server_that_is_down_is_named_beside_the_error_of_its_driver(app: App) -> None:
+    port = free_port()
+    with pytest.raises(OperationalError) as caught:
+        app.open({"type": "rdb", "url": f"mysql+pymysql://root:secret@127.0.0.1:{port}/psched"})
+    [note] = caught.value.__notes__
+    assert note == (
+        f"queue: the database mysql+pymysql://root:***@127.0.0.1:{port}/psched is not available; does it run, "
+        "is `url:` right?"
+    )
+
+
+@pytest.mark.parametrize("calls", [None, 5, "abc", {"region": "x"}])
+def test_what_is_no_list_of_calls_is_refused(calls: Any, app: App, queue: Queue) -> None:
+    function = app.task("tick")(lambda region: None)
+    with pytest.raises(ValueError, match="submit_many takes a list of mappings of arguments, got"):
+        function.submit_many(calls)
+    if not isinstance(calls, str | dict):
+        with pytest.raises(ValueError, match=r"submit_many takes a list of psched\.NewTask, got (None|5)"):
+            queue.submit_many(calls)
+
+
+def test_a_parameter_may_be_named_self(app: App, queue: Queue) -> None:
+    @app.task("tick")
+    def tick(self: int) -> int:
+        return self
+
+    assert tick(self=1) == 1
+    keys = [tick.submit(self=2).key, tick.using(priority=1).submit(self=3).key, asyncio.run(tick.asubmit(self=4)).key]
+    assert [queue[key].metadata().data["self"] for key in keys] == [2, 3, 4]
+    assert tick.new_task(self=5).data == {"self": 5}
+
+
+@pytest.mark.parametrize(("type_", "message"), [("a\0b", "NUL"), ("x" * 300, "has 300 characters, at most 255")])
+def test_a_type_that_cannot_be_stored_is_refused_where_it_is_registered(type_: str, message: str, app: App) -> None:
+    with pytest.raises(ConfigError, match=f"a task type .*{message}"):
+        app.task(type_)
 
 
 def config_in(folder: Path) -> dict[str, Any]:

@@ -168,8 +168,8 @@ class Dialect:
         """Return whether a table, or the database file, does not exist."""
         return self.code(error.orig) in self.missing_table_codes
 
-    def missing_file(self, error: DBAPIError) -> str | None:
-        """If `error` means that the database file or its folder is missing, return a message with the remedy."""
+    def unusable_file(self, error: DBAPIError) -> str | None:
+        """If `error` means that the database file is missing, or is none, return a message with the remedy."""
         return None
 
     def is_already_there(self, error: DBAPIError) -> bool:

@@ -48,6 +48,9 @@ class Schema:
                     )
                     break
                 except DBAPIError as error:
+                    problem = dialect.unusable_file(error)
+                    if problem is not None:
+                        break
                     if left == 0 or not dialect.is_already_there(error):
                         raise
         if problem is not None:
@@ -65,9 +68,10 @@ class Schema:
         try:
             return self._database.run(lambda connection, _: dialect.too_old(connection) or self._problem(connection))
         except DBAPIError as error:
-            if not dialect.is_missing_table(error):
+            problem = dialect.unusable_file(error)
+            if problem is None and not dialect.is_missing_table(error):
                 raise
-            return dialect.missing_file(error) or self._is_missing(self._table)
+            return problem or self._is_missing(self._table)
 
     def diagnose(self) -> Iterator[Finding]:
         database = self._database

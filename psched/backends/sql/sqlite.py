@@ -103,7 +103,9 @@ class SQLiteDialect(Dialect):
     def is_missing_table(self, error: DBAPIError) -> bool:
         return isinstance(error.orig, _NoFile) or "no such table" in str(error.orig)
 
-    def missing_file(self, error: DBAPIError) -> str | None:
+    def unusable_file(self, error: DBAPIError) -> str | None:
+        if self.code(error.orig) == sqlite3.SQLITE_NOTADB:
+            return f"url: the file {self.url.database} is no SQLite database; name another, or move it away"
         return f"url: {error.orig}" if isinstance(error.orig, _NoFile) else None
 
     def is_already_there(self, error: DBAPIError) -> bool:
