@@ -68,6 +68,8 @@ class Task:
     """Seconds after which a run of this type is stopped; None: as configured. Set by the daemon."""
     alive_time: float | None = None
     """Seconds that the lease lasts after each renewal; None: as configured."""
+    error: str | None = None
+    """The error with which this run was settled, perhaps to be tried again; None if it did not fail."""
     duration = 0.0
     """Seconds that the handler ran, 0 until it has returned."""
     _trace_id: str | None = None
@@ -116,7 +118,6 @@ class Task:
         self._settlement = settlement
         self._times = times
         self._clock = clock
-        self._failed = False
         self._retry_wait: float | None = None
         self._data = self._saved = claim.row.data
         self._changing = threading.Lock()
@@ -229,7 +230,7 @@ class Task:
         """Return the outcome, the duration and the time of the next attempt, for the log."""
         if self.outcome != "retried":
             return f"{self.outcome} after {self.duration:.3f} s"
-        ended = f"{'failed' if self._failed else 'given up'} after {self.duration:.3f} s"
+        ended = f"{'given up' if self.error is None else 'failed'} after {self.duration:.3f} s"
         if self._retry_wait is None:
             return f"{ended}; tried again later"
         is_counted = self._settlement.store.shows_fence
@@ -330,7 +331,7 @@ class Task:
             check_wait("retry_wait", wait)
         if error is not None and not isinstance(error, str):
             raise ValueError(f"error must be text, such as str(error), got {shown(error)}")
-        self._retry_wait, self._failed = wait, error is not None
+        self._retry_wait, self.error = wait, error
         self._settle("retried", self._settlement.retry, wait, error, self.max_attempts)
 
     def fail(self, error: str) -> None:
@@ -341,6 +342,7 @@ class Task:
         """
         if not isinstance(error, str):
             raise ValueError(f"error must be text, such as str(error), got {shown(error)}")
+        self.error = error
         self._settle("failed", self._settlement.give_up, error)
 
     def defer(self, error: str) -> None:

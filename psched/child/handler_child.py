@@ -17,6 +17,7 @@ from psched.execution.batch_size import batch_sizer_for
 from psched.execution.fetcher_connection import FetchedTaskPoller, FetcherConnection, SettlementThread
 from psched.execution.forced_exit import ForcedExit
 from psched.execution.handler_thread import ActiveRuns, HandlerLoop, WaitingTaskReleaser, give_back
+from psched.execution.healthcheck_pings import start_pings
 from psched.execution.lease_renewal import LeaseRenewer
 from psched.execution.poller import Poller, PollTimer, SectionPoller
 from psched.execution.run_watchdog import RunWatchdog
@@ -37,6 +38,7 @@ class HandlerChild(ChildRole):
         """`send` sends the master a message of `psched.process.child_protocol`."""
         settings = spec.settings
         log_runs(json=settings.log_format == "json")
+        self._close_pings = start_pings(settings)
         default_queue.serve(settings)
         self._spec = spec
         self._send = send
@@ -174,3 +176,4 @@ class HandlerChild(ChildRole):
         self._stopping.close()
         for thread in self._runs.threads:
             thread.close()
+        self._close_pings()

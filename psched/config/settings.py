@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from attrs import Factory, evolve, field, frozen
 
 from psched.config import validators as checks
+from psched.config.healthchecks import Healthchecks, healthchecks
 from psched.config.structuring import Check
 from psched.config.urls import masked_url
 from psched.cron import DIALECTS, CronDialect, reckoning
@@ -61,6 +62,7 @@ class Section:
     on_late: Annotated[tuple[str, ...], Check(checks.hook)] = ()
     on_failure: Annotated[tuple[str, ...], Check(checks.hook)] = ()
     alert_interval: Positive = 10.0
+    healthchecks: Annotated[Healthchecks | None, Check(healthchecks)] = field(default=None, repr=False)
     types: Annotated[tuple[str, ...], Check(checks.globs)] = ()
     task_heartbeat_interval: Positive = Factory(lambda section: min(2.0, section.alive_time / 6), takes_self=True)
     task_prefetch: Annotated[int | Literal["auto"], Check(checks.count(0, "auto", "auto"))] = "auto"

@@ -1,0 +1,77 @@
+"""Pings Healthchecks when a run of a schedule starts, has succeeded or has failed. A telemetry listener."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from psched import telemetry
+from psched.config import Settings
+from psched.config.healthchecks import Healthchecks
+from psched.http_client import Request, RequestQueue
+from psched.task import Task
+
+_CLOSE = 3.0
+"""Seconds for which a process that ends sends the pings that still wait."""
+_LONGEST_ERROR = 10_000
+"""Characters of an error that a ping carries."""
+_RUNS = uuid.UUID("5e0f5a4e-6d5c-4c55-9d0a-2f3c1f1f3b0a")
+"""The namespace of run ids."""
+
+
+class HealthcheckPings:
+    """The pings of one handler process."""
+
+    def __init__(self, configured: Healthchecks, put: Callable[[Request], None]) -> None:
+        """`put` must not wait."""
+        self._configured = configured
+        self._put = put
+
+    def listen(self, event: telemetry.Event, fields: dict[str, Any]) -> None:
+        """Listener of `run_start` and `settle`; the latter is emitted after the commit."""
+        if fields["section"] != "schedules":
+            return
+        if event == "run_start":
+            self._ping(fields["task"], "/start")
+        elif fields["error"] is None:
+            for task in fields["tasks"]:
+                if task.outcome == "finished":
+                    self._ping(task, "")
+                elif task.error is not None:
+                    self._ping(task, "/fail", task.error)
+
+    def _ping(self, task: Task, action: str, text: str = "") -> None:
+        url = self._configured.url_of(task.key, task.type)
+        if url is not None:
+            body = text[:_LONGEST_ERROR].encode(errors="replace")
+            headers = {"Content-Type": "text/plain; charset=utf-8"}
+            self._put(Request(ping_url(url, action, run_id(task)), body, headers, self._configured.timeout))
+
+
+def run_id(task: Task) -> str:
+    """Return the UUID of this attempt, the same in every process."""
+    return str(uuid.uuid5(_RUNS, f"{task.key}\n{task.scheduled_time}\n{task.lease.fence}"))
+
+
+def ping_url(url: str, action: str, rid: str) -> str:
+    """Return the URL of one ping: `action` after the path, `rid` in the query."""
+    parts = urlsplit(url)
+    query = f"{parts.query}&rid={rid}" if parts.query else f"rid={rid}"
+    return urlunsplit(parts._replace(path=parts.path.rstrip("/") + action, query=query))
+
+
+def start_pings(settings: Settings) -> Callable[[], None]:
+    """Ping from now on, if configured. Return a function that sends what waits, for a bounded time, and ends it."""
+    configured = None if settings.schedules is None else settings.schedules.healthchecks
+    if configured is None:
+        return lambda: None
+    queue = RequestQueue("healthchecks")
+    detach = telemetry.attach(HealthcheckPings(configured, queue.put).listen, "run_start", "settle")
+
+    def close() -> None:
+        detach()
+        queue.close(_CLOSE)
+
+    return close
