@@ -1,0 +1,289 @@
+"""Reports runs to Sentry: errors with the run's context, queue spans, and check-ins of schedules (`psched[sentry]`).
+
+Call `sentry_sdk.init(integrations=[PschedIntegration()])` in the module of the application, which each child imports
+after its fork.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import re
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from hashlib import sha256
+from typing import Any, cast
+
+import sentry_sdk
+from sentry_sdk.consts import OP, SPANDATA, SPANSTATUS
+from sentry_sdk.crons import MonitorStatus, capture_checkin
+from sentry_sdk.integrations import Integration
+from sentry_sdk.integrations.logging import ignore_logger
+from sentry_sdk.scope import should_send_default_pii
+from sentry_sdk.tracing import TransactionSource
+from sentry_sdk.utils import event_from_exception
+
+from psched import telemetry
+from psched.execution.healthcheck_pings import run_id
+from psched.model import NewTask, ScheduleRow
+from psched.queue.queue import Queue, QueuedTask
+from psched.task import Task
+
+__all__ = ["PschedIntegration"]
+
+_ORIGIN = "auto.queue.psched"
+_TRACE_HEADERS = ("sentry-trace", "baggage")
+_MOST_HEADERS = 4096
+"""Bytes of JSON that a task's headers may have."""
+_LONGEST_SLUG = 50
+_FIELD = re.compile(r"(?:\*|\d+(?:-\d+)?)(?:/\d+)?|[a-z]{3}(?:-[a-z]{3})?", re.IGNORECASE)
+"""One item of a cron field that psched and Sentry understand alike."""
+_NICKNAMES = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
+_FIELDS = 5
+
+
+class PschedIntegration(Integration):
+    """Reports errors of handlers with the run's context, spans of submits and runs, and check-ins of schedules.
+
+    A check-in creates or updates its monitor: with the schedule's rule and time zone, and from `alert_after` how late
+    and how long an occurrence may be.
+    """
+
+    identifier = "psched"
+    origin = _ORIGIN
+
+    def __init__(self, monitor_schedules: bool = True, exclude_schedules: Iterable[str] = ()) -> None:
+        """`monitor_schedules`: send check-ins, except for keys that match one of the globs `exclude_schedules`."""
+        self._monitors = monitor_schedules
+        self._excluded = tuple(exclude_schedules)
+
+    def monitors(self, key: str) -> bool:
+        """Return whether the runs of this schedule are check-ins."""
+        return self._monitors and not any(fnmatchcase(key, glob) for glob in self._excluded)
+
+    @staticmethod
+    def setup_once() -> None:
+        """Attach to psched's telemetry, once for a process."""
+        ignore_logger("psched.runs")  # its errors are reported by `run_error`, with more about the run
+        telemetry.attach(_listen, "run_start", "run_error", "run_end", "settle")
+        _trace_submits()
+
+
+class _OpenRun(threading.local):
+    """What is open for the run of this thread: its scope and its spans."""
+
+    stack: ExitStack | None = None
+    span: Any = None
+
+
+_open_run = _OpenRun()
+
+
+def _listen(event: telemetry.Event, fields: dict[str, Any]) -> None:
+    integration = sentry_sdk.get_client().get_integration(PschedIntegration)
+    if integration is None:
+        return
+    if event == "run_start":
+        _begin(integration, fields["section"], fields["task"])
+    elif event == "run_error":
+        _capture(fields["task"], fields["error"])
+    elif event == "run_end":
+        _end(fields["task"])
+    elif fields["error"] is None and fields["section"] == "schedules":
+        for task in fields["tasks"]:
+            _check_in_end(integration, task)
+
+
+def _begin(integration: PschedIntegration, section: str, task: Task) -> None:
+    _close()
+    stack = _open_run.stack = ExitStack()
+    scope = stack.enter_context(sentry_sdk.isolation_scope())
+    scope.clear_breadcrumbs()
+    scope.set_transaction_name(task.type, source=TransactionSource.TASK)
+    scope.set_tag("psched.key", task.key[:200])
+    scope.set_tag("psched.type", task.type[:200])
+    scope.set_context("psched", _about(section, task))
+    headers = {name: str(task.headers[name]) for name in _TRACE_HEADERS if name in task.headers}
+    transaction = sentry_sdk.continue_trace(
+        headers, op="queue.task.psched", name=task.type, source=TransactionSource.TASK, origin=_ORIGIN
+    )
+    stack.enter_context(sentry_sdk.start_transaction(transaction))
+    span = sentry_sdk.start_span(op=OP.QUEUE_PROCESS, name=task.type, origin=_ORIGIN)
+    _open_run.span = stack.enter_context(span)
+    _describe(span, task.key, task.type)
+    span.set_data(SPANDATA.MESSAGING_MESSAGE_RETRY_COUNT, task.attempts - 1)
+    latency = _latency(task)
+    if latency is not None:
+        span.set_data(SPANDATA.MESSAGING_MESSAGE_RECEIVE_LATENCY, round(latency * 1000))
+    if section == "schedules" and integration.monitors(task.key):
+        _check_in(task, MonitorStatus.IN_PROGRESS, None)
+
+
+def _about(section: str, task: Task) -> dict[str, Any]:
+    about: dict[str, Any] = {
+        "section": section,
+        "key": task.key,
+        "type": task.type,
+        "scheduled_time": datetime.fromtimestamp(task.scheduled_time, UTC).isoformat(),
+        "attempt": task.attempts,
+        "last_attempt": task.last_attempt,
+        "fence": task.fence,
+        "run_id": run_id(task),
+    }
+    if should_send_default_pii():
+        about["data"] = task.data
+    return about
+
+
+def _latency(task: Task) -> float | None:
+    """Return the seconds from the time at which the task was to run to its begin, on the database's clock."""
+    begun = task.claim.started
+    if begun is None:
+        return None
+    delay = task.row.rule.delay if isinstance(task.row, ScheduleRow) else 0.0
+    return max(0.0, begun - task.scheduled_time - delay)
+
+
+def _capture(task: Task, error: BaseException) -> None:
+    """Report what a handler raised, unless psched asked it to stop for another reason than a timeout."""
+    if task.stop_reason is not None and not isinstance(task.stop_reason, TimeoutError):
+        return
+    options = sentry_sdk.get_client().options
+    mechanism = {"type": "psched", "handled": False}
+    event, hint = event_from_exception(error, client_options=options, mechanism=mechanism)
+    sentry_sdk.capture_event(event, hint=hint)
+
+
+def _end(task: Task) -> None:
+    status = SPANSTATUS.OK if task.error is None else SPANSTATUS.INTERNAL_ERROR
+    if _open_run.span is not None:
+        _open_run.span.set_status(status)
+        transaction = sentry_sdk.get_current_scope().transaction
+        if transaction is not None:
+            transaction.set_status(status)
+    _close()
+
+
+def _close() -> None:
+    stack, _open_run.stack, _open_run.span = _open_run.stack, None, None
+    if stack is not None:
+        stack.close()
+
+
+def _describe(span: Any, key: str, type_: str) -> None:
+    span.set_data(SPANDATA.MESSAGING_SYSTEM, "psched")
+    span.set_data(SPANDATA.MESSAGING_MESSAGE_ID, key)
+    span.set_data(SPANDATA.MESSAGING_DESTINATION_NAME, type_)
+
+
+def _check_in_end(integration: PschedIntegration, task: Task) -> None:
+    if not integration.monitors(task.key):
+        return
+    if task.outcome == "finished":
+        _check_in(task, MonitorStatus.OK, task.duration)
+    elif task.error is not None:
+        _check_in(task, MonitorStatus.ERROR, task.duration)
+
+
+def _check_in(task: Task, status: str, duration: float | None) -> None:
+    capture_checkin(
+        monitor_slug=monitor_slug(task.key),
+        check_in_id=run_id(task).replace("-", ""),
+        status=status,
+        duration=duration,
+        monitor_config=cast("Any", monitor_config(cast("ScheduleRow", task.row))),
+    )
+
+
+def monitor_slug(key: str) -> str:
+    """Return the name of a schedule's monitor: the key, or where Sentry does not allow that, one that is like it."""
+    slug = re.sub(r"[^a-z0-9_]+", "-", key.lower()).strip("-")[:_LONGEST_SLUG]
+    if slug == key:
+        return slug
+    return f"{slug[: _LONGEST_SLUG - 9] or 'schedule'}-{sha256(key.encode()).hexdigest()[:8]}"
+
+
+def monitor_config(row: ScheduleRow) -> dict[str, Any] | None:
+    """Return the monitor of a schedule, or None for a rule that Sentry does not know, such as one with seconds."""
+    cron = _NICKNAMES.get(row.rule.cron.strip().lower(), row.rule.cron)
+    fields = cron.split()
+    items = [item for each in fields for item in each.split(",")]
+    if len(fields) != _FIELDS or not all(map(_FIELD.fullmatch, items)):
+        return None
+    config: dict[str, Any] = {
+        "schedule": {"type": "crontab", "value": " ".join(fields)},
+        "timezone": row.rule.timezone,
+    }
+    delay, alert_after = row.rule.delay, row.policy.alert_after
+    if alert_after is not None:
+        config["checkin_margin"] = _minutes(delay + alert_after)
+        config["max_runtime"] = _minutes(alert_after)
+    elif delay > 0:
+        config["checkin_margin"] = _minutes(delay) + 1
+    return config
+
+
+def _minutes(seconds: float) -> int:
+    return max(1, math.ceil(seconds / 60))
+
+
+def _trace_submits() -> None:
+    """Open a span around each submit, and put its trace into the task's headers."""
+    submit_many, asubmit = Queue.submit_many, Queue.asubmit
+
+    @functools.wraps(submit_many)
+    def traced_submit_many(self: Queue, tasks: Iterable[NewTask], connection: Any = None) -> list[str]:
+        given = list(tasks)
+        with _publishing(self, [(task.key, task.type) for task in given]) as trace:
+            return submit_many(
+                self, [task._replace(headers=_joined(task.headers, trace)) for task in given], connection
+            )
+
+    @functools.wraps(asubmit)
+    async def traced_asubmit(self: Queue, key: str, type: str, *data: Any, **options: Any) -> QueuedTask:
+        with _publishing(self, [(key, type)]) as trace:
+            if trace:
+                options["headers"] = _joined(options.get("headers") or {}, trace)
+            return await cast("Callable[..., Awaitable[QueuedTask]]", asubmit)(self, key, type, *data, **options)
+
+    Queue.submit_many = traced_submit_many  # type: ignore[method-assign]
+    Queue.asubmit = traced_asubmit  # type: ignore[method-assign]
+
+
+@contextmanager
+def _publishing(queue: Queue, tasks: Sequence[tuple[str, str]]) -> Iterator[Mapping[str, str]]:
+    """Open a span for a submit, and yield the headers of its trace; none where the store keeps no headers."""
+    if sentry_sdk.get_client().get_integration(PschedIntegration) is None or not tasks:
+        yield {}
+        return
+    key, type_ = tasks[0]
+    with sentry_sdk.start_span(op=OP.QUEUE_PUBLISH, name=type_, origin=_ORIGIN) as span:
+        _describe(span, key, type_)
+        if len(tasks) > 1:
+            span.set_data("messaging.batch.message_count", len(tasks))
+        yield (
+            dict(sentry_sdk.get_current_scope().iter_trace_propagation_headers(span))
+            if queue.store.keeps_results
+            else {}
+        )
+
+
+def _joined(headers: Mapping[str, Any], trace: Mapping[str, str]) -> Mapping[str, Any]:
+    """Return `headers` with those of the trace, as far as there is room. The caller's own come first."""
+    for names in (_TRACE_HEADERS, _TRACE_HEADERS[:1]):
+        joined = {**{name: trace[name] for name in names if name in trace}, **headers}
+        if len(json.dumps(joined)) <= _MOST_HEADERS:
+            return joined
+    return headers
