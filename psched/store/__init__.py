@@ -45,6 +45,7 @@ from psched.store.alerts import OverdueAlerts, UnreportedFailures
 from psched.store.ledger import MODIFY, Entry, Ledger, OnCommit, Step
 from psched.store.node_registry import Nodes
 from psched.store.reads import ScheduleReads, TaskReads
+from psched.store.watermarks import Watermarks
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,6 +335,8 @@ class ScheduleStore(LeaseStore):
     """Whether it has policies and pauses, which need a ledger, and extra runs."""
     alerts: OverdueAlerts | None = None
     """The overdue alerts; None where they are not supported."""
+    watermarks: Watermarks | None = None
+    """How far runs were reported; None where that is not supported."""
 
     @property
     @abstractmethod

@@ -276,7 +276,9 @@ def test_a_missing_table_names_the_command_that_makes_it(fresh: Commands, databa
 def test_init_makes_the_tables_of_every_section_and_keeps_what_is_there(fresh: Commands) -> None:
     fresh.configure(BOTH)
     fresh.ok("init")
-    schedules = {f"psched_schedules{part}" for part in ("", "_ledger", "_changes", "_failures", "_output")}
+    schedules = {
+        f"psched_schedules{part}" for part in ("", "_ledger", "_changes", "_failures", "_output", "_watermarks")
+    }
     assert tables(fresh) == QUEUE_TABLES | schedules
     fresh.ok("queue", *SUBMIT)
     for again in (("init",), ("queue", "init")):

@@ -148,7 +148,10 @@ def test_a_word_of_sql_is_a_name_like_any_other(bare: Bench) -> None:
 @pytest.mark.parametrize("bare", [("rdb", database) for database in DATABASES], indirect=True, ids="-".join)
 def test_tables_of_another_version_are_refused_and_left_as_they_are(bench: Bench, store: ScheduleStore) -> None:
     bench.add(store, "key")
-    names = [bench.table, *(f"{bench.table}_{name}" for name in ("ledger", "changes", "output", "failures"))]
+    names = [
+        bench.table,
+        *(f"{bench.table}_{name}" for name in ("ledger", "changes", "output", "failures", "watermarks")),
+    ]
     ours = {"name": bench.table}
     for change in (
         "UPDATE psched_meta SET schema_hash = 'another' WHERE table_name = :name",

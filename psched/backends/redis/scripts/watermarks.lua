@@ -1,0 +1,64 @@
+-- How far something was reported: the hash `watermarks` has for each `kind:name` an object with `position`, `since`,
+-- `detail`, and with `claimer` and `claimed_until` once a node has claimed the right to report.
+
+-- Returns the mark in a field, nil where there is none or no valid one.
+local function watermark_in(field)
+  local text = call('HGET', T .. 'watermarks', field)
+  local is_valid, mark = pcall(cjson.decode, text or '')
+  if is_valid and type(mark) == 'table' and type(mark.position) == 'number' then
+    return mark
+  end
+end
+
+-- Writes a mark. cjson would shorten its numbers.
+local function write_watermark(field, mark)
+  call('HSET', T .. 'watermarks', field, '{"position":' .. integer(mark.position) .. ',"since":' .. integer(mark.since)
+    .. ',"claimed_until":' .. integer(mark.claimed_until or 0) .. ',"claimer":' .. cjson.encode(mark.claimer or '')
+    .. ',"detail":' .. cjson.encode(mark.detail) .. '}')
+end
+
+--- script schedules/raise_watermark: common, schedules, watermarks
+-- Makes a mark, or moves it up. ARGV: its field, position, detail as JSON.
+local mark = watermark_in(ARGV[1])
+local position = tonumber(ARGV[2])
+if not mark then
+  mark = {position = position, since = now, detail = cjson.decode('[' .. ARGV[3] .. ']')[1]}
+elseif mark.position >= position then
+  return
+end
+mark.position = position
+write_watermark(ARGV[1], mark)
+
+--- script schedules/watermarks: common, schedules
+-- Returns marks as {field, JSON} in the order of their names. ARGV: the begin of their fields, the name after which
+-- they come, how many at most.
+local fields, found = call('HKEYS', T .. 'watermarks'), {}
+for _, field in ipairs(fields) do
+  if field:sub(1, #ARGV[1]) == ARGV[1] and is_less(ARGV[1] .. ARGV[2], field) then
+    found[#found + 1] = field
+  end
+end
+table.sort(found, is_less)
+local marks = {}
+for place = 1, math.min(#found, tonumber(ARGV[3])) do
+  marks[place] = {found[place], call('HGET', T .. 'watermarks', found[place])}
+end
+return marks
+
+--- script schedules/claim_watermark: common, schedules, watermarks
+-- Claims the right to report. ARGV: field, position, claimer, milliseconds. Returns 1, or 0 when another has it.
+local mark = watermark_in(ARGV[1])
+if not mark or mark.position ~= tonumber(ARGV[2])
+  or ((mark.claimed_until or 0) > now and mark.claimer ~= ARGV[3]) then
+  return 0
+end
+mark.claimer, mark.claimed_until = ARGV[3], now + tonumber(ARGV[4])
+write_watermark(ARGV[1], mark)
+return 1
+
+--- script schedules/remove_watermark: common, schedules, watermarks
+-- Removes a mark unless it has moved. ARGV: its field, position.
+local mark = watermark_in(ARGV[1])
+if mark and mark.position == tonumber(ARGV[2]) then
+  call('HDEL', T .. 'watermarks', ARGV[1])
+end
