@@ -46,6 +46,7 @@ from psched.store.ledger import MODIFY, Entry, Ledger, OnCommit, Step
 from psched.store.node_registry import Nodes
 from psched.store.reads import ScheduleReads, TaskReads
 from psched.store.watermarks import Watermarks
+from psched.store.run_stats import RunStats
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +180,8 @@ class LeaseStore(ABC):
     """
     nodes: Nodes | None = None
     """The workers that are alive; None where that is not recorded (`rdb_compat`)."""
+    stats: RunStats | None = None
+    """Statistics of the runs; None where none are kept (`rdb_compat`, whose tables are the original's)."""
 
     sent_within: float
     """Seconds after its begin for which a call without a deadline may still be sent again."""

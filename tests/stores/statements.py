@@ -77,12 +77,15 @@ class Watch:
 
 
 @contextlib.contextmanager
-def watched(bench: Bench, locks: bool = False) -> Iterator[Watch]:
+def watched(bench: Bench, locks: bool = False, table: str | None = None) -> Iterator[Watch]:
     """Yield a Watch of every statement that touches rows, executed by any engine of this process meanwhile.
+
+    `table`: the name in these statements (default: that of the table of rows).
 
     On Redis `reads` has the commands that were executed, those within scripts too.
     """
     watch = Watch(bench, locks=locks)
+    named = bench.table if table is None else table
     if isinstance(bench.rows, RedisRows):
         at_first = bench.rows.commands()
         yield watch
@@ -92,7 +95,7 @@ def watched(bench: Bench, locks: bool = False) -> Iterator[Watch]:
 
     def before(conn: Any, cursor: Any, statement: str, parameters: Any, context: Any, many: bool) -> None:
         nonlocal busy
-        if statement.lstrip().upper().startswith(READS_ROWS) and bench.table in statement and not busy:
+        if statement.lstrip().upper().startswith(READS_ROWS) and named in statement and not busy:
             busy = True
             watch.before(cursor, statement, parameters)
             busy = False

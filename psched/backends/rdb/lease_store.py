@@ -23,6 +23,7 @@ from psched.backends.rdb.alerts import RdbFailures
 from psched.backends.rdb.lease_statements import LeaseStatements
 from psched.backends.rdb.next_due import DueTimes
 from psched.backends.rdb.node_registry import RdbNodes, nodes_table
+from psched.backends.rdb.run_stats import RdbRunStats, stats_table
 from psched.backends.rdb.schema import failures_table
 from psched.backends.sql.compiled_statements import BulkUpdate, cached, table_named
 from psched.backends.sql.database import Database
@@ -60,7 +61,7 @@ class RdbLeaseStore(SqlStore):
         """
         failures = table_named(failures_table, table.name)
         tables = (table, *others, failures)
-        super().__init__(database, HashedSchema(database, *tables, common=(nodes_table(),)))
+        super().__init__(database, HashedSchema(database, *tables, common=(nodes_table(), stats_table())))
         dialect = type(database.dialect)
         self._table = table
         self._holder = settings.holder
@@ -69,6 +70,7 @@ class RdbLeaseStore(SqlStore):
         self._strategy = strategy or ordered_acquire(dialect, table, self.lease_statements)
         self._due_times = DueTimes(database, table)
         self.nodes = RdbNodes(database, table.name)
+        self.stats = RdbRunStats(database, table.name)
         self.failures: RdbFailures = RdbFailures(database, failures, settings.holder)
         self._keeps_failures = settings.keeps_failures
         self._read: Callable[[Mapping[Any, Any]], Any] = lambda row: read(row, settings.max_data_size)

@@ -21,6 +21,7 @@ from psched.backends.redis.alerts import RedisFailures
 from psched.backends.redis.client import Argument, RedisServer, is_refused, is_temporary
 from psched.backends.redis.node_registry import RedisNodes
 from psched.backends.redis.rows import stored
+from psched.backends.redis.run_stats import RedisRunStats
 from psched.backends.redis.table_checks import Table
 from psched.backends.redis.wakeup import WakeList
 from psched.clock import boottime
@@ -51,6 +52,7 @@ class RedisLeaseStore(LeaseStore):
         self._holder = holder
         self._claimed = claimed
         self.nodes = RedisNodes(self._run)
+        self.stats = RedisRunStats(self._run)
         self._numbers = AcquireNumbers()
         self.failures = RedisFailures(self._run)
         self.sent_within = sent_within(server.location.timeouts)

@@ -193,6 +193,16 @@ class Dialect:
         """Return an INSERT that skips existing keys without an error."""
         raise NotImplementedError
 
+    @classmethod
+    def insert_or_add(
+        cls, table: Table, names: Sequence[str], rows: Select[Any], added: Sequence[str], replaced: Sequence[str]
+    ) -> Any:
+        """Return an INSERT of the selected `rows`, with the columns `names`.
+
+        Where the key exists, the values of `added` are added to those of the row, and those of `replaced` replace them.
+        """
+        raise NotImplementedError
+
     def insert_one(self, connection: Connection, table: Table, values: Mapping[str, Any]) -> bool:
         """Insert a row and return whether its key is new. A surrounding transaction can go on in either case."""
         if self.counts_new_rows:

@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any, ClassVar
 from weakref import WeakSet
 
-from sqlalchemy import Connection, Table, text
+from sqlalchemy import Connection, Select, Table, text
 from sqlalchemy.dialects.mysql import insert
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.ext.compiler import compiles
@@ -221,6 +221,14 @@ class MySQLDialect(Dialect):
         """Return an INSERT that skips existing keys. INSERT IGNORE would truncate values that are too long."""
         key = next(iter(table.primary_key))
         return insert(table).on_duplicate_key_update({key.name: key})
+
+    @classmethod
+    def insert_or_add(
+        cls, table: Table, names: Sequence[str], rows: Select[Any], added: Sequence[str], replaced: Sequence[str]
+    ) -> Any:
+        new = insert(table).from_select(list(names), rows)
+        values = {name: table.c[name] + new.inserted[name] for name in added}
+        return new.on_duplicate_key_update(values | {name: new.inserted[name] for name in replaced})
 
     def too_old(self, connection: Connection) -> str | None:
         needed = (10, 6) if _is_mariadb(connection) else (8, 0, 17)  # which brought utf8mb4_0900_bin

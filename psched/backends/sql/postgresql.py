@@ -207,6 +207,15 @@ class PostgreSQLDialect(Dialect):
     def insert_new(cls, table: Table) -> Any:
         return insert(table).on_conflict_do_nothing()
 
+    @classmethod
+    def insert_or_add(
+        cls, table: Table, names: Sequence[str], rows: Select[Any], added: Sequence[str], replaced: Sequence[str]
+    ) -> Any:
+        new = insert(table).from_select(list(names), rows)
+        values = {name: table.c[name] + new.excluded[name] for name in added}
+        values |= {name: new.excluded[name] for name in replaced}
+        return new.on_conflict_do_update(index_elements=list(table.primary_key), set_=values)
+
     def too_old(self, connection: Connection) -> str | None:
         found = connection.dialect.server_version_info or (0,)
         return None if found >= (12,) else f"{self.version(connection)} is too old: PostgreSQL 12 or later is needed"

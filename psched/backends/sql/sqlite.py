@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import quote
 
-from sqlalchemy import Connection, Table
+from sqlalchemy import Connection, Select, Table
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.compiler import compiles
@@ -121,6 +121,15 @@ class SQLiteDialect(Dialect):
     @classmethod
     def insert_new(cls, table: Table) -> Any:
         return insert(table).on_conflict_do_nothing()
+
+    @classmethod
+    def insert_or_add(
+        cls, table: Table, names: Sequence[str], rows: Select[Any], added: Sequence[str], replaced: Sequence[str]
+    ) -> Any:
+        new = insert(table).from_select(list(names), rows)
+        values = {name: table.c[name] + new.excluded[name] for name in added}
+        values |= {name: new.excluded[name] for name in replaced}
+        return new.on_conflict_do_update(index_elements=list(table.primary_key), set_=values)
 
     def too_old(self, connection: Connection) -> str | None:
         if sqlite3.sqlite_version_info < (3, 35):
