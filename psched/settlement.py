@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import random
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from psched.clock import Clock, boottime
 from psched.errors import NotSupportedError, ScheduleError
 from psched.model import Claim, NewTask, Row, RunOutcome, ScheduleRow, version_of
 from psched.store import LeaseStore
 from psched.store.ledger import Output
+
+_PURGE_STATS_INTERVAL = 3600.0
+"""Seconds between two deletions of old statistics."""
+_STATS_BATCH = 2000
+"""Rows of statistics of each span that are deleted at a time."""
 
 
 class Settlement(ABC):
@@ -24,10 +31,22 @@ class Settlement(ABC):
     maintenance_interval = 60.0
     """Seconds between two calls of `maintain` while no task runs."""
 
-    def __init__(self, store: LeaseStore, max_attempts: int | None) -> None:
-        """`max_attempts`: the bound where neither the row nor its type has one."""
+    def __init__(
+        self,
+        store: LeaseStore,
+        max_attempts: int | None,
+        stats_retention: float = 30 * 86400.0,
+        clock: Clock = boottime,
+    ) -> None:
+        """`max_attempts`: the bound where neither the row nor its type has one.
+
+        `stats_retention`: seconds for which statistics of runs are kept by hour.
+        """
         self.store = store
         self._max_attempts = max_attempts
+        self._stats_retention = stats_retention
+        self._clock = clock
+        self._purge_stats_at = clock() + _PURGE_STATS_INTERVAL * random.random()
 
     @abstractmethod
     def finish(self, claim: Claim, until: float) -> None:
@@ -45,8 +64,18 @@ class Settlement(ABC):
         attempts.
         """
 
-    @abstractmethod
     def maintain(self) -> bool:
+        """Delete a small batch of old rows and of old statistics. Return True if there may be more."""
+        more = self.purge()
+        stats = self.store.stats
+        if stats is None or self._clock() < self._purge_stats_at:
+            return more
+        more_stats = stats.purge(self._stats_retention, _STATS_BATCH)
+        self._purge_stats_at = self._clock() + (0 if more_stats else _PURGE_STATS_INTERVAL)
+        return more or more_stats
+
+    @abstractmethod
+    def purge(self) -> bool:
         """Delete a small batch of old rows. Return True if there may be more."""
 
     def finish_by(self, claim: Claim, task: NewTask, until: float) -> None:

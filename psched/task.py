@@ -38,6 +38,7 @@ from psched.payload import (
 )
 from psched.retry_wait import Backoff, check_wait
 from psched.settlement import Settlement
+from psched.store import LeaseStore
 from psched.store.ledger import Output
 
 log = logging.getLogger(__name__)
@@ -504,6 +505,11 @@ class Task:
         if self.outcome is not None:
             message = f"{self.key!r}: this run was already {self.outcome}; it cannot be {wanted} now"
             raise IdempotentAlreadyFinishedError(message)
+
+
+def store_of(task: Task) -> LeaseStore:
+    """Return the store that the task was acquired from."""
+    return task._settlement.store
 
 
 def checked_progress(progress: Progress) -> Progress:

@@ -25,7 +25,14 @@ class FetchingChild(ChildRole):
         self._sections = PolledSections(self._opened, application, self._processes)
         recovered = partial(send, RECOVERED)
         self._fetcher = Fetcher(
-            self._opened, self._sections.types, spec.dispatch, self._stopping, spec.dead, spec.siblings, recovered
+            self._opened,
+            self._sections.types,
+            spec.dispatch,
+            self._stopping,
+            spec.dead,
+            spec.siblings,
+            recovered,
+            count=self._sections.run_counter.add,
         )
         self._sections.pollers += self._fetcher.pollers.values()
 

@@ -20,6 +20,7 @@ from psched.execution.handler_thread import ActiveRuns, HandlerLoop, WaitingTask
 from psched.execution.healthcheck_pings import start_pings
 from psched.execution.lease_renewal import LeaseRenewer
 from psched.execution.poller import Poller, PollTimer, SectionPoller
+from psched.execution.run_statistics import CountReporter, counted_tables, run_counter, write_rest
 from psched.execution.run_watchdog import RunWatchdog
 from psched.execution.section_sources import OpenSection, open_sections
 from psched.execution.stop_event import StopEvent
@@ -27,6 +28,7 @@ from psched.process import child_protocol as pipes
 from psched.process.child_spec import ChildRole, ChildSpec, DeadChild
 from psched.process.logs import log_runs
 from psched.store.node_registry import NodeProcess
+from psched.telemetry import attach
 
 log = logging.getLogger(__name__)
 
@@ -52,12 +54,21 @@ class HandlerChild(ChildRole):
         sources = [opened.source for opened in self._sections]
         self._forced_exit = ForcedExit(sources, self._runs, send)
         self._watchdog = RunWatchdog(self._runs, settings.child_kill_interval, self._forced_exit.leave)
+        self._run_counter = (
+            run_counter(counted_tables(self._sections)) if self._polled is None else self._polled.run_counter
+        )
+        if self._run_counter.sections:
+            attach(self._run_counter, "settle")
         self._fetched: list[FetchedTaskPoller] = []
         self._connection: FetcherConnection | None = None
         if spec.dispatch is not None:
             recovered = partial(send, pipes.RECOVERED)
             self._connection = FetcherConnection(spec.dispatch, spec.name, spec.dead, recovered)
         self._loops = [self._handler_loop(cell, application) for cell in range(self._runs.cells)]
+        reporters: list[CountReporter] = []
+        if self._connection is not None and self._run_counter.sections:
+            reporters.append(CountReporter(self._run_counter, self._connection.send_if_heard))
+            self._connection.before_leaving = reporters[0].send_all
         interval = min(opened.section.task_heartbeat_interval for opened in self._sections)
         self._releaser = WaitingTaskReleaser(self._loops)
         self._runs.threads = [
@@ -66,6 +77,7 @@ class HandlerChild(ChildRole):
             LeaseRenewer(sources, self._loops, interval, prefetched=True),
             self._releaser,
             *([] if self._connection is None else [SettlementThread(self._fetched, self._report_running)]),
+            *reporters,
         ]
 
     def run(self) -> None:
@@ -171,6 +183,8 @@ class HandlerChild(ChildRole):
         for opened in self._sections:
             for task in opened.source.held:
                 give_back(task)
+        if not self._stops_now:
+            write_rest(self._run_counter)  # what a fetching child that left before did not get
         for opened in self._sections:
             opened.source.store.close()
         self._stopping.close()

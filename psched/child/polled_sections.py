@@ -13,6 +13,7 @@ from psched.errors import ConfigError
 from psched.execution.alert_hooks import open_alert_threads
 from psched.execution.node_heartbeat import NodeHeartbeat, RecordedSection
 from psched.execution.poller import SectionPoller
+from psched.execution.run_statistics import StatsWriter, counted_tables, run_counter
 from psched.execution.section_sources import OpenSection
 from psched.store.node_registry import NodeProcess
 from psched.store.type_filter import mismatch
@@ -21,7 +22,9 @@ from psched.task_source import ClaimableTypes
 log = logging.getLogger(__name__)
 
 _WITHDRAWAL = 1.0
-"""Seconds for which a child waits at its end until its node is removed from psched_nodes."""
+"""Seconds for which a child waits at its end until its node is removed from psched_nodes, and statistics written."""
+_LAST_WRITE = 0.3
+"""Seconds that the statistics may take at an immediate stop."""
 
 
 class PolledSections:
@@ -45,6 +48,8 @@ class PolledSections:
             if (nodes := opened.source.store.nodes) is not None
         ]
         self._heartbeat = NodeHeartbeat(recorded, os.getppid(), processes)
+        self.run_counter = run_counter(counted_tables(sections))
+        self._stats_writer = StatsWriter(self.run_counter) if self.run_counter.sections else None
 
     def prepare(self) -> None:
         """Check the tables, and log which `types` match no handler.
@@ -78,6 +83,8 @@ class PolledSections:
     def start(self) -> None:
         for thread in (*self._alert_threads, self._heartbeat):
             thread.start()
+        if self._stats_writer is not None:
+            self._stats_writer.start()
 
     def expect(self) -> None:
         """Poll at once: rows may be due."""
@@ -91,9 +98,16 @@ class PolledSections:
         return "; ".join(troubles) or None
 
     def close(self, waits: bool) -> None:
-        """End the threads. If not `waits`, the node's entry in psched_nodes may expire by itself."""
+        """End the threads.
+
+        If not `waits`, the node's entry in psched_nodes may expire by itself.
+        """
         self._heartbeat.close()
+        if self._stats_writer is not None:
+            self._stats_writer.close()
         for alert_thread in self._alert_threads:
             alert_thread.close()
         if waits:
             self._heartbeat.join(_WITHDRAWAL)
+        if self._stats_writer is not None:
+            self._stats_writer.join(_WITHDRAWAL if waits else _LAST_WRITE)

@@ -6,7 +6,7 @@ from functools import partial
 
 import click
 
-from psched.cli import audit, bulk_import, doctor, forecast, history, queue, schedules
+from psched.cli import audit, bulk_import, doctor, forecast, history, queue, schedules, stats
 from psched.cli import next as upcoming
 from psched.cli.command_group import CommandGroup
 from psched.cli.errors import run_command
@@ -56,6 +56,7 @@ for command in (
     schedules.resume,
     schedules.run_now,
     upcoming.next_,
+    stats.stats,
     forecast.forecast,
     history.history,
     audit.audit,

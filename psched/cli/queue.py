@@ -26,6 +26,7 @@ from psched.cli.formatting import (
 from psched.cli.migrate_from_ruby import migrate_command
 from psched.cli.options import LIMIT, PREFIX, UNIX_TIME, WIDE, Chosen, Page, common_options, count, read_data, seconds
 from psched.cli.sections import key_command, opened_queue, opened_section, required_section
+from psched.cli.stats import LAST, report_fields, report_of, write_report
 from psched.cli.unrunnable_rows import LeftToRuby, warn_unless_routed
 from psched.config import Settings
 from psched.error_text import error_summary
@@ -172,24 +173,27 @@ def submit(chosen: Chosen, /, key: str, type: str, data: str, headers: str | Non
 
 
 @queue.command()
+@LAST
 @common_options()
-def stats(chosen: Chosen) -> None:
-    """Count the tasks by status and type.
+def stats(chosen: Chosen, last: float) -> None:
+    """Count the tasks by status and type, and the runs of the last hour by type.
 
     Prints how many tasks there are of each status, then for each type: how many wait, how many of these are due, how
     many are running, for how long the first has been due, and how many live workers route the type. Counting ends at
-    10,000 tasks of a status and at 1,000 of a type (`1,000+`), and at 100 types, those due longest. rdb_compat keeps
-    types in the data, and so only the statuses are counted.
+    10,000 tasks of a status and at 1,000 of a type (`1,000+`), and at 100 types, those due longest. Then the runs that
+    ended, as in `psched stats`; waits are from when a task was to run until its first attempt began. rdb_compat keeps
+    types in the data and no statistics, and so only the statuses are counted.
 
-    --json prints one object with statuses (an object of objects with count and more: whether there may be more) and
-    types: an array of objects with type, waiting, due, running (as above), oldest (seconds, or null) and workers (null
-    where workers are not recorded).
+    --json prints one object with statuses (an object of objects with count and more: whether there may be more), types:
+    an array of objects with type, waiting, due, running (as above), oldest (seconds, or null) and workers (null where
+    workers are not recorded), and runs, as in `psched stats`.
     """
     with opened_section(chosen, "queue", read_only=True) as tasks:
         insight = TaskInsight(tasks)
         counts = insight.counts()
         types = insight.types() if tasks.store.keeps_types else []
         nodes = insight.nodes()
+        report = report_of(insight, tasks.store.stats is not None, last)
     rows = [
         fields_of(each) | {"workers": None if nodes is None else sum(node.types.accepts(each.type) for node in nodes)}
         for each in types
@@ -197,11 +201,12 @@ def stats(chosen: Chosen) -> None:
     if chosen.json:
         statuses = {name: fields_of(number) for name, number in counts.items()}
         objects = [row | {name: fields_of(row[name]) for name in _COUNTED} for row in rows]
-        write([json_line({"statuses": statuses, "types": objects})])
+        write([json_line({"statuses": statuses, "types": objects, "runs": report_fields(report)})])
         return
     write_fields({name: str(number) for name, number in counts.items()}, ())
     if rows:
         write_rows(rows, (), _STATS, listed=_counted, as_json=False)
+    write_report(report)
 
 
 def _counted(row: Fields) -> Fields:

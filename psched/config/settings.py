@@ -59,6 +59,7 @@ class Section:
     ledger: Annotated[str | None, Check(checks.table_or_none)] = None
     ledger_retention: NotNegative = 400 * 86400.0
     ledger_count: Annotated[int, Check(checks.count(1))] = 100_000
+    stats_retention: NotNegative = 30 * 86400.0
     on_late: Annotated[tuple[str, ...], Check(checks.hook)] = ()
     on_failure: Annotated[tuple[str, ...], Check(checks.hook)] = ()
     alert_interval: Positive = 10.0

@@ -18,6 +18,7 @@ from psched.clock import Clock, monotonic
 from psched.error_text import one_line
 from psched.execution.batch_size import BatchSizer
 from psched.execution.poller import PollTimer, SectionPoller
+from psched.execution.run_statistics import Counted
 from psched.execution.section_sources import OpenSection
 from psched.execution.stop_event import StopEvent
 from psched.model import Claim
@@ -134,15 +135,18 @@ class Fetcher:
         siblings: Collection[str],
         recovered: Callable[[], None],
         clock: Clock = monotonic,
+        count: Callable[[str, Counted, float], None] = lambda section, counted, offset: None,
     ) -> None:
         """`dead`: children whose leases are to be released; `recovered` is called then.
 
-        `siblings`: handler children that are alive, and may have rows of an earlier fetcher.
+        `siblings`: handler children that are alive, and may have rows of an earlier fetcher. `count`: called with the
+        statistics of runs that a child reports.
         """
         self._sections = {opened.name: opened for opened in sections}
         self._dispatch = dispatch
         self._stopping = stopping
         self._recovered = recovered
+        self._count = count
         self._clock = clock
         self._children: dict[str, HandlerChild] = {}
         self._unheard = set(siblings) - {each.child for each in dead}
@@ -232,6 +236,8 @@ class Fetcher:
                 self._unheard -= {name, *(each.child for each in reported)}
                 child.rows = {(section, key): claim for section, claims in held.items() for key, claim in claims}
                 self._dead.extend((each, child) for each in reported)
+            case ("counted", section, counted, offset):
+                self._count(section, counted, offset)
             case ("left",):
                 child.connection.close()
                 del self._children[name]

@@ -54,11 +54,15 @@ class FetcherConnection:
         self._pollers: dict[str, FetchedTaskPoller] = {}
         self._connection: Connection | None = None
         self._is_awaited = self._is_closed = False
+        self._is_heard = False
+        """Whether the fetching child has sent anything by this connection: before, perhaps none will ever accept it."""
         self._runs = 0
         """Tasks that have come and whose runs were not reported as ended."""
         self._running: Sequence[NodeRun] = ()
         """The runs in progress as the fetching child knows them."""
         self._running_at = -math.inf
+        self.before_leaving: Callable[[], None] = lambda: None
+        """Sends what is left to be sent before the connection is closed."""
         self._receiving = threading.Lock()
         self._sending = threading.Lock()
         """Guards `_runs` and `_running`, too. Acquired after `_receiving`."""
@@ -116,6 +120,11 @@ class FetcherConnection:
         with self._sending:
             return self._send(*message)
 
+    def send_if_heard(self, *message: Any) -> bool:
+        """Return False if no fetching child is known to receive the message. Its death may still lose it."""
+        with self._sending:
+            return self._is_heard and self._send(*message)
+
     def _send(self, *message: Any) -> bool:
         if self._connection is not None:
             self._connection.send(message)
@@ -133,11 +142,13 @@ class FetcherConnection:
             if not self.is_open:
                 self._connect()
             if self._connection is not None:
+                self.before_leaving()
                 self.send("left")
                 self._take(self._connection.receive_last())
 
     def _take(self, messages: Iterable[tuple[Any, ...]]) -> None:
         for kind, *content in messages:
+            self._is_heard = True
             if kind == "run":
                 section, claims, deadline = content
                 with self._sending:
@@ -152,6 +163,7 @@ class FetcherConnection:
             if self._connection is not None:
                 self._connection.close()
             try:
+                self._is_heard = False
                 self._connection = self._dispatch.connect(self._child)
             except OSError:  # more children wait for a fetching child than the socket holds: the next call tries again
                 return

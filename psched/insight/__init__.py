@@ -8,6 +8,7 @@ page by page.
 from psched.insight.forecast import Forecast, HourForecast
 from psched.insight.overview import Insight, Overview, open_insight
 from psched.insight.pages import Page
+from psched.insight.run_stats import Percentiles, RunRates, RunReport, RunsAt
 from psched.insight.schedules import ScheduleDetails, ScheduleInsight
 from psched.insight.tasks import TaskDetails, TaskInsight
 from psched.insight.why_waiting import Reason, why_waiting, worker_hint
@@ -18,7 +19,11 @@ __all__ = [
     "Insight",
     "Overview",
     "Page",
+    "Percentiles",
     "Reason",
+    "RunRates",
+    "RunReport",
+    "RunsAt",
     "ScheduleDetails",
     "ScheduleInsight",
     "TaskDetails",

@@ -9,6 +9,7 @@ from psched import cron
 from psched.errors import ConfigError, NotFoundError
 from psched.insight.forecast import HOUR, Forecast, forecast
 from psched.insight.pages import Page, first_page
+from psched.insight.run_stats import RunReport, RunsAt, run_report, runs_by_time
 from psched.insight.why_waiting import Reason, why_waiting
 from psched.model import ScheduleFilter, ScheduleRow
 from psched.schedules.collection import ScheduleCollection
@@ -89,6 +90,14 @@ class ScheduleInsight:
             lambda each: type in (None, each[0].type) and state in (None, each[1].word),
             lambda each: (each[0].next_run_time, each[0].key),
         )
+
+    def run_report(self, seconds: float = 3600) -> RunReport:
+        """Return the runs that ended in the last `seconds`, by type. Raises NotSupportedError on `rdb_compat`."""
+        return run_report(self._store, seconds)
+
+    def runs_by_time(self, seconds: float = 3600, type: str | None = None) -> list[RunsAt]:
+        """Return the runs that ended in the last `seconds`, as `psched.insight.run_stats.runs_by_time` does."""
+        return runs_by_time(self._store, seconds, type)
 
     def details(self, key: str) -> ScheduleDetails:
         """Return one schedule, perhaps a deleted one. Raises NotFoundError if nothing is known of it."""

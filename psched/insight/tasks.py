@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from psched.errors import NotFoundError
 from psched.insight.pages import LOOKED_AT, Page, first_page
+from psched.insight.run_stats import RunReport, RunsAt, run_report, runs_by_time
 from psched.insight.schedules import MOST, MOST_OF_TYPE, TYPES
 from psched.insight.why_waiting import Reason, why_waiting
 from psched.model import TaskFilter, TaskRow, TaskStatus
@@ -70,6 +71,14 @@ class TaskInsight:
             lambda row: type in (None, row.type) and user in (None, row.user),
             lambda row: row.key,
         )
+
+    def run_report(self, seconds: float = 3600) -> RunReport:
+        """Return the runs that ended in the last `seconds`, by type. Raises NotSupportedError on `rdb_compat`."""
+        return run_report(self._store, seconds)
+
+    def runs_by_time(self, seconds: float = 3600, type: str | None = None) -> list[RunsAt]:
+        """Return the runs that ended in the last `seconds`, as `psched.insight.run_stats.runs_by_time` does."""
+        return runs_by_time(self._store, seconds, type)
 
     def details(self, key: str) -> TaskDetails:
         """Return one task and why it waits. Raises NotFoundError."""

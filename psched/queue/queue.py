@@ -70,9 +70,10 @@ class Queue(PolledTable):
         retention: float = 300,
         max_attempts: int | None = None,
         failed_retention: float | None = None,
+        stats_retention: float = 30 * 86400.0,
     ) -> None:
-        """`retention`, `failed_retention`: as in `TaskSettlement`."""
-        settlement = TaskSettlement(store, retention, max_attempts, failed_retention)
+        """`retention`, `failed_retention`, `stats_retention`: as in `TaskSettlement`."""
+        settlement = TaskSettlement(store, retention, max_attempts, failed_retention, stats_retention)
         super().__init__(store, settlement, times)
         self._retention = settlement.retention
         self._group_submits: dict[Any, AsyncGroupSubmit] = {}
@@ -450,4 +451,5 @@ def open_queue(
     if store is None:
         raise ConfigError(f"the store type {section.type!r} keeps no queue")
     times = LeaseTimes(section.alive_time, section.retry_wait, prefetch_time)
-    return Queue(store, times, section.retention_time, section.max_attempts, section.failed_retention_time)
+    kept = (section.failed_retention_time, section.stats_retention)
+    return Queue(store, times, section.retention_time, section.max_attempts, *kept)

@@ -32,9 +32,14 @@ class TaskSettlement(Settlement):
     keeps_data = True
 
     def __init__(
-        self, store: TaskStore, retention: float, max_attempts: int | None, failed_retention: float | None = None
+        self,
+        store: TaskStore,
+        retention: float,
+        max_attempts: int | None,
+        failed_retention: float | None = None,
+        stats_retention: float = 30 * 86400.0,
     ) -> None:
-        super().__init__(store, max_attempts)
+        super().__init__(store, max_attempts, stats_retention)
         self.retention = max(retention, store.sent_within)
         self._failed_retention = None if failed_retention is None else max(failed_retention, store.sent_within)
         least, most = _PURGE_INTERVALS
@@ -80,5 +85,5 @@ class TaskSettlement(Settlement):
     def save(self, claim: Claim, data: Mapping[str, Any], until: float) -> None:
         self.store.update_data(claim, data, until)
 
-    def maintain(self) -> bool:
+    def purge(self) -> bool:
         return self.store.purge(_BATCH) == _BATCH

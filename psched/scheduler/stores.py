@@ -21,6 +21,8 @@ _OCCURRENCE_LEASE = 3.0
 """Seconds by which an instance that dies while it submits a task delays the occurrence."""
 _TASK_LEASE = 10.0
 """Seconds of lease on a task without retry."""
+STATS_RETENTION = 7 * 86400.0
+"""Seconds for which the statistics of runs are kept, as the ledger's entries are."""
 _LEDGER = {"ledger_retention": 7 * 86400, "ledger_count": 1000}
 _MAX_CONNECTIONS = 10
 """Connections that stay open, however many threads there are."""
@@ -114,6 +116,7 @@ def scheduler_settings(
             "pooler": pooler,
             "retention_time": retention,
             "failed_retention_time": retention,
+            "stats_retention": STATS_RETENTION,
             "retry_wait": {"first": 1},
             "schedules": {"table": f"{stem}_schedules", "alive_time": _OCCURRENCE_LEASE, **_LEDGER},
             "queue": {"table": f"{stem}_queue", "alive_time": _TASK_LEASE},

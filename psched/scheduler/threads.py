@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from psched.application import Application
 from psched.backends import is_driver_error
@@ -22,6 +22,7 @@ from psched.execution.handler_thread import ActiveRuns, HandlerLoop, WaitingTask
 from psched.execution.lease_renewal import LeaseRenewer
 from psched.execution.node_heartbeat import NodeHeartbeat, RecordedSection
 from psched.execution.poller import PollTimer, SectionPoller
+from psched.execution.run_statistics import CountedTable, StatsWriter, run_counter
 from psched.execution.run_watchdog import RunWatchdog
 from psched.execution.stop_event import StopEvent
 from psched.process.child_protocol import RunningTable
@@ -30,9 +31,10 @@ from psched.scheduler.function_handlers import Function, FunctionRouter, Occurre
 from psched.scheduler.instance_heartbeat import InstanceRegistry
 from psched.scheduler.registrations import Registration, store_registrations
 from psched.scheduler.skip_missed import MissedOccurrences
-from psched.scheduler.stores import OpenStores
+from psched.scheduler.stores import STATS_RETENTION, OpenStores
 from psched.store.node_registry import NodeProcess
 from psched.task_source import ClaimableTypes, Source
+from psched.telemetry import attach
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +101,10 @@ class SchedulerThreads:
             if store.nodes is not None
         ]
         self._heartbeat = NodeHeartbeat(recorded, os.getpid(), self._processes)
-        self._periodic_threads = [*self._runs.threads, self._instances.thread, self._heartbeat]
+        self._run_counter = run_counter(CountedTable(name, store, STATS_RETENTION) for name, store, _ in served)
+        self._detach: Callable[[], None] = lambda: None
+        self._stats_writer = StatsWriter(self._run_counter)
+        self._periodic_threads = [*self._runs.threads, self._instances.thread, self._heartbeat, self._stats_writer]
 
     def start(self) -> None:
         """Raises ConfigError if the database refuses the login, or has tables of these names that psched cannot use."""
@@ -112,7 +117,8 @@ class SchedulerThreads:
                     raise ConfigError(f"the database refuses: {one_line(error)} (is the URL right?)") from error
                 raise
             log.warning("the database does not answer: %s; retrying", one_line(error))
-        for thread in [*self._runs.threads, *self._threads]:
+        self._detach = attach(self._run_counter, "settle")
+        for thread in [*self._runs.threads, self._stats_writer, *self._threads]:
             thread.start()
 
     @property
@@ -192,6 +198,7 @@ class SchedulerThreads:
             thread.close()
         if not _join(self._periodic_threads, end):
             return False
+        self._detach()
         with self._closing:
             self._stopping.close()
             self.stores.close()

@@ -58,6 +58,7 @@ class Defaults:
     ledger_count: int = 100_000
     poll_interval: float = 1.0
     max_attempts: int | None = None
+    stats_retention: float = 30 * 86400.0
 
 
 class ScheduleCollection(PolledTable):
@@ -67,7 +68,9 @@ class ScheduleCollection(PolledTable):
 
     def __init__(self, store: ScheduleStore, times: LeaseTimes, defaults: Defaults) -> None:
         kept = (defaults.ledger_retention, defaults.ledger_count)
-        self._settlement = ScheduleSettlement(store, defaults.cron_dialect, *kept, defaults.max_attempts)
+        self._settlement = ScheduleSettlement(
+            store, defaults.cron_dialect, *kept, defaults.max_attempts, stats_retention=defaults.stats_retention
+        )
         super().__init__(store, self._settlement, times)
         self._defaults = defaults
         self.overdue_after = overdue_after(times.retry_wait)

@@ -62,13 +62,13 @@ class ScheduleSettlement(Settlement):
         count: int = 100_000,
         max_attempts: int | None = None,
         clock: Clock = boottime,
+        stats_retention: float = 30 * 86400.0,
     ) -> None:
         """`retention`, `count`: the seconds for which ledger entries are kept, and how many of each schedule."""
-        super().__init__(store, max_attempts)
+        super().__init__(store, max_attempts, stats_retention, clock)
         self._dialect = dialect
         self._retention = retention
         self._count = count
-        self._clock = clock
         self._trim_at = clock() + _TRIM_INTERVAL * random.random()
         self._last_settled: str | None = None
         self.queue: TaskStore | None = None
@@ -170,7 +170,7 @@ class ScheduleSettlement(Settlement):
             return None
         return None if row.problem is not None or self.problem(row) is not None else allowed
 
-    def maintain(self) -> bool:
+    def purge(self) -> bool:
         ledger = self.store.ledger
         if ledger is None or self._clock() < self._trim_at:
             return False

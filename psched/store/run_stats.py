@@ -44,7 +44,7 @@ class RunSums(list[int]):
     def __init__(self, numbers: Sequence[int] = (0,) * NUMBERS) -> None:
         super().__init__(numbers)
 
-    def count(self, duration: float, wait: float | None) -> None:
+    def add_run(self, duration: float, wait: float | None) -> None:
         """Count a run that took `duration` seconds, and waited for `wait` seconds before."""
         self[RUNS] += 1
         self[DURATION] += int(duration * 1_000_000)
@@ -66,6 +66,12 @@ class RunSums(list[int]):
     def mean_duration(self) -> float | None:
         """The mean duration in seconds, None without a run."""
         return self[DURATION] / self[RUNS] / 1_000_000 if self[RUNS] else None
+
+    @property
+    def mean_wait(self) -> float | None:
+        """The mean wait in seconds, None where none waited."""
+        waited = sum(self[WAITS:])
+        return self[WAIT] / waited / 1_000_000 if waited else None
 
     def duration(self, share: float) -> float | None:
         """Return the duration in seconds that this share of the runs does not exceed, None without a run."""

@@ -13,7 +13,10 @@ from tests.cli.commands import Commands
 AT = 4_000_000_000
 SUBMIT = ("submit", "task-id", "type1", '{"uid":1,"name":"値"}')
 BOTH = "development: {type: rdb, url: 'sqlite:///../psched.db', schedules: {}, queue: {}}"
-QUEUE_TABLES = {"psched_meta", "psched_nodes", "psched_queue", "psched_queue_users", "psched_queue_failures"}
+QUEUE_TABLES = {
+    *("psched_meta", "psched_nodes", "psched_stats"),
+    *("psched_queue", "psched_queue_users", "psched_queue_failures"),
+}
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""How many runs ended, and how long they took, is added up by minute and hour in every store that has a place for it."""
+"""How many runs ended, and how long they took, is added up by minute and hour in every store but `rdb_compat`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def sums(*runs: tuple[float, float | None]) -> RunSums:
     """Return the sums of runs, given the duration and the wait of each."""
     found = RunSums()
     for duration, wait in runs:
-        found.count(duration, wait)
+        found.add_run(duration, wait)
     return found
 
 
@@ -165,4 +165,3 @@ def test_a_histogram_tells_percentiles() -> None:
     assert 0.2 < (found.wait(0.99) or 0) <= 0.5
     assert found.mean_duration == pytest.approx((90 * 0.0015 + 270 + 20_000) / 100)
     assert (RunSums().duration(0.5), RunSums().wait(0.5), RunSums().mean_duration) == (None, None, None)
-

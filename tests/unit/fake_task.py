@@ -70,7 +70,7 @@ class Ledger(Settlement):
         self._enter("failed", error)
         return None
 
-    def maintain(self) -> bool:
+    def purge(self) -> bool:
         """Nothing is old here."""
         return False
 

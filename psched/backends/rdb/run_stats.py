@@ -96,7 +96,9 @@ class RdbRunStats:
         self._number = sa.select(c.number).where(of_table, of_span, *this)
         window = [of_table, of_span, c.time >= sa.bindparam("begin"), c.time < sa.bindparam("end")]
         self._totals = {
-            (by_time, by_type): _grouped(c, [*window, *([c.type == sa.bindparam("of_type")] if by_type else [])], by_time)
+            (by_time, by_type): _grouped(
+                c, [*window, *([c.type == sa.bindparam("of_type")] if by_type else [])], by_time
+            )
             for by_time in (False, True)
             for by_type in (False, True)
         }

@@ -1,0 +1,110 @@
+"""psched stats, and the part of psched queue stats that is the same: rates and percentiles of the last runs."""
+
+from __future__ import annotations
+
+import click
+
+from psched.cli.formatting import (
+    KEPT,
+    Fields,
+    Table,
+    fields_of,
+    json_line,
+    span,
+    with_local_times,
+    write,
+    write_fields,
+    write_rows,
+)
+from psched.cli.options import Chosen, common_options, seconds
+from psched.cli.sections import opened_section
+from psched.insight import Percentiles, RunRates, RunReport, ScheduleInsight, TaskInsight
+
+LAST = click.option(
+    "--last",
+    type=seconds(60, 366 * 86400),
+    metavar="SEC",
+    default="1h",
+    show_default=True,
+    help="Runs that ended in the last SEC seconds (or 90s, 5m, 2h, 7d).",
+)
+_RATES = Table(
+    brief={
+        "type": 0,
+        **dict.fromkeys(("runs", "per_min", "failed", "p50", "p95", "p99", "wait_p50", "wait_p95"), KEPT),
+    },
+    wide=(
+        "type",
+        *("runs", "per_min", "finished", "retried", "released", "failed", "cancelled", "lost"),
+        *("mean", "p50", "p95", "p99", "wait_mean", "wait_p50", "wait_p95", "wait_p99"),
+    ),
+)
+
+
+@click.command("stats")
+@LAST
+@common_options()
+def stats(chosen: Chosen, last: float) -> None:
+    """Count the schedules by state, and the runs of the last hour by type.
+
+    Prints how many schedules there are in each state (at most 10,000, then `10,000+`). Then for each type of the runs
+    that ended: how many, how many a minute, how many failed for good; the seconds that half, 95 % and 99 % of them did
+    not exceed; and the same for how late they began. Workers write these numbers when a minute is over; up to 3 hours
+    are counted by minute, and longer times by full hours. rdb_compat keeps no such numbers.
+
+    --json prints one object with states (an object of objects with count and more), and runs: null on rdb_compat, else
+    an object with begin and end (unix seconds, and as begin_local and end_local) and types: an array of objects with
+    type, runs, per_minute, outcomes (numbers by outcome: finished, retried, released, failed, cancelled, lost),
+    duration and wait (objects with mean, p50, p95 and p99 in seconds, or null).
+    """
+    with opened_section(chosen, "schedules", read_only=True) as schedules:
+        insight = ScheduleInsight(schedules)
+        counts, report = insight.counts(), report_of(insight, schedules.store.stats is not None, last)
+    if chosen.json:
+        states = {name: fields_of(number) for name, number in counts.items()}
+        write([json_line({"states": states, "runs": report_fields(report)})])
+        return
+    write_fields({name: str(number) for name, number in counts.items()}, ())
+    write_report(report)
+
+
+def report_of(insight: ScheduleInsight | TaskInsight, is_kept: bool, last: float) -> RunReport | None:
+    """Return the report, None where the store keeps no statistics."""
+    return insight.run_report(last) if is_kept else None
+
+
+def report_fields(report: RunReport | None) -> Fields | None:
+    """Return the report as JSON has it."""
+    if report is None:
+        return None
+    types = [
+        fields_of(each) | {"duration": fields_of(each.duration), "wait": fields_of(each.wait)} for each in report.types
+    ]
+    return with_local_times({"begin": report.begin, "end": report.end, "types": types}, ("begin", "end"))
+
+
+def write_report(report: RunReport | None) -> None:
+    """Print a table of the types that ran, or that the store keeps no statistics."""
+    if report is None:
+        write(["", "rdb_compat keeps no statistics of runs, as its tables are the original's"])
+        return
+    if not report.types:
+        return
+    write(["", f"runs that ended in the last {span(report.end - report.begin)}:"])
+    write_rows(map(_row, report.types), (), _RATES, listed=dict, as_json=False)
+
+
+def _row(rates: RunRates) -> Fields:
+    outcomes = {name: str(rates.outcomes.get(name, 0)) for name in _RATES.wide[3:9]}
+    waits = {f"wait_{name}": text for name, text in _seconds(rates.wait).items()}
+    shown = {"type": rates.type, "runs": str(rates.runs), "per_min": f"{rates.per_minute:.1f}"}
+    return shown | outcomes | _seconds(rates.duration) | waits
+
+
+def _seconds(percentiles: Percentiles) -> Fields:
+    return {name: None if value is None else _short(value) for name, value in fields_of(percentiles).items()}
+
+
+def _short(value: float) -> str:
+    """Return seconds with about two digits: `0.0023`, `1.7`, `340`."""
+    return f"{value:.2g}" if value < 10 else f"{value:.0f}"

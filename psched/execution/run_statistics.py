@@ -1,0 +1,241 @@
+"""Counts the runs of this node for `psched_stats`, and writes them once a minute.
+
+A telemetry listener counts each settled run in the process that ran it. A handler child sends its numbers to the
+fetching child every second; the child that polls writes them when their minute is over. A handler child that is killed
+loses a second of numbers, a fetching child that is killed loses what it had not written: a minute of its node.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import socket
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from psched.clock import Clock, boottime
+from psched.error_text import one_line
+from psched.execution.periodic_thread import PeriodicThread
+from psched.execution.section_sources import OpenSection
+from psched.model import ScheduleRow
+from psched.store import LeaseStore
+from psched.store.run_stats import MINUTE, MOST_TYPES, OTHER, OUTCOMES, RunKind, RunSums
+from psched.task import Task, store_of
+from psched.telemetry import Event
+
+log = logging.getLogger(__name__)
+
+_REPORT_INTERVAL = 1.0
+"""Seconds between two reports of a handler child."""
+_GRACE = 1.5
+"""Seconds after the end of a minute for which numbers of that minute may still come from handler children."""
+_SPREAD = 3.0
+"""Seconds over which the nodes of a database spread their writes."""
+_MOST_MINUTES = 30
+"""Minutes that are kept while they cannot be written. The oldest are dropped."""
+
+Counted = Sequence[tuple[RunKind, Sequence[int]]]
+
+
+class RunCounts:
+    """The numbers of one section that are not passed on yet. Safe to use from several threads."""
+
+    def __init__(self, store: LeaseStore, retention: float, clock: Clock = boottime) -> None:
+        """`retention`: seconds for which the numbers are to be kept by hour."""
+        self.store = store
+        self.retention = retention
+        self.offset = 0.0
+        """The database's clock minus `clock`, by the lease that was seen last."""
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._minutes: dict[int, dict[tuple[str, OUTCOMES], RunSums]] = {}
+        self._types: dict[int, set[str]] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._minutes
+
+    def now(self) -> float:
+        """Return the database's clock as the leases tell it."""
+        return self._clock() + self.offset
+
+    def count(self, tasks: Sequence[Task], is_lost: bool) -> None:
+        """Count the runs of settled tasks, or of tasks that could not be settled."""
+        with self._lock:
+            for task in tasks:
+                begun, duration = task.begun_at, task.duration
+                offset = task.lease.expires_at - task.deadline
+                if is_lost and not duration:
+                    duration = self._clock() - begun
+                begun += offset
+                outcome: OUTCOMES = "lost" if is_lost or task.outcome is None else task.outcome
+                sums = self._sums(int(begun + duration) // MINUTE * MINUTE, task.type, outcome)
+                sums.add_run(duration, _wait(task, begun))
+                self.offset = offset
+
+    def add(self, counted: Counted, offset: float) -> None:
+        """Add the numbers of a handler child, or numbers that could not be passed on."""
+        with self._lock:
+            for (minute, type_, outcome), numbers in counted:
+                self._sums(minute, type_, outcome).add(numbers)
+            self.offset = offset
+
+    def take(self, before: float | None = None) -> list[tuple[RunKind, RunSums]]:
+        """Remove and return the numbers of all minutes, or of those that were over `before` that time."""
+        with self._lock:
+            over = [minute for minute in self._minutes if before is None or minute + MINUTE <= before]
+            found = [(minute, self._minutes.pop(minute)) for minute in over]
+            for minute in over:
+                del self._types[minute]
+        return [
+            (RunKind(minute, type_, outcome), sums)
+            for minute, of_minute in found
+            for (type_, outcome), sums in of_minute.items()
+        ]
+
+    def _sums(self, minute: int, type_: str, outcome: OUTCOMES) -> RunSums:
+        of_minute = self._minutes.get(minute)
+        if of_minute is None:
+            if len(self._minutes) >= _MOST_MINUTES:
+                oldest = min(self._minutes)
+                del self._minutes[oldest], self._types[oldest]
+            of_minute = self._minutes[minute] = {}
+            self._types[minute] = set()
+        sums = of_minute.get((type_, outcome))
+        if sums is None:
+            types = self._types[minute]
+            if type_ not in types and len(types) >= MOST_TYPES:
+                type_ = OTHER
+            types.add(type_)
+            sums = of_minute.setdefault((type_, outcome), RunSums())
+        return sums
+
+
+def _wait(task: Task, begun: float) -> float | None:
+    """Return the seconds from when a run was to begin until it began, None for later attempts and runs on request."""
+    row = task.row
+    if row.attempts > 1:
+        return None
+    if not isinstance(row, ScheduleRow):
+        return None if row.run_at is None else max(0.0, begun - row.run_at)
+    return None if row.is_asked_for else max(0.0, begun - row.next_time - row.rule.delay)
+
+
+class RunCounter:
+    """A telemetry listener for `settle` that counts the runs of each section."""
+
+    def __init__(self, sections: Mapping[str, RunCounts]) -> None:
+        self.sections = sections
+        self.wake: Callable[[], None] = lambda: None
+        """Called after runs were counted."""
+
+    def __call__(self, event: Event, fields: dict[str, Any]) -> None:
+        counts = self.sections.get(fields["section"])
+        tasks = fields["tasks"]
+        if counts is not None and store_of(tasks[0]) is counts.store:  # a process may have several schedulers
+            counts.count(tasks, fields["error"] is not None)
+            self.wake()
+
+    def add(self, section: str, counted: Counted, offset: float) -> None:
+        """Add the numbers of a handler child."""
+        counts = self.sections.get(section)
+        if counts is not None:
+            counts.add(counted, offset)
+            self.wake()
+
+    @property
+    def is_empty(self) -> bool:
+        return all(counts.is_empty for counts in self.sections.values())
+
+
+class CountedTable(NamedTuple):
+    """A table whose runs may be counted. `retention`: seconds for which their numbers are kept; 0: not counted."""
+
+    section: str
+    store: LeaseStore
+    retention: float
+
+
+def counted_tables(sections: Iterable[OpenSection]) -> list[CountedTable]:
+    return [CountedTable(opened.name, opened.source.store, opened.section.stats_retention) for opened in sections]
+
+
+def run_counter(tables: Iterable[CountedTable]) -> RunCounter:
+    """Return a counter for the tables with a place for statistics that want them."""
+    wanted = (table for table in tables if table.retention > 0 and table.store.stats is not None)
+    return RunCounter({table.section: RunCounts(table.store, table.retention) for table in wanted})
+
+
+def write_counts(counts: RunCounts, before: float | None = None) -> None:
+    """Write the numbers of all minutes, or of those that were over `before`. Raises the driver's errors."""
+    counted = counts.take(before)
+    stats = counts.store.stats
+    if not counted or stats is None:
+        return
+    try:
+        stats.add(socket.gethostname()[:120], counted, counts.retention)
+    except BaseException:
+        counts.add(counted, counts.offset)
+        raise
+
+
+def write_rest(counter: RunCounter) -> None:
+    """Write all numbers, in a process that leaves."""
+    for section, counts in counter.sections.items():
+        try:
+            write_counts(counts)
+        except Exception as error:  # noqa: BLE001 – the process is leaving
+            log.info("section=%s the statistics of the last minute were not written: %s", section, one_line(error))
+
+
+class StatsWriter(PeriodicThread):
+    """Writes what was counted in a minute when the minute is over, and the rest at its end. Sleeps while idle."""
+
+    def __init__(self, counter: RunCounter) -> None:
+        self._counter = counter
+        self._delay = _GRACE + random.uniform(0, _SPREAD)
+        super().__init__("run statistics", self.tick, MINUTE + self._delay, partial(write_rest, counter))
+        counter.wake = self.wake_if_idle
+
+    def wake_if_idle(self) -> None:
+        if self.is_idle:
+            self.wake()
+
+    def tick(self) -> bool:
+        """Write the minutes that are over. Return whether numbers are left."""
+        sections = self._counter.sections.values()
+        pauses = [MINUTE - (counts.now() - self._delay) % MINUTE for counts in sections if not counts.is_empty]
+        self.interval = min(pauses, default=MINUTE + self._delay)
+        for counts in sections:
+            write_counts(counts, counts.now() - _GRACE)
+        return not self._counter.is_empty
+
+
+class CountReporter(PeriodicThread):
+    """Sends what a handler child has counted to the fetching child. Sleeps while idle."""
+
+    def __init__(self, counter: RunCounter, send: Callable[..., bool]) -> None:
+        """`send`: sends a message, and returns False if there is no fetching child."""
+        self._counter = counter
+        self._send = send
+        super().__init__("run statistics", self.tick, _REPORT_INTERVAL)
+        counter.wake = self.wake_if_idle
+
+    def wake_if_idle(self) -> None:
+        if self.is_idle:
+            self.wake()
+
+    def tick(self) -> bool:
+        """Send what was counted. Return whether there was anything."""
+        was_empty = self._counter.is_empty
+        self.send_all()
+        return not was_empty
+
+    def send_all(self) -> None:
+        """Send everything, or keep it while there is no fetching child."""
+        for section, counts in self._counter.sections.items():
+            counted = counts.take()
+            if counted and not self._send("counted", section, counted, counts.offset):
+                counts.add(counted, counts.offset)
