@@ -60,6 +60,7 @@ class PeriodicThread(threading.Thread):
                 begun = monotonic()
             self.is_idle = False
             self._woken.clear()
-            self._woken.wait(max(0.0, begun + self.interval - monotonic()))
+            if not self._closed:  # a close that came before `clear` must not wait for the interval
+                self._woken.wait(max(0.0, begun + self.interval - monotonic()))
         if self._last is not None:
             self._last()

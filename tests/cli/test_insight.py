@@ -1,9 +1,12 @@
-"""`psched queue stats` and `psched forecast`: what they print, and that they write nothing."""
+"""`psched stats`, `psched queue stats` and `psched forecast`: what they print, and that they write nothing."""
 
 from __future__ import annotations
 
 import pytest
 
+from psched.backends import open_stores
+from psched.store import StoreSettings
+from psched.store.run_stats import RunKind, RunSums
 from tests.cli.commands import Commands
 
 BOTH = "development: {type: %s, url: '%s', schedules: {}, queue: {}}"
@@ -53,6 +56,42 @@ def test_stats_of_the_originals_table_have_no_types(fresh: Commands) -> None:
     found = fresh.ok("queue", "stats", "--json").json
     assert found["types"] == []
     assert found["statuses"]["waiting"] == {"count": 1, "more": False}
+
+
+def test_stats_show_rates_and_percentiles_of_the_last_runs(both: Commands) -> None:
+    kept = StoreSettings(f"sqlite:///{both.folder}/psched.db", "test", "psched_schedules", "psched_queue")
+    sums = RunSums()
+    for duration in (0.02, 0.02, 40.0):
+        sums.add_run(duration, 3.0)
+    for store in open_stores("rdb", kept):
+        assert store is not None and store.stats is not None
+        minute = int(store.now()) // 60 * 60
+        runs = [(RunKind(minute, "mail", "finished"), sums), (RunKind(minute, "mail", "failed"), sums)]
+        store.stats.add("one", runs, 1000)
+        store.stats.add("two", [(RunKind(minute - 3600 * 24, "mail", "finished"), sums)], 86400 * 2)
+        store.close()
+    for command in (["stats"], ["queue", "stats"]):
+        found = both.ok(*command, "--json").json["runs"]
+        [mail] = found["types"]
+        assert (mail["type"], mail["runs"], mail["outcomes"]) == ("mail", 6, {"failed": 3, "finished": 3})
+        assert 6 / 61 <= mail["per_minute"] <= 6 / 60
+        assert mail["duration"]["p50"] < 0.03
+        assert 20 < mail["duration"]["p95"] <= 50
+        assert mail["wait"]["mean"] == 3
+        assert found["end_local"].endswith("+09:00")
+        shown = both.ok(*command).out.splitlines()
+        assert shown[-2].split("\t")[:3] == ["type", "runs", "per_min"]
+        assert shown[-1].split("\t")[:2] == ["mail", "6"]
+        assert both.ok(*command, "--last", "2d", "--json").json["runs"]["types"][0]["runs"] == 9
+    assert "expected seconds or a duration" in both("stats", "--last", "5").err
+
+
+def test_the_originals_table_has_no_statistics_and_says_so(fresh: Commands) -> None:
+    fresh.configure(BOTH % ("rdb_compat", "sqlite:///../psched.db"))
+    fresh.ok("init")
+    for command in (["stats"], ["queue", "stats"]):
+        assert fresh.ok(*command, "--json").json["runs"] is None
+        assert "rdb_compat keeps no statistics" in fresh.ok(*command).out
 
 
 def test_the_forecast_into_a_pipe_has_a_line_for_each_hour(psched: Commands) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 import pytest
 
 from psched import ConfigError, create_scheduler
-from tests.scheduler.site import Site
+from psched.scheduler.stores import open_scheduler_stores, scheduler_settings
+from psched.store.run_stats import HOUR, StatsWindow
+from tests.scheduler.site import PATIENCE, Site
 
 
 def generator(data: Any) -> Iterator[Any]:
@@ -71,3 +74,29 @@ def test_a_run_whose_row_was_cleared_is_logged_and_the_next_task_runs(
     assert caplog.text.count("Traceback") == (1 if fails else 0), (
         "only an error of the handler is logged with its traceback"
     )
+
+
+def test_runs_are_in_the_statistics_of_their_own_scheduler(site: Site) -> None:
+    ends: queue.Queue[str] = queue.Queue()
+    scheduler, idle = site.scheduler(concurrency=1), site.scheduler(concurrency=1, prefix="idle:")
+    for each in (scheduler, idle):
+        each.bind("note", ends.put)
+        each.start()
+    for number in range(3):
+        scheduler.push("note", str(number))
+    for _ in range(3):
+        ends.get(timeout=PATIENCE)
+    scheduler.stop()
+    idle.stop()
+    assert runs(site, site.prefix) == {"note": 3}
+    assert runs(site, "idle:") == {}
+
+
+def runs(site: Site, prefix: str) -> dict[str, int]:
+    """Return the runs of tasks of the last hours by type."""
+    settings = scheduler_settings(site.url, prefix, "UTC", None, 300)
+    with contextlib.closing(open_scheduler_stores(settings)) as stores:
+        found = stores.queue.stats
+        assert found is not None
+        hour = int(stores.queue.now()) // HOUR * HOUR
+        return {each.type: each.sums.runs for each in found.totals(StatsWindow(hour - HOUR, hour + HOUR, HOUR))}
