@@ -19,7 +19,6 @@ from psched.clock import Clock, boottime
 from psched.error_text import one_line
 from psched.execution.periodic_thread import PeriodicThread
 from psched.execution.section_sources import OpenSection
-from psched.model import ScheduleRow
 from psched.store import LeaseStore
 from psched.store.run_stats import MINUTE, MOST_TYPES, OTHER, OUTCOMES, RunKind, RunSums
 from psched.task import Task, store_of
@@ -69,10 +68,9 @@ class RunCounts:
                 offset = task.lease.expires_at - task.deadline
                 if is_lost and not duration:
                     duration = self._clock() - begun
-                begun += offset
                 outcome: OUTCOMES = "lost" if is_lost or task.outcome is None else task.outcome
-                sums = self._sums(int(begun + duration) // MINUTE * MINUTE, task.type, outcome)
-                sums.add_run(duration, _wait(task, begun))
+                sums = self._sums(int(begun + offset + duration) // MINUTE * MINUTE, task.type, outcome)
+                sums.add_run(duration, task.waited)
                 self.offset = offset
 
     def add(self, counted: Counted, offset: float) -> None:
@@ -111,16 +109,6 @@ class RunCounts:
             types.add(type_)
             sums = of_minute.setdefault((type_, outcome), RunSums())
         return sums
-
-
-def _wait(task: Task, begun: float) -> float | None:
-    """Return the seconds from when a run was to begin until it began, None for later attempts and runs on request."""
-    row = task.row
-    if row.attempts > 1:
-        return None
-    if not isinstance(row, ScheduleRow):
-        return None if row.run_at is None else max(0.0, begun - row.run_at)
-    return None if row.is_asked_for else max(0.0, begun - row.next_time - row.rule.delay)
 
 
 class RunCounter:

@@ -18,6 +18,7 @@ from psched.execution.run_statistics import (
 )
 from psched.model import Lease, Rule, ScheduleRow, TaskRow
 from psched.store.run_stats import MOST_TYPES, RunKind, RunSums
+from psched.task import Task
 
 MINUTE_BEGIN = 1_600_000_020
 """By the database's clock; the process's own clock is at 100 then."""
@@ -60,6 +61,8 @@ class FakeTask:
         self.deadline = 400.0
         self.lease = Lease("k", 1, MINUTE_BEGIN + 300.0)
         self.row: Any = TaskRow("k", type, {}, "running", run_at=MINUTE_BEGIN - 2.0, due=None, attempts=1)
+
+    waited = Task.waited
 
 
 class Clock:
