@@ -45,8 +45,8 @@ from psched.store.alerts import OverdueAlerts, UnreportedFailures
 from psched.store.ledger import MODIFY, Entry, Ledger, OnCommit, Step
 from psched.store.node_registry import Nodes
 from psched.store.reads import ScheduleReads, TaskReads
-from psched.store.watermarks import Watermarks
 from psched.store.run_stats import RunStats
+from psched.store.watermarks import Watermarks
 
 
 @dataclass(frozen=True, slots=True)
