@@ -55,11 +55,11 @@ class Project:
 
     def manage(self, *words: str, code: int = 0) -> str:
         """Run manage.py, check its exit code, and return what it prints."""
-        return self._run("manage.py", *words, code=code)
+        return self.run("manage.py", *words, code=code)
 
     def python(self, program: str) -> Any:
         """Run Python code with Django set up. Return the JSON value in the last line that it prints, if any."""
-        printed = self._run("-c", f"{_SET_UP}{program}").splitlines()
+        printed = self.run("-c", f"{_SET_UP}{program}").splitlines()
         return json.loads(printed[-1]) if printed else None
 
     @contextmanager
@@ -91,7 +91,8 @@ class Project:
         file = self.folder / "psched.log"
         return file.read_text() if file.exists() else ""
 
-    def _run(self, *words: str, code: int = 0) -> str:
+    def run(self, *words: str, code: int = 0) -> str:
+        """Run Python, check its exit code, and return what it prints."""
         process = self._start(*words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         printed, _ = process.communicate(timeout=100)
         assert process.returncode == code, printed

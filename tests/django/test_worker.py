@@ -10,8 +10,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from faultlab import prerequisites
 from faultlab.laboratory import Lab
+from faultlab.mariadb import MariaDB
 from faultlab.postgresql import PostgreSQL
+from faultlab.redis import Redis
 from tests.daemon.harness import wait_for
 from tests.django.project import Project
 
@@ -29,6 +32,39 @@ def results(*results, seconds=30):
     print(json.dumps(found))
 from promises import tasks
 from orders import tasks as shop
+"""
+_ORDER = f"""{_WAIT}
+from django.test import Client
+answer = Client().post("/orders/", {{"email": "ann@example.com", "amount": 30}}).json()
+sent = shop.confirm.get_result(answer["task"])
+total, count = shop.total.enqueue("ann@example.com"), shop.count.enqueue()
+results(sent, total, count, tasks.breaks.enqueue("x"), tasks.mail.enqueue())
+"""
+_FAULTS = """
+import django
+django.setup()
+import pytest
+from orders.models import Order
+from promises import jobs
+from psched.testing import faults
+
+def orders():
+    return list(Order.objects.order_by("email").values_list("email", "amount"))
+
+def no_orders():
+    Order.objects.all().delete()
+
+@pytest.fixture
+def psched_app():
+    return jobs.app
+
+@faults(state=orders, reset=no_orders, seeds=1)
+def test_order(psched_queue):
+    jobs.order.submit("ann@example.com")
+
+@faults(state=orders, reset=no_orders, seeds=1)
+def test_order_once(psched_queue):
+    jobs.order_once.submit(7, "ann@example.com")
 """
 
 
@@ -66,15 +102,24 @@ def _workers(master: psutil.Process) -> int:
 
 
 def test_a_worker_runs_what_a_view_enqueues(project: Project) -> None:
-    program = f"""{_WAIT}
-from django.test import Client
-answer = Client().post("/orders/", {{"email": "ann@example.com", "amount": 30}}).json()
-sent = shop.confirm.get_result(answer["task"])
-total, count = shop.total.enqueue("ann@example.com"), shop.count.enqueue()
-results(sent, total, count, tasks.breaks.enqueue("x"), tasks.mail.enqueue())
-"""
+    _order_confirmed(project)
+
+
+@pytest.mark.parametrize("database", ["mariadb", "redis"])
+def test_the_sample_on_other_stores(database: str, lab: Lab, tmp_path: Path) -> None:
+    if database == "mariadb":
+        prerequisites.require_mysqlclient()
+        with lab.shared(MariaDB).database() as url:
+            _order_confirmed(_migrated(Project(tmp_path, url)))
+        return
+    with lab.shared(Redis).database() as url:
+        settings = f'del PSCHED["database"]\nPSCHED.update(type="redis", url={url!r})\n'
+        _order_confirmed(_migrated(Project(tmp_path, None, settings)))
+
+
+def _order_confirmed(project: Project) -> None:
     with project.worker():
-        assert project.python(program) == [None, 30, {"orders": 1, "attempt": 1}, "FAILED", "mail"]
+        assert project.python(_ORDER) == [None, 30, {"orders": 1, "attempt": 1}, "FAILED", "mail"]
     assert "To: ann@example.com" in project.output
 
 
@@ -183,3 +228,12 @@ def test_a_stop_cancels_a_coroutine_and_the_task_runs_again(on_sqlite: Project) 
     assert project.python(
         "from psched.contrib.django.stores import queue\nprint(json.dumps([row.status for row in queue().list()]))"
     ) == ["waiting"]
+
+
+def test_faults_show_which_handlers_of_a_project_are_idempotent(on_postgresql: Project) -> None:
+    project = on_postgresql
+    (project.folder / "test_faults.py").write_text(_FAULTS)
+    printed = project.run("-m", "pytest", "-q", "-p", "no:cacheprovider", "test_faults.py", code=1)
+    assert "1 failed, 1 passed" in printed, printed
+    assert "FAILED test_faults.py::test_order - Failed: not idempotent: the tasks" in printed
+    assert "killed right after commit 1 of 1 (promises/jobs.py:" in printed, printed

@@ -92,6 +92,24 @@ class TransactionTest(TransactionTestCase):
             schedules.add("unrecorded", "orders.forget", cron="0 3 * * *")
         self.assertFalse(schedules["unrecorded"].exists())
 
+    def test_a_change_of_too_few_rows_changes_none(self):
+        database, steps = stores.queue().store._database, []
+        for email in ("ann@example.com", "bob@example.com"):
+            Order.objects.create(email=email, amount=1)
+
+        def change(count):
+            return database.run(
+                lambda connection, _: database.change_rows(
+                    connection, count, lambda: Order.objects.update(amount=2), lambda: steps.append(count)
+                )
+            )
+
+        with transaction.atomic():
+            self.assertFalse(change(3))
+            self.assertEqual((set(Order.objects.values_list("amount", flat=True)), steps), ({1}, []))
+            self.assertTrue(change(2))
+        self.assertEqual((set(Order.objects.values_list("amount", flat=True)), steps), ({2}, [2]))
+
     def test_schedules_are_part_of_the_transaction(self):
         schedules = stores.schedules()
         schedules.add("daily", "orders.forget", cron="0 3 * * *")
