@@ -163,7 +163,7 @@ def open(config: Settings | Mapping[str, Any] | str | Path, environment: str | N
     from psched.schedules.collection import open_schedules
     from psched.task_source import open_table
 
-    return open_table("schedules", coerce(config, environment).schedules, open_schedules)
+    return open_table("schedules", coerce(config, environment), open_schedules)
 
 
 def open_queue(config: Settings | Mapping[str, Any] | str | Path, environment: str | None = None) -> Queue:
@@ -178,7 +178,7 @@ def open_queue(config: Settings | Mapping[str, Any] | str | Path, environment: s
     from psched.queue.queue import open_queue
     from psched.task_source import open_table
 
-    return open_table("queue", coerce(config, environment, reader="queue").queue, open_queue)
+    return open_table("queue", coerce(config, environment, reader="queue"), open_queue)
 
 
 def configure(config: Config | Queue | Scheduler | None, environment: str | None = None) -> None:

@@ -17,7 +17,7 @@ from weakref import ref
 from psched import fork_safety
 from psched.async_methods import async_twin
 from psched.clock import Clock, boottime, monotonic
-from psched.config import Section
+from psched.config import Section, SectionName, Settings, attach_listeners
 from psched.error_text import one_line, shown
 from psched.errors import RUN_IS_OVER, ConfigError, ScheduleError
 from psched.model import WORKER_DIED, Claim, LeaseTimes, Retry, version_of
@@ -436,13 +436,15 @@ class PolledTable:
     aclose = async_twin(close)
 
 
-def open_table(name: str, section: Section | None, open_section: Callable[[Section, str], Opened]) -> Opened:
-    """Return the table of a configured section, opened for this process. `name`: of the section.
+def open_table(name: SectionName, settings: Settings, open_section: Callable[[Section, str], Opened]) -> Opened:
+    """Return the table of a configured section, opened for this process, whose submits the listeners are told.
 
     Raises ConfigError without a section, or if the table is missing.
     """
+    section = dict(settings.named_sections).get(name)
     if section is None:
         raise ConfigError(f"the configuration has no {name}: give it type and url, or a section `{name}:`")
+    attach_listeners(settings)
     opened = open_section(section, holder_name(str(os.getpid())))
     try:
         opened.store.check_tables()

@@ -14,8 +14,8 @@ __all__ = ["EVENTS", "Event", "attach", "emit"]
 log = logging.getLogger(__name__)
 
 Event = Literal[
-    "poll", "run_start", "run_skip", "run_error", "run_end", "settle", "lease_lost", "heartbeat", "fork",
-    "child_exit",
+    "poll", "run_start", "run_skip", "run_error", "run_end", "settle", "lease_lost", "submit_start", "submit_end",
+    "heartbeat", "fork", "child_exit",
 ]  # fmt: skip
 EVENTS: tuple[Event, ...] = get_args(Event)
 

@@ -22,7 +22,7 @@ Config = Settings | Mapping[str, Any] | str | Path
 
 def open_configured_queue(config: Config, environment: str | None = None) -> Queue:
     """Return the queue of `config`. Raises ConfigError, also if the table is missing."""
-    return open_table("queue", coerce(config, environment, reader="queue").queue, open_queue)
+    return open_table("queue", coerce(config, environment, reader="queue"), open_queue)
 
 
 @runtime_checkable

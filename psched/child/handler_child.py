@@ -12,6 +12,7 @@ from functools import partial
 from psched.application import Application
 from psched.application.default_queue import default_queue
 from psched.child.polled_sections import PolledSections
+from psched.config import attach_listeners
 from psched.error_text import ESCAPES
 from psched.execution.batch_size import batch_sizer_for
 from psched.execution.fetcher_connection import FetchedTaskPoller, FetcherConnection, SettlementThread
@@ -41,6 +42,7 @@ class HandlerChild(ChildRole):
         settings = spec.settings
         log_runs(json=settings.log_format == "json")
         self._close_pings = start_pings(settings)
+        attach_listeners(settings, in_worker=True)
         default_queue.serve(settings)
         self._spec = spec
         self._send = send

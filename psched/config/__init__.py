@@ -4,6 +4,7 @@
 the keys with their defaults, `loader` combines them and reports every fault, one line each. Passwords are never shown.
 """
 
+from psched.config.listeners import attach_listeners, preload_listeners
 from psched.config.loader import coerce, default_environment, default_file, default_table, from_mapping, load
 from psched.config.settings import Section, SectionName, Settings
 from psched.config.urls import masked_url
@@ -12,6 +13,7 @@ __all__ = [
     "Section",
     "SectionName",
     "Settings",
+    "attach_listeners",
     "coerce",
     "default_environment",
     "default_file",
@@ -19,4 +21,5 @@ __all__ = [
     "from_mapping",
     "load",
     "masked_url",
+    "preload_listeners",
 ]

@@ -105,6 +105,7 @@ class Settings:
     env_file: Annotated[Path | None, Check(checks.path, located=True)] = None
     log: Annotated[Path | None, Check(checks.log_path, located=True)] = None
     log_format: Annotated[Literal["text", "json"], Check(checks.one_of("text", "json"))] = "text"
+    telemetry: Annotated[tuple[checks.NameWithOptions, ...], Check(checks.listeners)] = ()
     pid_file: Annotated[Path | None, Check(checks.path, located=True)] = None
     metrics_file: Annotated[Path | Literal["none"] | None, Check(checks.metrics_path, located=True)] = None
     user: TextOrNone = None

@@ -132,6 +132,20 @@ def _with_options(name: Any, options: Any) -> NameWithOptions:
     return NameWithOptions(name, options)
 
 
+def listeners(value: Any) -> tuple[NameWithOptions, ...]:
+    """Accept `otel`, a module, `name: {option: value}`, or a list of these."""
+    found: list[Any] = []
+    for item in value if isinstance(value, list | tuple) else [value]:
+        if isinstance(item, Mapping):
+            found += (_with_options(*entry) for entry in item.items())
+        else:
+            found.append(item if isinstance(item, NameWithOptions) else NameWithOptions(item, {}))
+    for name in (each.name for each in found):
+        if not isinstance(name, str) or not all(part.isidentifier() for part in name.split(".")):
+            raise ValueError("expected otel, a module, or a list of them; options as in otel: {parent: true}")
+    return tuple(found)
+
+
 def globs(value: Any) -> tuple[str, ...]:
     """An empty list is refused, because it would restrict nothing. The empty tuple is the default."""
     items = value if isinstance(value, list | tuple) else [value]

@@ -41,6 +41,7 @@ from psched.queue.settlement import TaskSettlement
 from psched.retry_wait import check_attempts, check_wait
 from psched.schedules.validation import check_distinct, check_times
 from psched.store import NO_RESULTS, TaskStore
+from psched.submit_call import SubmitCall
 from psched.task import Task
 from psched.task_source import PolledTable, Source
 
@@ -137,7 +138,11 @@ class Queue(PolledTable):
         NotSupportedError before anything is written.
         """
         checked = _storable_tasks(tasks)
-        return self.store.submit(checked, connection) if checked else []
+        if not checked:
+            return []
+        with SubmitCall(checked, self.store.keeps_headers) as call:
+            call.existing = existing = self.store.submit(call.tasks, connection)
+        return existing
 
     @signed_as_twin_of(submit)
     async def asubmit(
@@ -150,10 +155,12 @@ class Queue(PolledTable):
         """
         given = {name: value for name, value in options.items() if value is not None}
         task = storable_task(NewTask(key, type, {} if data is None else data, **given))
-        if connection is None:
-            existed = await self._group_submit().submit(task)
-        else:
-            existed = bool(await self.store.submit_async([task], connection))
+        with SubmitCall([task], self.store.keeps_headers) as call:
+            if connection is None:
+                existed = await self._group_submit().submit(call.tasks[0])
+            else:
+                existed = bool(await self.store.submit_async(call.tasks, connection))
+            call.existing = [task.key] if existed else ()
         return self._submitted(task.key, existed)
 
     @signed_as_twin_of(submit_many)
@@ -162,7 +169,11 @@ class Queue(PolledTable):
         if connection is None:
             return await run_in_thread(self.submit_many, tasks)
         checked = _storable_tasks(tasks)
-        return await self.store.submit_async(checked, connection) if checked else []
+        if not checked:
+            return []
+        with SubmitCall(checked, self.store.keeps_headers) as call:
+            call.existing = existing = await self.store.submit_async(call.tasks, connection)
+        return existing
 
     def submit_sql(self, task: NewTask, paramstyle: str | None = None) -> tuple[str, Any]:
         """Return an INSERT of `task` and its parameters, for a connection that `submit` does not know.
@@ -174,7 +185,8 @@ class Queue(PolledTable):
         that of psched's own driver. The parameters are a dict for the named styles, else a tuple. Raises ValueError,
         and NotSupportedError on Redis.
         """
-        return self.store.submit_sql(storable_task(task), paramstyle)
+        with SubmitCall([storable_task(task)], self.store.keeps_headers) as call:
+            return self.store.submit_sql(call.tasks[0], paramstyle)
 
     def _submitted(self, key: str, existed: bool) -> QueuedTask:
         if existed:

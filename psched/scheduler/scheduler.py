@@ -32,6 +32,7 @@ from psched.scheduler.stores import (
 from psched.scheduler.task_data import check_positive, checked_name, checked_task_data, refuse_options
 from psched.scheduler.threads import SchedulerThreads
 from psched.schedules.validation import checked_rule
+from psched.submit_call import SubmitCall
 from psched.task import Task
 
 F = TypeVar("F", bound=Function)
@@ -225,7 +226,9 @@ class Scheduler:
         key = f"push:{secrets.token_hex(16)}"
         with self._stores() as stores:
             run_at = stores.queue.now() + delay if delay > 0 else None
-            stores.queue.submit([storable_task(task_data.task(key, checked_name(name), run_at))])
+            task = storable_task(task_data.task(key, checked_name(name), run_at))
+            with SubmitCall([task], stores.queue.keeps_headers) as call:
+                stores.queue.submit(call.tasks)
             if run_at is None:
                 stores.wakeup.wake_one()
         return key

@@ -30,6 +30,7 @@ from psched.store.ledger import (
     Output,
     Step,
 )
+from psched.submit_call import SubmitCall
 
 log = logging.getLogger(__name__)
 
@@ -110,11 +111,12 @@ class ScheduleSettlement(Settlement):
         if queue is None:
             raise NotSupportedError(f"{claim.row.key!r}: there is no queue to submit to; configure a section `queue:`")
         entry = _run_entry(claim, ENQUEUED, task.key)
-        if self.store.shares_database(queue):
-            self.finish(claim, until, entry, lambda connection: queue.submit([task], connection))
-        else:
-            queue.submit([task])
-            self.finish(claim, until, entry)
+        with SubmitCall([task], queue.keeps_headers) as call:
+            if self.store.shares_database(queue):
+                self.finish(claim, until, entry, lambda connection: queue.submit(call.tasks, connection))
+            else:
+                queue.submit(call.tasks)
+                self.finish(claim, until, entry)
 
     def fail(self, claim: Claim, error: str | None, until: float) -> Row | None:
         row = cast("ScheduleRow", claim.row)

@@ -454,6 +454,8 @@ NO_RESULTS = "rdb_compat keeps neither results nor progress; type: rdb does"
 class TaskStore(LeaseStore):
     """Rows that are run once: created by `submit`, finished by `retire`, their keys kept for a while afterwards."""
 
+    keeps_headers = True
+    """Whether it keeps headers of tasks. Else tasks that have some are refused."""
     keeps_results = True
     """Whether it keeps results, progress and failed tasks. Else `update_progress` and `outcomes` are not supported."""
 

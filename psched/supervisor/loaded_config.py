@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from psched.application import ApplicationSpec
-from psched.config import Settings
+from psched.config import Settings, preload_listeners
 from psched.cron import validate
 from psched.execution.section_sources import open_sections
 
@@ -56,13 +56,14 @@ def configured_application(settings: Settings) -> ApplicationSpec:
 
 
 def preload(settings: Settings) -> None:
-    """Import the stores and drivers that `settings` name. Opens stores and closes them unused: nothing is connected.
+    """Import the stores, drivers and listeners that `settings` name. Stores are opened and closed, not connected.
 
     All objects are then hidden from the garbage collector: it writes to each object it visits, and a page that is
     written to is no longer shared. The cache of module folders is emptied, so that each child sees new files. Raises
-    ConfigError for a store or driver that is not there.
+    ConfigError for a store, driver or listener that is not there.
     """
     _load_stores(settings)
+    preload_listeners(settings)
     for _, section in settings.named_sections:
         validate(_EVERY_MINUTE, section.timezone, section.cron_dialect)
     sys.path_importer_cache.clear()

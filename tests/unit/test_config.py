@@ -338,7 +338,7 @@ def test_the_example_tells_the_true_defaults(file: Path) -> None:
     shown, default = load(file, "production"), from_mapping(SQLITE)
     assert shown.schedules and shown.queue and default.schedules
     examples = {"path", "environment", "schedules", "queue", "app", "include", "require", "processors"}
-    examples |= {"env_file", "log", "pid_file", "metrics_file", "user", "group", "max_request_per_child"}
+    examples |= {"env_file", "log", "pid_file", "metrics_file", "telemetry", "user", "group", "max_request_per_child"}
     assert told(shown, examples) == told(default, examples)
     examples = {"url", "tls", "app", "include", "require", "types", "task_timeout", "max_attempts", "on_late"}
     examples |= {"on_failure", "healthchecks"}

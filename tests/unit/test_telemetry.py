@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from psched import telemetry
+from psched.model import LeaseTimes, NewTask
+from psched.queue.queue import Queue
 from psched.task import Task
 from psched.telemetry import EVENTS, Event, attach, emit
 from tests.unit.settling_child import Child, finished, opened_child
@@ -129,6 +131,21 @@ def test_a_listener_hears_only_the_events_it_is_attached_to_and_once_each(child:
     detach()
     child.serve("quick.2")
     assert recorder.names() == ["poll"]
+
+
+def test_a_submit_begins_and_ends_and_a_listener_may_add_headers(recorder: Recorder, child: Child) -> None:
+    def add_headers(_: Event, fields: dict[str, Any]) -> None:
+        fields["call"].tasks = [task._replace(headers={"from": "listener"}) for task in fields["call"].tasks]
+
+    detach = attach(add_headers, "submit_start")
+    queue = Queue(child.store, LeaseTimes(60, 10))
+    queue.submit_many([NewTask("a", "x"), NewTask("b", "x")])
+    detach()
+    assert queue.submit_many([NewTask("b", "x")]) == ["b"]
+    assert recorder.names() == ["submit_start", "submit_end"] * 2
+    assert [fields["call"].existing for fields in recorder.fields("submit_end")] == [[], ["b"]]
+    assert [fields["error"] for fields in recorder.fields("submit_end")] == [None, None]
+    assert [queue[key].metadata().headers for key in ("a", "b")] == [{"from": "listener"}] * 2
 
 
 def test_an_event_that_does_not_exist_is_refused() -> None:

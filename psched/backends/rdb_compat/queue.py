@@ -69,6 +69,7 @@ class CompatTaskStore(CompatLeaseStore, TaskStore):
     The occurrence of a fence is 1 for a finished row, else 0: no other column shows for certain that a run is finished.
     """
 
+    keeps_headers = False
     keeps_results = False
     _kind = "task"
     _identity = ("created_at", "data", "resource", "max_running")

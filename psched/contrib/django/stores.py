@@ -12,7 +12,7 @@ from django.core.signals import setting_changed
 from django.db import connections
 from sqlalchemy.exc import DBAPIError
 
-from psched.config import SectionName
+from psched.config import SectionName, attach_listeners
 from psched.contrib.django import configuration
 from psched.contrib.django.django_connection import DjangoDatabase
 from psched.errors import ConfigError
@@ -65,9 +65,11 @@ def of(section: SectionName) -> Any:
 @cache
 def _opened(name: SectionName, alias: str | None, database_name: str | None) -> Any:
     """`database_name`: differs in tests, which have a database of their own."""
-    section = dict(configuration.settings().named_sections).get(name)
+    settings = configuration.settings()
+    section = dict(settings.named_sections).get(name)
     if section is None:
         raise ConfigError(f'PSCHED: there is no section {name!r}; add "{name}": {{}}')
+    attach_listeners(settings)
     made = None if alias is None else partial(DjangoDatabase, alias=alias)
     return _OPEN[name](section, holder_name(str(os.getpid())), database=made)
 

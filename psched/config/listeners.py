@@ -1,0 +1,74 @@
+"""Attaches the telemetry listeners that the configuration names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from types import ModuleType
+
+from psched.config.settings import Settings
+from psched.error_text import did_you_mean
+from psched.errors import ConfigError
+
+_PACKAGE = "psched.contrib"
+_IN_WORKER = "in_worker"
+
+
+def attach_listeners(settings: Settings, in_worker: bool = False) -> None:
+    """Call `instrument` of each module that `telemetry:` names, with its options. Raises ConfigError.
+
+    `in_worker`: this process is a worker of psched, not one that submits.
+    """
+    for listener in settings.telemetry:
+        module = listener_module(listener.name)
+        known = _options(module)
+        for name in listener.options.keys() - known:
+            expected = f"expected {' or '.join(sorted(known))}" if known else "it has none"
+            fault = f"unknown option, {expected}{did_you_mean(name, known)}"
+            raise ConfigError(f"config: telemetry.{listener.name}.{name}: {fault}")
+        try:
+            module.instrument(**listener.options, in_worker=in_worker)
+        except ValueError as error:
+            raise ConfigError(f"config: telemetry.{listener.name}: {error}") from error
+
+
+def preload_listeners(settings: Settings) -> None:
+    """Import those modules that are psched's own, with their libraries: children share them. Raises ConfigError."""
+    for listener in settings.telemetry:
+        if "." not in listener.name:
+            module = listener_module(listener.name)
+            with _missing_named(listener.name):
+                module.preload()
+
+
+def listener_module(name: str) -> ModuleType:
+    """Return the module that `telemetry:` calls `name`. Raises ConfigError."""
+    module = name if "." in name else f"{_PACKAGE}.{name}"
+    with _missing_named(name):
+        found = import_module(module)
+    if not callable(getattr(found, "instrument", None)):
+        raise ConfigError(f"config: telemetry: {module} has no function `instrument`")
+    return found
+
+
+@contextmanager
+def _missing_named(name: str) -> Iterator[None]:
+    """Raise ConfigError for a module that is missing, with the remedy."""
+    try:
+        yield
+    except ImportError as error:
+        missing = error.name or ""
+        if missing == f"{_PACKAGE}.{name}":
+            remedy = f"{name!r} is no module of psched; expected otel, or a module of yours such as team.tracing"
+        elif "." in name:
+            remedy = f"cannot import {name}: {error}"
+        else:
+            remedy = f"{name} needs {missing.partition('.')[0]}; install it with: pip install 'psched[{name}]'"
+        raise ConfigError(f"config: telemetry: {remedy}") from error
+
+
+def _options(module: ModuleType) -> set[str]:
+    import inspect  # noqa: PLC0415 – `import psched` shall not load it
+
+    return set(inspect.signature(module.instrument).parameters) - {_IN_WORKER}

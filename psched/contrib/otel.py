@@ -1,0 +1,287 @@
+"""OpenTelemetry: spans for submits, runs and settlements, by the semantic conventions for messaging.
+
+A submit is a span `send {type}`. Its context goes with the task, in the task's headers, and the run of the task is a
+span `process {type}` that is linked to it. `settle {type}`, a child of that, is the transaction that ends the run. The
+run of a schedule begins a trace.
+
+`telemetry: otel` in the configuration attaches the listeners; a program that has none calls `instrument`. The spans go
+to the provider that the program has set. A worker whose application sets none makes one, from the variables OTEL_*,
+after it was forked, and sends what is left when it ends.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import Token
+from importlib import import_module
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+from opentelemetry import context, propagate, trace
+from opentelemetry.context import Context
+from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
+
+from psched.error_text import one_line, shown
+from psched.model import NewTask, ScheduleRow
+from psched.payload import encode_headers
+from psched.submit_call import SubmitCall
+from psched.task import Task
+from psched.telemetry import Event, attach
+
+__all__ = ["instrument"]
+
+log = logging.getLogger(__name__)
+
+_FLUSH = 10.0
+"""Seconds for which a worker that ends waits until its last spans are sent."""
+_QUEUE = "OTEL_BSP_MAX_QUEUE_SIZE"
+_QUEUE_SIZE = 65_536
+"""Spans that wait to be sent, unless the variable says otherwise: a batch of short tasks ends some thousand at once."""
+
+
+def instrument(*, parent: bool = False, in_worker: bool = False) -> None:
+    """Make spans from now on, in this process. Idempotent: the options of the first call count.
+
+    `parent`: the span of a run is a child of that of its submit, so that both are one trace; else it begins a trace of
+    its own, and is linked. `in_worker`: make a provider unless one is set; workers do so.
+    """
+    if not isinstance(parent, bool):
+        raise ValueError(f"parent must be true or false, got {shown(parent)}")
+    _tracing.start(parent, in_worker)
+
+
+class _Run(NamedTuple):
+    span: Span
+    token: Token[Context]
+
+
+class _Send(NamedTuple):
+    spans: Sequence[Span]
+    token: Token[Context] | None
+
+
+class _Tracing:
+    """Listens to submits and runs. Any thread."""
+
+    def __init__(self) -> None:
+        self._parent = False
+        self._detach: list[Callable[[], None]] = []
+        self._tracer = trace.get_tracer("psched")
+        self._runs: WeakKeyDictionary[Task, _Run] = WeakKeyDictionary()
+        self._sends: WeakKeyDictionary[SubmitCall, _Send] = WeakKeyDictionary()
+
+    def start(self, parent: bool, in_worker: bool) -> None:
+        if in_worker:
+            _make_provider()
+        if self._detach:
+            return
+        self._parent = parent
+        self._detach = [
+            attach(self._submit_begins, "submit_start"),
+            attach(self._submit_ends, "submit_end"),
+            attach(self._run_begins, "run_start"),
+            attach(self._run_event, "run_skip", "run_error", "lease_lost"),
+            attach(self._run_ends, "run_end"),
+            attach(self._settled, "settle"),
+        ]
+
+    def stop(self) -> None:
+        while self._detach:
+            self._detach.pop()()
+
+    def _begin(self, operation: str, type_: str, kind: SpanKind, **options: Any) -> Span:
+        attributes = {
+            "messaging.system": "psched",
+            "messaging.operation.name": operation,
+            "messaging.operation.type": operation,
+            "messaging.destination.name": type_,
+            **options.pop("attributes"),
+        }
+        return self._tracer.start_span(f"{operation} {type_}", kind=kind, attributes=attributes, **options)
+
+    def _submit_begins(self, event: Event, fields: dict[str, Any]) -> None:
+        call: SubmitCall = fields["call"]
+        of_types: dict[str, list[NewTask]] = {}
+        for task in call.tasks:
+            of_types.setdefault(task.type, []).append(task)
+        spans = {type_: self._send_span(type_, tasks) for type_, tasks in of_types.items()}
+        if call.keeps_headers:
+            carriers = {type_: _carrier(span) for type_, span in spans.items()}
+            call.tasks = [_with_context(task, carriers[task.type]) for task in call.tasks]
+        token = None
+        if len(spans) == 1:  # statements that another library traces are children of the span
+            (span,) = spans.values()
+            token = context.attach(trace.set_span_in_context(span))
+        self._sends[call] = _Send(tuple(spans.values()), token)
+
+    def _send_span(self, type_: str, tasks: Sequence[NewTask]) -> Span:
+        about: dict[str, Any] = {"messaging.batch.message_count": len(tasks)}
+        if len(tasks) == 1:
+            about = {"messaging.message.id": tasks[0].key}
+        return self._begin("send", type_, SpanKind.PRODUCER, attributes=about)
+
+    def _submit_ends(self, event: Event, fields: dict[str, Any]) -> None:
+        send = self._sends.pop(fields["call"], None)
+        if send is None:
+            return
+        if send.token is not None:
+            context.detach(send.token)
+        for span in send.spans:
+            if fields["error"] is not None:
+                _fail(span, fields["error"])
+            elif fields["call"].existing:
+                span.set_attribute("psched.existing_tasks", len(fields["call"].existing))
+            span.end()
+
+    def _run_begins(self, event: Event, fields: dict[str, Any]) -> None:
+        task: Task = fields["task"]
+        submitted = propagate.extract(_texts(task.headers), Context())
+        producer = trace.get_current_span(submitted).get_span_context()
+        links = [Link(producer)] if producer.is_valid else []
+        around = submitted if self._parent else trace.set_span_in_context(trace.INVALID_SPAN, submitted)
+        options: dict[str, Any] = {"context": around, "links": links}
+        span = self._begin("process", task.type, SpanKind.CONSUMER, attributes=_attributes(task), **options)
+        if span.get_span_context().is_valid:
+            task.trace_id = trace.format_trace_id(span.get_span_context().trace_id)
+        self._runs[task] = _Run(span, context.attach(trace.set_span_in_context(span, around)))
+
+    def _run_event(self, event: Event, fields: dict[str, Any]) -> None:
+        run = self._runs.get(fields["task"])
+        if run is None:
+            return
+        if event == "run_skip":
+            run.span.add_event("psched.run_skip", {"reason": fields["reason"]})
+        elif event == "lease_lost":
+            run.span.add_event("psched.lease_lost")
+        elif fields["task"].stop_reason is None:
+            _fail(run.span, fields["error"])
+        else:  # asked to stop
+            run.span.record_exception(fields["error"])
+
+    def _run_ends(self, event: Event, fields: dict[str, Any]) -> None:
+        run = self._runs.get(fields["task"])
+        if run is None:
+            return
+        context.detach(run.token)
+        outcome = fields["task"].outcome
+        if outcome is not None:
+            run.span.set_attribute("psched.outcome", outcome)
+        if outcome == "failed":
+            run.span.set_status(Status(StatusCode.ERROR))
+        run.span.end()
+
+    def _settled(self, event: Event, fields: dict[str, Any]) -> None:
+        """Make a span for each run that was settled. It begins when the transaction of all of them began."""
+        error, seconds = fields["error"], fields["seconds"]
+        now = time.time_ns()
+        begin = now - int((seconds or 0.0) * 1e9)
+        for task in fields["tasks"]:
+            run = self._runs.get(task)
+            if run is None:
+                continue
+            about = {"messaging.message.id": task.key, "psched.outcome": task.outcome or "unsettled"}
+            around = trace.set_span_in_context(run.span, Context())
+            options: dict[str, Any] = {"context": around, "start_time": begin}
+            span = self._begin("settle", task.type, SpanKind.CLIENT, attributes=about, **options)
+            if isinstance(error, Exception):
+                _fail(span, error)
+            elif error is not None:
+                span.set_status(Status(StatusCode.ERROR, error))
+            span.end(now)
+
+
+_tracing = _Tracing()
+
+
+def _attributes(task: Task) -> dict[str, Any]:
+    about = {
+        "messaging.message.id": task.key,
+        "psched.section": "schedules" if isinstance(task.row, ScheduleRow) else "queue",
+        "psched.attempt": task.attempts,
+        "psched.scheduled_time": task.scheduled_time,
+    }
+    fence = task.fence
+    return about if fence is None else {**about, "psched.fence": fence}
+
+
+def _fail(span: Span, error: BaseException) -> None:
+    span.record_exception(error)
+    span.set_attribute("error.type", type(error).__qualname__)
+    span.set_status(Status(StatusCode.ERROR, one_line(error)))
+
+
+def _texts(headers: Mapping[str, Any]) -> dict[str, str]:
+    """Return the headers that a propagator can read: anybody may have written them."""
+    return {name: value for name, value in headers.items() if isinstance(value, str)}
+
+
+def _carrier(span: Span) -> dict[str, str]:
+    """Return the headers that carry the context of `span`; none without a provider."""
+    carrier: dict[str, str] = {}
+    if span.get_span_context().is_valid:
+        propagate.inject(carrier, trace.set_span_in_context(span))
+    return carrier
+
+
+def _with_context(task: NewTask, carrier: Mapping[str, str]) -> NewTask:
+    """Return the task with as much of `carrier` as its headers have room for; what its caller has set is kept."""
+    own: Any = task.headers  # which the store checks
+    if not carrier or not isinstance(own, Mapping) or "traceparent" in own:
+        return task
+    for added in _ever_fewer(carrier):
+        headers = {**added, **own}
+        try:
+            encode_headers(headers)
+        except ValueError:  # too large, or the caller's own cannot be stored, of which the store will tell
+            continue
+        return task._replace(headers=headers)
+    return task
+
+
+def _ever_fewer(carrier: Mapping[str, str]) -> Iterable[Mapping[str, str]]:
+    """All of it, without the baggage, which may be long, and the context alone."""
+    yield carrier
+    yield {name: value for name, value in carrier.items() if name != "baggage"}
+    yield {name: value for name, value in carrier.items() if name == "traceparent"}
+
+
+def preload() -> None:
+    """Import what workers need besides. In the master, so that they share it."""
+    import_module("opentelemetry.exporter.otlp.proto.http.trace_exporter")
+    import_module("opentelemetry.sdk.trace.export")
+
+
+def _make_provider() -> None:
+    """Set a provider that sends spans by OTLP over HTTP, unless the application has set one."""
+    if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+        return
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415 – workers only
+    from opentelemetry.sdk.resources import Resource  # noqa: PLC0415 – workers only
+    from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 – workers only
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415 – workers only
+
+    about: dict[str, Any] = {"host.name": socket.gethostname(), "process.pid": os.getpid()}
+    if "OTEL_SERVICE_NAME" not in os.environ and "service.name=" not in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", ""):
+        about["service.name"] = "psched"
+    provider = TracerProvider(resource=Resource.create(about), shutdown_on_exit=False)
+    size = None if _QUEUE in os.environ else _QUEUE_SIZE
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(), max_queue_size=size))
+    trace.set_tracer_provider(provider)
+    atexit.register(_shut_down, provider.shutdown, os.getpid())
+
+
+def _shut_down(shutdown: Callable[[], None], pid: int) -> None:
+    """Send what is left. A collector that does not answer must not keep a worker from its end."""
+    if os.getpid() != pid:
+        return
+    sending = threading.Thread(target=shutdown, name="last spans", daemon=True)
+    sending.start()
+    sending.join(_FLUSH)
+    if sending.is_alive():
+        log.warning("the last spans were not sent within %g s, and are lost; does the collector answer?", _FLUSH)
