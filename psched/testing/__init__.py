@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from psched.testing.clock import DatabaseClock
     from psched.testing.drain import Drain, Run
-    from psched.testing.effects import Effects
-    from psched.testing.fault_injection import faults
+    from psched.testing.effects_file import Effects
+    from psched.testing.faults_decorator import faults
     from psched.testing.submitted import assert_not_submitted, assert_submitted
 
 __all__ = ["DatabaseClock", "Drain", "Effects", "Run", "assert_not_submitted", "assert_submitted", "faults"]
@@ -23,8 +23,8 @@ __all__ = ["DatabaseClock", "Drain", "Effects", "Run", "assert_not_submitted", "
 _LAZY = {
     "psched.testing.clock": ("DatabaseClock",),
     "psched.testing.drain": ("Drain", "Run"),
-    "psched.testing.effects": ("Effects",),
-    "psched.testing.fault_injection": ("faults",),
+    "psched.testing.effects_file": ("Effects",),
+    "psched.testing.faults_decorator": ("faults",),
     "psched.testing.submitted": ("assert_not_submitted", "assert_submitted"),
 }
 """Names that are imported when they are first used, by their modules."""

@@ -22,8 +22,8 @@ from psched.task import Task
 from psched.task_source import LOST_ATTEMPTS
 from psched.telemetry import attach
 from psched.testing.clock import DatabaseClock, Moment, unix_seconds
-from psched.testing.fault_injection import running
-from psched.testing.tables import NAME_APP, OpenTables
+from psched.testing.faults_decorator import running
+from psched.testing.open_tables import NAME_APP, OpenTables
 
 T = TypeVar("T")
 

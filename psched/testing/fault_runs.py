@@ -17,11 +17,11 @@ from typing import Any, NoReturn
 import pytest
 
 from psched.testing.clock import DatabaseClock
-from psched.testing.effects import Effects
-from psched.testing.fault_injection import Fault, FaultOptions, parameters, running, single_faults
+from psched.testing.effects_file import Effects
+from psched.testing.faults_decorator import Fault, FaultOptions, parameters, running, single_faults
+from psched.testing.faulty_process import FaultyProcess, WorkReport, end_all
 from psched.testing.inherited_connections import InheritedConnections
-from psched.testing.tables import OpenTables
-from psched.testing.worker_process import WorkerProcess, WorkReport, end_all
+from psched.testing.open_tables import OpenTables
 
 _HUNG = 30.0
 """Seconds after which a process is taken to hang."""
@@ -75,9 +75,9 @@ class FaultTest:
         self._inherited = InheritedConnections()
         self._start = tables.queue.store.now()
         self._plan: list[Fault | None] = []
-        self._frozen: deque[WorkerProcess] = deque()
+        self._frozen: deque[FaultyProcess] = deque()
         """Stopped processes: those whose lease has ended, and those that wait for a lock of another."""
-        self._processes: list[WorkerProcess] = []
+        self._processes: list[FaultyProcess] = []
 
     def run(self) -> None:
         """Run everything. Raises pytest's failure, and what the test function raises."""
@@ -222,7 +222,7 @@ class FaultTest:
         """Run one task in a process, with the next fault of the plan."""
         fault = self._plan.pop(0) if self._plan else None
         file = self._folder / f"worker-{len(record.works)}.log"
-        process = WorkerProcess(self._tables, self._inherited, fault, file)
+        process = FaultyProcess(self._tables, self._inherited, fault, file)
         self._processes.append(process)
         place = len(record.works)
         record.works.append(WorkReport())
@@ -238,7 +238,7 @@ class FaultTest:
         if work.broken is not None:
             _fail(f"a worker process failed:\n{work.broken}")
 
-    def _wait(self, process: WorkerProcess) -> bool:
+    def _wait(self, process: FaultyProcess) -> bool:
         """Wait for the end of a process. Return True if it has stopped itself.
 
         One process runs at a time, so that a test does the same each time: while `process` waits for a lock, it is

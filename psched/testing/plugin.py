@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from psched.schedules.collection import ScheduleCollection
     from psched.testing.clock import DatabaseClock
     from psched.testing.drain import Drain
-    from psched.testing.effects import Effects
-    from psched.testing.tables import Config, OpenTables
+    from psched.testing.effects_file import Effects
+    from psched.testing.open_tables import Config, OpenTables
 
 _FAULTS = "psched_faults"
 """The mark of tests with `@psched.testing.faults`."""
@@ -54,7 +54,7 @@ def psched_config(request: pytest.FixtureRequest) -> Config:
 
     Override it to use another database.
     """
-    from psched.testing.tables import config_of
+    from psched.testing.open_tables import config_of
 
     if request.node.get_closest_marker(_FAULTS) is None:
         return config_of("sqlite://")
@@ -72,7 +72,7 @@ def psched_app(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture
 def _psched_tables(psched_config: Config, psched_app: Any, psched_clock: DatabaseClock) -> Iterator[OpenTables]:
-    from psched.testing.tables import OpenTables
+    from psched.testing.open_tables import OpenTables
 
     is_one = psched_app is not None and not isinstance(psched_app, list | tuple)
     tables = OpenTables(psched_config, [psched_app] if is_one else psched_app)
@@ -136,6 +136,6 @@ def psched_inline(psched_queue: Queue, psched_drain: Drain, monkeypatch: pytest.
 @pytest.fixture
 def psched_effects(tmp_path: Path) -> Effects:
     """A list in a file for effects outside of databases, such as emails. It outlives processes that are killed."""
-    from psched.testing.effects import Effects
+    from psched.testing.effects_file import Effects
 
     return Effects(tmp_path / "psched_effects.jsonl")

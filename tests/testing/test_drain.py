@@ -20,7 +20,7 @@ from psched.model import CatchUp
 from psched.queue.queue import Queue, open_queue
 from psched.schedules.collection import ScheduleCollection
 from psched.testing import DatabaseClock, Drain, drain
-from psched.testing.fault_injection import running
+from psched.testing.faults_decorator import running
 
 app = App()
 ran: list[str] = []

@@ -19,9 +19,9 @@ import psched.testing
 from psched import App, ConfigError
 from psched.queue.queue import Queue
 from psched.testing import DatabaseClock, Effects
-from psched.testing.fault_injection import FaultOptions
 from psched.testing.fault_runs import FaultTest
-from psched.testing.tables import Config, OpenTables, config_of
+from psched.testing.faults_decorator import FaultOptions
+from psched.testing.open_tables import Config, OpenTables, config_of
 
 pytestmark = pytest.mark.timeout(240)
 """A test forks some hundred processes; on a busy machine each of them takes a quarter of a second."""
@@ -428,7 +428,7 @@ def test_only_a_plain_function_can_be_decorated(test: Any) -> None:
 def test_a_task_that_computes_for_long_is_not_taken_to_wait_for_a_lock(
     run_faults: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("psched.testing.worker_process._ASLEEP", 25)  # 0.05 s
+    monkeypatch.setattr("psched.testing.faulty_process._ASLEEP", 25)  # 0.05 s
     assert "the lease lost before commit 1 of 1" in failure(run_faults, "compute, then check and act")
 
 

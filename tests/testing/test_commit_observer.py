@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from faultlab.servers import Server
-from psched.testing.commits import observe, writes
+from psched.testing.commit_observer import observe, writes
 
 _HEAD = ["before", "after"]
 _FORK = multiprocessing.get_context("fork")

@@ -19,11 +19,11 @@ from pathlib import Path
 from psched.error_text import one_line
 from psched.errors import RUN_IS_OVER
 from psched.process.linux import signal_at_death_of_parent
-from psched.testing import commits
+from psched.testing.commit_observer import Phase, observe, users_line
 from psched.testing.drain import run_task
-from psched.testing.fault_injection import Fault, Place
+from psched.testing.faults_decorator import Fault, Place
 from psched.testing.inherited_connections import InheritedConnections
-from psched.testing.tables import OpenTables
+from psched.testing.open_tables import OpenTables
 
 _TICK = 0.002
 _ASLEEP = 150
@@ -53,7 +53,7 @@ class WorkReport:
     """The traceback of an error outside of the handler."""
 
 
-class WorkerProcess:
+class FaultyProcess:
     """The parent's side: a process that runs one due task, and what it reported."""
 
     def __init__(self, tables: OpenTables, inherited: InheritedConnections, fault: Fault | None, file: Path) -> None:
@@ -177,7 +177,7 @@ def _be_worker(tables: OpenTables, inherited: InheritedConnections, fault: Fault
 
 def _work(tables: OpenTables, fault: Fault | None, report: Callable[..., None]) -> None:
     watch = _CommitWatch(fault, report)
-    commits.observe(watch.on_commit)
+    observe(watch.on_commit)
     tasks = tables.open_queue("worker").poll_multi(1)
     if not tasks:
         return
@@ -205,11 +205,11 @@ class _CommitWatch:
         self._report = report
         self._count = 0
 
-    def on_commit(self, phase: commits.Phase, statement: str) -> None:
+    def on_commit(self, phase: Phase, statement: str) -> None:
         if self.is_running:
             if phase == "before":
                 self._count += 1
-                self._report(commits=commits.users_line() or statement)
+                self._report(commits=users_line() or statement)
             self.reach(phase)
 
     def reach(self, place: Place) -> None:
@@ -221,7 +221,7 @@ class _CommitWatch:
             signal.pthread_kill(threading.get_ident(), _SIGNALS[fault.kind])
 
 
-def end_all(processes: Sequence[WorkerProcess]) -> None:
+def end_all(processes: Sequence[FaultyProcess]) -> None:
     """Kill and reap those of `processes` that live."""
     for process in processes:
         process.kill()
