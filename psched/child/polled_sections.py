@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from psched.application import Application
 from psched.backends import is_driver_error
@@ -12,7 +13,7 @@ from psched.error_text import one_line
 from psched.errors import ConfigError
 from psched.execution.alert_hooks import open_alert_threads
 from psched.execution.node_heartbeat import NodeHeartbeat, RecordedSection
-from psched.execution.poller import SectionPoller
+from psched.execution.poller import RowPoller
 from psched.execution.run_statistics import StatsWriter, counted_tables, run_counter
 from psched.execution.section_sources import OpenSection
 from psched.store.node_registry import NodeProcess
@@ -40,7 +41,7 @@ class PolledSections:
         self._mismatch = mismatch(served.values())
         self._runs_nothing = all(types.is_nothing for types in served.values())
         self.types = {opened.name: ClaimableTypes(opened.source, served[opened.name]) for opened in sections}
-        self.pollers: list[SectionPoller] = []
+        self.pollers: list[RowPoller[Any]] = []
         self._alert_threads = open_alert_threads(sections)
         recorded = [
             RecordedSection(opened.name, nodes, served[opened.name])

@@ -13,11 +13,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from psched.application import Application
 from psched.clock import Clock, monotonic
 from psched.error_text import one_line
 from psched.execution.batch_size import BatchSizer
-from psched.execution.poller import PollTimer, SectionPoller
+from psched.execution.poller import PollTimer, RowPoller
 from psched.execution.run_statistics import Counted
 from psched.execution.section_sources import OpenSection
 from psched.execution.stop_event import StopEvent
@@ -116,7 +115,9 @@ class FetchSource:
         self._source = source
         self._clock = clock
 
-    def poll_multi(self, limit: int, types: Collection[str] | None, ahead: bool, accepts: Accepts | None) -> Any:
+    def poll_multi(
+        self, limit: int, types: Collection[str] | None, ahead: bool, accepts: Accepts | None
+    ) -> list[FetchedRow]:
         claims, deadline = self._source.fetch_multi(limit, types, accepts=accepts)
         now = self._clock()
         return [FetchedRow(self._section, claim, deadline, now) for claim in claims]
@@ -166,10 +167,10 @@ class Fetcher:
         self.has_worked = False
         """Whether rows were fetched since this was last set to False."""
 
-    def _poller(self, opened: OpenSection, types: ClaimableTypes) -> SectionPoller:
-        source: Any = FetchSource(opened.name, opened.source, self._clock)
+    def _poller(self, opened: OpenSection, types: ClaimableTypes) -> RowPoller[FetchedRow]:
+        source = FetchSource(opened.name, opened.source, self._clock)
         timer = PollTimer(opened.section.poll_interval, self._clock)
-        return SectionPoller(opened.name, source, Application(()), self._limits[opened.name], timer, None, 0.0, types)
+        return RowPoller(opened.name, source, self._limits[opened.name], timer, types)
 
     def run(self) -> None:
         try:
@@ -366,7 +367,7 @@ class Fetcher:
     def _wait(self) -> None:
         """Wait until it is time to poll a section, a wake-up comes, or a child reports."""
         pause = _LONGEST_PAUSE
-        wakeups: dict[int, SectionPoller] = {}
+        wakeups: dict[int, RowPoller[FetchedRow]] = {}
         if self._wanted() > 0:
             for poller in self.pollers.values():
                 poller.rest()

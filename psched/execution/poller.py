@@ -6,7 +6,8 @@ import logging
 import math
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from typing import Generic, Protocol, TypeVar
 
 from psched.application import Application
 from psched.backends import is_driver_error
@@ -15,13 +16,15 @@ from psched.error_text import one_line
 from psched.errors import ConfigError
 from psched.execution.batch_size import BatchSizer
 from psched.execution.settlement_buffer import SettlementBuffer
-from psched.store import Wakeup
+from psched.store import Accepts, LeaseStore, Wakeup
 from psched.store.type_filter import TypeFilter
 from psched.task import Task, release_many
 from psched.task_source import ClaimableTypes, Source
 from psched.telemetry import emit
 
 log = logging.getLogger(__name__)
+
+Row_co = TypeVar("Row_co", covariant=True)
 
 _LONGEST_PAUSE = 5.0
 """The most poll intervals between two polls of a database that does not answer."""
@@ -123,27 +126,42 @@ def give_up_leases(tasks: Sequence[Task], now: float) -> None:
         log.warning("%d tasks were not released: %s; their leases end by themselves", len(left), one_line(error))
 
 
-class SectionPoller(Poller):
-    """Polls one source for one application. No error of the database ends it.
+class PolledSource(Protocol[Row_co]):
+    """What a poller needs of a section's rows: `Source`, or the fetching child's own, which makes no tasks of them."""
+
+    @property
+    def store(self) -> LeaseStore:
+        """The store of the rows."""
+
+    def poll_multi(
+        self, limit: int, types: Collection[str] | None, ahead: bool, accepts: Accepts | None
+    ) -> Sequence[Row_co]:
+        """Acquire due rows; see `Source.poll_multi`."""
+
+    def maintain(self, idle: bool) -> bool:
+        """See `Source.maintain`."""
+
+
+class RowPoller(Generic[Row_co]):
+    """Polls one source for due rows. No error of the database ends it.
 
     When no row is due, the poller queries the next due time and pauses until then. After a pause it queries again
     before it acquires, unless a row is expected.
     """
 
+    batch_was_full = False
+    """Whether the last poll acquired its limit of rows, so that more may be due."""
+    trouble: str | None = None
+    """The error of the last poll, None if there was none. Any thread may read it."""
+
     def __init__(
-        self,
-        name: str,
-        source: Source,
-        application: Application,
-        prefetch: BatchSizer,
-        timer: PollTimer,
-        task_timeout: float | None,
-        margin: float,
-        types: ClaimableTypes | None = None,
+        self, name: str, source: PolledSource[Row_co], prefetch: BatchSizer, timer: PollTimer, types: ClaimableTypes
     ) -> None:
-        """`types`: the types to acquire (default: any)."""
-        super().__init__(name, source, application, prefetch, task_timeout, margin)
-        self._types = ClaimableTypes(source, TypeFilter()) if types is None else types
+        """`types`: the types to acquire."""
+        self.name = name
+        self._polled = source
+        self.prefetch = prefetch
+        self._types = types
         self._clock = timer.clock
         self._timer = timer
         self._listener = WakeupListener(self._types.open_wakeup, self._log_listener_failure, timer.clock)
@@ -154,7 +172,7 @@ class SectionPoller(Poller):
 
     def report_trouble(self, error: Exception) -> None:
         """Report `error` as trouble until a poll is answered."""
-        store = self.source.store
+        store = self._polled.store
         refused = "the database refuses this user" if store.is_refused(error) else "polling fails"
         what = "the database does not answer" if store.is_unavailable(error) else refused
         self.trouble = f"{self.name}: {what}: {one_line(error)}"
@@ -192,7 +210,7 @@ class SectionPoller(Poller):
         """Stop listening for good."""
         self._listener.close()
 
-    def poll(self, may_rest: bool = True) -> Sequence[Task]:
+    def poll(self, may_rest: bool = True) -> Sequence[Row_co]:
         """Acquire due rows. Return none before the time of the next poll, or if the database does not answer.
 
         Unless rows are expected, query the next due time first. `may_rest`: prepare a pause if no row is due, which
@@ -203,13 +221,13 @@ class SectionPoller(Poller):
         try:
             if self._timer.working:
                 self._maintain(is_idle=False)
-            tasks = () if self._timer.checks_first else self._acquire()
-            if not tasks and may_rest:
+            rows: Sequence[Row_co] = () if self._timer.checks_first else self._acquire()
+            if not rows and may_rest:
                 # A due row does not wait for the connection of the listener: the query is sent before and after.
                 is_due = self._listener.is_to_connect and self._types.next_due() == 0
                 if is_due or self._rest_until_due() == 0:
-                    tasks = self._acquire()
-                    if not tasks:
+                    rows = self._acquire()
+                    if not rows:
                         self._rest_until_due()
         except Exception as error:  # noqa: BLE001 – no fault of a database ends the polling
             self._failed(error)
@@ -217,23 +235,23 @@ class SectionPoller(Poller):
         if self._failures:
             self._recovered()
         self.trouble = None
-        return tasks
+        return rows
 
-    def _acquire(self) -> Sequence[Task]:
+    def _acquire(self) -> Sequence[Row_co]:
         limit = self.prefetch.limit()
         types, accepts = self._types.to_acquire()
         begun = self._clock()
-        tasks = self.source.poll_multi(limit, types, ahead=True, accepts=accepts)
+        rows = self._polled.poll_multi(limit, types, ahead=True, accepts=accepts)
         seconds = self._clock() - begun
-        emit("poll", section=self.name, seconds=seconds, tasks=tasks, error=None)
-        self.batch_was_full = len(tasks) >= limit
-        if tasks:
+        emit("poll", section=self.name, seconds=seconds, tasks=rows, error=None)
+        self.batch_was_full = len(rows) >= limit
+        if rows:
             self.prefetch.observe_poll(seconds)
             if self.batch_was_full:
                 self._timer.worked()
             else:
                 self._timer.took_all(seconds)
-        return tasks
+        return rows
 
     def _rest_until_due(self) -> float | None:
         """Query the next due time, pause until then, and return the seconds, or None without a waiting row."""
@@ -251,7 +269,7 @@ class SectionPoller(Poller):
         now = self._clock()
         self._busy_since = math.inf if is_idle else min(self._busy_since, now)
         if is_idle or now > self._busy_since + _BURST:
-            more = self.source.maintain(idle=is_idle)
+            more = self._polled.maintain(idle=is_idle)
             if more and is_idle:
                 self._timer.check_within(_MAINTENANCE_PAUSE)
 
@@ -261,11 +279,11 @@ class SectionPoller(Poller):
         self._failed_at = self._clock()
         emit("poll", section=self.name, seconds=None, tasks=(), error=error)
         message = one_line(error)
-        if self.source.store.is_refused(error):
+        if self._polled.store.is_refused(error):
             self._refused(message)
         else:
             self._timer.back_off(min(2 ** (self._failures - 1), _LONGEST_PAUSE))
-            if not self.source.store.is_unavailable(error):
+            if not self._polled.store.is_unavailable(error):
                 if message != self._message:
                     fault = None if is_driver_error(error) or isinstance(error, ConfigError) else error
                     log.error("section=%s polling fails: %s; retrying", self.name, message, exc_info=fault)
@@ -290,9 +308,29 @@ class SectionPoller(Poller):
 
     def _log_listener_failure(self, error: Exception) -> None:
         """Log the failure of the listener; at INFO if the database does not answer, which the polls log too."""
-        level = logging.INFO if self.source.store.is_unavailable(error) else logging.WARNING
+        level = logging.INFO if self._polled.store.is_unavailable(error) else logging.WARNING
         text = "section=%s the database cannot notify workers of due rows: %s; polling every poll_interval instead"
         log.log(level, text, self.name, one_line(error))
+
+
+class SectionPoller(RowPoller[Task], Poller):
+    """Polls one source for one application."""
+
+    def __init__(
+        self,
+        name: str,
+        source: Source,
+        application: Application,
+        prefetch: BatchSizer,
+        timer: PollTimer,
+        task_timeout: float | None,
+        margin: float,
+        types: ClaimableTypes | None = None,
+    ) -> None:
+        """`types`: the types to acquire (default: any)."""
+        Poller.__init__(self, name, source, application, prefetch, task_timeout, margin)
+        types = ClaimableTypes(source, TypeFilter()) if types is None else types
+        RowPoller.__init__(self, name, source, prefetch, timer, types)
 
 
 CALLED = 10.0
