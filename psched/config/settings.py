@@ -13,6 +13,7 @@ from attrs import Factory, evolve, field, frozen
 
 from psched.config import validators as checks
 from psched.config.healthchecks import Healthchecks, healthchecks
+from psched.config.hooks import NO_HOOK, Hook, hook
 from psched.config.structuring import Check
 from psched.config.urls import masked_url
 from psched.cron import DIALECTS, CronDialect, reckoning
@@ -60,8 +61,9 @@ class Section:
     ledger_retention: NotNegative = 400 * 86400.0
     ledger_count: Annotated[int, Check(checks.count(1))] = 100_000
     stats_retention: NotNegative = 30 * 86400.0
-    on_late: Annotated[tuple[str, ...], Check(checks.hook)] = ()
-    on_failure: Annotated[tuple[str, ...], Check(checks.hook)] = ()
+    on_late: Annotated[Hook, Check(hook)] = NO_HOOK
+    on_failure: Annotated[Hook, Check(hook)] = NO_HOOK
+    on_recovered: Annotated[Hook, Check(hook)] = NO_HOOK
     alert_interval: Positive = 10.0
     healthchecks: Annotated[Healthchecks | None, Check(healthchecks)] = field(default=None, repr=False)
     types: Annotated[tuple[str, ...], Check(checks.globs)] = ()
@@ -90,7 +92,7 @@ class Section:
             pooler=self.pooler,
             disable_resource_limit=self.disable_resource_limit,
             use_connection_pooling=self.use_connection_pooling,
-            keeps_failures=bool(self.on_failure),
+            keeps_failures=bool(self.on_failure or self.on_recovered),
         )
 
 

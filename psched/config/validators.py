@@ -154,19 +154,6 @@ def globs(value: Any) -> tuple[str, ...]:
     return _listed(value, "a type, a glob like video.*, or a list of them")
 
 
-def hook(value: Any) -> tuple[str, ...]:
-    """Accept an http(s) URL, or a command as a list of arguments (run without a shell)."""
-    expected = "expected a URL (http:// or https://), or a command as a list of arguments"
-    if isinstance(value, str):
-        if not value.startswith(("http://", "https://")):
-            raise ValueError(expected)
-        return (value,)
-    is_list = isinstance(value, list | tuple) and all(isinstance(item, str) and "\0" not in item for item in value)
-    if not is_list or (value and not value[0]):
-        raise ValueError(expected)
-    return tuple(value)
-
-
 def path(value: Any, base: Path) -> Path:
     if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
         raise ValueError("expected a path")

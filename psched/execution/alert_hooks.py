@@ -1,25 +1,26 @@
-"""Runs the commands, or calls the URLs, of `on_late` (overdue schedules) and `on_failure` (failed runs)."""
+"""Runs the commands, or calls the URLs, of `on_late`, `on_failure` and `on_recovered`."""
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import threading
-import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
-from psched.clock import local_time
+from psched.clock import local_time, monotonic
+from psched.config.hooks import Hook
 from psched.error_text import error_summary, one_line
 from psched.execution.section_sources import OpenSection
+from psched.execution.webhooks import deliver, message_id
 from psched.handlers.process_group import Program
+from psched.store import ScheduleStore, holder_name
 from psched.store.alerts import Overdue, OverdueAlerts, UnreportedFailure, UnreportedFailures
+from psched.store.ledger import ENQUEUED, FINISHED, LedgerFilter, LedgerRow
+from psched.store.watermarks import Watermark, Watermarks
 
 log = logging.getLogger(__name__)
 
-_HOOK_SECONDS = 30.0
-"""Seconds that a hook may take."""
 _GRACE = 2.0
 """Seconds between SIGTERM and SIGKILL of a hook that takes longer, or runs at a stop."""
 STOPPING = _GRACE + 1
@@ -29,22 +30,28 @@ STOPPING = _GRACE + 1
 _AT_ONCE = 100
 """Overdue occurrences of one check, those longest overdue first."""
 _CLAIM = 60.0
-"""Seconds for which an alert is claimed by one node. If its hook has not succeeded by then, any node runs it again."""
+"""Seconds for which an alert is claimed by one node, beside those that its hook may take.
+
+If the hook has not succeeded by then, any node runs it again.
+"""
+_PAUSES = (60.0, 900.0)
+"""Seconds for which a node whose hook has failed runs no hook of this kind: at first, then doubling up to the last."""
+_KEPT = 7 * 86400.0
+"""Seconds after which a failure that no hook has accepted is dropped."""
 
 
 class AlertThread(threading.Thread):
     """Calls `check` every `interval` seconds until closed. Errors are logged and do not end it."""
 
-    def __init__(self, name: str, hook: str, target: tuple[str, ...], interval: float) -> None:
-        """`name` begins the log line of an error. `hook`: the key of the hook in the configuration.
-
-        `target`: a command with its arguments, or one URL; empty: there is no hook.
-        """
+    def __init__(self, name: str, event: str, hook: Hook, interval: float) -> None:
+        """`name` begins the log line of an error. `event`: late, failed or recovered."""
         super().__init__(name=name, daemon=True)
+        self._event = event
         self._hook = hook
-        self._target = target
         self._interval = interval
         self._closing = threading.Event()
+        self._pause, self._paused_until = _PAUSES[0], 0.0
+        self._claim_seconds = _CLAIM + 3 * hook.timeout if hook.url else _CLAIM + hook.timeout
 
     def check(self) -> bool:
         """Report what is new. Return True if there may be more: the thread then calls again without waiting."""
@@ -68,17 +75,27 @@ class AlertThread(threading.Thread):
         if self.is_alive():
             self.join(STOPPING)
 
+    @property
+    def may_run(self) -> bool:
+        """Whether the hook may be run: this node is not stopping, and has not failed at it moments ago."""
+        return not self._closing.is_set() and monotonic() >= self._paused_until
+
     def run_hook(self, key: str, time: int, facts: Mapping[str, object]) -> bool:
-        """Run the hook for the occurrence `time` of `key`; False when it failed or was ended early."""
-        is_url = len(self._target) == 1 and self._target[0].startswith(("http://", "https://"))
+        """Run the hook, if any, for the occurrence `time` of `key`; False when it failed or was ended early."""
+        if not self._hook:
+            return True
         try:
-            failure = self._request(facts) if is_url else self._execute(facts)
+            failure = self._request(key, time, facts) if self._hook.url else self._execute(facts)
         except (OSError, ValueError) as error:
             failure = one_line(error)
+        name = _NAMES[self._event]
         if failure is not None:
-            log.error("key=%s %s failed: %s; the hook will be run again", key, self._hook, failure)
+            log.error("key=%s %s failed: %s; the hook will be run again", key, name, failure)
+            self._paused_until = monotonic() + self._pause
+            self._pause = min(2 * self._pause, _PAUSES[1])
         else:
-            log.info("key=%s %s was run for its occurrence of %s", key, self._hook, local_time(time))
+            log.info("key=%s %s was run for its occurrence of %s", key, name, local_time(time))
+            self._pause = _PAUSES[0]
         return failure is None
 
     def _execute(self, facts: Mapping[str, object]) -> str | None:
@@ -87,26 +104,32 @@ class AlertThread(threading.Thread):
         variables = {
             f"PSCHED_{name.upper()}": text.replace("\0", "\N{REPLACEMENT CHARACTER}") for name, text in texts.items()
         }
-        with Program(self._target, None, {**os.environ, **variables}, self._closing) as program:
-            ending = program.wait(_HOOK_SECONDS, _GRACE, _GRACE)
+        with Program(self._hook.command, None, {**os.environ, **variables}, self._closing) as program:
+            ending = program.wait(self._hook.timeout, _GRACE, _GRACE)
         if ending.status == 0 and ending.cut_short is None:
             return None
         return f"{ending.cut_short or f'exit status {ending.status}'} {ending.tail}".strip()
 
-    def _request(self, facts: Mapping[str, object]) -> str | None:
-        """POST the facts as JSON. Raises OSError, also for an HTTP error."""
-        headers = {"Content-Type": "application/json"}
-        request = urllib.request.Request(self._target[0], json.dumps(facts).encode(), headers)  # noqa: S310 – http(s)
-        with urllib.request.urlopen(request, timeout=_HOOK_SECONDS):  # noqa: S310 – checked by the configuration
-            return None
+    def _request(self, key: str, time: int, facts: Mapping[str, object]) -> str | None:
+        """POST the facts as JSON. Raises RequestError."""
+        assert self._hook.url is not None
+        id_ = message_id(self._event, key, time, facts.get("failed_at"))
+        deliver(self._hook.url, id_, facts, self._closing, self._hook.secret, self._hook.timeout)
+        return None
+
+
+_NAMES = {"late": "on_late", "failed": "on_failure", "recovered": "on_recovered"}
+"""The keys of the hooks, by event."""
 
 
 class OverdueAlerter(AlertThread):
     """Alerts of overdue schedules. Without a hook they are only logged."""
 
-    def __init__(self, alerts: OverdueAlerts, target: tuple[str, ...], interval: float) -> None:
-        super().__init__("overdue check", "on_late", target, interval)
+    def __init__(self, alerts: OverdueAlerts, hook: Hook, interval: float, troubles: Watermarks | None = None) -> None:
+        """`troubles`: records each reported occurrence, for `RecoveryReporter`."""
+        super().__init__("overdue check", "late", hook, interval)
         self._alerts = alerts
+        self._troubles = troubles
         self._logged: set[tuple[str, int]] = set()
 
     def check(self) -> bool:
@@ -116,11 +139,15 @@ class OverdueAlerter(AlertThread):
             if (overdue.key, overdue.scheduled_time) not in self._logged:
                 log.error("key=%s type=%s overdue: %s", overdue.key, overdue.type, overdue)
         self._logged = {(overdue.key, overdue.scheduled_time) for overdue in late}
-        for overdue in self._alerts.unreported(_AT_ONCE) if late and self._target else ():
-            if self._closing.is_set():
+        is_reported = late and (self._hook or self._troubles) and self.may_run
+        for overdue in self._alerts.unreported(_AT_ONCE) if is_reported else ():
+            if not self.may_run:
                 break
-            facts = overdue_facts(overdue)
-            if self._alerts.claim(overdue, _CLAIM) and self.run_hook(overdue.key, overdue.scheduled_time, facts):
+            if not self._alerts.claim(overdue, self._claim_seconds):
+                continue
+            if self.run_hook(overdue.key, overdue.scheduled_time, overdue_facts(overdue)):
+                if self._troubles is not None:
+                    self._troubles.raise_to("trouble", overdue.key, overdue.scheduled_time, f"late {overdue.type}")
                 self._alerts.mark_reported(overdue)
         return False
 
@@ -128,36 +155,108 @@ class OverdueAlerter(AlertThread):
 class FailureReporter(AlertThread):
     """Reports failed runs of one section."""
 
-    def __init__(self, section: str, failures: UnreportedFailures, target: tuple[str, ...], interval: float) -> None:
-        super().__init__(f"{section} failure report", "on_failure", target, interval)
+    def __init__(
+        self,
+        section: str,
+        failures: UnreportedFailures,
+        hook: Hook,
+        interval: float,
+        now: Callable[[], float],
+        troubles: Watermarks | None = None,
+    ) -> None:
+        """`now` returns the database's time. `troubles`: as for `OverdueAlerter`."""
+        super().__init__(f"{section} failure report", "failed", hook, interval)
         self._section = section
         self._failures = failures
+        self._now = now
+        self._troubles = troubles
 
     def check(self) -> bool:
         """Report one failure. Return False if there is none to report now."""
-        failure = self._failures.claim(_CLAIM)
+        failure = self._failures.claim(self._claim_seconds) if self.may_run else None
         if failure is None:
             return False
-        if self.run_hook(failure.key, failure.scheduled_time, failure_facts(failure, self._section)):
-            self._failures.mark_reported(failure)
+        if failure.failed_at < self._now() - _KEPT:
+            log.error("key=%s on_failure has not accepted its failure in 7 days; it is dropped", failure.key)
+        elif not self.run_hook(failure.key, failure.scheduled_time, failure_facts(failure, self._section)):
+            return False
+        if self._troubles is not None:
+            self._troubles.raise_to("trouble", failure.key, failure.scheduled_time, f"failed {failure.type}")
+        self._failures.mark_reported(failure)
         return True
+
+
+class RecoveryReporter(AlertThread):
+    """Reports schedules that were late or failed and have run well again, once for each trouble."""
+
+    def __init__(self, store: ScheduleStore, hook: Hook, interval: float, holder: str) -> None:
+        """`holder`: a name of this process."""
+        super().__init__("recovery check", "recovered", hook, interval)
+        assert store.watermarks is not None
+        self._store = store
+        self._troubles = store.watermarks
+        self._holder = holder
+        self._after = ""
+
+    def check(self) -> bool:
+        """Look at some of the schedules in trouble; return True if there are more."""
+        if not self.may_run:
+            return False
+        troubles = self._troubles.page("trouble", self._after, _AT_ONCE)
+        for trouble in troubles:
+            self._after = trouble.name
+            if not self.may_run:
+                return False
+            self._look_at(trouble)
+        if len(troubles) < _AT_ONCE:
+            self._after = ""
+        return len(troubles) == _AT_ONCE
+
+    def _look_at(self, trouble: Watermark) -> None:
+        run = self._good_run_after(trouble)
+        if run is None:
+            if self._store.get(trouble.name) is None:  # deleted, so it cannot recover
+                self._troubles.remove(trouble)
+            return
+        if self._troubles.claim(trouble, self._holder, self._claim_seconds) and self.run_hook(
+            trouble.name, run.scheduled_time, recovery_facts(trouble, run)
+        ):
+            self._troubles.remove(trouble)
+
+    def _good_run_after(self, trouble: Watermark) -> LedgerRow | None:
+        """Return the first run that ended well, of the occurrence in trouble or a later one.
+
+        An extra run ends a failure, but a late occurrence is late until it is settled itself.
+        """
+        assert self._store.ledger is not None
+        is_late = trouble.detail.startswith("late")
+        for row in self._store.ledger.rows(LedgerFilter(trouble.name, since=trouble.position)):
+            if row.outcome in (FINISHED, ENQUEUED) and not (is_late and row.extra):
+                return row
+        return None
 
 
 def open_alert_threads(opened_sections: Sequence[OpenSection]) -> list[AlertThread]:
     """Return the threads for stores that know of overdue schedules or failed runs."""
     threads: list[AlertThread] = []
     for opened in opened_sections:
-        section, failures = opened.section, opened.source.store.failures
+        section, store, interval = opened.section, opened.source.store, opened.section.alert_interval
+        marks = getattr(store, "watermarks", None) if section.on_recovered else None
         if opened.alerts is not None:
-            threads.append(OverdueAlerter(opened.alerts, section.on_late, section.alert_interval))
-        if failures is not None and section.on_failure:
-            threads.append(FailureReporter(opened.name, failures, section.on_failure, section.alert_interval))
+            threads.append(OverdueAlerter(opened.alerts, section.on_late, interval, marks))
+        if store.failures is not None and (section.on_failure or section.on_recovered):
+            failures = store.failures
+            threads.append(FailureReporter(opened.name, failures, section.on_failure, interval, store.now, marks))
+        if marks is not None:
+            assert isinstance(store, ScheduleStore)
+            threads.append(RecoveryReporter(store, section.on_recovered, interval, holder_name("alerts")))
     return threads
 
 
 def overdue_facts(overdue: Overdue) -> dict[str, object]:
     """Return the facts that the `on_late` hook gets, by their names. Names and meanings do not change."""
     return {
+        "event": "late",
         "key": overdue.key,
         "type": overdue.type,
         "scheduled_time": overdue.scheduled_time,
@@ -174,6 +273,7 @@ def failure_facts(failure: UnreportedFailure, section: str) -> dict[str, object]
     times = "1 attempt" if failure.attempts == 1 else f"{failure.attempts} attempts"
     error = "" if failure.error is None else f": {error_summary(failure.error)}"
     return {
+        "event": "failed",
         "key": failure.key,
         "type": failure.type,
         "section": section,
@@ -185,3 +285,26 @@ def failure_facts(failure: UnreportedFailure, section: str) -> dict[str, object]
         "failed_at": failure.failed_at,
         "message": f"{failure.key!r}: its run of {time} failed for good after {times}{error}",
     }
+
+
+def recovery_facts(trouble: Watermark, run: LedgerRow) -> dict[str, object]:
+    """Return the facts that the `on_recovered` hook gets, by their names. Names and meanings do not change."""
+    kind, _, type_ = trouble.detail.partition(" ")
+    times = [datetime.fromtimestamp(time, UTC).isoformat(" ") for time in (run.scheduled_time, trouble.position)]
+    return {
+        "event": "recovered",
+        "key": trouble.name,
+        "type": type_,
+        "section": "schedules",
+        "scheduled_time": run.scheduled_time,
+        "status": "recovered",
+        "trouble": kind,
+        "trouble_time": round(trouble.position),
+        "reported_at": trouble.since,
+        "recovered_at": run.ended,
+        "node": run.node,
+        "message": f"{trouble.name!r}: its run of {times[0]} has finished; the one of {times[1]} was {_WERE[kind]}",
+    }
+
+
+_WERE = {"late": "late", "failed": "given up"}

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from psched.backends import open_stores
+from psched.config.hooks import Hook
 from psched.execution.alert_hooks import FailureReporter, failure_facts
 from psched.model import NewTask
 from psched.store import StoreSettings
@@ -44,7 +46,7 @@ def failures() -> Iterator[UnreportedFailures]:
 
 def test_the_hook_is_run_once_and_no_shell(failures: UnreportedFailures, tmp_path: Path) -> None:
     told = tmp_path / "told"
-    nodes = [FailureReporter("queue", failures, tuple(hook(told)), 10) for _ in range(3)]
+    nodes = [FailureReporter("queue", failures, Hook(command=tuple(hook(told))), 10, time.time) for _ in range(3)]
     assert [node.check() for node in nodes * 2] == [True, *[False] * 5]
     assert json.loads(told.read_text()) == ["$(touch x)", "t", "queue", "1", "it\nbroke"]
 
@@ -52,13 +54,13 @@ def test_the_hook_is_run_once_and_no_shell(failures: UnreportedFailures, tmp_pat
 def test_a_hook_that_fails_is_run_again_when_its_claim_ends(
     failures: UnreportedFailures, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("psched.execution.alert_hooks._CLAIM", 0.0)
+    monkeypatch.setattr("psched.execution.alert_hooks._CLAIM", -30.0)  # no longer than the timeout
     broken = (sys.executable, "-c", "print('no pager'); raise SystemExit(3)")
     with caplog.at_level(logging.ERROR):
-        assert FailureReporter("queue", failures, broken, 10).check()
+        assert not FailureReporter("queue", failures, Hook(command=broken), 10, time.time).check()
     assert "on_failure failed: exit status 3 no pager" in caplog.text
     told = tmp_path / "told"
-    assert FailureReporter("queue", failures, tuple(hook(told)), 10).check()
+    assert FailureReporter("queue", failures, Hook(command=tuple(hook(told))), 10, time.time).check()
     assert told.read_text().count("\n") == 1
 
 

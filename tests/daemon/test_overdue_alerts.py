@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from psched.backends import open_stores
+from psched.config.hooks import Hook
 from psched.execution.alert_hooks import OverdueAlerter
 from psched.model import Policy, Rule
 from psched.store import StoreSettings
@@ -45,7 +46,7 @@ def test_the_hook_is_run_once_with_the_occurrence_and_no_shell(
     alerts: OverdueAlerts, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     told = tmp_path / "told"
-    nodes = [OverdueAlerter(alerts, hook(told), 10) for _ in range(3)]
+    nodes = [OverdueAlerter(alerts, Hook(command=hook(told)), 10) for _ in range(3)]
     with caplog.at_level(logging.ERROR):
         for node in nodes * 2:
             node.check()
@@ -56,28 +57,28 @@ def test_the_hook_is_run_once_with_the_occurrence_and_no_shell(
 def test_a_hook_that_fails_is_run_again_when_its_claim_ends(
     alerts: OverdueAlerts, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("psched.execution.alert_hooks._CLAIM", 0.0)
+    monkeypatch.setattr("psched.execution.alert_hooks._CLAIM", -30.0)  # no longer than the timeout
     with caplog.at_level(logging.ERROR):
-        OverdueAlerter(alerts, (sys.executable, "-c", "print('no pager'); raise SystemExit(3)"), 10).check()
-        OverdueAlerter(alerts, ("/no/such/program",), 10).check()
+        broken = (sys.executable, "-c", "print('no pager'); raise SystemExit(3)")
+        OverdueAlerter(alerts, Hook(command=broken), 10).check()
+        OverdueAlerter(alerts, Hook(command=("/no/such/program",)), 10).check()
     assert "on_late failed: exit status 3 no pager" in caplog.text
     assert "No such file" in caplog.text
     [unsent] = alerts.unreported(10)
     assert unsent.key == "$(touch x)"
 
 
-def test_a_hook_that_hangs_is_ended(alerts: OverdueAlerts, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("psched.execution.alert_hooks._HOOK_SECONDS", 0.2)
+def test_a_hook_that_hangs_is_ended(alerts: OverdueAlerts) -> None:
     begun = time.monotonic()
-    OverdueAlerter(alerts, (sys.executable, "-c", "import time; time.sleep(60)"), 10).check()
+    hanging = Hook(command=(sys.executable, "-c", "import time; time.sleep(60)"), timeout=0.2)
+    OverdueAlerter(alerts, hanging, 10).check()
     assert time.monotonic() - begun < 20
 
 
 def test_closing_ends_a_hook_that_runs(alerts: OverdueAlerts, tmp_path: Path) -> None:
     begun = tmp_path / "begun"
-    alerter = OverdueAlerter(
-        alerts, (sys.executable, "-c", f"import time; open({str(begun)!r}, 'w'); time.sleep(60)"), 0.01
-    )
+    slow = (sys.executable, "-c", f"import time; open({str(begun)!r}, 'w'); time.sleep(60)")
+    alerter = OverdueAlerter(alerts, Hook(command=slow), 0.01)
     alerter.start()
     deadline = time.monotonic() + 20
     while not begun.exists():
@@ -102,7 +103,7 @@ def test_a_url_gets_json(alerts: OverdueAlerts) -> None:
     with HTTPServer(("127.0.0.1", 0), Pager) as server:
         thread = threading.Thread(target=server.handle_request)
         thread.start()
-        OverdueAlerter(alerts, (f"http://127.0.0.1:{server.server_port}/page",), 10).check()
+        OverdueAlerter(alerts, Hook(f"http://127.0.0.1:{server.server_port}/page"), 10).check()
         thread.join(10)
     [body] = got
     facts = json.loads(body)
