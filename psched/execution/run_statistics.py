@@ -11,6 +11,7 @@ import logging
 import random
 import socket
 import threading
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -19,8 +20,21 @@ from psched.clock import Clock, boottime
 from psched.error_text import one_line
 from psched.execution.periodic_thread import PeriodicThread
 from psched.execution.section_sources import OpenSection
+from psched.histogram import BOUNDS
 from psched.store import LeaseStore
-from psched.store.run_stats import MINUTE, MOST_TYPES, OTHER, OUTCOMES, RunKind, RunSums
+from psched.store.run_stats import (
+    DURATION,
+    DURATIONS,
+    MINUTE,
+    MOST_TYPES,
+    OTHER,
+    OUTCOMES,
+    RUNS,
+    WAIT,
+    WAITS,
+    RunKind,
+    RunSums,
+)
 from psched.task import Task, store_of
 from psched.telemetry import Event
 
@@ -34,6 +48,9 @@ _SPREAD = 3.0
 """Seconds over which the nodes of a database spread their writes."""
 _MOST_MINUTES = 30
 """Minutes that are kept while they cannot be written. The oldest are dropped."""
+
+_NONE: dict[tuple[str, OUTCOMES], RunSums] = {}
+"""The numbers of a minute without any; never changed."""
 
 Counted = Sequence[tuple[RunKind, Sequence[int]]]
 
@@ -63,15 +80,31 @@ class RunCounts:
     def count(self, tasks: Sequence[Task], is_lost: bool) -> None:
         """Count the runs of settled tasks, or of tasks that could not be settled."""
         with self._lock:
+            minute, of_minute = -MINUTE, _NONE
+            offset = self.offset
             for task in tasks:
-                begun, duration = task.begun_at, task.duration
+                begun, duration, type_ = task.begun_at, task.duration, task.type
                 offset = task.lease.expires_at - task.deadline
                 if is_lost and not duration:
                     duration = self._clock() - begun
                 outcome: OUTCOMES = "lost" if is_lost or task.outcome is None else task.outcome
-                sums = self._sums(int(begun + offset + duration) // MINUTE * MINUTE, task.type, outcome)
-                sums.add_run(duration, task.waited)
-                self.offset = offset
+                ended = begun + offset + duration
+                if not minute <= ended < minute + MINUTE:
+                    minute = int(ended) // MINUTE * MINUTE
+                    of_minute = self._minutes.get(minute, _NONE)
+                sums = of_minute.get((type_, outcome))
+                if sums is None:
+                    sums = self._sums(minute, type_, outcome)
+                    of_minute = self._minutes[minute]
+                # Written out, as a call of `RunSums.add_run` would take as long again.
+                sums[RUNS] += 1
+                sums[DURATION] += int(duration * 1_000_000)
+                sums[DURATIONS + bisect_left(BOUNDS, duration)] += 1
+                waited = task.waited
+                if waited is not None:
+                    sums[WAIT] += int(waited * 1_000_000)
+                    sums[WAITS + bisect_left(BOUNDS, waited)] += 1
+            self.offset = offset
 
     def add(self, counted: Counted, offset: float) -> None:
         """Add the numbers of a handler child, or numbers that could not be passed on."""
