@@ -77,3 +77,20 @@ def test_a_tick_that_raises_is_logged_and_does_not_end_the_tending(caplog: pytes
         for _ in range(3):
             assert ticks.acquire(timeout=_PATIENCE)
     assert "broken" in caplog.text
+
+
+def test_a_close_just_after_a_wake_ends_it_at_once() -> None:
+    ticker = PeriodicThread("test", lambda: False, 1000)
+
+    class ClosedMeanwhile(threading.Event):
+        """A close comes after the thread has noticed the wake, and before it waits for its interval."""
+
+        def clear(self) -> None:
+            ticker.close()
+            super().clear()
+
+    ticker._woken = ClosedMeanwhile()
+    ticker._woken.set()
+    ticker.start()
+    ticker.join(_PATIENCE)
+    assert not ticker.is_alive()
