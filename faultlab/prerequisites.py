@@ -61,6 +61,8 @@ PACKAGES = {
     "systemd-nspawn": Package("systemd", "systemd-container"),
     "dbus-daemon": Package("systemd", "dbus"),
     "pgbouncer": Package("PgBouncer", "pgbouncer", "pgbouncer"),
+    "prometheus": Package("Prometheus", "prometheus", "prometheus"),
+    "promtool": Package("Prometheus", "prometheus", "prometheus"),
     "logrotate": Package("logrotate", "logrotate"),
 }
 """Program → the package it comes with."""

@@ -8,6 +8,7 @@ if _HANDLES_SIGINT:
     signal(SIGINT, SIG_DFL)
 
 import logging  # noqa: E402
+import sys  # noqa: E402
 from importlib import import_module  # noqa: E402
 
 _INTERRUPTED = 130  # the exit code by which shells report it
@@ -18,6 +19,10 @@ def psched() -> int:
 
 
 def pschedd() -> int:
+    if "--json" in sys.argv:
+        code: int | None = import_module("psched.cli.status_json").main(sys.argv[1:])
+        if code is not None:
+            return code
     return _run("psched.cli.pschedd")
 
 

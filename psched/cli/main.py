@@ -6,7 +6,7 @@ from functools import partial
 
 import click
 
-from psched.cli import audit, bulk_import, doctor, forecast, history, queue, schedules, stats
+from psched.cli import audit, bulk_import, doctor, exporter, forecast, history, queue, schedules, stats
 from psched.cli import next as upcoming
 from psched.cli.command_group import CommandGroup
 from psched.cli.errors import run_command
@@ -61,6 +61,7 @@ for command in (
     history.history,
     audit.audit,
     doctor.doctor,
+    exporter.exporter,
     migrate_command("schedules"),
     run,
     queue.queue,

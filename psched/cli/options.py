@@ -107,7 +107,7 @@ TYPES = _option(
     metavar="GLOB,…",
     help="Run only the application's types that match; replaces `types:` of the configuration.",
 )
-_JSON = _option("--json", is_flag=True, help="Print JSON.")
+JSON = _option("--json", is_flag=True, help="Print JSON.")
 
 
 def _show_in_utc(context: click.Context, parameter: click.Parameter, value: bool) -> None:
@@ -149,7 +149,7 @@ def common_options(loading: bool = False) -> Callable[[Callable[Concatenate[Chos
             return function(chosen, *args, **kwargs)
 
         decorated: Callable[..., R] = pass_chosen(function if loading else load_first)
-        for option in (ENVIRONMENT, CONFIG, _JSON, _UTC, *((INCLUDE, REQUIRE, TYPES) if loading else ())):
+        for option in (ENVIRONMENT, CONFIG, JSON, _UTC, *((INCLUDE, REQUIRE, TYPES) if loading else ())):
             decorated = option(decorated)
         return decorated
 

@@ -18,7 +18,8 @@ import psutil
 
 from psched.cli.errors import FAILED, print_error, run_command
 from psched.cli.formatting import fields_of
-from psched.cli.options import CONFIG, ENVIRONMENT, INCLUDE, REQUIRE, TYPES, Chosen, pass_chosen, seconds
+from psched.cli.options import CONFIG, ENVIRONMENT, INCLUDE, JSON, REQUIRE, TYPES, Chosen, pass_chosen, seconds
+from psched.cli.status_json import print_status
 from psched.clock import monotonic, wait_steps
 from psched.config import Settings, default_environment
 from psched.errors import ConfigError
@@ -100,6 +101,15 @@ class Invocation(Chosen):
         if self.pid_file is None:
             self.check_daemon(path, read_running(path), "to signal that daemon, give --pid-file instead of -c and -e")
         return path
+
+    def metrics_path(self, pid_file: Path) -> Path | None:
+        """Return the counters of the daemon with this pid file, beside it if the configuration cannot be read."""
+        try:
+            return self.configured().metrics_path(pid_file)
+        except ConfigError:
+            if self.pid_file is None:
+                raise
+        return pid_file.with_name(f"{pid_file.name}.metrics")
 
     def check_daemon(self, pid_file: Path, pid: int | None, remedy: str) -> None:
         """Raises PidFileError if the process is the master of another configuration."""
@@ -308,6 +318,8 @@ def _signal_master(pid_file: Path, number: int) -> int:
 
 def status(invocation: Invocation) -> int:
     path = invocation.pid_path()
+    if invocation.json:
+        return print_status(path, invocation.metrics_path(path))
     pid, found = read_status(path)
     if pid is not None:
         click.echo(f"pschedd is running (pid {pid})")
@@ -400,6 +412,7 @@ _ACTIONS: dict[str, Callable[[Invocation], int]] = {
 @INCLUDE
 @REQUIRE
 @TYPES
+@JSON
 @click.option("--pid-file", type=click.Path(path_type=Path), help="Use this pid file, not that of the configuration.")
 @click.option("--immediate", is_flag=True, help="Do not wait for running tasks: release them.")
 @click.option(
@@ -421,12 +434,15 @@ def pschedd(chosen: Chosen, /, action: str, pid_file: Path | None, **options: An
     reload       load configuration and code again (each worker after its task); fail if that is impossible
     upgrade      replace the master by a new process, also with a new version of Python
     reopen-logs  open the log files again, after logrotate has moved them
-    status       show the workers and their problems; exit code 0: running, 1: died, 3: not running, 4: unknown
+    status       show the workers and their problems (--json: for probes, quickest with --pid-file);
+                 exit code 0: running, 1: died, 3: not running, 4: unknown
     run          run in the foreground
 
     APP is the application to run, module:NAME, instead of `app` of the configuration.
     """  # noqa: D301 – click's mark of a paragraph that is not to be wrapped
     path = None if pid_file is None else pid_file.absolute()
+    if chosen.json and action != "status":
+        raise click.UsageError(f"--json is for status, not for {action}")
     invocation = Invocation(**fields_of(chosen.absolute()), pid_file=path, **options)
     try:
         return _ACTIONS[action](invocation)

@@ -67,6 +67,10 @@ class ScheduleInsight:
         """Return the numbers of each type, those due longest first. Raises NotSupportedError on `rdb_compat`."""
         return self._store.reads.types(limit, most)
 
+    def now(self) -> float:
+        """Return the time on the database's clock, in unix seconds."""
+        return self._store.now()
+
     def nodes(self) -> list[Node] | None:
         """Return the live workers of this table, None where that is not recorded."""
         return None if self._store.nodes is None else self._store.nodes.alive()

@@ -123,11 +123,11 @@ class CounterBlock:
         """Whether no process uses the block: its master is gone, and its child."""
         return not any(is_alive(int(self.values[each])) for each in (_Header.MASTER, _Header.PID))
 
-    def take(self, text: str) -> None:
-        """Make this process the master of the block."""
+    def take(self, text: str, master: int) -> None:
+        """Make a process the master of the block; 0: none."""
         self.about_to_fork()
         self._bytes[_TEXT : 2 * _TEXT] = text.encode()[:_TEXT].ljust(_TEXT, b"\0")
-        self.values[_Header.MASTER] = os.getpid()
+        self.values[_Header.MASTER] = master
 
     def close(self) -> None:
         self.values.release()
@@ -178,6 +178,13 @@ class CounterFile:
             self._blocks[name] = found
         return found
 
+    def release(self, name: str) -> None:
+        """Leave a block to the next one that is made. Its numbers stay."""
+        block = self._blocks.pop(name, None)
+        if block is not None:
+            block.take("", master=0)
+            block.close()
+
     def child_forked(self, name: str, pid: int) -> None:
         if name in self._blocks:
             self._blocks[name].forked(pid)
@@ -218,7 +225,7 @@ class CounterFile:
                     os.ftruncate(descriptor, _FIRST + (number + 1) * _BLOCK)
                 block = CounterBlock(mmap.mmap(descriptor, _BLOCK, offset=_FIRST + number * _BLOCK))
                 if block.is_free:
-                    block.take(text)
+                    block.take(text, os.getpid())
                     return block
                 block.close()
             raise AssertionError("a new block is free")

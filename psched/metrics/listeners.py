@@ -126,6 +126,10 @@ class MasterCounter:
         self._next = block
         return block
 
+    def release(self, name: str) -> None:
+        """Leave the block of a slot that is gone to the next new one. Its numbers stay."""
+        self._file.release(name)
+
     def forked(self, event: Event, fields: dict[str, Any]) -> None:
         self._file.child_forked(fields["name"], fields["pid"])
 

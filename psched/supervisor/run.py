@@ -22,6 +22,7 @@ from psched.config.validators import seconds
 from psched.cron import tz_database
 from psched.errors import ConfigError
 from psched.metrics.counter_file import CounterFile, CounterFileError, is_alive, read_counters
+from psched.metrics.health import node_text
 from psched.metrics.listeners import MasterCounter
 from psched.process import journal
 from psched.process.child_protocol import DONE
@@ -84,7 +85,8 @@ def run_master(
         upgrade = BinaryUpgrade(selector, command, pid_file, handoff, notifier, upgrade_limit)
         signals = SignalQueue()
         path = config.settings.metrics_path(None if pid_file is None else pid_file.path)
-        counters = None if path is None else _open_counters(path, is_upgrade=handoff is not None)
+        text = node_text(version("psched"), tz_database(), config.settings.child_heartbeat_limit)
+        counters = None if path is None else _open_counters(path, text, is_upgrade=handoff is not None)
 
         def close_in_child() -> None:
             upgrade.close_in_child()
@@ -113,12 +115,12 @@ def run_master(
     return _FAILED
 
 
-def _open_counters(path: Path, is_upgrade: bool) -> MasterCounter | None:
+def _open_counters(path: Path, text: str, is_upgrade: bool) -> MasterCounter | None:
     """Return the counters of this node; None, and a warning, if they cannot be kept: tasks run all the same."""
     try:
         if not is_upgrade and (other := _master_of(path)) is not None:
             raise CounterFileError(f"{path} is that of another master (pid {other}); give each a metrics_file")
-        return MasterCounter(CounterFile.create(path, is_upgrade), f"{version('psched')} {tz_database()}")
+        return MasterCounter(CounterFile.create(path, is_upgrade), text)
     except OSError as error:
         log.warning("nothing is counted for metrics: %s: %s (metrics_file)", path, error.strerror)
     except CounterFileError as error:

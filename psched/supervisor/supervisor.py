@@ -199,6 +199,8 @@ class Supervisor:
             slot.tick(now)
             if slot.gone:
                 del self._slots[slot.number]
+                if self.counters is not None:
+                    self.counters.release(slot.title)
         self._lease_recovery.tick(now, self.config.settings, last=self._stopping and not self._slots)
         if not self.reload.active:
             self.notifier.reloaded()

@@ -1,0 +1,109 @@
+"""What the database knows, asked anew for each scrape in a thread of each section.
+
+A scrape leaves a thread that takes long. So it never hangs, however long the driver waits for a database that is away.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from psched.clock import monotonic
+from psched.error_text import one_line
+from psched.errors import NotSupportedError
+from psched.insight import Insight, ScheduleInsight, TaskInsight
+from psched.store.reads import Counted, TypeCounts
+
+log = logging.getLogger(__name__)
+
+MOST_TYPES = 32
+"""Types of one section with a waiting time of their own: those that wait longest."""
+MOST_OVERDUE = 50
+MOST = 10_000
+"""Rows of one state are counted up to this."""
+_MOST_OF_TYPE = 1
+"""The number of rows of a type is not shown, so counting them would be in vain."""
+
+
+@dataclass(frozen=True, slots=True)
+class SectionFacts:
+    """`overdue`: how many seconds each overdue schedule is late. `clock_offset`: the database's clock minus ours."""
+
+    counts: Mapping[str, Counted]
+    types: Sequence[TypeCounts]
+    overdue: Mapping[str, float]
+    clock_offset: float
+
+
+class SectionReader:
+    """Asks for the facts of one section. Call from one thread at a time."""
+
+    def __init__(self, name: str, ask: Callable[[], SectionFacts]) -> None:
+        self.name = name
+        self._ask = ask
+        self._asked: Future[SectionFacts] | None = None
+        self._is_down = False
+
+    def begin(self) -> None:
+        """Ask, unless an earlier question has no answer yet."""
+        if self._asked is None or self._asked.done():
+            asked = self._asked = Future()
+            threading.Thread(target=self._answer, args=(asked,), name=f"facts of {self.name}", daemon=True).start()
+
+    def facts(self, until: float) -> SectionFacts | None:
+        """Return the answer, or None if there is none at `until` (monotonic), or the database refuses."""
+        assert self._asked is not None
+        try:
+            facts = self._asked.result(max(0.0, until - monotonic()))
+        except TimeoutError as error:
+            self._report(str(error) or "no answer in time")
+            return None
+        except Exception as error:  # noqa: BLE001 – whatever a driver raises, the database does not answer
+            self._report(one_line(error))
+            return None
+        if self._is_down:
+            log.info("section=%s the database answers again", self.name)
+            self._is_down = False
+        return facts
+
+    def _report(self, problem: str) -> None:
+        if not self._is_down:
+            log.warning("section=%s the database does not answer: %s", self.name, problem)
+        self._is_down = True
+
+    def _answer(self, asked: Future[SectionFacts]) -> None:
+        try:
+            asked.set_result(self._ask())
+        except BaseException as error:  # noqa: BLE001 – `facts` raises it
+            asked.set_exception(error)
+
+
+def section_readers(insight: Insight) -> list[SectionReader]:
+    readers = []
+    if (schedules := insight.schedules) is not None:
+        readers.append(SectionReader("schedules", lambda: _schedule_facts(schedules)))
+    if (tasks := insight.tasks) is not None:
+        readers.append(SectionReader("queue", lambda: _facts(tasks)))
+    return readers
+
+
+def _schedule_facts(schedules: ScheduleInsight) -> SectionFacts:
+    facts = _facts(schedules)
+    now = time.time() + facts.clock_offset
+    late = {row.key: now - row.next_time - row.rule.delay for row in schedules.overdue(MOST_OVERDUE)}
+    return SectionFacts(facts.counts, facts.types, late, facts.clock_offset)
+
+
+def _facts(section: ScheduleInsight | TaskInsight) -> SectionFacts:
+    begun = time.time()
+    now = section.now()
+    offset = now - (begun + time.time()) / 2
+    try:
+        types = section.types(MOST_TYPES, _MOST_OF_TYPE)
+    except NotSupportedError:  # rdb_compat keeps types in the data
+        types = []
+    return SectionFacts(section.counts(MOST), types, {}, offset)

@@ -1,0 +1,119 @@
+"""Serves the metrics over HTTP with /healthz and /readyz, or writes them into a text file."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterable
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from prometheus_client import CollectorRegistry, generate_latest, make_wsgi_app
+from prometheus_client.exposition import ThreadingWSGIServer
+
+from psched.exporter.families import NodeCollector
+
+_TEXT_MODE = 0o644
+
+StartResponse = Callable[..., Any]
+
+
+class MetricsApplication:
+    """A WSGI application: /metrics, /healthz, /readyz."""
+
+    def __init__(self, collector: NodeCollector) -> None:
+        self._collector = collector
+        self._metrics = make_wsgi_app(registry_of(collector))
+
+    def __call__(self, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
+        path = environ.get("PATH_INFO", "")
+        if path == "/metrics":
+            return self._metrics(environ, start_response)  # type: ignore[no-any-return]
+        if path == "/healthz":
+            health = self._collector.health()
+            return _answer(start_response, health.is_healthy, health.why_not())
+        if path == "/readyz":
+            health = self._collector.health()
+            if health.is_ready and not self._collector.database_is_up():
+                return _answer(start_response, False, "the database does not answer")
+            return _answer(start_response, health.is_ready, health.why_not())
+        if path == "/":
+            return _answer(start_response, True, "psched exporter: /metrics, /healthz, /readyz")
+        start_response(_line(HTTPStatus.NOT_FOUND), [("Content-Type", "text/plain; charset=utf-8")])
+        return [b"not found: /metrics, /healthz, /readyz\n"]
+
+
+def registry_of(collector: NodeCollector) -> CollectorRegistry:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(collector)
+    return registry
+
+
+def serve(collector: NodeCollector, host: str, port: int, ready: Callable[[str], None]) -> None:
+    """Serve until TERM or INT. `ready` is called with the address. Raises OSError if the port cannot be used."""
+    server_class = _Server6 if ":" in host else ThreadingWSGIServer
+    application = MetricsApplication(collector)
+    with make_server(host, port, application, server_class, handler_class=_QuietHandler) as server:
+        _end_on_signals()
+        name = f"[{host}]" if ":" in host else host
+        ready(f"http://{name}:{server.server_port}/metrics")
+        server.serve_forever()
+
+
+def write_text_file(collector: NodeCollector, path: Path) -> None:
+    """Replace the file, so that no reader sees half of it. Raises OSError."""
+    text = generate_latest(registry_of(collector))
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(text)
+            os.fchmod(descriptor, _TEXT_MODE)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink()
+        raise
+
+
+def write_text_files(collector: NodeCollector, path: Path, interval: float) -> None:
+    """Replace the file every `interval` seconds until TERM or INT. Raises OSError."""
+    _end_on_signals()
+    pause = threading.Event()
+    while True:
+        write_text_file(collector, path)
+        pause.wait(interval)
+
+
+def _end_on_signals() -> None:
+    def end(number: int, frame: object) -> None:
+        sys.exit(0)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
+
+
+def _answer(start_response: StartResponse, is_ok: bool, text: str) -> Iterable[bytes]:
+    status = HTTPStatus.OK if is_ok else HTTPStatus.SERVICE_UNAVAILABLE
+    start_response(_line(status), [("Content-Type", "text/plain; charset=utf-8")])
+    return [f"{text}\n".encode()]
+
+
+def _line(status: HTTPStatus) -> str:
+    return f"{status.value} {status.phrase}"
+
+
+class _QuietHandler(WSGIRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        """Log no requests: they come every few seconds."""
+
+
+class _Server6(ThreadingWSGIServer):
+    address_family = socket.AF_INET6
+
+
+__all__ = ["MetricsApplication", "WSGIServer", "registry_of", "serve", "write_text_file", "write_text_files"]

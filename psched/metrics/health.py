@@ -1,0 +1,130 @@
+"""Whether the daemon of a node is up, healthy and ready, by the counters that its processes share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from psched.clock import monotonic
+from psched.metrics.counter_file import CounterFileError, Counters, Process, is_alive, read_counters
+from psched.metrics.listeners import MASTER
+
+ABSENT = "absent"
+STARTING = "starting"
+BUSY = "busy"
+IDLE = "idle"
+FROZEN = "frozen"
+STATES = (ABSENT, STARTING, BUSY, IDLE, FROZEN)
+"""A child that is not forked yet; loads the application; runs tasks; waits; has stopped its heartbeats."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChildHealth:
+    """One child. `seconds`: since its last heartbeat, or since its fork before the first one; None while absent."""
+
+    name: str
+    pid: int
+    state: str
+    running: int
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeHealth:
+    """The daemon of a node; `masters` is empty if none runs. `problem`: why nothing is known."""
+
+    masters: tuple[int, ...] = ()
+    version: str = ""
+    tzdata: str = ""
+    children: tuple[ChildHealth, ...] = ()
+    problem: str | None = None
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether a master runs, and no child is frozen."""
+        return bool(self.masters) and all(child.state != FROZEN for child in self.children)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it is healthy, and each child is up."""
+        ready = (IDLE, BUSY)
+        return self.is_healthy and bool(self.children) and all(child.state in ready for child in self.children)
+
+    def why_not(self) -> str:
+        """Return what is wrong in a line, for people; "ok" if nothing is."""
+        if not self.masters:
+            return self.problem or "no daemon is running"
+        wrong = [f"{child.name} is {child.state}" for child in self.children if child.state not in (IDLE, BUSY)]
+        return "; ".join(wrong) or "ok"
+
+
+def node_text(version: str, tzdata: str, heartbeat_limit: float) -> str:
+    """Return the text of a master's block, which `health_of` reads."""
+    return f"{version} {tzdata} {heartbeat_limit:g}"
+
+
+def read_health(path: Path | None) -> NodeHealth:
+    """Return the health of the node whose counters are in this file."""
+    if path is None:
+        return NodeHealth(problem="the daemon has no metrics_file")
+    try:
+        return health_of(read_counters(path))
+    except CounterFileError as error:
+        return NodeHealth(problem=str(error))
+
+
+def health_of(counters: Counters) -> NodeHealth:
+    masters = [each for each in counters.processes if each.name == MASTER and is_alive(each.master)]
+    if not masters:
+        return NodeHealth(problem="no daemon is running: its master is gone")
+    newest = max(masters, key=lambda each: each.forked_at)
+    version, tzdata, limit = _parsed(newest.text)
+    pids = {each.master for each in masters}
+    now = monotonic()
+    children = [_child(each, limit, now) for each in counters.processes if each.master in pids and each.name != MASTER]
+    children.sort(key=lambda child: (len(child.name), child.name))
+    return NodeHealth(tuple(each.master for each in masters), version, tzdata, tuple(children))
+
+
+def _parsed(text: str) -> tuple[str, str, float]:
+    """Return the arguments of `node_text`; the daemon's user may have written anything there."""
+    try:
+        version, tzdata, limit = text.split(" ")
+        return version, tzdata, float(limit)
+    except ValueError:
+        return "", "", 0.0
+
+
+def _child(found: Process, limit: float, now: float) -> ChildHealth:
+    if not found.pid:
+        return ChildHealth(found.name, 0, ABSENT, 0, None)
+    seconds = max(0.0, now - max(found.heartbeat, found.forked_at))
+    if seconds > limit:
+        state = FROZEN
+    elif not found.is_ready:
+        state = STARTING
+    else:
+        state = BUSY if found.running > 0 else IDLE
+    return ChildHealth(found.name, found.pid, state, max(0, found.running), seconds)
+
+
+def as_json(health: NodeHealth) -> dict[str, Any]:
+    """Return what `pschedd status --json` prints of the node."""
+    return {
+        "healthy": health.is_healthy,
+        "ready": health.is_ready,
+        "reason": health.why_not(),
+        "version": health.version,
+        "tzdata": health.tzdata,
+        "children": [
+            {
+                "name": child.name,
+                "pid": child.pid or None,
+                "state": child.state,
+                "running": child.running,
+                "heartbeat_age": None if child.seconds is None else round(child.seconds, 3),
+            }
+            for child in health.children
+        ],
+    }
