@@ -235,7 +235,7 @@ def line_of(function: Callable[..., Any], number: int) -> str:
 
 
 @pytest.mark.parametrize("type_", ["insert with key", "set", "finishes itself", "workflow"])
-@psched.testing.faults(state=state, reset=reset, seeds=5)
+@psched.testing.faults(state=state, reset=reset, seeds=2)
 def test_a_handler_that_may_run_twice_passes(psched_queue: Queue, type_: str) -> None:
     psched_queue.submit("key", type_)
 
