@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import socket
@@ -79,6 +80,20 @@ def test_a_service_without_log_writes_a_traceback_as_one_entry_of_the_journal(jo
     assert lines[-2:] == ["ValueError: first line", "PRIORITY=0\\x1b"]
     with pytest.raises(BlockingIOError):
         journal.recv(65536)
+
+
+def test_with_json_an_entry_of_the_journal_is_the_object(
+    journal: socket.socket, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    LogHandler(Log(None, json=True)).handle(failure())
+    fields = _fields(journal.recv(65536))
+    line = json.loads(fields["MESSAGE"])
+    assert (fields["PRIORITY"], line["level"], line["event"]) == ("3", "error", "key=a\nb failed")
+    assert line["traceback"].endswith("ValueError: first line\nPRIORITY=0\x1b") and "\n" not in fields["MESSAGE"]
+    (tmp_path / "journal").unlink()
+    LogHandler(Log(None, json=True)).handle(failure())
+    (shown,) = capfd.readouterr().err.splitlines()
+    assert shown.startswith("<3>") and json.loads(shown[3:])["event"] == "key=a\nb failed"
 
 
 def test_an_entry_is_never_too_long(journal: socket.socket) -> None:

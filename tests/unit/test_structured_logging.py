@@ -16,11 +16,14 @@ from typing import Any
 import pytest
 import structlog
 
+from psched import telemetry
 from psched.model import Claim, Lease, LeaseTimes, TaskRow
+from psched.process.logs import log_runs
 from psched.structured_logging import JSONFormatter, RunContextFilter, add_run_context, run_context
 from psched.task import Task
 from psched.telemetry import emit
 from tests.unit.fake_task import Ledger
+from tests.unit.settling_child import opened_child
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 HEADERS = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}
@@ -164,3 +167,16 @@ def test_structlog_through_logging_is_one_object(lines: io.StringIO) -> None:
         logger.warning("made", pages=12)
     (line,) = written(lines)
     assert (line["event"], line["level"], line["pages"], line["key"]) == ("made", "warning", 12, "report.1")
+
+
+def test_each_of_the_runs_that_are_settled_together_has_a_line(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(telemetry, "_listeners", {})
+    log_runs(json=True)
+    with opened_child() as child, caplog.at_level(logging.INFO, "psched.runs"):
+        child.serve("quick.1", "quick.2", "quick.3")
+    written = [json.loads(JSONFormatter().format(record)) for record in caplog.records if record.name == "psched.runs"]
+    assert [(line["event"], line["key"], line["type"]) for line in written] == [
+        ("run_finished", f"quick.{number}", "quick") for number in (1, 2, 3)
+    ]
