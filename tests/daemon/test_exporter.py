@@ -8,13 +8,14 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import yaml
 
+from tests.daemon.harness import Daemon
 from tests.daemon.pschedd import Pschedd
 
 HERE = Path(sys.executable).parent
@@ -133,3 +134,30 @@ def test_wrong_options_get_one_line(folder: Path, options: list[str], message: s
 def test_json_is_refused_where_it_means_nothing(pschedd: Pschedd) -> None:
     done = pschedd("stop", "--json")
     assert (done.returncode, "--json is for status, not for stop" in done.stderr) == (2, True)
+
+
+def test_a_daemon_that_cannot_write_its_counters_runs_all_the_same(make_daemon: Callable[..., Daemon]) -> None:
+    daemon = make_daemon(metrics_file="missing/counters").start()
+    daemon.wait_for_log("nothing is counted for metrics: ")
+    assert "missing/counters: No such file or directory (metrics_file)" in daemon.log
+    daemon.add("s1", "quick")
+    daemon.wait_for_trace("ran")
+    daemon.stop()
+
+
+def test_a_second_master_leaves_the_counters_of_the_first_alone(tmp_path: Path) -> None:
+    counters = tmp_path / "counters"
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    with (
+        Daemon(tmp_path / "a", metrics_file=str(counters)) as first,
+        Daemon(tmp_path / "b", metrics_file=str(counters)) as second,
+    ):
+        first.start()
+        inode = counters.stat().st_ino
+        second.start()
+        second.wait_for_log(f"is that of another master (pid {first.process.pid}); give each a metrics_file")
+        second.stop()
+        assert counters.stat().st_ino == inode
+        first.stop()
+        assert not counters.exists()
