@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 R = TypeVar("R")
 P = TypeVar("P")
 
-LOOKED_AT = 500
+LOOKED_AT = 200
 """The most rows that are read for a page, when few of them are wanted."""
 
 

@@ -63,7 +63,8 @@ class Reads(Protocol):
 
         Schedules: `total`, `due`, `running`, `failing` (not paused) and `paused`. Tasks: `waiting`, `due` (they wait,
         or their lease has ended), `running`, `finished`, `failed` and `cancelled`. A state that the store cannot count
-        is missing.
+        is missing. Where a store has to look at each row of a state, it counts up to a tenth of `most`, and finished
+        tasks up to 1,000.
         """
 
     def types(self, limit: int, most: int) -> list[TypeCounts]:

@@ -93,7 +93,9 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
             bands = self._database.run(lambda connection, _: self._due_times.bands(connection))
             conditions += (has_user(self._table), user_column(self._table, "band").in_(bands))  # its index begins so
         after = () if wanted.after is None else (wanted.after,)
-        rows = read_pages(self._database, sa.select(*c), c.key, None, conditions, after, wanted.page)
+        is_by_type = wanted.type is not None and wanted.user is None and wanted.status == WAITING
+        by_type = (c.band, c.due, c.key) if is_by_type else ()
+        rows = read_pages(self._database, sa.select(*c), c.key, None, conditions, after, wanted.page, by_type)
         return map(self._read, rows)
 
     def retire_many(

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -22,7 +21,7 @@ from psched.backends.common.rows import (
 from psched.backends.rdb.next_due import DueTimes
 from psched.backends.rdb.schema import has_status, has_user, user_column, using_type_index
 from psched.backends.rdb.waiting_users import least_of
-from psched.backends.sql.capped_counts import Indexed, capped, counts
+from psched.backends.sql.capped_counts import Indexed, counts
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import now_ms
 from psched.model import NEVER
@@ -30,6 +29,19 @@ from psched.store.reads import Counted, RuleUse, TypeCounts
 
 _PAGE = 10_000
 """Schedules whose rules one statement reads."""
+_MOST_FINISHED = 1000
+"""The most finished tasks that are counted: the index that finds them does not tell them from failed ones."""
+_LEASED = "leased"
+
+
+class _Leased(NamedTuple):
+    """The numbers of rows that a worker holds, and of those whose lease is valid, by type.
+
+    `more`: there are more than were counted.
+    """
+
+    of_types: Mapping[str, tuple[int, int]]
+    more: bool
 
 
 class RdbReads:
@@ -45,42 +57,69 @@ class RdbReads:
 
         def work(connection: sa.Connection, _: bool) -> list[TypeCounts]:
             bands = self._due_times.bands(connection) or (None,)
-            running = self._running_by_type(connection, most)
-            pairs = {name: [self._of_type(connection, name, band, most) for band in bands] for name in names}
-            return [_type_counts(name, rows, running[name], most) for name, rows in pairs.items()]
+            leased = self._leased_by_type(connection, most)
+            return [self._of_type(connection, name, bands, leased, most) for name in names]
 
         found = self._database.run(work)
         return sorted(found, key=lambda each: -1.0 if each.oldest is None else each.oldest, reverse=True)
 
-    def _of_type(self, connection: sa.Connection, name: str, band: int | None, most: int) -> Sequence[Any]:
-        """Return the numbers of waiting and of due rows of a type in a band, the earliest due time, and the clock."""
-        c = self._table.c
-        here = [c.type == sa.bindparam("of_type")]
-        if band is not None:
-            here.append(c.band == sa.bindparam("of_band"))
-        waiting = capped(self._table, Indexed([*here, c.status == WAITING], (c.due, c.key)), most)
-        due = capped(self._table, Indexed([*here, c.due <= now_ms()], (c.due, c.key)), most)
-        earliest = using_type_index(sa.select(c.due).where(*here), self._table).order_by(c.due, c.key).limit(1)
-        values = {"of_type": name, "of_band": band}
-        return connection.execute(sa.select(waiting, due, earliest.scalar_subquery(), now_ms()), values).one()
+    def _of_type(
+        self, connection: sa.Connection, name: str, bands: Sequence[int | None], leased: _Leased, most: int
+    ) -> TypeCounts:
+        held, running = leased.of_types.get(name, (0, 0))
+        limit = most + 1 + held
+        rows = [connection.execute(self._first_of_type(band, limit), {"of_type": name}).one() for band in bands]
+        now = rows[0][3]
+        earliest = min((row[2] for row in rows if isinstance(row[2], int)), default=math.inf)  # SQLite holds any value
+        oldest = (now - earliest) / 1000 if earliest <= now else None
+        waiting = Counted.up_to(most, sum(row[0] for row in rows) - held)
+        if leased.more:
+            waiting = self._waiting_of_type(connection, name, bands, most // 10)
+        due = Counted.up_to(most, sum(row[1] for row in rows))
+        return TypeCounts(name, waiting, due, Counted(running, leased.more), oldest)
 
-    def _running_by_type(self, connection: sa.Connection, most: int) -> Mapping[str, Counted]:
-        some = (
-            sa.select(self._table.c.type)
-            .where(*self._running.conditions)
-            .order_by(*self._running.order)
-            .limit(most + 1)
-            .subquery()
-        )
-        found = connection.execute(sa.select(some.c.type, sa.func.count()).group_by(some.c.type)).all()
-        more = sum(number for _, number in found) > most
-        numbers = {name: Counted(number, more) for name, number in found}
-        return defaultdict(lambda: Counted(0, more), numbers)
+    def _first_of_type(self, band: int | None, limit: int) -> sa.Executable:
+        """Return a SELECT about the first rows of a type in due order.
+
+        Its columns are their number, the number of those due, the earliest due
+        time, and the clock.
+        """
+        c = self._table.c
+        first = using_type_index(sa.select(c.due), self._table).where(*self._here(band))
+        rows = first.order_by(c.due, c.key).limit(limit).subquery()
+        due = sa.func.count(sa.case((rows.c.due <= now_ms(), 1)))
+        return sa.select(sa.func.count(), due, sa.func.min(rows.c.due), now_ms()).select_from(rows)
+
+    def _waiting_of_type(self, connection: sa.Connection, name: str, bands: Sequence[int | None], most: int) -> Counted:
+        """Return the number of waiting rows of a type by looking at each row."""
+        c = self._table.c
+        wanted = {WAITING: [Indexed([*self._here(band), c.status == WAITING], (c.due, c.key)) for band in bands]}
+        return counts(connection, self._table, wanted, most, {"of_type": name})[WAITING]
+
+    def _here(self, band: int | None) -> list[sa.ColumnElement[bool]]:
+        """Return the conditions on rows of the type :of_type in a band."""
+        c = self._table.c
+        return [c.type == sa.bindparam("of_type"), *([] if band is None else [c.band == band])]
+
+    def _leased_by_type(self, connection: sa.Connection, most: int) -> _Leased:
+        c = self._table.c
+        live = sa.case((c.due > now_ms(), 1)).label("live")
+        rows = sa.select(c.type, live).where(*self._leased.conditions).order_by(*self._leased.order).limit(most + 1)
+        some = rows.subquery()
+        numbers = sa.select(some.c.type, sa.func.count(), sa.func.count(some.c.live)).group_by(some.c.type)
+        found = connection.execute(numbers).all()
+        more = sum(number for _, number, _ in found) > most
+        return _Leased({name: (number, running) for name, number, running in found}, more)
+
+    @property
+    def _leased(self) -> Indexed:
+        """The rows that a worker holds, though perhaps no longer."""
+        c = self._table.c
+        return Indexed((c.status == RUNNING, c.holder.is_not(None)), (c.holder,))
 
     @property
     def _running(self) -> Indexed:
-        c = self._table.c
-        return Indexed((c.status == RUNNING, c.holder.is_not(None), c.due > now_ms()), (c.holder,))
+        return Indexed((*self._leased.conditions, self._table.c.due > now_ms()), self._leased.order)
 
 
 class RdbScheduleReads(RdbReads):
@@ -127,18 +166,46 @@ class RdbTaskReads(RdbReads):
 
         def work(connection: sa.Connection, _: bool) -> Mapping[str, Counted]:
             bands = self._due_times.bands(connection)
-            ended = c.get("ended", c.status)
             wanted = {
-                WAITING: [Indexed((c.band == band, c.status == WAITING), (c.due, c.key)) for band in bands],
                 "due": [Indexed((c.band == band, c.due <= now_ms()), (c.due, c.key)) for band in bands],
                 RUNNING: [self._running],
-                TASK_FINISHED: [Indexed(has_status(self._table, TASK_FINISHED), (c.purge_at,))],
-                TASK_FAILED: [Indexed(has_status(self._table, TASK_FAILED), (ended, c.key))],
-                TASK_CANCELLED: [Indexed(has_status(self._table, TASK_CANCELLED), (ended, c.key))],
+                TASK_FAILED: [self._ended(TASK_FAILED)],
+                TASK_CANCELLED: [self._ended(TASK_CANCELLED)],
+                _LEASED: [self._leased],
             }
-            return counts(connection, self._table, wanted, most)
+            found = counts(connection, self._table, wanted, most)
+            found |= counts(connection, self._table, {TASK_FINISHED: [self._finished]}, min(most, _MOST_FINISHED))
+            waiting = self._waiting(connection, bands, found.pop(_LEASED), most)
+            return {WAITING: waiting, **found}
 
         return self._database.run(work)
+
+    @property
+    def _finished(self) -> Indexed:
+        """The finished tasks. MariaDB would read all tasks without a holder, also those without an end of retention."""
+        conditions = (*has_status(self._table, TASK_FINISHED), self._table.c.purge_at > 0)
+        return Indexed(conditions, (self._table.c.purge_at,), f"{self._table.name}_held")
+
+    def _ended(self, status: str) -> Indexed:
+        """Return the failed or the cancelled tasks, by conditions on the columns of their index alone."""
+        c = self._table.c
+        if "ended" in c:
+            return Indexed((c.ended == status,), (c.ended, c.key))
+        return Indexed(has_status(self._table, status), (c.status, c.key))
+
+    def _waiting(self, connection: sa.Connection, bands: Sequence[int], leased: Counted, most: int) -> Counted:
+        """Return the number of waiting tasks: of all that are not retired, which an index counts, without those leased.
+
+        If more are leased than were counted, look at each row instead, and count up to a tenth of `most`.
+        """
+        c = self._table.c
+        if leased.more:
+            rows = [Indexed((c.band == band, c.status == WAITING), (c.due, c.key)) for band in bands]
+            return counts(connection, self._table, {WAITING: rows}, most // 10)[WAITING]
+        every = [Indexed((c.band == band,), (c.due, c.key)) for band in bands]
+        found = counts(connection, self._table, {WAITING: every}, most + leased.count)[WAITING]
+        waiting = max(0, found.count - leased.count)
+        return Counted(waiting, found.more)
 
     def running_of(self, user: str) -> tuple[int, int | None]:
         c = self._table.c
@@ -148,12 +215,3 @@ class RdbTaskReads(RdbReads):
         statement = sa.select(sa.func.count(), limit).where(*live)
         count, least = self._database.run(lambda connection, _: connection.execute(statement, {"user": user}).one())
         return count, least_of(least, None)
-
-
-def _type_counts(name: str, rows: Sequence[Sequence[Any]], running: Counted, most: int) -> TypeCounts:
-    """Return the counts of a type, given its rows by band as `_of_type` returns them."""
-    numbers = [Counted.up_to(most, sum(row[place] for row in rows)) for place in (0, 1)]
-    now = rows[0][3]
-    earliest = min((row[2] for row in rows if isinstance(row[2], int)), default=math.inf)  # SQLite holds any value
-    oldest = (now - earliest) / 1000 if earliest <= now else None
-    return TypeCounts(name, numbers[0], numbers[1], running, oldest)

@@ -135,10 +135,12 @@ def read_pages(
     conditions: Sequence[sa.ColumnElement[bool]] = (),
     after: Sequence[Any] = (),
     page_size: int | None = None,
+    filter_order: Sequence[sa.Column[Any]] = (),
 ) -> Iterator[sa.RowMapping]:
     """Yield those of `rows` that meet `conditions`, ordered by due time and key, or by key alone.
 
-    `after`: the values of the row before the first. `page_size`: as `page` in `TaskFilter`. One statement reads the
+    `after`: the values of the row before the first. `page_size`: as `page` in `TaskFilter`. `filter_order`: the order
+    of the index that finds the rows that meet `conditions`: without it PostgreSQL may read the whole table. One statement reads the
     keys of a page from an index, others the rows with these keys: MariaDB would sort the whole table in order to read
     rows in this order.
     """
@@ -147,7 +149,7 @@ def read_pages(
     whole = RowsByKeys(rows.where(*conditions), key)
     few = FEW if page_size is None else FEW // 10
     size = BATCH if page_size is None else min(page_size, BATCH)
-    found = _few(database, keys, after, few) if conditions else None
+    found = _few(database, keys.order_by(*filter_order), after, few) if conditions else None
     pages: Iterable[Sequence[Any]] = (
         OrderedPages(keys, order, size).pages(database.rows, after)
         if found is None
