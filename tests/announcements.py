@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from psched.cron import tz_database
 from psched.store.node_registry import Announcement, Nodes
 from psched.store.type_filter import TypeFilter
 
-_WORKER = Announcement("host/1", "schedules", "", "host", 1, "1.0", "2026a", 60.0)
+_WORKER = Announcement("host/1", "schedules", "", "host", 1, "1.0", tz_database(), 60.0)
 
 
 def announce(nodes: Nodes | None, name: str, section: str, types: TypeFilter, **told: object) -> None:

@@ -27,7 +27,7 @@ from psched.queue.queue import Queue
 from psched.schedules.collection import ScheduleCollection
 from psched.schedules.schedule import LEASED, RUNNING, WAITING, ScheduleState, failed_attempts
 from psched.store import Finding, LeaseStore
-from psched.store.node_registry import Node
+from psched.store.node_registry import Node, tz_difference, version_difference
 from psched.store.type_filter import mismatch
 from psched.supervisor.loaded_config import configured_application
 
@@ -109,6 +109,7 @@ def _collection_findings(
     yield from store.diagnose()
     yield clocks
     yield from routing_findings(store)
+    yield from node_findings(store)
     yield from left.findings(collection)
     if isinstance(collection, ScheduleCollection):
         yield from overdue_findings(collection)
@@ -175,6 +176,17 @@ def _overdue(row: ScheduleRow, state: ScheduleState, nodes: Sequence[Node] | Non
     if state.word == LEASED:
         return f"{what}: it is running, or waits for a retry"
     return f"{what} and not started; {worker_hint(nodes, row.type)}"
+
+
+def node_findings(store: LeaseStore) -> Iterator[Finding]:
+    """Yield how the live workers and this host differ in tz database or version of psched."""
+    nodes = live_workers(store)
+    difference = tz_difference(nodes, cron.tz_database())
+    if difference is not None:
+        yield Finding("nodes", False, difference)
+    difference = version_difference(nodes)
+    if difference is not None:
+        yield Finding("nodes", True, difference, warning=True)
 
 
 def clock_finding(store: LeaseStore) -> Finding:

@@ -6,7 +6,7 @@ from functools import partial
 
 import click
 
-from psched.cli import audit, bulk_import, doctor, exporter, forecast, history, queue, schedules, stats
+from psched.cli import audit, bulk_import, doctor, exporter, forecast, history, nodes, queue, schedules, stats
 from psched.cli import next as upcoming
 from psched.cli.command_group import CommandGroup
 from psched.cli.errors import run_command
@@ -59,6 +59,7 @@ for command in (
     stats.stats,
     forecast.forecast,
     history.history,
+    nodes.nodes,
     audit.audit,
     doctor.doctor,
     exporter.exporter,

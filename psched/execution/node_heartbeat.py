@@ -20,7 +20,14 @@ from psched.clock import boottime, monotonic
 from psched.cron import tz_database
 from psched.error_text import one_line
 from psched.execution.periodic_thread import PeriodicThread
-from psched.store.node_registry import Announcement, NodeProcess, Nodes, encode_processes, tz_difference
+from psched.store.node_registry import (
+    Announcement,
+    NodeProcess,
+    Nodes,
+    encode_processes,
+    tz_difference,
+    version_difference,
+)
 from psched.store.type_filter import TypeFilter
 
 log = logging.getLogger(__name__)
@@ -30,7 +37,7 @@ _INTERVAL = 10.0
 _TICK = 5.0
 """Seconds between two statements about one section, when other tasks run than before."""
 _COMPARISON = 300.0
-"""Seconds between two comparisons with the tz databases of other nodes."""
+"""Seconds between two comparisons with the tz databases and versions of other nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,15 +108,16 @@ class NodeHeartbeat(PeriodicThread):
         )
 
     def _compare(self) -> None:
-        """Log once if the nodes have different tz databases."""
+        """Log once if the nodes have different tz databases or versions of psched."""
         if monotonic() < self._compared_at + _COMPARISON:
             return
         self._compared_at = monotonic()
         for section in self._sections:
-            warning = tz_difference(section.nodes.alive())
-            if warning is not None and warning not in self._warnings:
-                self._warnings.add(warning)
-                log.warning("section=%s %s", section.name, warning)
+            nodes = section.nodes.alive()
+            for warning in (tz_difference(nodes), version_difference(nodes)):
+                if warning is not None and warning not in self._warnings:
+                    self._warnings.add(warning)
+                    log.warning("%s", warning)
 
 
 def _uptime(pid: int) -> float:

@@ -6,6 +6,7 @@ page by page.
 """
 
 from psched.insight.forecast import Forecast, HourForecast
+from psched.insight.nodes import NodeState, merged
 from psched.insight.overview import Insight, Overview, open_insight
 from psched.insight.pages import Page
 from psched.insight.run_stats import Percentiles, RunRates, RunReport, RunsAt
@@ -17,6 +18,7 @@ __all__ = [
     "Forecast",
     "HourForecast",
     "Insight",
+    "NodeState",
     "Overview",
     "Page",
     "Percentiles",
@@ -28,6 +30,7 @@ __all__ = [
     "ScheduleInsight",
     "TaskDetails",
     "TaskInsight",
+    "merged",
     "open_insight",
     "why_waiting",
     "worker_hint",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
 from psched.config import Settings
+from psched.insight.nodes import NodeState, merged
 from psched.insight.schedules import ScheduleInsight
+from psched.insight.table import TableInsight
 from psched.insight.tasks import TaskInsight
 from psched.queue.queue import Queue, open_queue
 from psched.schedules.collection import ScheduleCollection, open_schedules
@@ -49,13 +51,20 @@ class Insight:
 
     def overview(self) -> Overview:
         """Return all sections at a glance."""
-        parts = [part for part in (self.schedules, self.tasks) if part is not None]
         return Overview(
             {} if self.schedules is None else self.schedules.counts(),
             {} if self.tasks is None else self.tasks.counts(),
-            tuple(node for part in parts for node in part.nodes() or ()),
+            tuple(node for part in self._parts for node in part.nodes() or ()),
             self.schedules is not None and bool(self.schedules.overdue(1)),
         )
+
+    def nodes(self) -> list[NodeState]:
+        """Return the workers of all sections and what they run, also those that have vanished in the last day."""
+        return merged(node for part in self._parts for node in part.known_nodes() or ())
+
+    @property
+    def _parts(self) -> Sequence[TableInsight]:
+        return [part for part in (self.schedules, self.tasks) if part is not None]
 
     def close(self) -> None:
         """Close every connection; idempotent."""

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from psched import cron
 from psched.errors import ConfigError, NotFoundError
 from psched.insight.forecast import HOUR, Forecast, forecast
 from psched.insight.pages import Page, first_page
-from psched.insight.run_stats import RunReport, RunsAt, run_report, runs_by_time
+from psched.insight.table import TableInsight
 from psched.insight.why_waiting import Reason, why_waiting
 from psched.model import ScheduleFilter, ScheduleRow
 from psched.schedules.collection import ScheduleCollection
 from psched.schedules.schedule import ScheduleState, StateWord
 from psched.store.ledger import Change, LedgerFilter, LedgerRow
-from psched.store.node_registry import Node
-from psched.store.reads import Counted, TypeCounts
 
-MOST = 10_000
-"""Rows of one state are counted up to this."""
-TYPES = 100
-"""The most types in one answer."""
-MOST_OF_TYPE = 1000
-"""Rows of one state and type are counted up to this."""
 WEEK = 168
 """Hours."""
 _RUNS = 20
@@ -51,29 +43,14 @@ class ScheduleDetails:
     versions: Sequence[Change]
 
 
-class ScheduleInsight:
+class ScheduleInsight(TableInsight):
     """Answers questions about the schedules of one table. Reads only; safe to use from several threads."""
 
     def __init__(self, schedules: ScheduleCollection) -> None:
         """`schedules`: opened with `read_only`."""
+        super().__init__(schedules.store)
         self._schedules = schedules
         self._store = schedules.store
-
-    def counts(self, most: int = MOST) -> Mapping[str, Counted]:
-        """Return how many schedules there are by state, as `Reads.counts` does."""
-        return self._store.reads.counts(most)
-
-    def types(self, limit: int = TYPES, most: int = MOST_OF_TYPE) -> list[TypeCounts]:
-        """Return the numbers of each type, those due longest first. Raises NotSupportedError on `rdb_compat`."""
-        return self._store.reads.types(limit, most)
-
-    def now(self) -> float:
-        """Return the time on the database's clock, in unix seconds."""
-        return self._store.now()
-
-    def nodes(self) -> list[Node] | None:
-        """Return the live workers of this table, None where that is not recorded."""
-        return None if self._store.nodes is None else self._store.nodes.alive()
 
     def page(
         self,
@@ -94,14 +71,6 @@ class ScheduleInsight:
             lambda each: type in (None, each[0].type) and state in (None, each[1].word),
             lambda each: (each[0].next_run_time, each[0].key),
         )
-
-    def run_report(self, seconds: float = 3600) -> RunReport:
-        """Return the runs that ended in the last `seconds`, by type. Raises NotSupportedError on `rdb_compat`."""
-        return run_report(self._store, seconds)
-
-    def runs_by_time(self, seconds: float = 3600, type: str | None = None) -> list[RunsAt]:
-        """Return the runs that ended in the last `seconds`, as `psched.insight.run_stats.runs_by_time` does."""
-        return runs_by_time(self._store, seconds, type)
 
     def details(self, key: str) -> ScheduleDetails:
         """Return one schedule, perhaps a deleted one. Raises NotFoundError if nothing is known of it."""
@@ -132,6 +101,15 @@ class ScheduleInsight:
     def overdue(self, limit: int = 50) -> list[ScheduleRow]:
         """Return the schedules that are late now, as `ScheduleCollection.overdue` does."""
         return self._schedules.overdue(limit)
+
+    def troubles(self, since: float | None = None, until: float | None = None, last: int = 50) -> Sequence[LedgerRow]:
+        """Return the last occurrences settled in a range (unix seconds) that were missed, or failed at some attempt.
+
+        The oldest first; none without a ledger. `overdue` has those that are late now.
+        """
+        ledger = self._store.ledger
+        wanted = LedgerFilter(failed=True, since=since, until=until, last=last)
+        return [] if ledger is None else list(ledger.rows(wanted))
 
     def forecast(self, hours: int = WEEK) -> Forecast:
         """Return how many runs begin in each of the next `hours` full hours, and the workers that they keep busy.

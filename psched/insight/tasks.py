@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from psched.errors import NotFoundError
 from psched.insight.pages import LOOKED_AT, Page, first_page
-from psched.insight.run_stats import RunReport, RunsAt, run_report, runs_by_time
-from psched.insight.schedules import MOST, MOST_OF_TYPE, TYPES
+from psched.insight.table import TableInsight
 from psched.insight.why_waiting import Reason, why_waiting
 from psched.model import TaskFilter, TaskRow, TaskStatus
 from psched.queue.queue import Queue
-from psched.store.node_registry import Node
-from psched.store.reads import Counted, TypeCounts
 
 _FOUND_BY_INDEX = ("waiting", "running")
 """Tasks of these statuses are found by type and user; others are read one after another."""
@@ -26,28 +23,13 @@ class TaskDetails(NamedTuple):
     waits: Sequence[Reason]
 
 
-class TaskInsight:
+class TaskInsight(TableInsight):
     """Answers questions about the tasks of one queue. Reads only; safe to use from several threads."""
 
     def __init__(self, queue: Queue) -> None:
         """`queue`: opened with `read_only`."""
+        super().__init__(queue.store)
         self._store = queue.store
-
-    def counts(self, most: int = MOST) -> Mapping[str, Counted]:
-        """Return how many tasks there are by status, as `Reads.counts` does."""
-        return self._store.reads.counts(most)
-
-    def types(self, limit: int = TYPES, most: int = MOST_OF_TYPE) -> list[TypeCounts]:
-        """Return the numbers of each type, those due longest first. Raises NotSupportedError on `rdb_compat`."""
-        return self._store.reads.types(limit, most)
-
-    def now(self) -> float:
-        """Return the time on the database's clock, in unix seconds."""
-        return self._store.now()
-
-    def nodes(self) -> list[Node] | None:
-        """Return the live workers of this queue, None where that is not recorded."""
-        return None if self._store.nodes is None else self._store.nodes.alive()
 
     def page(
         self,
@@ -75,14 +57,6 @@ class TaskInsight:
             lambda row: type in (None, row.type) and user in (None, row.user),
             lambda row: row.key,
         )
-
-    def run_report(self, seconds: float = 3600) -> RunReport:
-        """Return the runs that ended in the last `seconds`, by type. Raises NotSupportedError on `rdb_compat`."""
-        return run_report(self._store, seconds)
-
-    def runs_by_time(self, seconds: float = 3600, type: str | None = None) -> list[RunsAt]:
-        """Return the runs that ended in the last `seconds`, as `psched.insight.run_stats.runs_by_time` does."""
-        return runs_by_time(self._store, seconds, type)
 
     def details(self, key: str) -> TaskDetails:
         """Return one task and why it waits. Raises NotFoundError."""

@@ -139,9 +139,13 @@ def read_nodes(rows: Iterable[Mapping[Any, Any]]) -> list[Node]:
     return sorted((node for node in map(read_node, rows) if node is not None), key=lambda node: node.name)
 
 
-def tz_difference(nodes: Iterable[Node]) -> str | None:
-    """Return which nodes have which tz database, and the remedy; None if all have the same."""
-    found = _differing((node.tz_database, node.name) for node in nodes)
+def tz_difference(nodes: Iterable[Node], here: str | None = None) -> str | None:
+    """Return which nodes have which tz database, and the remedy; None if all have the same.
+
+    `here`: the tz database of this process, unless it is a node's.
+    """
+    pairs = [(node.tz_database, node.name) for node in nodes]
+    found = _differing(pairs if here is None else [*pairs, (here, "this host")])
     if found is None:
         return None
     return f"nodes have different tz databases, so their times may differ: {found}; install the same tzdata on all"

@@ -151,6 +151,17 @@ def test_one_schedule_comes_with_history_and_versions(
 
 
 @on_our_tables
+def test_missed_occurrences_of_a_range_are_found(bench: Bench, store: ScheduleStore, insight: ScheduleInsight) -> None:
+    begun = store.now()
+    for key, entry in (("good", Entry()), ("late", Entry("skipped", "max_lateness")), ("failed", Entry("failed"))):
+        bench.add(store, key)
+        store.advance(bench.take(store, key), FAR_OFF, FAR_OFF, soon(), entry)
+    assert [row.key for row in insight.troubles(begun - 60, begun + 60)] == ["late", "failed"]
+    assert [row.key for row in insight.troubles(last=1)] == ["failed"]
+    assert insight.troubles(begun - 120, begun - 60) == []
+
+
+@on_our_tables
 def test_why_a_schedule_waits(bench: Bench, store: ScheduleStore, insight: ScheduleInsight) -> None:
     def words(key: str) -> list[str]:
         return [reason.word for reason in insight.details(key).waits]

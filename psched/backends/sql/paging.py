@@ -140,9 +140,9 @@ def read_pages(
     """Yield those of `rows` that meet `conditions`, ordered by due time and key, or by key alone.
 
     `after`: the values of the row before the first. `page_size`: as `page` in `TaskFilter`. `filter_order`: the order
-    of the index that finds the rows that meet `conditions`: without it PostgreSQL may read the whole table. One statement reads the
-    keys of a page from an index, others the rows with these keys: MariaDB would sort the whole table in order to read
-    rows in this order.
+    of the index that finds the rows that meet `conditions`: without it PostgreSQL may read the whole table. One
+    statement reads the keys of a page from an index, others the rows with these keys: MariaDB would sort the whole
+    table in order to read rows in this order.
     """
     order = {"key": key} if due is None else {"due": due, "key": key}
     keys = sa.select(*(column.label(name) for name, column in order.items())).where(*conditions)

@@ -70,6 +70,17 @@ def test_a_count_ends_at_its_bound(bench: QueueBench, store: TaskStore, insight:
     assert insight.counts(6)["waiting"] == Counted(6)
 
 
+def test_waiting_tasks_are_not_confused_with_many_running_ones(ours: QueueBench) -> None:
+    store, insight = ours.queue(), insight_of(ours)
+    ours.submit(store, [f"key{n:02}" for n in range(40)])
+    assert len(store.acquire(25, 100)) == 25
+    for most in (20, 25, 30):  # more are running than are counted; as many; fewer
+        assert insight.counts(most)["waiting"] in (Counted(2, True), Counted(15))
+        [found] = insight.types(most=most)
+        assert found.waiting in (Counted(2, True), Counted(15))
+    assert insight.counts(25)["waiting"] == insight.types(most=25)[0].waiting == Counted(15)
+
+
 def test_types_come_with_their_numbers(ours: QueueBench) -> None:
     store, insight = ours.queue(), insight_of(ours)
     ours.submit(store, ["b0", "b1", "b2"], type="b")

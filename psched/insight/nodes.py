@@ -1,0 +1,67 @@
+"""The nodes that work on some tables: where they run, and what each of their processes is running."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from psched.store.node_registry import Node, NodeProcess, NodeRun
+from psched.store.type_filter import TypeFilter
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """A host's master, or a process with an embedded scheduler, in all its sections.
+
+    Seen last `age` seconds ago. `vanished`: it gives no sign any more, though it did not stop in order. `clock_offset`:
+    the seconds by which its clock was behind the database's. `sections`: the types that it acquires in each.
+    `processes` and their runs are those when the node was seen last; `started` and `since` of a run are unix seconds by
+    the database's clock.
+    """
+
+    name: str
+    host: str
+    pid: int
+    version: str
+    tz_database: str
+    started: float
+    clock_offset: float
+    age: float
+    vanished: bool
+    sections: Mapping[str, TypeFilter]
+    processes: tuple[NodeProcess, ...]
+
+
+def merged(nodes: Iterable[Node]) -> list[NodeState]:
+    """Return the nodes of all sections, each once: those that are alive first, by name."""
+    by_name: dict[str, list[Node]] = {}
+    for node in nodes:
+        by_name.setdefault(node.name, []).append(node)
+    states = [_state(parts) for parts in by_name.values()]
+    return sorted(states, key=lambda state: (state.vanished, state.name))
+
+
+def _state(parts: list[Node]) -> NodeState:
+    """Return the state of a node, given what is stored for each of its sections."""
+    last = min(parts, key=lambda part: part.age)
+    runs: dict[tuple[str, int], list[NodeRun]] = {}
+    for part in parts:
+        if not part.has_vanished or last.has_vanished:
+            for process in part.processes:
+                runs.setdefault((process.name, process.pid), []).extend(process.runs)
+    return NodeState(
+        last.name,
+        last.host,
+        last.pid,
+        last.version,
+        last.tz_database,
+        last.started,
+        last.clock_offset,
+        last.age,
+        last.has_vanished,
+        {part.section: part.types for part in parts},
+        tuple(
+            NodeProcess(name, pid, tuple(sorted(found, key=lambda run: run.since)))
+            for (name, pid), found in sorted(runs.items())
+        ),
+    )

@@ -1,0 +1,53 @@
+"""Questions about any table, of schedules or of tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from psched.insight.run_stats import RunReport, RunsAt, run_report, runs_by_time
+from psched.store import ScheduleStore, TaskStore
+from psched.store.node_registry import Node
+from psched.store.reads import Counted, TypeCounts
+
+MOST = 10_000
+"""Rows of one state are counted up to this."""
+TYPES = 100
+"""The most types in one answer."""
+MOST_OF_TYPE = 1000
+"""Rows of one state and type are counted up to this."""
+
+
+class TableInsight:
+    """Answers the questions that schedules and tasks have in common. Reads only; safe to use from several threads."""
+
+    def __init__(self, store: ScheduleStore | TaskStore) -> None:
+        """`store`: opened with `read_only`."""
+        self._table = store
+
+    def counts(self, most: int = MOST) -> Mapping[str, Counted]:
+        """Return how many rows there are by state or status, as `Reads.counts` does."""
+        return self._table.reads.counts(most)
+
+    def types(self, limit: int = TYPES, most: int = MOST_OF_TYPE) -> list[TypeCounts]:
+        """Return the numbers of each type, those due longest first. Raises NotSupportedError on `rdb_compat`."""
+        return self._table.reads.types(limit, most)
+
+    def now(self) -> float:
+        """Return the time on the database's clock, in unix seconds."""
+        return self._table.now()
+
+    def nodes(self) -> list[Node] | None:
+        """Return the live workers of this table, None where that is not recorded."""
+        return None if self._table.nodes is None else self._table.nodes.alive()
+
+    def known_nodes(self) -> list[Node] | None:
+        """Return the workers of this table, with those that have vanished in the last day; None as in `nodes`."""
+        return None if self._table.nodes is None else self._table.nodes.known()
+
+    def run_report(self, seconds: float = 3600) -> RunReport:
+        """Return the runs that ended in the last `seconds`, by type. Raises NotSupportedError on `rdb_compat`."""
+        return run_report(self._table, seconds)
+
+    def runs_by_time(self, seconds: float = 3600, type: str | None = None) -> list[RunsAt]:
+        """Return the runs that ended in the last `seconds`, as `psched.insight.run_stats.runs_by_time` does."""
+        return runs_by_time(self._table, seconds, type)
