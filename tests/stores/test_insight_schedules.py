@@ -155,7 +155,7 @@ def test_missed_occurrences_of_a_range_are_found(bench: Bench, store: ScheduleSt
     begun = store.now()
     for key, entry in (("good", Entry()), ("late", Entry("skipped", "max_lateness")), ("failed", Entry("failed"))):
         bench.add(store, key)
-        store.advance(bench.take(store, key), FAR_OFF, FAR_OFF, soon(), entry)
+        store.advance(bench.take(store, key), FAR_OFF, FAR_OFF, soon(), entry=entry)
     assert [row.key for row in insight.troubles(begun - 60, begun + 60)] == ["late", "failed"]
     assert [row.key for row in insight.troubles(last=1)] == ["failed"]
     assert insight.troubles(begun - 120, begun - 60) == []
