@@ -15,6 +15,12 @@ from typing import NamedTuple
 Rounds = Mapping[tuple[str, str, str, str], Sequence[float]]
 """(workload, store, contender, metric) → what was measured in each round."""
 
+QUESTIONS = (
+    *("overview", "schedules", "schedules of a type", "schedules with a prefix", "schedules overdue", "one schedule"),
+    *("schedule types", "overdue now", "missed runs", "tasks", "tasks of a type", "tasks of a user"),
+    *("tasks due for long", "failed tasks", "failed tasks of a type", "one task", "task types", "nodes"),
+)
+"""The questions of insight that are measured."""
 SQL = ("postgresql", "mariadb", "sqlite")
 ALL = (*SQL, "redis")
 
@@ -128,4 +134,14 @@ GOALS = (
     *(Goal("children-64", store, "share", at_least=0.9) for store in ("postgresql", "mariadb")),
     *_at_most("children-64", "acquire p99 ms", 50, "postgresql", "mariadb"),
     *_at_most("children-64", "errors", 0, "postgresql", "mariadb"),
+    *(
+        goal
+        for question in QUESTIONS
+        for goal in _at_most("insight", f"{question} p50 ms", 30, "postgresql", "mariadb")
+    ),
+    *(
+        goal
+        for question in QUESTIONS
+        for goal in _at_most("insight", f"{question} p99 ms", 150, "postgresql", "mariadb")
+    ),
 )

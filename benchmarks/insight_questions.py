@@ -111,6 +111,7 @@ def _questions(insight: Insight, count: int) -> Mapping[str, Callable[[], object
         "one schedule": lambda: schedules.details(key()),
         "schedule types": schedules.types,
         "overdue now": schedules.overdue,
+        "missed runs": schedules.troubles,
         "tasks": tasks.page,
         "tasks of a type": lambda: tasks.page(status="waiting", type=type_()),
         "tasks of a user": lambda: tasks.page(status="waiting", user=f"user{chance.randrange(500) * 2 + 1}"),
@@ -119,7 +120,7 @@ def _questions(insight: Insight, count: int) -> Mapping[str, Callable[[], object
         "failed tasks of a type": lambda: tasks.page(status="failed", type=type_()),
         "one task": lambda: tasks.details(key()),
         "task types": tasks.types,
-        "nodes": schedules.nodes,
+        "nodes": insight.nodes,
     }
 
 
