@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from psched.execution.fetcher_connection import FetcherConnection
 from psched.execution.run_statistics import (
     CountedTable,
     CountReporter,
@@ -17,6 +18,7 @@ from psched.execution.run_statistics import (
     write_rest,
 )
 from psched.model import Lease, Rule, ScheduleRow, TaskRow
+from psched.process.dispatch_socket import DispatchSocket
 from psched.store.run_stats import MOST_TYPES, RunKind, RunSums
 from psched.task import Task
 
@@ -206,3 +208,19 @@ def test_nothing_is_counted_where_statistics_are_off_or_have_no_place(store: Any
     bare.stats = None
     tables = [CountedTable("queue", store, 0.0), CountedTable("schedules", bare, 1000.0)]  # type: ignore[arg-type]
     assert run_counter(tables).sections == {}
+
+
+def test_numbers_wait_until_a_fetching_child_is_known_to_be_there() -> None:
+    dispatch = DispatchSocket("holder")
+    connection = FetcherConnection(dispatch, "worker 1", (), lambda: None)
+    connection.receive()
+    assert connection.is_open
+    assert not connection.send_if_heard("counted", "queue", [], 0.0), "perhaps no fetching child follows"
+    [(_, fetching)] = dispatch.accept()
+    fetching.send(("recovered",))
+    connection.receive()
+    assert connection.send_if_heard("counted", "queue", [], 0.0)
+    assert [message[0] for message in fetching.receive()] == ["hello", "counted"]
+    fetching.close()
+    connection.close()
+    dispatch.close()
