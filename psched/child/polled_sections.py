@@ -11,9 +11,10 @@ from psched.application import Application
 from psched.backends import is_driver_error
 from psched.error_text import one_line
 from psched.errors import ConfigError
-from psched.execution.alert_hooks import open_alert_threads
+from psched.execution.alert_hooks import AlertThread, open_alert_threads
 from psched.execution.node_heartbeat import NodeHeartbeat, RecordedSection
 from psched.execution.poller import RowPoller
+from psched.execution.run_events import EventThread, open_event_threads
 from psched.execution.run_statistics import StatsWriter, counted_tables, run_counter
 from psched.execution.section_sources import OpenSection
 from psched.store.node_registry import NodeProcess
@@ -42,7 +43,10 @@ class PolledSections:
         self._runs_nothing = all(types.is_nothing for types in served.values())
         self.types = {opened.name: ClaimableTypes(opened.source, served[opened.name]) for opened in sections}
         self.pollers: list[RowPoller[Any]] = []
-        self._alert_threads = open_alert_threads(sections)
+        self._alert_threads: list[AlertThread | EventThread] = [
+            *open_alert_threads(sections),
+            *open_event_threads(sections),
+        ]
         recorded = [
             RecordedSection(opened.name, nodes, served[opened.name])
             for opened in sections

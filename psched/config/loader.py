@@ -243,6 +243,8 @@ def _cross_faults(settings: Settings, given: Mapping[str, Any]) -> Iterator[str]
         yield from (f"{name}: {fault}" for fault in url_faults(section.type, section.url, section.pooler))
         if section.type == "rdb_compat" and section.on_failure:
             yield f"on_failure: type rdb_compat ({name}) retries without end, so no task ever fails; use type: rdb"
+        if section.type == "rdb_compat" and section.events is not None:
+            yield f"events: type rdb_compat ({name}) does not record what was sent; use type: rdb"
         if section.type == "rdb_compat" and section.on_recovered:
             yield f"on_recovered: type rdb_compat ({name}) has no alerts; use type: rdb"
         if section.type != "rdb_compat":

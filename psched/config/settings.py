@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from attrs import Factory, evolve, field, frozen
 
 from psched.config import validators as checks
+from psched.config.events import EventReceiver, event_receiver
 from psched.config.healthchecks import Healthchecks, healthchecks
 from psched.config.hooks import NO_HOOK, Hook, hook
 from psched.config.structuring import Check
@@ -65,6 +66,7 @@ class Section:
     on_failure: Annotated[Hook, Check(hook)] = NO_HOOK
     on_recovered: Annotated[Hook, Check(hook)] = NO_HOOK
     alert_interval: Positive = 10.0
+    events: Annotated[EventReceiver | None, Check(event_receiver)] = None
     healthchecks: Annotated[Healthchecks | None, Check(healthchecks)] = field(default=None, repr=False)
     types: Annotated[tuple[str, ...], Check(checks.globs)] = ()
     task_heartbeat_interval: Positive = Factory(lambda section: min(2.0, section.alive_time / 6), takes_self=True)

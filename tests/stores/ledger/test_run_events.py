@@ -1,0 +1,148 @@
+"""Each end of a run is sent at least once: also one that is committed late, and by one node at a time."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+import redis
+import sqlalchemy as sa
+
+from psched.config.events import EventReceiver
+from psched.execution.run_events import OVERLAP, EventThread, StreamSender
+from psched.store import ScheduleStore
+from psched.store.ledger import Entry
+from tests.stores.bench import FAR_OFF, Bench, soon
+
+
+class Inbox:
+    """A receiver."""
+
+    name = "inbox"
+
+    def __init__(self) -> None:
+        self.got: list[tuple[str, str]] = []
+        self.refused = 0
+
+    def send(self, id_: str, event: dict[str, object]) -> None:
+        if self.refused:
+            self.refused -= 1
+            raise OSError("not now")
+        self.got.append((str(event["key"]), id_))
+
+    @property
+    def keys(self) -> list[str]:
+        return [key for key, _ in self.got]
+
+
+@pytest.fixture
+def inbox() -> Inbox:
+    return Inbox()
+
+
+def node(store: ScheduleStore, inbox: Inbox) -> EventThread:
+    """A node whose every check reads all since the watermark."""
+    times = iter(range(0, 10**9, 11))
+    return EventThread(store, inbox, "table", clock=lambda: next(times))
+
+
+def end(bench: Bench, store: ScheduleStore, key: str, **entry: Any) -> None:
+    bench.add(store, key)
+    claim = bench.take(store, key)
+    assert store.advance(claim, FAR_OFF, FAR_OFF, soon(), entry=Entry(**entry)) is None
+
+
+def test_each_end_is_sent_once_by_one_node(
+    bench: Bench, store: ScheduleStore, other: ScheduleStore, inbox: Inbox
+) -> None:
+    end(bench, store, "before")
+    time.sleep(0.01)  # its end is in an earlier millisecond
+    one, two = node(store, inbox), node(other, inbox)
+    one.check()
+    assert inbox.got == []
+    end(bench, store, "a")
+    end(bench, store, "b", outcome="failed")
+    for each in (one, two, one):
+        each.check()
+    assert inbox.keys == ["a", "b"]
+
+
+def test_a_refused_event_and_those_after_it_are_sent_later(bench: Bench, store: ScheduleStore, inbox: Inbox) -> None:
+    one = node(store, inbox)
+    one.check()
+    for key in ("a", "b", "c"):
+        end(bench, store, key)
+    inbox.refused = 1
+    with pytest.raises(OSError, match="not now"):
+        one.check()
+    one.check()
+    assert inbox.keys == ["a", "b", "c"]
+
+
+def test_a_node_that_takes_over_sends_the_last_minute_again_with_the_same_ids(
+    bench: Bench, store: ScheduleStore, other: ScheduleStore, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("psched.execution.run_events._CLAIM", 0.0)
+    one, two = node(store, inbox), node(other, inbox)
+    one.check()
+    end(bench, store, "a")
+    one.check()
+    two.check()
+    assert inbox.keys == ["a", "a"]
+    assert len({id_ for _, id_ in inbox.got}) == 1
+
+
+def test_an_end_that_is_committed_after_a_later_one_is_sent(bench: Bench, store: ScheduleStore, inbox: Inbox) -> None:
+    if bench.database in ("sqlite", "redis"):
+        pytest.skip("one writer at a time")
+    one = node(store, inbox)
+    one.check()
+    end(bench, store, "template")
+    engine = sa.create_engine(bench.url, poolclass=sa.pool.NullPool)
+    table = sa.Table(f"{bench.table}_ledger", sa.MetaData(), autoload_with=engine)
+    with engine.connect() as connection:
+        row = dict(connection.execute(sa.select(table).where(table.c.key == "template")).mappings().one())
+        connection.execute(sa.insert(table), {**row, "key": "slow"})  # its end is as early as the template's
+        end(bench, store, "fast")
+        one.check()
+        one.check()
+        assert inbox.keys == ["template", "fast"]
+        connection.commit()
+    one.check()
+    assert inbox.keys == ["template", "fast", "slow"]
+    engine.dispose()
+
+
+def test_the_watermark_stays_behind_so_that_late_commits_are_seen(
+    bench: Bench, store: ScheduleStore, inbox: Inbox
+) -> None:
+    one = node(store, inbox)
+    one.check()
+    one.check()
+    assert store.watermarks is not None
+    [mark] = store.watermarks.page("events", "", 10)
+    assert mark.position >= store.now() - OVERLAP - 30
+    store.watermarks.remove(mark)
+    store.watermarks.raise_to("events", "inbox", store.now() - 3 * OVERLAP)
+    one.check()
+    [mark] = store.watermarks.page("events", "", 10)
+    assert store.now() - OVERLAP - 30 <= mark.position <= store.now() - OVERLAP
+
+
+def test_a_stream_gets_the_events_and_is_trimmed(bench: Bench, store: ScheduleStore) -> None:
+    if bench.database != "redis":
+        pytest.skip("needs a Redis server")
+    stream = f"events:{bench.table}"
+    sender = StreamSender(EventReceiver(None, bench.url, stream, 1))
+    for number in range(300):
+        sender.send(f"id{number}", {"event": "run", "key": f"k{number}"})
+    client = redis.Redis.from_url(bench.url)
+    found: Any = client.xrevrange(stream, count=1)
+    [(_, fields)] = found
+    assert fields[b"id"] == b"id299"
+    assert json.loads(fields[b"event"]) == {"event": "run", "key": "k299"}
+    assert int(client.xlen(stream)) < 300  # type: ignore[arg-type]
+    client.delete(stream)
+    client.close()
