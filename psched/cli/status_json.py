@@ -44,7 +44,7 @@ def _troubles(line: str) -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> int | None:
-    """Run `status --json --pid-file PATH`; None with other options, or if the counters are not beside the pid file."""
+    """Run `status --json --pid-file PATH`; None with other options, or if a daemon counts in another place."""
     words = [part for word in arguments for part in (word.split("=", 1) if word.startswith("--pid-file=") else [word])]
     if "--pid-file" not in words[:-1]:
         return None
@@ -54,6 +54,7 @@ def main(arguments: Sequence[str]) -> int | None:
         return None
     metrics_file = path.with_name(f"{path.name}.metrics")
     try:
-        return print_status(path, metrics_file) if metrics_file.exists() else None
+        is_elsewhere = not metrics_file.exists() and read_report(path)[0] is not None
+        return None if is_elsewhere else print_status(path, metrics_file)
     except PidFileError:
         return None

@@ -89,7 +89,6 @@ def test_a_probe_loads_no_database_library_and_no_configuration(tmp_path: Path) 
         "sys.exit(f'{code} {loaded}')"
     )
     (tmp_path / "pid").touch()
-    (tmp_path / "pid.metrics").touch()
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.stderr.strip() == "3 set()"
     assert json.loads(done.stdout)["healthy"] is False
