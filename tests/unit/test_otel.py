@@ -22,6 +22,7 @@ from psched.contrib import otel
 from psched.errors import AlreadyExistsError, ConfigError
 from psched.model import NewTask
 from psched.queue.queue import Queue, open_queue
+from tests.unit.fake_task import Ledger
 
 CONFIG = {"type": "rdb", "url": "sqlite:///:memory:", "queue": {}}
 
@@ -171,6 +172,16 @@ def test_an_embedded_scheduler_links_a_run_to_its_push(exported: InMemorySpanExp
     (link,) = spans["process report"].links
     send = spans["send report"].get_span_context()
     assert send is not None and (link.context.trace_id, link.context.span_id) == (send.trace_id, send.span_id)
+
+
+def test_what_a_worker_does_after_a_run_is_no_part_of_it(exported: InMemorySpanExporter) -> None:
+    task = Ledger().task()
+    telemetry.emit("run_start", section="schedules", task=task)
+    run = trace.get_current_span().get_span_context()
+    telemetry.emit("run_end", section="schedules", task=task, seconds=0.1)
+    (span,) = exported.get_finished_spans()
+    assert span.get_span_context() == run
+    assert not trace.get_current_span().get_span_context().is_valid
 
 
 def test_a_store_without_headers_gets_none(exported: InMemorySpanExporter, tmp_path: Path) -> None:
