@@ -101,6 +101,9 @@ def test_the_core_has_no_driver_but_pymysql_and_each_extra_that_messages_name_ex
         "redis",
         "django",
         "flask",
+        "otel",
+        "prometheus",
+        "sentry",
     }
 
 
