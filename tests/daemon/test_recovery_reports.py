@@ -89,7 +89,7 @@ def test_a_late_schedule_recovers_once_when_its_occurrence_has_finished(
     assert len(receiver.got) == 1
 
 
-def test_a_failed_schedule_recovers_with_the_next_good_run_even_an_extra_one(
+def test_a_failed_schedule_recovers_with_the_next_good_run_and_no_skipped_one(
     store: ScheduleStore, receiver: Receiver
 ) -> None:
     store.add("k", "t", HOURLY, TIME, 0, {})
@@ -102,11 +102,40 @@ def test_a_failed_schedule_recovers_with_the_next_good_run_even_an_extra_one(
     settle(store, Entry("skipped", "superseded"))
     one.check()
     assert receiver.got == []
-    settle(store, Entry(extra=False))
+    settle(store)
     two.check()
     one.check()
     [facts] = bodies(receiver)
     assert (facts["trouble"], facts["trouble_time"], facts["scheduled_time"]) == ("failed", TIME, TIME + 7200)
+
+
+def test_two_nodes_that_look_at_once_report_a_recovery_once(store: ScheduleStore, receiver: Receiver) -> None:
+    store.add("k", "t", HOURLY, TIME, 0, {})
+    assert store.watermarks is not None
+    store.watermarks.raise_to("trouble", "k", TIME, "late t")
+    settle(store)
+    receiver.hold.clear()
+    one, two = reporters(store, receiver)
+    first = threading.Thread(target=one.check)
+    first.start()
+    receiver.wait_for(1)  # its hook is being run
+    second = threading.Thread(target=two.check)
+    second.start()
+    second.join(1)
+    receiver.hold.set()
+    first.join(20)
+    second.join(20)
+    assert len(receiver.got) == 1
+
+
+def test_an_extra_run_ends_a_failure(store: ScheduleStore, receiver: Receiver) -> None:
+    store.add("k", "t", HOURLY, TIME, 0, {})
+    assert store.watermarks is not None
+    store.watermarks.raise_to("trouble", "k", TIME, "failed t")
+    settle(store, Entry(extra=True))
+    one, _ = reporters(store, receiver)
+    one.check()
+    assert len(receiver.got) == 1
 
 
 def test_an_extra_run_does_not_end_lateness(store: ScheduleStore, receiver: Receiver) -> None:
