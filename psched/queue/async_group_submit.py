@@ -18,6 +18,8 @@ _AT_ONCE = 4
 """Batches that are sent at the same time, each in a thread."""
 _HEAD_START = 0.05
 """Seconds after which the next batch does not wait for the last one, which may wait for a transaction of the caller."""
+_WOKEN_TOGETHER = 20
+"""Callers that go on before the event loop looks at others: all callers of a batch together would hold it up."""
 
 Waiting = tuple[NewTask, asyncio.Future[bool]]
 
@@ -76,20 +78,23 @@ class AsyncGroupSubmit:
 
     async def _send(self, batch: Sequence[Waiting]) -> None:
         try:
-            outcomes = await run_in_thread(self._submit, [task for task, _ in batch]) if batch else []
+            try:
+                outcomes = await run_in_thread(self._submit, [task for task, _ in batch]) if batch else []
+            finally:
+                self._free.release()
+            for number, ((_, answer), outcome) in enumerate(zip(batch, outcomes, strict=True), 1):
+                if answer.done():  # its caller was cancelled
+                    continue
+                if isinstance(outcome, Exception):
+                    answer.set_exception(outcome)
+                else:
+                    answer.set_result(outcome)
+                if number % _WOKEN_TOGETHER == 0:
+                    await asyncio.sleep(0)
         except asyncio.CancelledError:  # the event loop ends
             for _, answer in batch:
                 answer.cancel()
             raise
-        finally:
-            self._free.release()
-        for (_, answer), outcome in zip(batch, outcomes, strict=True):
-            if answer.done():  # its caller was cancelled
-                continue
-            if isinstance(outcome, Exception):
-                answer.set_exception(outcome)
-            else:
-                answer.set_result(outcome)
 
     def _submit(self, tasks: Sequence[NewTask]) -> list[bool | Exception]:
         """Return for each task whether its key existed, or the error of its caller."""
