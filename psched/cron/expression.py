@@ -11,12 +11,12 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from calendar import month_name, monthrange
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import MAXYEAR, date
 from functools import lru_cache
 from itertools import islice, product
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from croniter import CroniterError, croniter
 from croniter.croniter import DOW_ALPHAS, M_ALPHAS
@@ -113,6 +113,49 @@ class Expression:
             for month in range(start.month if year == start.year else 1, 13):
                 if month in self.months:
                     yield date(year, month, 1).toordinal() - _EPOCH - 1, self.month_days[monthrange(year, month)]
+
+
+@dataclass(frozen=True, slots=True)
+class DayRule:
+    """What the fields day and weekday say together."""
+
+    day: str
+    """The field as it was written, in lower case."""
+    weekday: str
+    days: frozenset[int]
+    last_day: bool
+    weekdays: frozenset[int]
+    """Sunday = 0."""
+    nth_weekdays: frozenset[tuple[int, int]]
+    """Weekdays with their number in the month, -1 for the last one."""
+    needs_both: bool
+    """Whether both fields must match; otherwise one is enough."""
+    ignores_weekday: bool
+
+    def fits_day(self, day: int, length: int) -> bool:
+        """Return whether the field of days matches this day of a month of `length` days."""
+        return day in self.days or (self.last_day and day == length)
+
+    def fits_weekday(self, day: int, weekday: int, length: int) -> bool:
+        """Return whether the field of weekdays matches this day, which is a `weekday`."""
+        if self.ignores_weekday or weekday in self.weekdays or (weekday, (day + 6) // 7) in self.nth_weekdays:
+            return True
+        return day + 7 > length and (weekday, _LAST) in self.nth_weekdays
+
+    def fits(self, day: int, weekday: int, length: int) -> bool:
+        """Return whether the fields match this day together."""
+        by_day, by_weekday = self.fits_day(day, length), self.fits_weekday(day, weekday, length)
+        return (by_day and by_weekday) if self.needs_both else (by_day or by_weekday)
+
+
+class Fields(NamedTuple):
+    """The values of an expression's fields, in order."""
+
+    seconds: Sequence[int]
+    minutes: Sequence[int]
+    hours: Sequence[int]
+    months: Sequence[int]
+    days: DayRule
 
 
 _MACROS = {
@@ -212,30 +255,41 @@ def _split(cron: str) -> list[str]:
     return fields if len(fields) == 6 else ["0", *fields]
 
 
-def _read(fields: list[str], dialect: CronDialect) -> Expression:
+def fields_of(cron: str, dialect: CronDialect) -> Fields:
+    """Return the values of each field. `cron` can be parsed."""
+    return _fields(_split(cron), dialect)
+
+
+def _fields(fields: list[str], dialect: CronDialect) -> Fields:
     vixie = dialect == "vixie"
     second, minute, hour, day, month, weekday = fields
     columns = ((_SECOND, second), (_MINUTE, minute), (_HOUR, hour), (_MONTH, month))
     seconds, minutes, hours, months = (
         sorted({value for term in text.split(",") for value in _term(field, term, vixie)}) for field, text in columns
     )
+    return Fields(seconds, minutes, hours, months, _day_rule(day, weekday, vixie))
+
+
+def _read(fields: list[str], dialect: CronDialect) -> Expression:
+    vixie = dialect == "vixie"
+    seconds, minutes, hours, months, days = _fields(fields, dialect)
     expression = Expression(
         seconds=tuple(seconds),
         minutes=tuple(hour * 60 + minute for hour in hours for minute in minutes),
         hours=frozenset(hours),
         months=frozenset(months),
-        month_days=_month_days(day, weekday, vixie),
-        once=vixie and not minute.startswith("*") and not hour.startswith("*"),
+        month_days=_month_days(days),
+        once=vixie and not fields[1].startswith("*") and not fields[2].startswith("*"),
         whole_hours=not vixie,
     )
     if not expression.ever_matches():
-        raise _MistakeError(_why_never(day, weekday, months, vixie))
+        raise _MistakeError(_why_never(days, months))
     return expression
 
 
 @lru_cache(maxsize=1024)
-def _month_days(day: str, weekday: str, vixie: bool) -> MonthDays:
-    """Return the days that the fields day and weekday match together; cached, as most expressions share them.
+def _day_rule(day: str, weekday: str, vixie: bool) -> DayRule:
+    """Return what the fields day and weekday match together; cached, as most expressions share them.
 
     Both must match when one begins with `*` (Debian's cron) or is just `*` (Ruby), otherwise one is enough.
     """
@@ -250,17 +304,16 @@ def _month_days(day: str, weekday: str, vixie: bool) -> MonthDays:
         elif match := _LAST_WEEKDAY.fullmatch(term):
             nth_weekdays.add((_number(_WEEKDAY, match["weekday"]) % 7, _LAST))
         else:
-            weekdays |= _term(_WEEKDAY, term, vixie)
+            weekdays |= {value % 7 for value in _term(_WEEKDAY, term, vixie)}
+    return DayRule(
+        day, weekday, frozenset(days), last_day, frozenset(weekdays), frozenset(nth_weekdays), both, day_alone
+    )
 
-    def matches(day: int, first: int, length: int) -> bool:
-        weekday = (first + day) % 7  # Sunday = 0
-        by_day = day in days or (last_day and day == length)
-        by_weekday = day_alone or weekday in weekdays or (weekday, (day + 6) // 7) in nth_weekdays
-        by_weekday = by_weekday or (day + 7 > length and (weekday, _LAST) in nth_weekdays)
-        return (by_day and by_weekday) if both else (by_day or by_weekday)
 
+@lru_cache(maxsize=1024)
+def _month_days(rule: DayRule) -> MonthDays:
     return {
-        (first, length): tuple(day for day in range(1, length + 1) if matches(day, first, length))
+        (first, length): tuple(day for day in range(1, length + 1) if rule.fits(day, (first + day) % 7, length))
         for first, length in product(range(7), range(28, 32))
     }
 
@@ -346,8 +399,9 @@ def _malformed(field: _Field, term: str) -> str:
     return f": {field.name} {term!r} is not understood; {field.expected()}"
 
 
-def _why_never(day: str, weekday: str, months: list[int], vixie: bool) -> str:
-    days, last_day = _days(day, vixie)
-    if not last_day and min(days) > max(monthrange(2000, month)[1] for month in months):
-        return f" never runs: there is no day {day} in {' or '.join(month_name[month] for month in months)}"
-    return f" never runs: no day fits both {day!r} and {weekday!r} (both must match, since one begins with '*')"
+def _why_never(rule: DayRule, months: Sequence[int]) -> str:
+    if not rule.last_day and min(rule.days) > max(monthrange(2000, month)[1] for month in months):
+        return f" never runs: there is no day {rule.day} in {' or '.join(month_name[month] for month in months)}"
+    return (
+        f" never runs: no day fits both {rule.day!r} and {rule.weekday!r} (both must match, since one begins with '*')"
+    )

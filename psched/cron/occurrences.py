@@ -243,10 +243,14 @@ def occurrences(cron: str, at: int, timezone: str, n: int, dialect: CronDialect 
     before = at - 1
     for _ in range(n):
         time = next_time(cron, before, timezone, dialect)
-        notes = (_missing(expression, zone, before, time), _repeated(expression, zone, time))
-        found.append(Occurrence(time, "; ".join(filter(None, notes))))
+        found.append(Occurrence(time, note_of(expression, zone, before, time)))
         before = time
     return found
+
+
+def note_of(expression: Expression, zone: ZoneInfo, before: int, time: int) -> str:
+    """Return what a clock change does to the match at `time`, the first one after `before`; often empty."""
+    return "; ".join(filter(None, (_missing(expression, zone, before, time), _repeated(expression, zone, time))))
 
 
 def _missing(expression: Expression, zone: ZoneInfo, before: int, time: int) -> str:
