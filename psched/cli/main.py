@@ -6,7 +6,7 @@ from functools import partial
 
 import click
 
-from psched.cli import audit, bulk_import, doctor, exporter, forecast, history, nodes, queue, schedules, stats
+from psched.cli import audit, bulk_import, doctor, explain, exporter, forecast, history, nodes, queue, schedules, stats
 from psched.cli import next as upcoming
 from psched.cli.command_group import CommandGroup
 from psched.cli.errors import run_command
@@ -57,6 +57,7 @@ for command in (
     schedules.run_now,
     upcoming.next_,
     stats.stats,
+    explain.explain,
     forecast.forecast,
     history.history,
     nodes.nodes,

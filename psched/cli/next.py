@@ -46,6 +46,6 @@ def next_(chosen: Chosen, cron: str, timezone: str | None, number: int, start: i
         objects = (asdict(each) | {"local": local.isoformat(), "utc": utc.isoformat()} for local, utc, each in found)
         write(json_lines(objects))
         return
-    rows = [(f"{local:%a %Y-%m-%d %H:%M:%S %z}", f"{utc:%Y-%m-%d %H:%M:%S}", each.note) for local, utc, each in found]
+    rows = [(f"{local:%a %Y-%m-%d %H:%M:%S %Z}", f"{utc:%Y-%m-%d %H:%M:%S}", each.note) for local, utc, each in found]
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 1000
     write(fitted([(zone, "UTC", "note"), *rows], width, (KEPT, KEPT, 0)))

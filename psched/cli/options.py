@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, date, datetime, tzinfo
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
@@ -195,6 +195,21 @@ def _unix_time(text: str) -> float:
     return int(seconds) if seconds.is_integer() else seconds
 
 
+def _wall_date(text: str) -> date:
+    expected = "give a date such as 2027-03-29, or a date with time such as 2027-03-29T02:30"
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        pass
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{shown(text)} is no date; {expected}") from None
+    if found.tzinfo is not None:
+        raise ValueError(f"{shown(text)} names an offset; {expected}, which is read in the schedule's zone")
+    return found.replace(microsecond=0)
+
+
 def _moment(text: str) -> When:
     if _SPAN.fullmatch(text):
         ago = parse_seconds(text)
@@ -237,6 +252,10 @@ WHOLE_TIME = _Parsed("time", lambda text: math.ceil(_unix_time(text)))
 """The same, rounded up to whole seconds."""
 MOMENT = _Parsed("when", _moment)
 """Unix seconds, a date (without offset: local), or 2d: two days ago. The value is a `When`."""
+
+
+WALL_DATE = _Parsed("date", _wall_date)
+"""A date, or a date with time, without a time zone."""
 
 
 def count(lowest: int = 1, highest: int = MAX_COUNT, none: bool = False) -> _Parsed:

@@ -14,7 +14,6 @@ from psched.cron.occurrences import Occurrence, following, gap_at, note_of
 from psched.cron.zones import load_zone, offset_of_wall
 
 _EPOCH = datetime(1970, 1, 1)
-_DAY = 86400
 _MANY = 4
 """Times of the day, or values of a field, that are named one by one at the most."""
 _WEEKDAYS = [day_name[(number - 1) % 7] for number in range(7)]
@@ -39,7 +38,7 @@ def in_words(cron: str, dialect: CronDialect = "vixie") -> str:
     return " ".join(filter(None, (_times(read), _days(read), _months(read))))
 
 
-def explain(cron: str, timezone: str, at: date, dialect: CronDialect = "vixie") -> Verdict:
+def why(cron: str, timezone: str, at: date, dialect: CronDialect = "vixie") -> Verdict:
     """Return whether the date (or with a `datetime` the wall time) `at` in `timezone` matches, and why or why not.
 
     Raises ConfigError as `parse` and `load_zone` do.
@@ -49,19 +48,25 @@ def explain(cron: str, timezone: str, at: date, dialect: CronDialect = "vixie") 
     reasons = [*_date_mismatches(read, day)]
     if isinstance(at, datetime):
         reasons += _time_mismatches(read, at)
-    begin = datetime.combine(day, time())
-    first = _instant(zone, begin)
-    last = _instant(zone, begin + timedelta(days=1)) - 1
+    first, last = day_in(timezone, at)
     found: list[Occurrence] = []
     instant = following(expression, zone, first - 1, last)
     while instant is not None:
         found.append(Occurrence(instant, note_of(expression, zone, found[-1].time if found else first - 1, instant)))
         instant = following(expression, zone, instant, last)
     reasons += _clock_changes(zone, at, expression.once, bool(reasons))
+    is_due = bool(found)
     if isinstance(at, datetime):
-        wanted = {int((at - _EPOCH).total_seconds()) - offset_of_wall(zone, _wall(at), fold) for fold in (0, 1)}
-        return Verdict(any(each.time in wanted for each in found), tuple(reasons), tuple(found))
-    return Verdict(bool(found), tuple(reasons), tuple(found))
+        instants = {_wall(at) - offset_of_wall(zone, _wall(at), fold) for fold in (0, 1)}
+        is_due = gap_at(zone, _wall(at)) is None and any(each.time in instants for each in found)
+    return Verdict(is_due, tuple(reasons), tuple(found))
+
+
+def day_in(timezone: str, at: date) -> tuple[int, int]:
+    """Return the first and the last instant of the date of `at` in a time zone."""
+    zone = load_zone(timezone)
+    begin = datetime(at.year, at.month, at.day)
+    return _instant(zone, begin), _instant(zone, begin + timedelta(days=1)) - 1
 
 
 def _wall(at: datetime) -> int:

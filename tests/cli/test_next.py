@@ -12,8 +12,8 @@ def test_it_needs_no_configuration(fresh: Commands) -> None:
     lines = fresh.ok("next", "30 2 * * *", "-n", "2", "-s", BEFORE_SUMMER).out.splitlines()
     assert [line.split() for line in lines] == [
         ["UTC", "UTC", "note"],
-        ["Sat", "2025-03-29", "02:30:00", "+0000", "2025-03-29", "02:30:00"],
-        ["Sun", "2025-03-30", "02:30:00", "+0000", "2025-03-30", "02:30:00"],
+        ["Sat", "2025-03-29", "02:30:00", "UTC", "2025-03-29", "02:30:00"],
+        ["Sun", "2025-03-30", "02:30:00", "UTC", "2025-03-30", "02:30:00"],
     ]
 
 

@@ -92,7 +92,7 @@ def test_a_database_that_refuses_is_named_without_a_traceback(pschedd: Pschedd) 
     (pschedd.etc / "psched.db").write_text("this is a letter, not a database; " * 50)
     done = pschedd("start")
     assert done.returncode == 1
-    assert "schedules: the database refuses: file is not a database (is `url:` right?" in done.stderr
+    assert "psched.db is no SQLite database; name another, or move it away" in done.stderr
     assert "Traceback" not in done.stderr + pschedd.log
 
 

@@ -22,6 +22,7 @@ from psched import ConfigError
 from psched.backends import open_stores
 from psched.backends.sql import open_database
 from psched.backends.sql.database import Database
+from psched.backends.sql.host_wakeup import HostWakeup
 from psched.errors import AlreadyExistsError, PoolerError
 from psched.model import NewTask
 from psched.store import Stores, StoreSettings
@@ -89,7 +90,10 @@ def use(stores: Stores) -> None:
         store.create_tables()
         store.check_tables()
         assert all(finding.ok for finding in store.diagnose())
-        assert store.open_wakeup() is None
+        wakeup = store.open_wakeup()
+        assert wakeup is None or isinstance(wakeup, HostWakeup), "a pooler cannot notify"
+        if wakeup is not None:
+            wakeup.close()
     schedules.add("s", "t", HOURLY, LONG_AGO, LONG_AGO, {"a": -1})
     for number in range(8):
         (claim,) = schedules.acquire(1, 10)

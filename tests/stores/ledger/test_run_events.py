@@ -15,6 +15,7 @@ from psched.execution.run_events import OVERLAP, EventThread, StreamSender
 from psched.store import ScheduleStore
 from psched.store.ledger import Entry
 from tests.stores.bench import FAR_OFF, Bench, soon
+from tests.stores.databases import KINDS
 
 
 class Inbox:
@@ -94,9 +95,8 @@ def test_a_node_that_takes_over_sends_the_last_minute_again_with_the_same_ids(
     assert len({id_ for _, id_ in inbox.got}) == 1
 
 
+@pytest.mark.parametrize("bare", KINDS, indirect=True)  # the others have one writer at a time
 def test_an_end_that_is_committed_after_a_later_one_is_sent(bench: Bench, store: ScheduleStore, inbox: Inbox) -> None:
-    if bench.database in ("sqlite", "redis"):
-        pytest.skip("one writer at a time")
     one = node(store, inbox)
     one.check()
     end(bench, store, "template")
@@ -131,9 +131,8 @@ def test_the_watermark_stays_behind_so_that_late_commits_are_seen(
     assert store.now() - OVERLAP - 30 <= mark.position <= store.now() - OVERLAP
 
 
+@pytest.mark.parametrize("bare", ["redis"], indirect=True)
 def test_a_stream_gets_the_events_and_is_trimmed(bench: Bench, store: ScheduleStore) -> None:
-    if bench.database != "redis":
-        pytest.skip("needs a Redis server")
     stream = f"events:{bench.table}"
     sender = StreamSender(EventReceiver(None, bench.url, stream, 1))
     for number in range(300):

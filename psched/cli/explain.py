@@ -1,0 +1,127 @@
+"""psched explain: a cron expression in words, and why it runs, or does not run, on a date."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, date, datetime
+from typing import Any
+
+import click
+
+from psched import cron as crons
+from psched.cli.formatting import json_lines, printable, with_local_times, write
+from psched.cli.options import WALL_DATE, Chosen, common_options
+from psched.cli.sections import opened
+from psched.cron.words import Verdict, day_in, in_words, why
+from psched.cron.zones import load_zone
+from psched.errors import NotFoundError
+from psched.model import Rule
+from psched.schedules.collection import ScheduleCollection
+from psched.store.ledger import LedgerRow
+
+_MOST = 10
+"""Occurrences of a date that are shown at the most."""
+
+
+@click.command()
+@click.argument("cron", required=False)
+@click.option("-k", "--key", help="Explain the rule of this schedule; with --at, show how its occurrences ended.")
+@click.option("-t", "--timezone", metavar="ZONE", help="Default: the config's, or UTC without one.")
+@click.option("--at", type=WALL_DATE, help="A date or a time in that zone: 2027-03-29 or 2027-03-29T02:30.")
+@common_options()
+def explain(chosen: Chosen, cron: str | None, key: str | None, timezone: str | None, at: date | None) -> None:
+    """Say in words when a cron expression is due.
+
+    With --at: whether it is due on that date, or at that time, and why; then its occurrences on that date. Without
+    --key no configuration is needed. With --key the rule is the one that was in force on that date.
+
+    --json prints an object with cron, timezone and words; with --at also matches, reasons and occurrences (time, local,
+    utc, note); with --key and --at also runs (scheduled_time, outcome, detail, started, ended).
+    """
+    if (cron is None) == (key is None):
+        raise click.UsageError("give either a cron expression or --key KEY")
+    if key is None:
+        assert cron is not None
+        section = chosen.settings().schedules if chosen.config or chosen.file.exists() else None
+        dialect = crons.DIALECTS[0] if section is None else section.cron_dialect
+        configured = "UTC" if section is None else section.timezone
+        _show(chosen, Rule(cron, configured if timezone is None else timezone), dialect, at, None)
+        return
+    if timezone is not None:
+        raise click.UsageError("--timezone does not go with --key: a schedule has its own zone")
+    with opened(chosen) as schedules:
+        rule, runs = _rule_and_runs(schedules, key, at)
+        _show(chosen, rule, schedules.cron_dialect, at, runs)
+
+
+def _rule_and_runs(schedules: ScheduleCollection, key: str, at: date | None) -> tuple[Rule, Sequence[LedgerRow] | None]:
+    """Return the rule of a schedule; with `at` the one in force on that date, and what was settled of it."""
+    row = schedules.store.get(key)
+    changes = [] if at is None and row is not None else schedules.ledger.changes(key)
+    if row is None and not changes:
+        raise NotFoundError(f"no schedule has or had the key {key!r}")
+    if at is None:
+        return (changes[-1].rule if row is None else row.rule), None
+    rule = changes[-1].rule if row is None else row.rule
+    until = day_in(rule.timezone, at)[1]
+    in_force = [change.rule for change in changes if change.first <= until]
+    if in_force:
+        rule = in_force[-1]
+    elif changes:
+        click.echo(f"the schedule was added later; its first occurrence is {_local(changes[0].first, rule)}", err=True)
+    since, until = day_in(rule.timezone, at)
+    return rule, list(schedules.history(key, since=since, until=until))
+
+
+def _show(
+    chosen: Chosen, rule: Rule, dialect: crons.CronDialect, at: date | None, runs: Sequence[LedgerRow] | None
+) -> None:
+    words = in_words(rule.cron, dialect)
+    found: dict[str, Any] = {"cron": rule.cron, "timezone": rule.timezone, "words": words}
+    verdict = None if at is None else why(rule.cron, rule.timezone, at, dialect)
+    if chosen.json:
+        if verdict is not None:
+            found |= {
+                "matches": verdict.matches,
+                "reasons": verdict.reasons,
+                "occurrences": _occurrences(verdict, rule),
+            }
+        if runs is not None:
+            names = ("scheduled_time", "outcome", "detail", "started", "ended")
+            times = ("scheduled_time", "started", "ended")
+            found["runs"] = [with_local_times({name: getattr(run, name) for name in names}, times) for run in runs]
+        write(json_lines([found]))
+        return
+    load_zone(rule.timezone)
+    write([f"{rule.cron}  {rule.timezone}: {words}"])
+    if at is None or verdict is None:
+        return
+    asked = at.isoformat(" ", "minutes") if isinstance(at, datetime) else at.isoformat()
+    write([f"{at:%a} {asked}: {'due' if verdict.matches else 'not due'}"])
+    write(f"  because {reason}" if not verdict.matches else f"  {reason}" for reason in verdict.reasons)
+    for each in verdict.occurrences[:_MOST]:
+        write([f"  {_local(each.time, rule)}{f'  {each.note}' if each.note else ''}"])
+    if (more := len(verdict.occurrences) - _MOST) > 0:
+        write([f"  and {more} more on that date"])
+    for run in runs or ():
+        detail = f" ({printable(run.detail)})" if run.detail else ""
+        write([f"  settled: {_local(run.scheduled_time, rule)} {run.outcome}{detail}"])
+    if runs is not None and not runs and verdict.occurrences:
+        write(["  the ledger has no entry of that date; `psched audit` tells which occurrences are missing"])
+
+
+def _occurrences(verdict: Verdict, rule: Rule) -> list[dict[str, Any]]:
+    zone = load_zone(rule.timezone)
+    return [
+        asdict(each)
+        | {
+            "local": datetime.fromtimestamp(each.time, zone).isoformat(),
+            "utc": datetime.fromtimestamp(each.time, UTC).isoformat(),
+        }
+        for each in verdict.occurrences
+    ]
+
+
+def _local(seconds: float, rule: Rule) -> str:
+    return f"{datetime.fromtimestamp(seconds, load_zone(rule.timezone)):%a %Y-%m-%d %H:%M:%S %Z}"
