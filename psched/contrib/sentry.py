@@ -275,7 +275,7 @@ def _publishing(queue: Queue, tasks: Sequence[tuple[str, str]]) -> Iterator[Mapp
             span.set_data("messaging.batch.message_count", len(tasks))
         yield (
             dict(sentry_sdk.get_current_scope().iter_trace_propagation_headers(span))
-            if queue.store.keeps_results
+            if queue.store.keeps_headers
             else {}
         )
 

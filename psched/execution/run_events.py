@@ -55,7 +55,15 @@ class Sender(Protocol):
 class EventThread(threading.Thread):
     """The sender of one node. One node at a time sends."""
 
-    def __init__(self, store: ScheduleStore, sender: Sender, table: str, clock: Clock = monotonic) -> None:
+    def __init__(
+        self,
+        store: ScheduleStore,
+        sender: Sender,
+        table: str,
+        closing: threading.Event | None = None,
+        clock: Clock = monotonic,
+    ) -> None:
+        """`closing` ends the pauses of `sender`; it is set at `close`."""
         super().__init__(name="run events", daemon=True)
         assert store.watermarks is not None
         self._store = store
@@ -64,7 +72,7 @@ class EventThread(threading.Thread):
         self._table = table
         self._clock = clock
         self._claimer = holder_name("events")
-        self._closing = threading.Event()
+        self._closing = threading.Event() if closing is None else closing
         self._sent: dict[_Id, float] = {}
         self._read_at: float | None = None
         self._full_at = 0.0
@@ -168,8 +176,9 @@ def open_event_threads(opened_sections: Sequence[OpenSection]) -> list[EventThre
     for opened in opened_sections:
         store, receiver = opened.source.store, opened.section.events
         if receiver is not None and isinstance(store, ScheduleStore) and store.watermarks is not None:
-            sender = StreamSender(receiver) if receiver.webhook is None else WebhookSender(receiver, threading.Event())
-            threads.append(EventThread(store, sender, opened.section.table))
+            closing = threading.Event()
+            sender = StreamSender(receiver) if receiver.webhook is None else WebhookSender(receiver, closing)
+            threads.append(EventThread(store, sender, opened.section.table, closing))
     return threads
 
 
