@@ -42,7 +42,7 @@ class Request:
 
 
 class RequestError(OSError):
-    """A request that was not answered with 2xx. `is_final`: it would fail again."""
+    """A request that was not answered with 2xx. `is_final`: another attempt would fail, too."""
 
     def __init__(self, message: str, is_final: bool = False) -> None:
         super().__init__(message)

@@ -25,11 +25,11 @@ __all__ = ["JSONFormatter", "RunContextFilter", "add_run_context", "run_context"
 _current: ContextVar[Task | None] = ContextVar("psched_current_task", default=None)
 _STANDARD = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dict__) | {"message", "asctime", "taskName"}
 _OWN = "psched_"
-"""Attributes of a record that begin so are psched's: what `psched.process.logs` says about a run, and the filter."""
+"""Attributes of a record with this prefix are psched's own: those of `psched.process.logs` and of the filter."""
 _JSON_ESCAPES = {code: f"\\u{code:04x}" for code in ESCAPES if code >= 0x7F}
-"""For JSON that is written: its encoder escapes the others."""
+"""Escapes applied to what the JSON encoder returns, which has escaped the other characters."""
 _NO_JSON = (TypeError, ValueError, RecursionError)
-"""What the encoder raises for NaN, for names that are no text, and for an object that holds itself."""
+"""Errors of the encoder: for NaN, for names that are no text, and for an object that holds itself."""
 _RUN_FIELDS = ("section", "key", "type", "attempt", "fence", "scheduled_time", "trace_id")
 _RESERVED = frozenset({
     *("ts", "level", "event", "message", "logger", "node", "pid", "duration_ms", "error", "traceback", "stack"),

@@ -44,7 +44,10 @@ def _troubles(line: str) -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> int | None:
-    """Run `status --json --pid-file PATH`; None with other options, or if a daemon counts in another place."""
+    """Run `status --json --pid-file PATH` and return the exit code.
+
+    Return None with other options, or if the counters are elsewhere: the caller then reads the configuration.
+    """
     words = [part for word in arguments for part in (word.split("=", 1) if word.startswith("--pid-file=") else [word])]
     if "--pid-file" not in words[:-1]:
         return None

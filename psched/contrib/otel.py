@@ -245,14 +245,14 @@ def _with_context(task: NewTask, carrier: Mapping[str, str]) -> NewTask:
 
 
 def _ever_fewer(carrier: Mapping[str, str]) -> Iterable[Mapping[str, str]]:
-    """All of it, without the baggage, which may be long, and the context alone."""
+    """Yield `carrier`, then the same without the baggage, then `traceparent` alone."""
     yield carrier
     yield {name: value for name, value in carrier.items() if name != "baggage"}
     yield {name: value for name, value in carrier.items() if name == "traceparent"}
 
 
 def preload() -> None:
-    """Import what workers need besides. In the master, so that they share it."""
+    """Import the modules of the exporter in the master, so that workers share their memory."""
     import_module("opentelemetry.exporter.otlp.proto.http.trace_exporter")
     import_module("opentelemetry.sdk.trace.export")
 

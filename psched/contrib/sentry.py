@@ -208,7 +208,7 @@ def _check_in(task: Task, status: str, duration: float | None) -> None:
 
 
 def monitor_slug(key: str) -> str:
-    """Return the name of a schedule's monitor: the key, or where Sentry does not allow that, one that is like it."""
+    """Return the name of a schedule's monitor: the key, or a slug made from it if Sentry does not allow the key."""
     slug = re.sub(r"[^a-z0-9_]+", "-", key.lower()).strip("-")[:_LONGEST_SLUG]
     if slug == key:
         return slug

@@ -29,9 +29,9 @@ OVERLAP = 60.0
 _INTERVAL = 1.0
 """Seconds between two reads of the newest entries."""
 _FULL_INTERVAL = 10.0
-"""Seconds between two reads of all entries since the watermark, which are written then."""
+"""Seconds between two reads of all entries since the watermark. It is moved after each."""
 _RECENT = 2.0
-"""Seconds before the last read from which the newest entries are read."""
+"""Seconds before the last read at which a read of the newest entries begins."""
 _CLAIM = 60.0
 """Seconds after which another node may go on, if the sending node does not renew its claim."""
 _RENEWED = 20.0
@@ -43,10 +43,10 @@ _Id = tuple[str, int, int]
 
 
 class Sender(Protocol):
-    """The way to a receiver."""
+    """Sends events to one receiver."""
 
     name: str
-    """Of the watermark. It has no secrets."""
+    """Name of the receiver's watermark. Holds no secret."""
 
     def send(self, id_: str, event: dict[str, object]) -> None:
         """Deliver one event. Raises what the receiver's driver raises."""
@@ -110,7 +110,7 @@ class EventThread(threading.Thread):
             self._move(now - OVERLAP)
 
     def _mark(self) -> Watermark:
-        """Return the watermark of the receiver. The first one is the present: what was before is not sent."""
+        """Return the watermark of the receiver, created at the present time if missing: earlier runs are not sent."""
         while True:
             for mark in self._marks.page("events", "", 1000):
                 if mark.name == self._sender.name:

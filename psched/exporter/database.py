@@ -1,6 +1,7 @@
 """What the database knows, asked anew for each scrape in a thread of each section.
 
-A scrape leaves a thread that takes long. So it never hangs, however long the driver waits for a database that is away.
+A scrape does not wait longer for a slow thread. So it never hangs, however long the driver waits for a database that is
+away.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ _MOST_OF_TYPE = 1
 
 @dataclass(frozen=True, slots=True)
 class SectionFacts:
-    """`overdue`: how many seconds each overdue schedule is late. `clock_offset`: the database's clock minus ours."""
+    """`overdue`: how many seconds each overdue schedule is late.
+
+    `clock_offset`: the database's clock minus this host's.
+    """
 
     counts: Mapping[str, Counted]
     types: Sequence[TypeCounts]

@@ -33,7 +33,7 @@ DATABASE_LIMIT = 2.5
 _MOST_CHILDREN = 32
 _RUN_BOUNDS = (0.01, 0.1, 1.0, 5.0, 20.0, 100.0, 1000.0)
 _STORE_BOUNDS = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
-"""Some of psched.histogram's: each type has as many series."""
+"""A subset of the bounds of `psched.histogram`: each bound is one more series for each type."""
 _OUTCOMES = ("finished", "retried", "failed")
 _CAUSES = ("left", "exit", "frozen", "killed", "out_of_memory", "SIGKILL", "SIGSEGV")
 

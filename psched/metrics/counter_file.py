@@ -34,9 +34,11 @@ _FIRST = 65536
 _BLOCK = 5 * 65536
 """Bytes. Multiples of every page size; the file is sparse, and pages without counters take no space."""
 _HEADER = 64
+"""Byte of a block at which its text begins."""
 _TEXT = 256
-"""Where the text of a block begins in bytes, and the most bytes of it and of a label."""
+"""Bytes of a block's text at most."""
 _LABEL = _TEXT // 8
+"""Bytes of a label at most."""
 
 COUNT = 0
 FIRST_SUM = 1
@@ -179,7 +181,7 @@ class CounterFile:
         return found
 
     def release(self, name: str) -> None:
-        """Leave a block to the next one that is made. Its numbers stay."""
+        """Free a block. The next process that needs one goes on with its numbers."""
         block = self._blocks.pop(name, None)
         if block is not None:
             block.take("", master=0)
@@ -198,7 +200,7 @@ class CounterFile:
         return False
 
     def unmap(self, but: CounterBlock | None = None) -> None:
-        """Unmap all blocks, `but` perhaps one."""
+        """Unmap all blocks except `but`."""
         for block in self._blocks.values():
             if block is not but:
                 block.close()

@@ -16,7 +16,7 @@ BUSY = "busy"
 IDLE = "idle"
 FROZEN = "frozen"
 STATES = (ABSENT, STARTING, BUSY, IDLE, FROZEN)
-"""A child that is not forked yet; loads the application; runs tasks; waits; has stopped its heartbeats."""
+"""Of a child, in this order: not forked yet; loading the application; running tasks; waiting; without heartbeats."""
 
 
 @dataclass(frozen=True, slots=True)

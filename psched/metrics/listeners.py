@@ -28,7 +28,7 @@ OTHER = "other"
 MOST_TYPES = 64
 """Types that have counters of their own; further ones count as OTHER."""
 _LONGEST_TYPE = 200
-"""Characters of UTF-8 that are kept of a type, in bytes."""
+"""Bytes of UTF-8 that are kept of a type."""
 
 MASTER = "master"
 
@@ -127,7 +127,7 @@ class MasterCounter:
         return block
 
     def release(self, name: str) -> None:
-        """Leave the block of a slot that is gone to the next new one. Its numbers stay."""
+        """Free the block of a slot that is gone. The next new slot goes on with its numbers."""
         self._file.release(name)
 
     def forked(self, event: Event, fields: dict[str, Any]) -> None:

@@ -1,8 +1,8 @@
 """The contract of `psched_stats`: how many runs ended in each minute and hour, and how long they took and waited.
 
 A row has the sums of one table, span (minute or hour), node, type and outcome. Each write adds to the row of the minute
-and to that of the hour, so nothing is folded later: old rows are deleted only. The minute is that of the database's
-clock in which the run ended.
+and to that of the hour, so no later job adds up minutes: old rows are only deleted. The minute is the one in which the
+run ended, by the database's clock.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class RunSums(list[int]):
     """Numbers of runs: the runs, microseconds that they took and waited, and the buckets of both.
 
     A schedule's run waits from when it was to run until it begins (its lateness), a task from when it was to run first.
-    Later attempts wait for nothing that counts here. A list, since one is changed at each run.
+    Later attempts wait for nothing that counts here. A list, because it is changed in place at each run.
     """
 
     __slots__ = ()
@@ -118,7 +118,7 @@ class RunStats(Protocol):
     def add(self, node: str, counted: Sequence[tuple[RunKind, Sequence[int]]], retention: float) -> None:
         """Add the numbers of runs that ended on a node, each kind once, by one statement.
 
-        Where the answer was lost, the statement is not sent again: a minute may then be missing, but none counts twice.
+        A store that sends the statement again after a lost answer recognises its own call, so none counts twice.
         `retention`: seconds for which hours are kept.
         """
 

@@ -16,6 +16,7 @@ from sqlalchemy import URL
 
 _DEFAULT_PORT = 3306
 _ENOUGH = 1_000
+"""Datagrams that are read at once at most."""
 
 
 def socket_name(url: URL, table: str) -> bytes | None:
@@ -48,9 +49,9 @@ class HostWakeup:
         self._is_bound = False
 
     def listen(self, seconds: float) -> None:
-        """Take the name if no other process has it."""
+        """Bind the name unless another process has bound it."""
         if not self._is_bound:
-            with suppress(OSError):  # another process has the name
+            with suppress(OSError):  # the name is bound by another process
                 self._socket.bind(self._name)
                 self._is_bound = True
 
