@@ -143,12 +143,12 @@ def test_each_run_is_linked_to_its_submit_across_fork_retry_and_crash(
 ) -> None:
     daemon = traced(url, processors=2)
     with queue_of(daemon.settings()) as queue:
-        queue.submit("u", "unsteady", headers={"mine": 1})
         queue.submit("s", "stays")
-        queue.submit("parent", "submits")
         daemon.start()
-        psutil.Process(daemon.wait_for_trace("began", "s")["pid"]).kill()
+        psutil.Process(daemon.wait_for_trace("began", "s")["pid"]).kill()  # with the spans that it has not sent yet
         daemon.wait_for_trace("began", "s", count=2)
+        queue.submit("u", "unsteady", headers={"mine": 1})
+        queue.submit("parent", "submits")
         daemon.go("s")
         daemon.wait_for_trace("ran", "parent.next")
         daemon.wait_for(lambda: {queue[key].status() for key in ("u", "s", "parent")} == {"finished"})
