@@ -77,6 +77,7 @@ def _rule_and_runs(schedules: ScheduleCollection, key: str, at: date | None) -> 
 def _show(
     chosen: Chosen, rule: Rule, dialect: crons.CronDialect, at: date | None, runs: Sequence[LedgerRow] | None
 ) -> None:
+    load_zone(rule.timezone)  # refuses an unknown zone
     words = in_words(rule.cron, dialect)
     found: dict[str, Any] = {"cron": rule.cron, "timezone": rule.timezone, "words": words}
     verdict = None if at is None else why(rule.cron, rule.timezone, at, dialect)
@@ -93,7 +94,6 @@ def _show(
             found["runs"] = [with_local_times({name: getattr(run, name) for name in names}, times) for run in runs]
         write(json_lines([found]))
         return
-    load_zone(rule.timezone)
     write([f"{rule.cron}  {rule.timezone}: {words}"])
     if at is None or verdict is None:
         return

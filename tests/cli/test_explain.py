@@ -50,5 +50,10 @@ _WRONG = {
 }
 
 
+def test_an_unknown_zone_is_refused_as_json_too(fresh: Commands) -> None:
+    for form in ((), ("--json",)):
+        assert "'Europe/Nowhere' is not a zone" in fresh.fault("explain", "@daily", "-t", "Europe/Nowhere", *form)
+
+
 def test_a_schedule_that_never_was_is_named(psched: Commands) -> None:
     assert psched.fault("explain", "-k", "none") == "no schedule has or had the key 'none'"
