@@ -39,6 +39,19 @@ def parse_seconds(text: str) -> float:
     return float(text) if found is None else float(found[1]) * _UNITS[found[2]]
 
 
+def span(seconds: float) -> str:
+    """Return a duration in its two largest units: `35 s`, `2 h 5 min`, `3 d 1 h`."""
+    units = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
+    rest, parts = int(seconds), list[str]()
+    for name, size in units:
+        count, rest = divmod(rest, size)
+        if count or parts:
+            parts.append(f"{count} {name}" if count else "")
+        if len(parts) == 2:
+            break
+    return " ".join(part for part in parts if part) or "0 s"
+
+
 shown_zone: ContextVar[tzinfo | None] = ContextVar("psched_shown_zone", default=None)
 """The time zone in which times are shown; None: this host's."""
 

@@ -8,6 +8,7 @@ from importlib import import_module
 from importlib.util import find_spec
 
 from psched.backends.common.connection_options import missing_driver
+from psched.error_text import one_line
 from psched.errors import ConfigError
 from psched.store import Stores, StoreSettings
 
@@ -57,6 +58,14 @@ def is_driver_error(error: BaseException) -> bool:
     """Return whether a database driver raised `error`, so that its text says more than a traceback. Imports nothing."""
     loaded = [(sys.modules[module], name) for module, name in _DRIVER_ERRORS if module in sys.modules]
     return isinstance(error, tuple(getattr(module, name) for module, name in loaded))
+
+
+def database_problem(url: str, error: Exception, is_away: bool) -> str:
+    """Return a sentence about a driver's error. `url`: without its password. `is_away`: as `is_unavailable` says."""
+    if is_away:
+        hint = "does it run, and is `url:` right? `psched doctor` looks closer"
+        return f"the database {url} is not available: {one_line(error)} ({hint})"
+    return f"the database {url} refuses: {one_line(error)}"
 
 
 def _module(type_: str) -> str:

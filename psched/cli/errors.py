@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import click
 
-from psched.backends import is_driver_error
+from psched.backends import database_problem, is_driver_error
 from psched.config import Section
 from psched.error_text import on_one_line, one_line
 from psched.errors import ConfigError, ScheduleError
@@ -68,11 +68,7 @@ def database_errors(section: Section, store: LeaseStore) -> Iterator[None]:
     except Exception as error:
         if not is_driver_error(error):
             raise
-        problem = f"refuses: {one_line(error)}"
-        if store.is_unavailable(error):
-            hint = "does it run, and is `url:` right? `psched doctor` looks closer"
-            problem = f"is not available: {one_line(error)} ({hint})"
-        raise DatabaseError(f"the database {section.masked_url} {problem}") from error
+        raise DatabaseError(database_problem(section.masked_url, error, store.is_unavailable(error))) from error
 
 
 def _message(error: Exception) -> str:

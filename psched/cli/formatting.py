@@ -175,19 +175,6 @@ def compact(data: dict[str, Any]) -> str:
         return repr(data)
 
 
-def span(seconds: float) -> str:
-    """Return a duration in its two largest units: `35 s`, `2 h 5 min`, `3 d 1 h`."""
-    units = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
-    rest, parts = int(seconds), list[str]()
-    for name, size in units:
-        count, rest = divmod(rest, size)
-        if count or parts:
-            parts.append(f"{count} {name}" if count else "")
-        if len(parts) == 2:
-            break
-    return " ".join(part for part in parts if part) or "0 s"
-
-
 def number(value: float) -> str:
     return str(int(value)) if float(value).is_integer() else str(value)
 

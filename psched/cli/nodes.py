@@ -7,9 +7,10 @@ from contextlib import ExitStack
 
 import click
 
-from psched.cli.formatting import Fields, Table, json_lines, span, with_local_times, write, write_rows
+from psched.cli.formatting import Fields, Table, json_lines, with_local_times, write, write_rows
 from psched.cli.options import Chosen, common_options
 from psched.cli.sections import opened_section
+from psched.clock import span
 from psched.insight import NodeState, merged
 from psched.store.node_registry import Node, tz_difference, version_difference
 

@@ -17,7 +17,6 @@ from psched.cli.formatting import (
     fields_of,
     json_line,
     number,
-    span,
     write,
     write_fields,
     write_object,
@@ -28,6 +27,7 @@ from psched.cli.options import LIMIT, PREFIX, UNIX_TIME, WIDE, Chosen, Page, com
 from psched.cli.sections import key_command, opened_queue, opened_section, required_section
 from psched.cli.stats import LAST, report_fields, report_of, write_report
 from psched.cli.unrunnable_rows import LeftToRuby, warn_unless_routed
+from psched.clock import span
 from psched.config import Settings
 from psched.error_text import error_summary
 from psched.insight import TaskInsight

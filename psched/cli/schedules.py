@@ -14,7 +14,6 @@ from psched.cli.formatting import (
     fields_of,
     number,
     printable,
-    span,
     write,
     write_fields,
     write_object,
@@ -37,6 +36,7 @@ from psched.cli.options import (
 )
 from psched.cli.sections import key_command, opened, opened_section
 from psched.cli.unrunnable_rows import LeftToRuby, warn_unless_routed
+from psched.clock import span
 from psched.error_text import error_summary
 from psched.model import CATCH_UP, Policy, ScheduleRow
 from psched.schedules.collection import ScheduleCollection

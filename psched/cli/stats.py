@@ -10,7 +10,6 @@ from psched.cli.formatting import (
     Table,
     fields_of,
     json_line,
-    span,
     with_local_times,
     write,
     write_fields,
@@ -18,6 +17,7 @@ from psched.cli.formatting import (
 )
 from psched.cli.options import Chosen, common_options, seconds
 from psched.cli.sections import opened_section
+from psched.clock import span
 from psched.insight import Percentiles, RunRates, RunReport, ScheduleInsight, TaskInsight
 
 LAST = click.option(

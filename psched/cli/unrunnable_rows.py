@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TypeVar
 
@@ -14,11 +14,11 @@ from psched.cli.options import Chosen
 from psched.cli.sections import required_section
 from psched.config import SectionName
 from psched.errors import ConfigError
+from psched.insight.doctor import live_workers, unrouted_types
 from psched.model import ScheduleRow, TaskRow
 from psched.queue.queue import Queue
 from psched.schedules.collection import ScheduleCollection
 from psched.store import Finding, LeaseStore
-from psched.store.node_registry import Node
 from psched.store.type_filter import TypeFilter
 from psched.supervisor.loaded_config import configured_application
 
@@ -27,33 +27,6 @@ R = TypeVar("R", bound=ScheduleRow | TaskRow)
 _MAX_ROWS_READ = 10_000
 """Rows of a table shared with Ruby workers that `doctor` reads."""
 _MAX_PROBLEMS_SHOWN = 3
-
-
-def live_workers(store: LeaseStore) -> Sequence[Node]:
-    return () if store.nodes is None else store.nodes.alive()
-
-
-def _unrouted_types(store: LeaseStore, workers: Sequence[Node]) -> str:
-    return ", ".join(sorted(type_ for type_ in store.due_by_type() if not _routes(workers, type_)))
-
-
-def _routes(workers: Sequence[Node], type_: str) -> bool:
-    return any(worker.types.accepts(type_) for worker in workers)
-
-
-def routing_findings(store: LeaseStore) -> list[Finding]:
-    if store.nodes is None:
-        return []
-    workers = live_workers(store)
-    unrouted = _unrouted_types(store, workers)
-    if not workers:
-        waiting = f"; rows of these types wait: {unrouted}" if unrouted else ""
-        return [Finding("workers", True, f"no worker is running{waiting}")]
-    alive = "; ".join(f"{worker.name} routes {worker.types.describe()}" for worker in workers)
-    if not unrouted:
-        return [Finding("workers", True, alive)]
-    words = f"no live worker routes {unrouted}; deploy an application that does, or widen `types` ({alive})"
-    return [Finding("workers", False, words)]
 
 
 class LeftToRuby:
@@ -99,7 +72,7 @@ class LeftToRuby:
     def note(self, store: LeaseStore) -> None:
         """Print which types no live worker routes, and which rows psched leaves to Ruby workers."""
         workers = live_workers(store)
-        unrouted = _unrouted_types(store, workers) if workers else ""
+        unrouted = unrouted_types(store, workers) if workers else ""
         if unrouted:
             click.echo(f"no live worker routes: {unrouted}", err=True)
         summary = self._summary()
@@ -119,7 +92,7 @@ class LeftToRuby:
 def warn_unless_routed(chosen: Chosen, name: SectionName, store: LeaseStore, type_: str) -> None:
     """Prints nothing when the application cannot be loaded."""
     types = _routed_types(chosen, name)
-    if types is None or types.accepts(type_) or _routes(live_workers(store), type_):
+    if types is None or types.accepts(type_) or any(worker.types.accepts(type_) for worker in live_workers(store)):
         return
     click.echo(f"warning: the configured application does not route the type {type_!r}: no worker runs it", err=True)
 

@@ -7,14 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from psched.config import Settings
+from psched.config import SectionName, Settings
+from psched.insight.doctor import configuration_findings, section_findings, tz_database_finding
 from psched.insight.nodes import NodeState, merged
 from psched.insight.schedules import ScheduleInsight
 from psched.insight.table import TableInsight
 from psched.insight.tasks import TaskInsight
 from psched.queue.queue import Queue, open_queue
 from psched.schedules.collection import ScheduleCollection, open_schedules
-from psched.store import holder_name
+from psched.store import Finding, holder_name
 from psched.store.node_registry import Node
 from psched.store.reads import Counted
 
@@ -38,10 +39,19 @@ class Insight:
     `schedules` and `tasks` are None where the configuration has no such section.
     """
 
-    def __init__(self, schedules: ScheduleCollection | None, queue: Queue | None) -> None:
-        self._tables = [table for table in (schedules, queue) if table is not None]
-        self.schedules = None if schedules is None else ScheduleInsight(schedules)
-        self.tasks = None if queue is None else TaskInsight(queue)
+    def __init__(self, settings: Settings) -> None:
+        """Connects to nothing yet. Raises ConfigError."""
+        holder = holder_name(f"psched-{os.getpid()}")
+        self._settings = settings
+        self._tables: dict[SectionName, ScheduleCollection | Queue] = {}
+        self.schedules: ScheduleInsight | None = None
+        self.tasks: TaskInsight | None = None
+        if settings.schedules is not None:
+            schedules = self._tables["schedules"] = open_schedules(settings.schedules, holder, read_only=True)
+            self.schedules = ScheduleInsight(schedules)
+        if settings.queue is not None:
+            queue = self._tables["queue"] = open_queue(settings.queue, holder, read_only=True)
+            self.tasks = TaskInsight(queue)
 
     def __enter__(self) -> Self:
         return self
@@ -62,21 +72,26 @@ class Insight:
         """Return the workers of all sections and what they run, also those that have vanished in the last day."""
         return merged(node for part in self._parts for node in part.known_nodes() or ())
 
+    def doctor(self) -> list[Finding]:
+        """Return what `psched doctor` checks, but for the application and whether tables can be written.
+
+        A database that is away is a finding.
+        """
+        found = [*configuration_findings(self._settings), tz_database_finding()]
+        for name, section in self._settings.named_sections:
+            found += section_findings(name, section, self._tables[name], writing=False)
+        return found
+
     @property
     def _parts(self) -> Sequence[TableInsight]:
         return [part for part in (self.schedules, self.tasks) if part is not None]
 
     def close(self) -> None:
         """Close every connection; idempotent."""
-        for table in self._tables:
+        for table in self._tables.values():
             table.close()
 
 
 def open_insight(settings: Settings) -> Insight:
     """Return the sections of a configuration for readers. Connects to nothing yet. Raises ConfigError."""
-    holder = holder_name(f"psched-{os.getpid()}")
-    schedules, queue = settings.schedules, settings.queue
-    return Insight(
-        None if schedules is None else open_schedules(schedules, holder, read_only=True),
-        None if queue is None else open_queue(queue, holder, read_only=True),
-    )
+    return Insight(settings)

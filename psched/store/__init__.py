@@ -22,7 +22,7 @@ import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from psched.errors import AlreadyExistsError, NotSupportedError, ScheduleError
 from psched.model import (
@@ -92,16 +92,31 @@ Accepts = Callable[[str], bool]
 """Returns whether rows of a type are wanted."""
 
 
-class Finding(NamedTuple):
-    """One line of `psched doctor`: the subject, whether the subject is in order, and the finding or the remedy.
+FindingLevel = Literal["ok", "warning", "failed"]
 
-    `warning`: the exit code stays 0, but an operator should look at it.
+
+class Finding(NamedTuple):
+    """What one check of `psched doctor` has found.
+
+    `ok`: whether the subject is in order. `warning`: it is, but an operator should look at it. `message`: a sentence.
+    `remedy`: what to do; None if there is nothing to do, or if the message says it.
     """
 
     subject: str
     ok: bool
     message: str
     warning: bool = False
+    remedy: str | None = None
+
+    @property
+    def level(self) -> FindingLevel:
+        """How bad it is."""
+        return "failed" if not self.ok else "warning" if self.warning else "ok"
+
+    @property
+    def text(self) -> str:
+        """The message with the remedy."""
+        return self.message if self.remedy is None else f"{self.message}; {self.remedy}"
 
 
 class Wakeup(Protocol):
@@ -199,8 +214,11 @@ class LeaseStore(ABC):
         """Prepare what would delay the first acquire (of `types`) and settlement. Changes no data."""
 
     @abstractmethod
-    def diagnose(self) -> Iterator[Finding]:
-        """Yield the findings of `psched doctor`: tables, indexes, collations, server version and clock."""
+    def diagnose(self, writing: bool = True) -> Iterator[Finding]:
+        """Yield the findings of `psched doctor`: tables, indexes, collations, server version and clock.
+
+        `writing`: also test whether the table can be written. A store opened with `read_only` cannot test that.
+        """
 
     @abstractmethod
     def now(self) -> float:

@@ -9,7 +9,9 @@ import pytest
 
 from faultlab.pgbouncer import PgBouncer
 from faultlab.servers import Server
-from psched.cli.doctor import clock_finding
+from psched.config import load
+from psched.insight import open_insight
+from psched.insight.doctor import clock_finding
 from tests.cli.commands import Commands, Outcome
 
 APP = "import psched\napp = psched.App()\n@app.task('t')\ndef handle(task): ...\n"
@@ -28,6 +30,36 @@ def test_everything_is_ok_on_each_database(fresh: Commands, database: str) -> No
     assert all(ok for ok, _ in found.values())
     assert found["application"] == (True, "jobs:app")
     assert "secret" not in str(found)
+
+
+def test_insight_has_the_same_checks_as_data_and_writes_nothing(fresh: Commands, database: str) -> None:
+    fresh.configure(f"development: {{type: rdb, url: '{database}', schedules: {{}}, queue: {{}}}}")
+    with open_insight(load(fresh.folder / "etc" / "psched.yml", "development")) as insight:
+        missing = {finding.subject: finding for finding in insight.doctor() if finding.level == "failed"}
+        assert missing.keys() == {"table", "queue table"}
+        assert "psched init" in missing["table"].text
+        fresh.ok("init")
+        fresh.ok("add", "late", "mail", "* * * * *", "{}", "-s", str(int(time.time()) - 3600))
+        found = [finding for finding in insight.doctor() if finding.subject != "pooler"]
+    printed = fresh("doctor", "--json").json
+    assert {each["subject"] for each in printed} - {each.subject for each in found} == {
+        "application", "writing", "queue writing", "pooler", "queue pooler",
+    } & {each["subject"] for each in printed}  # fmt: skip
+    assert {each["subject"]: each["level"] for each in printed}.items() >= {
+        finding.subject: finding.level for finding in found
+    }.items()
+    [late] = [finding for finding in found if finding.level == "failed"]
+    assert (late.subject, late.remedy) == ("overdue", "no worker is running: psched run, or pschedd start")
+    assert late.message.endswith("late and not started")
+
+
+def test_a_database_that_is_away_is_a_finding_of_insight(fresh: Commands) -> None:
+    fresh.use("postgresql://psched:s3cret@127.0.0.1:1/psched")
+    with open_insight(load(fresh.folder / "etc" / "psched.yml", "development")) as insight:
+        [away] = [finding for finding in insight.doctor() if not finding.ok]
+    assert away.subject == "database"
+    assert "127.0.0.1:1/psched is not available" in away.message
+    assert "s3cret" not in away.message
 
 
 def test_a_function_that_cannot_be_a_handler_is_named(psched: Commands) -> None:

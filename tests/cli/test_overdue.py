@@ -147,7 +147,7 @@ def test_failing_schedules_are_a_warning_before_they_are_overdue(table: Commands
     assert warning["message"].startswith(
         "2 schedules are failing; the worst is 'often' (type 'report') with 3 attempts of its occurrence of 20"
     )
-    assert ", the last error: ValueError: it broke (psched history --failed lists them)" in warning["message"]
+    assert ", the last error: ValueError: it broke; psched history --failed lists them" in warning["message"]
     [line] = [line for line in table.ok("doctor").out.splitlines() if " failing " in line]
     assert line.split()[0] == "warning"
 

@@ -59,7 +59,7 @@ def told(url: str, tls: dict[str, str]) -> str:
     assert schedules is not None
     with contextlib.closing(schedules):
         schedules.create_tables()
-        return next(finding.message for finding in schedules.diagnose() if finding.subject == "encryption")
+        return next(finding.text for finding in schedules.diagnose() if finding.subject == "encryption")
 
 
 def test_doctor_says_whether_a_connection_is_encrypted_and_verified(own_server: Server) -> None:
@@ -105,7 +105,7 @@ def test_what_a_network_can_read_or_forge_is_a_warning_unless_it_is_asked_for(
 ) -> None:
     finding = encryption_finding(encrypted, verify, host, tls)
     assert finding.warning == (words is not None)
-    assert finding.message.endswith(words or "") and (REMEDY in finding.message) == finding.warning
+    assert finding.text.endswith(words or "") and (REMEDY in finding.text) == finding.warning
 
 
 def test_a_server_is_trusted_by_its_certificate_and_its_name(own_server: Server, certificate: Certificate) -> None:

@@ -256,7 +256,7 @@ def test_doctor_finds_out_that_sessions_are_shared_all_the_same(type_: str, pool
     with contextlib.closing(queue):
         finding = next(finding for finding in queue.diagnose() if finding.subject == "pooler")
     assert not finding.ok
-    assert "pool_mode = session" in finding.message
+    assert "pool_mode = session" in finding.text
 
 
 @pytest.mark.parametrize("setting", ["auto", "transaction"])
@@ -270,7 +270,7 @@ def test_doctor_says_whether_a_pooler_is_there(
         assert queue is not None
         with contextlib.closing(queue):
             findings = [finding for finding in queue.diagnose() if finding.subject == "pooler"]
-        told[server] = findings[0].message if findings else None
+        told[server] = findings[0].text if findings else None
     assert "nothing in its sessions" in str(told[pooler])
     assert told[postgresql] == (
         None if setting == "auto" else "there is none; leave `pooler:` out, so that new rows wake workers"
@@ -316,7 +316,7 @@ def test_doctor_names_what_a_server_behind_a_pooler_should_have_set(mariadb: Ser
     with contextlib.closing(queue):
         told = next(finding for finding in queue.diagnose() if finding.subject == "pooler")
     assert told.warning
-    assert told.message.endswith(
+    assert told.text.endswith(
         "; set on the server: transaction_isolation = READ-COMMITTED (fewer deadlocks), innodb_lock_wait_timeout = 4"
     )
     mariadb.drop_database(name)

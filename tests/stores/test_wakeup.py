@@ -180,7 +180,7 @@ def test_a_schedule_rings_when_it_is_added_and_when_it_moves_on(databases: Share
 def test_a_table_without_triggers_is_told_and_its_bell_not_trusted(bench: QueueBench, store: TaskStore) -> None:
     assert not [finding for finding in store.diagnose() if not finding.ok]
     bench.execute("DROP TRIGGER psched_notify ON {table}")
-    assert ["psched init" in finding.message for finding in store.diagnose() if not finding.ok] == [True]
+    assert ["psched init" in finding.text for finding in store.diagnose() if not finding.ok] == [True]
     with closing(open_wakeup(store)) as wakeup:
         wakeup.listen(60)
         assert not rings(wakeup)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from psched.cli.formatting import span
+from psched.clock import span
 from psched.model import Rule, ScheduleRow
 from psched.retry_wait import Backoff
 from psched.schedules.schedule import overdue_after, state_of

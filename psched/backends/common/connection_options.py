@@ -87,7 +87,7 @@ _ENCRYPTED = {
     "ca": "encrypted, and the server's certificate is verified, its name is not",
     "none": f"encrypted, but {_UNVERIFIED}",
 }
-_REMEDY = "; set `tls:`, with the authority of the certificate as `ca`"
+_REMEDY = "set `tls:`, with the authority of the certificate as `ca`"
 
 
 def encryption_finding(encrypted: bool, verify: str, host: str, tls: Tls | None, remedy: str = _REMEDY) -> Finding:
@@ -99,7 +99,7 @@ def encryption_finding(encrypted: bool, verify: str, host: str, tls: Tls | None,
     local = host.startswith(("/", "127.")) or host in ("", "localhost", "::1")
     what = _ENCRYPTED[verify] if encrypted else "not encrypted"
     risky = tls is None and not local and not (encrypted and verify != "none")
-    return Finding("encryption", True, what + (remedy if risky else ""), warning=risky)
+    return Finding("encryption", True, what, warning=risky, remedy=remedy if risky else None)
 
 
 _EXTRAS = {"psycopg": "psched[postgresql]", "mysqldb": "psched[mysqlclient]", "redis": "psched[redis]"}

@@ -95,15 +95,14 @@ class RdbLeaseStore(SqlStore):
         if self._database.dialect.notifies:
             create_triggers(self._database, self._table)
 
-    def diagnose(self) -> Iterator[Finding]:
-        yield from super().diagnose()
+    def diagnose(self, writing: bool = True) -> Iterator[Finding]:
+        yield from super().diagnose(writing)
         if self._schema.problem() is None:
             yield unusable(self._due_times.never_due(NAMED + 1))
             name = self._table.name
             if self._database.dialect.notifies and not has_triggers(self._database, name):
-                yield Finding(
-                    "calls", False, f"the triggers of {name} that call idle workers are missing: run psched init"
-                )
+                message = f"the triggers of {name} that call idle workers are missing"
+                yield Finding("calls", False, message, remedy="run psched init")
 
     def open_wakeup(self, accepts: Accepts | None = None) -> Wakeup | None:
         if self._database.dialect.can_listen:

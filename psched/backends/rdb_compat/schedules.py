@@ -70,8 +70,8 @@ class CompatScheduleStore(CompatLeaseStore, ScheduleStore):
         if self._others is not None:
             self._others.check()
 
-    def diagnose(self) -> Iterator[Finding]:
-        yield from super().diagnose()
+    def diagnose(self, writing: bool = True) -> Iterator[Finding]:
+        yield from super().diagnose(writing)
         if self._others is not None:
             problem = self._others.problem()
             yield Finding("ledger", problem is None, "its tables are there" if problem is None else problem)

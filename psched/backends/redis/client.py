@@ -96,7 +96,7 @@ class Location:
         verified = "full" if self.options.get("ssl_check_hostname") else "ca"
         verify = verified if self.options.get("ssl_cert_reqs") == "required" else "none"
         host = str(self.options.get("host", ""))
-        return encryption_finding(encrypted, verify, host, self.tls, "; write rediss:// in `url:`")
+        return encryption_finding(encrypted, verify, host, self.tls, "write rediss:// in `url:`")
 
 
 def located(url: str, tls: Mapping[str, Any], read_only: bool = False) -> Location:

@@ -67,8 +67,8 @@ class RedisLeaseStore(LeaseStore):
         for verb in ("acquire", "next_due", *self._settling):
             scripts.compose(self._table.kind, verb)
 
-    def diagnose(self) -> Iterator[Finding]:
-        return self._table.diagnose()
+    def diagnose(self, writing: bool = True) -> Iterator[Finding]:
+        return self._table.diagnose(writing)
 
     def now(self) -> float:
 

@@ -47,11 +47,11 @@ class Table:
         if warning is not None:
             log.warning("table=%s %s", self.name, warning)
 
-    def diagnose(self) -> Iterator[Finding]:
+    def diagnose(self, writing: bool) -> Iterator[Finding]:
         problem = self._server.run(lambda _: self._problem())
         yield Finding("table", problem is None, f"{self.name} is there" if problem is None else problem)
         if problem is None:
-            yield from self._server.run(lambda _: list(self._findings()))
+            yield from self._server.run(lambda _: list(self._findings(writing)))
 
     def _require(self, creates: bool) -> None:
         problem = self._server.run(lambda _: self._problem(creates))
@@ -82,13 +82,14 @@ class Table:
             )
         return None
 
-    def _findings(self) -> Iterator[Finding]:
+    def _findings(self, writing: bool) -> Iterator[Finding]:
         self._server.call(scripts.compose(self.kind, "next_due"), [self.meta], [-1])
         server = self._info("server")
         mode = "cluster" if self._info("cluster").get("cluster_enabled") else str(server.get("redis_mode", "?"))
         yield Finding("server", True, f"{_version(server)}, {mode}; its scripts work")
         yield self._server.location.encryption()
-        yield self._writing()
+        if writing:
+            yield self._writing()
         warning = self._eviction()
         yield Finding("eviction", warning is None, "no key is ever evicted" if warning is None else warning)
         yield self._persistence()
@@ -120,7 +121,9 @@ class Table:
             return Finding("persistence", True, f"the server {words}")
         save = self._configured("save")
         if save == "":
-            return Finding("persistence", False, "a restart of the server loses everything; set: appendonly yes")
+            return Finding(
+                "persistence", False, "a restart of the server loses everything", remedy="set: appendonly yes"
+            )
         kept = "as often as `save` says" if save == "?" else f"save {save}"
         return Finding(
             "persistence", True, f"snapshots only ({kept}): a crash loses what came later; or: appendonly yes"

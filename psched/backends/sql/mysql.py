@@ -251,9 +251,9 @@ class MySQLDialect(Dialect):
         wanted = [] if level == "READ-COMMITTED" else ["transaction_isolation = READ-COMMITTED (fewer deadlocks)"]
         if int(found["innodb_lock_wait_timeout"]) > self.timeouts.read:
             wanted.append(f"innodb_lock_wait_timeout = {math.ceil(self.timeouts.lock)}")
-        remedy = f"; set on the server: {', '.join(wanted)}" if wanted else ""
-        what = f"psched sets nothing in the sessions of the server{remedy}"
-        return Finding("pooler", True, what, warning=bool(wanted))
+        remedy = f"set on the server: {', '.join(wanted)}" if wanted else None
+        what = "psched sets nothing in the sessions of the server"
+        return Finding("pooler", True, what, warning=bool(wanted), remedy=remedy)
 
     def encryption(self, connection: Connection) -> Finding | None:
         context = getattr(connection.connection.dbapi_connection, "ctx", None)  # PyMySQL's

@@ -39,15 +39,17 @@ _OWN = Finding("pooler", True, "each connection has a session of its own")
 _SHARED = Finding(
     "pooler",
     False,
-    "two connections are given one session of the database, though `pooler: session` is set; set the pooler to sessions"
-    " (PgBouncer: pool_mode = session), or leave `pooler:` out",
+    "two connections are given one session of the database, though `pooler: session` is set",
+    remedy="set the pooler to sessions (PgBouncer: pool_mode = session), or leave `pooler:` out",
 )
 _POOLED = Finding(
     "pooler",
     True,
     "a pooler stands before the server: psched leaves nothing in its sessions, and finds new rows by polls only",
 )
-_NO_POOLER = Finding("pooler", True, "there is none; leave `pooler:` out, so that new rows wake workers", warning=True)
+_NO_POOLER = Finding(
+    "pooler", True, "there is none", warning=True, remedy="leave `pooler:` out, so that new rows wake workers"
+)
 """The findings of `psched doctor`."""
 
 _REFUSED = (

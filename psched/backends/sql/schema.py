@@ -73,7 +73,7 @@ class Schema:
                 raise
             return problem or self._is_missing(self._table)
 
-    def diagnose(self) -> Iterator[Finding]:
+    def diagnose(self, writing: bool) -> Iterator[Finding]:
         database = self._database
         pooler = database.dialect.pooler_finding(database.dedicated)
         if pooler is not None:
@@ -81,7 +81,7 @@ class Schema:
         problem = self.problem()
         yield Finding("table", problem is None, f"{self._table.name} is there" if problem is None else problem)
         if problem is None:
-            yield from database.run(lambda connection, _: list(self._findings(connection)))
+            yield from database.run(lambda connection, _: list(self._findings(connection, writing)))
 
     def _create(self, connection: sa.Connection) -> str | None:
         self._create_table(connection, self._table)
@@ -138,16 +138,20 @@ class Schema:
             missing += sorted(indexes, key=lambda index: str(index.name))
         return missing
 
-    def _findings(self, connection: sa.Connection) -> Iterator[Finding]:
+    def _findings(self, connection: sa.Connection, writing: bool) -> Iterator[Finding]:
         dialect = self._database.dialect
         yield Finding("server", True, dialect.version(connection))
         encryption = dialect.encryption(connection)
         if encryption is not None:
             yield encryption
-        yield self._writing(connection)
+        if writing:
+            yield self._writing(connection)
         missing = [str(index.name) for index in self._missing_indexes(connection)]
-        remedy = f"missing index {', '.join(missing)}: run psched init (a queue's: psched queue init)"
-        yield Finding("indexes", not missing, remedy if missing else "all there")
+        if missing:
+            remedy = "run psched init (a queue's: psched queue init)"
+            yield Finding("indexes", False, f"missing index {', '.join(missing)}", remedy=remedy)
+        else:
+            yield Finding("indexes", True, "all there")
         problem = dialect.key_problem(connection, self._table.name, self._key)
         if problem is None:
             yield Finding("keys", True, "compare byte by byte")
@@ -175,9 +179,8 @@ def unusable(keys: Sequence[object]) -> Finding:
     if not keys:
         return Finding("rows", True, "all can be due")
     named = ", ".join(repr(key) for key in keys[:NAMED]) + (" and more" if len(keys) > NAMED else "")
-    return Finding(
-        "rows", False, f"never due, as their due times or priorities were written past psched: {named}; delete them"
-    )
+    message = f"never due, as their due times or priorities were written past psched: {named}"
+    return Finding("rows", False, message, remedy="delete them")
 
 
 @cache

@@ -36,8 +36,8 @@ class SqlStore(LeaseStore):
     def prepare(self, types: Collection[str] | None = None) -> None:
         return
 
-    def diagnose(self) -> Iterator[Finding]:
-        return self._schema.diagnose()
+    def diagnose(self, writing: bool = True) -> Iterator[Finding]:
+        return self._schema.diagnose(writing)
 
     def now(self) -> float:
         return self._database.run(_read_clock) / 1000

@@ -66,4 +66,4 @@ def test_a_task_that_can_never_be_due_is_kept_out_and_told(ours: QueueBench) -> 
     assert wait > 0
     [told] = [finding for finding in store.diagnose() if finding.subject == "rows"]
     assert not told.ok
-    assert "'bad', 'late';" in told.message
+    assert "'bad', 'late';" in told.text

@@ -76,7 +76,7 @@ def test_a_server_is_trusted_by_its_certificate_and_its_name(place: tuple[int, P
 
 def test_doctor_warns_of_a_network_that_can_read_along() -> None:
     remote = located("redis://redis.example.com/0", {}).encryption()
-    assert (remote.message, remote.warning) == ("not encrypted; write rediss:// in `url:`", True)
+    assert (remote.text, remote.warning) == ("not encrypted; write rediss:// in `url:`", True)
     for local in ("redis://localhost/0", "unix:///run/redis/redis.sock"):
         assert located(local, {}).encryption() == Finding("encryption", True, "not encrypted")
 

@@ -1,0 +1,195 @@
+"""Whether all that a worker needs of configuration and database is in order: the checks of `psched doctor`, as data."""
+
+from __future__ import annotations
+
+import stat
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from psched import cron
+from psched.backends import database_problem, is_driver_error
+from psched.clock import local_time, span
+from psched.config import Section, SectionName, Settings
+from psched.error_text import error_summary
+from psched.errors import ConfigError, NotFoundError, PoolerError
+from psched.insight.why_waiting import worker_hint
+from psched.model import ScheduleRow
+from psched.queue.queue import Queue
+from psched.schedules.collection import ScheduleCollection
+from psched.schedules.schedule import LEASED, RUNNING, WAITING, ScheduleState, failed_attempts
+from psched.store import Finding, LeaseStore
+from psched.store.node_registry import Node, tz_difference, version_difference
+
+_MAX_CLOCK_SKEW = 2.0  # seconds
+_MAX_OVERDUE = 20  # occurrences that are listed
+
+Collection = ScheduleCollection | Queue
+Checks = Callable[[Collection], Iterable[Finding]]
+
+
+def configuration_findings(settings: Settings) -> Iterator[Finding]:
+    """Yield which configuration is used, and whether others may read its passwords."""
+    yield Finding("config", True, f"{settings.path}:{settings.environment}")
+    file = settings.env_file
+    if file is not None and file.stat().st_mode & stat.S_IROTH:
+        message = f"every user of this host may read {file}"
+        yield Finding("env_file", True, message, warning=True, remedy=f"chmod o= {file}")
+
+
+def tz_database_finding() -> Finding:
+    """Return which tz database this process uses."""
+    message = f"{cron.tz_database()} (tzdata); the same on every node, or times differ"
+    return Finding("tz database", True, message)
+
+
+def section_findings(
+    name: SectionName, section: Section, collection: Collection, writing: bool, more: Checks = lambda _: ()
+) -> Iterator[Finding]:
+    """Yield the findings about one section and its database, also when the database is away.
+
+    `writing`: also test whether the table can be written, which a session for readers cannot. `more`: further checks.
+    """
+    for finding in _findings(section, collection, writing, more):
+        yield finding._replace(subject=f"queue {finding.subject}") if name == "queue" else finding
+
+
+def _findings(section: Section, collection: Collection, writing: bool, more: Checks) -> Iterator[Finding]:
+    store = collection.store
+    try:
+        store.check_tables()
+        yield from _database_findings(section, store, writing)
+        yield from routing_findings(store)
+        yield from _node_findings(store)
+        yield from more(collection)
+        if isinstance(collection, ScheduleCollection):
+            yield from _overdue_findings(collection)
+            yield from _failing_findings(collection)
+    except ConfigError as error:
+        yield Finding("pooler" if isinstance(error, PoolerError) else "table", False, str(error))
+    except Exception as error:
+        if not is_driver_error(error):
+            raise
+        yield Finding("database", False, database_problem(section.masked_url, error, store.is_unavailable(error)))
+
+
+def _database_findings(section: Section, store: LeaseStore, writing: bool) -> Iterator[Finding]:
+    clocks = clock_finding(store)
+    yield Finding("database", True, f"{section.masked_url} answers")
+    yield from store.diagnose(writing)
+    yield clocks
+
+
+def clock_finding(store: LeaseStore) -> Finding:
+    """Return by how much this host's clock differs from the database's."""
+    before = time.time()
+    there = store.now()
+    after = time.time()
+    skew = there - (before + after) / 2
+    message = f"this host's clock is {abs(skew):.1f} s {'behind' if skew > 0 else 'ahead of'} the database's"
+    if abs(skew) <= _MAX_CLOCK_SKEW + (after - before) / 2:
+        return Finding("clocks", True, message)
+    return Finding("clocks", False, message, remedy="set both by NTP (psched uses the database's)")
+
+
+def live_workers(store: LeaseStore) -> Sequence[Node]:
+    """Return the workers of a table that are alive, none where that is not recorded."""
+    return () if store.nodes is None else store.nodes.alive()
+
+
+def unrouted_types(store: LeaseStore, workers: Sequence[Node]) -> str:
+    """Return the types with due rows that no worker routes."""
+    due = store.due_by_type()
+    return ", ".join(sorted(type_ for type_ in due if not any(worker.types.accepts(type_) for worker in workers)))
+
+
+def routing_findings(store: LeaseStore) -> Iterator[Finding]:
+    """Yield which workers are alive, and the types that none of them routes."""
+    if store.nodes is None:
+        return
+    workers = live_workers(store)
+    unrouted = unrouted_types(store, workers)
+    alive = "; ".join(f"{worker.name} routes {worker.types.describe()}" for worker in workers)
+    if not workers:
+        waiting = f"; rows of these types wait: {unrouted}" if unrouted else ""
+        yield Finding("workers", True, f"no worker is running{waiting}")
+    elif not unrouted:
+        yield Finding("workers", True, alive)
+    else:
+        remedy = f"deploy an application that does, or widen `types` ({alive})"
+        yield Finding("workers", False, f"no live worker routes {unrouted}", remedy=remedy)
+
+
+def _node_findings(store: LeaseStore) -> Iterator[Finding]:
+    """Yield how the live workers and this host differ in tz database or version of psched."""
+    nodes = live_workers(store)
+    difference = tz_difference(nodes, cron.tz_database())
+    if difference is not None:
+        yield Finding("nodes", False, difference)
+    difference = version_difference(nodes)
+    if difference is not None:
+        yield Finding("nodes", True, difference, warning=True)
+
+
+def _overdue_findings(schedules: ScheduleCollection) -> Iterator[Finding]:
+    """Yield the occurrences that are later than `overdue_after`, or than their own `alert_after`."""
+    now = schedules.store.now()
+    late = list(_late(schedules))
+    nodes = None if schedules.store.nodes is None else live_workers(schedules.store)
+    if len(late) > 1 and not nodes and all(not row.attempts and row.status == WAITING for row in late):
+        message = f"no worker has started any of the {len(late)} schedules below"
+        yield Finding("overdue", False, message, remedy=worker_hint(nodes, late[0].type))
+    for row in late:
+        message, remedy = _lateness(row, schedules.state(row, now), nodes)
+        yield Finding("overdue", False, message, remedy=remedy)
+    if not late:
+        bound = span(schedules.overdue_after)
+        yield Finding("overdue", True, f"no occurrence is more than {bound} late, nor later than its alert_after")
+
+
+def _late(schedules: ScheduleCollection) -> Iterator[ScheduleRow]:
+    """Yield the late rows, oldest occurrence first, without their data, which may be large."""
+    times = {row.key: row.next_time for row in schedules.overdue(_MAX_OVERDUE)}
+    if schedules.store.alerts is not None:
+        times |= {overdue.key: overdue.scheduled_time for overdue in schedules.store.alerts.overdue(_MAX_OVERDUE)}
+    for key in sorted(times, key=times.__getitem__)[:_MAX_OVERDUE]:
+        with suppress(NotFoundError):  # deleted meanwhile
+            row = schedules[key].metadata()
+            if times[key] in (row.next_time, row.regular_time):  # it is still the same occurrence
+                yield replace(row, data={})
+
+
+def _lateness(row: ScheduleRow, state: ScheduleState, nodes: Sequence[Node] | None) -> tuple[str, str | None]:
+    """Return the state of an overdue occurrence, and the remedy. `nodes`: the live workers; None: unknown."""
+    error = "" if row.last_error is None else f"; the last error: {error_summary(row.last_error)}"
+    lateness = span(state.lateness)
+    what = f"{row.key!r} (type {row.type!r}): its occurrence of {local_time(row.next_time)} is {lateness} late"
+    node = "" if row.node is None else f" on {row.node}"
+    if row.problem is not None:
+        return f"{what} and cannot be run: {row.problem}", None
+    if state.word == RUNNING:
+        return f"{what}: attempt {row.attempts} is running{node}{error}", None
+    if row.status == RUNNING:
+        return f"{what}: attempt {row.attempts}{node} has lost its lease{error}", worker_hint(nodes, row.type)
+    if row.attempts:
+        due = local_time(row.next_run_time)
+        what = f"{what}: {row.attempts} attempts have failed{error}; the next one is due {due}"
+        return what, f"psched show {row.key!r} prints the whole error"
+    if state.word == LEASED:
+        return f"{what}: it is running, or waits for a retry", None
+    return f"{what} and not started", worker_hint(nodes, row.type)
+
+
+def _failing_findings(schedules: ScheduleCollection) -> Iterator[Finding]:
+    failing = list(schedules.failing())
+    if not failing:
+        return
+    worst = max(failing, key=lambda row: (failed_attempts(row), -row.next_time))
+    count = f"{len(failing)} schedules are failing" if len(failing) > 1 else "1 schedule is failing"
+    attempts = failed_attempts(worst)
+    times = f"{attempts} attempts" if attempts > 1 else "1 attempt"
+    error = "" if worst.last_error is None else f", the last error: {error_summary(worst.last_error)}"
+    what = f"{worst.key!r} (type {worst.type!r}) with {times} of its occurrence of {local_time(worst.next_time)}{error}"
+    remedy = "psched history --failed lists them"
+    yield Finding("failing", True, f"{count}; the worst is {what}", warning=True, remedy=remedy)
