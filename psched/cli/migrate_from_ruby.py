@@ -10,17 +10,18 @@ from typing import Any, TypeVar
 
 import click
 
-from psched import cron
 from psched.cli.formatting import json_lines, printable, write
 from psched.cli.options import Chosen, common_options, exactly
 from psched.cli.progress import with_progress
 from psched.cli.sections import opened_as
 from psched.clock import local_time
 from psched.config import Section, SectionName, default_table
+from psched.cron import CronDialect
 from psched.errors import ConfigError
 from psched.model import NewTask, Rule, ScheduleRow, TaskRow
 from psched.payload import check_key
 from psched.queue.queue import Queue, storable_task
+from psched.schedules import rules
 from psched.schedules.collection import ScheduleCollection
 from psched.schedules.validation import checked_rule
 
@@ -235,13 +236,12 @@ def _copy_all(
 
 
 @lru_cache(4096)
-def _same_times(rule: Rule, start: int, first: cron.CronDialect, second: cron.CronDialect) -> bool:
+def _same_times(rule: Rule, start: int, first: CronDialect, second: CronDialect) -> bool:
     """Return whether both dialects count as many occurrences of the rule in each of the windows from `start`."""
     if first == second:
         return True
     begins = range(start, start + _WINDOW * _WINDOWS, _WINDOW)
     one, other = (
-        [cron.count(rule.cron, begin, begin + _WINDOW, rule.timezone, dialect) for begin in begins]
-        for dialect in (first, second)
+        [rules.count(rule, begin, begin + _WINDOW, dialect) for begin in begins] for dialect in (first, second)
     )
     return one == other

@@ -46,7 +46,7 @@ def next_time(cron: str, after: int, timezone: str, dialect: CronDialect = "vixi
 
     Raises ConfigError: the expression, zone or dialect cannot be used, or there is no match up to the year 9999.
     """
-    found = _next(cron, after, timezone, dialect)
+    found = next_match(cron, after, timezone, dialect)
     if found is None:
         raise ConfigError(f"cron {cron!r}: no match after {after} and before the year 10000; give an earlier time")
     return found
@@ -86,7 +86,7 @@ def validate(cron: str, timezone: str, dialect: CronDialect = "vixie") -> None:
     The error is one line with the remedy: the expression, the zone or the dialect is wrong, the date never exists, or
     clock changes skip all its times.
     """
-    if _next(cron, _LAST_CHANGE, timezone, dialect, _LAST_CHANGE + _CYCLE) is None:
+    if next_match(cron, _LAST_CHANGE, timezone, dialect, _LAST_CHANGE + _CYCLE) is None:
         raise ConfigError(
             f"cron {cron!r} never runs in {timezone}: its only times are those skipped when the clock is put forward; "
             "choose another hour"
@@ -94,7 +94,8 @@ def validate(cron: str, timezone: str, dialect: CronDialect = "vixie") -> None:
 
 
 @lru_cache(_CACHED)
-def _next(cron: str, after: int, timezone: str, dialect: CronDialect, limit: int = LATEST) -> int | None:
+def next_match(cron: str, after: int, timezone: str, dialect: CronDialect, limit: int = LATEST) -> int | None:
+    """Return the first match after `after` and up to `limit`, or None without one. Raises as `next_time` does."""
     return following(parse(cron, dialect), load_zone(timezone), after, limit)
 
 

@@ -7,10 +7,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from psched import cron
 from psched.cron import CronDialect
 from psched.errors import ConfigError
 from psched.model import Rule
+from psched.schedules import rules
 from psched.store.reads import RuleUse
 
 HOUR = 3600
@@ -66,15 +66,15 @@ def forecast(
     The occurrences of each rule are counted once. `durations` returns how long the last runs of some schedules took, in
     seconds.
     """
-    rules: dict[Rule, Counter[str | None]] = defaultdict(Counter)
+    used: dict[Rule, Counter[str | None]] = defaultdict(Counter)
     types: dict[str | None, _OfType] = defaultdict(lambda: _OfType([0] * hours))
     for use in uses:
         examples = types[use.type].examples
-        if use.type not in rules[use.rule] and len(examples) < _EXAMPLES:
+        if use.type not in used[use.rule] and len(examples) < _EXAMPLES:
             examples.append(use.key)
-        rules[use.rule][use.type] += use.count
+        used[use.rule][use.type] += use.count
     unusable = 0
-    for rule, counts in rules.items():
+    for rule, counts in used.items():
         try:
             starts = starts_per_hour(rule, begin, hours, dialect)
         except ConfigError:  # doctor and list show these schedules as broken
@@ -83,7 +83,7 @@ def forecast(
         for type_, count in counts.items():
             for hour, found in starts.items():
                 types[type_].starts[hour] += found * count
-    schedules = sum(counts.total() for counts in rules.values())
+    schedules = sum(counts.total() for counts in used.values())
     return _summed(types, begin, hours, durations, schedules, unusable)
 
 
@@ -93,17 +93,17 @@ def starts_per_hour(rule: Rule, begin: int, hours: int, dialect: CronDialect) ->
     Raises ConfigError.
     """
     first = begin - math.floor(rule.delay)  # in seconds of the occurrences
-    total = cron.count(rule.cron, first - 1, first + hours * HOUR - 1, rule.timezone, dialect)
+    total = rules.count(rule, first - 1, first + hours * HOUR - 1, dialect)
     found: dict[int, int] = defaultdict(int)
     if total > hours:  # counting the occurrences of an hour is cheaper than listing them
         for hour in range(hours):
             start = first + hour * HOUR
-            if number := cron.count(rule.cron, start - 1, start + HOUR - 1, rule.timezone, dialect):
+            if number := rules.count(rule, start - 1, start + HOUR - 1, dialect):
                 found[hour] = number
         return found
     time = first - 1
     for _ in range(total):
-        time = cron.next_time(rule.cron, time, rule.timezone, dialect)
+        time = rules.next_time(rule, time, dialect)
         found[(time - first) // HOUR] += 1
     return found
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from psched import cron
 from psched.errors import ConfigError, NotFoundError
 from psched.insight.forecast import HOUR, Forecast, forecast
 from psched.insight.pages import Page, first_page
 from psched.insight.table import TableInsight
 from psched.insight.why_waiting import Reason, why_waiting
 from psched.model import ScheduleFilter, ScheduleRow
+from psched.schedules import rules
 from psched.schedules.collection import ScheduleCollection
 from psched.schedules.schedule import ScheduleState, StateWord
 from psched.store.ledger import Change, LedgerFilter, LedgerRow
@@ -93,10 +93,10 @@ class ScheduleInsight(TableInsight):
             return []
         rule, regular = row.rule, row.regular()
         try:
-            found = cron.occurrences(rule.cron, regular.next_time, rule.timezone, _RUNS, self._schedules.cron_dialect)
+            times = list(rules.times(rule, regular.next_time, _RUNS, self._schedules.cron_dialect))
         except ConfigError:  # `row.problem` says why
             return []
-        return [each.time + rule.delay for each in found]
+        return [time + rule.delay for time in times]
 
     def overdue(self, limit: int = 50) -> list[ScheduleRow]:
         """Return the schedules that are late now, as `ScheduleCollection.overdue` does."""

@@ -8,16 +8,15 @@ It counts as dead only if it does not renew the lease within some seconds.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from psched import cron
 from psched.clock import local_time, monotonic
 from psched.errors import IdempotentError, OutcomeUnknownError, PreemptedError
 from psched.execution.stop_event import StopEvent
 from psched.model import ScheduleRow
 from psched.scheduler.instance_heartbeat import Instance, InstanceRegistry
+from psched.schedules import rules
 from psched.schedules.collection import ScheduleCollection
 
 log = logging.getLogger(__name__)
@@ -75,7 +74,7 @@ class MissedOccurrences:
         if not row.settled:
             self._finish_abandoned(row.key, start)
             return False
-        time = cron.first_time(row.rule.cron, math.ceil(start), row.rule.timezone)
+        time = rules.first_time(row.rule, start, self.schedules.cron_dialect)
         wanted = replace(row, next_time=time, next_run_time=time + row.rule.delay)
         if not self.schedules.store.modify(row, wanted):
             return False

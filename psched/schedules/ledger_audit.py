@@ -20,6 +20,7 @@ from psched import cron
 from psched.error_text import error_summary
 from psched.errors import ConfigError
 from psched.model import NEVER, ScheduleRow
+from psched.schedules import rules
 from psched.schedules.audit_result import Kind, Verdict, Why
 from psched.schedules.schedule import LEASED, RUNNING, failed_attempts
 from psched.schedules.settlement import SUPERSEDED, TOO_LATE, lateness_bound
@@ -212,7 +213,7 @@ class _Definition:
         self.due = float(change.first) if change.first >= since else self._next(since - 1)
         begin = max(change.first, since)
         try:
-            cron.validate(change.rule.cron, change.rule.timezone, self.dialect)
+            rules.validate(change.rule, self.dialect)
         except ConfigError as error:
             if begin <= until:
                 self.verdict.add_violation(Kind.UNKNOWN, begin, f"its rule cannot be used: {error}", until, 0)
@@ -327,7 +328,7 @@ class _Definition:
         if self.due < end:
             rule, first = self.change.rule, int(self.due)
             count = self._count_until(end)
-            last = cron.last_time(rule.cron, first, int(end) - 1, rule.timezone, self.dialect) if count > 1 else None
+            last = rules.last_time(rule, first, int(end) - 1, self.dialect) if count > 1 else None
             self.verdict.add_violation(kind, first, why, last, count)
 
     def _count_until(self, end: float) -> int:
@@ -336,7 +337,7 @@ class _Definition:
             return 0
         rule, first, count = self.change.rule, int(self.due), 1
         if self._next(first) < end:
-            count += cron.count(rule.cron, first, int(end) - 1, rule.timezone, self.dialect)
+            count += rules.count(rule, first, int(end) - 1, self.dialect)
         self.due = self._next(end - 1)
         return count
 
@@ -368,7 +369,7 @@ class _Definition:
         begin, end = max(row.scheduled_time, self.scope.since), min(row.end, self.scope.until)
         rule = self.change.rule
         try:
-            count = cron.count(rule.cron, begin - 1, end, rule.timezone, self.dialect)
+            count = rules.count(rule, begin - 1, end, self.dialect)
         except ConfigError:  # the rule is invalid by now
             count = row.count or 1
         if row.scheduled_time == begin == self.change.first and self._next(begin - 1) != begin:
@@ -423,7 +424,7 @@ class _Definition:
     def _next(self, after: float, dialect: cron.CronDialect | None = None) -> float:
         rule = self.change.rule
         try:
-            return cron.next_time(rule.cron, int(after), rule.timezone, self.dialect if dialect is None else dialect)
+            return rules.next_time(rule, int(after), self.dialect if dialect is None else dialect)
         except ConfigError:
             return math.inf  # the rule is invalid by now, or has no match before the year 10000
 

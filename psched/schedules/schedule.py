@@ -12,6 +12,7 @@ from psched.errors import NotFoundError, NotSupportedError, ScheduleError
 from psched.model import ScheduleRow
 from psched.payload import check_key, object_of, pack
 from psched.retry_wait import Backoff
+from psched.schedules import rules
 from psched.schedules.settlement import with_rule_problem
 from psched.schedules.transitions import moved, paused, resumed, run_now, with_regular
 from psched.schedules.validation import (
@@ -20,7 +21,6 @@ from psched.schedules.validation import (
     check_times,
     checked_policy,
     checked_rule,
-    first_match,
 )
 from psched.store import ScheduleStore
 from psched.store.ledger import MODIFY, PAUSE, RESUME, RUN_NOW, Entry
@@ -173,7 +173,7 @@ class Schedule:
         if next_run_time is not None and seen.paused:
             raise ScheduleError(f"{self.key!r} is paused, so it has no run time; resume it first, or use run_now")
         if explicit:
-            time = seen.next_time if next_time is None else first_match(wanted.rule, next_time, self._dialect)
+            time = seen.next_time if next_time is None else rules.first_time(wanted.rule, next_time, self._dialect)
             due = time + wanted.rule.delay if next_run_time is None else next_run_time
             return replace(wanted, next_time=time, next_run_time=seen.next_run_time if seen.paused else due)
         if wanted.rule == seen.rule or not seen.settled:

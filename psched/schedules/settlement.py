@@ -10,10 +10,11 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import cast
 
-from psched import cron
 from psched.clock import Clock, boottime
+from psched.cron import CronDialect
 from psched.errors import ConfigError, NotSupportedError, ScheduleError
 from psched.model import NEVER, Claim, NewTask, Policy, Row, ScheduleRow
+from psched.schedules import rules
 from psched.schedules.validation import check_delay
 from psched.settlement import Settlement
 from psched.store import ScheduleStore, TaskStore
@@ -58,7 +59,7 @@ class ScheduleSettlement(Settlement):
     def __init__(
         self,
         store: ScheduleStore,
-        dialect: cron.CronDialect,
+        dialect: CronDialect,
         retention: float = 400 * 86400.0,
         count: int = 100_000,
         max_attempts: int | None = None,
@@ -200,7 +201,7 @@ class ScheduleSettlement(Settlement):
             regular = row.regular()
             return Step(claim, regular.next_time, regular.next_run_time, entry)
         settled = row.next_time if entry.last is None else entry.last
-        next_time = cron.next_time(row.rule.cron, settled, row.rule.timezone, self._dialect)
+        next_time = rules.next_time(row.rule, settled, self._dialect)
         return Step(claim, next_time, NEVER if row.paused else next_time + row.rule.delay, entry)
 
     def problem(self, row: Row) -> str | None:
@@ -218,11 +219,11 @@ def _date(time: int) -> str:
     return datetime.fromtimestamp(time, UTC).isoformat(" ")
 
 
-def rule_problem(row: Row, dialect: cron.CronDialect) -> str | None:
+def rule_problem(row: Row, dialect: CronDialect) -> str | None:
     """Return the error of a schedule's rule, with the remedy, or None."""
     rule = cast("ScheduleRow", row).rule
     try:
-        cron.validate(rule.cron, rule.timezone, dialect)
+        rules.validate(rule, dialect)
         if rule.delay < 0:
             check_delay(rule.delay)
     except (ConfigError, ValueError) as error:
@@ -230,13 +231,13 @@ def rule_problem(row: Row, dialect: cron.CronDialect) -> str | None:
     return None
 
 
-def with_rule_problem(row: ScheduleRow, dialect: cron.CronDialect) -> ScheduleRow:
+def with_rule_problem(row: ScheduleRow, dialect: CronDialect) -> ScheduleRow:
     """Return the row, whose `problem` is also about its rule."""
     problem = rule_problem(row, dialect) if row.problem is None else None
     return row if problem is None else replace(row, problem=problem)
 
 
-def skip_entry(row: ScheduleRow, now: float, dialect: cron.CronDialect) -> Entry | None:
+def skip_entry(row: ScheduleRow, now: float, dialect: CronDialect) -> Entry | None:
     """Return the entry of the occurrences to skip at `now`, or None if the next occurrence is to run.
 
     The entry covers the occurrences from `row.next_time` to `last`. A run that `run_now` asked for is never skipped,
@@ -251,7 +252,7 @@ def skip_entry(row: ScheduleRow, now: float, dialect: cron.CronDialect) -> Entry
     policy = row.policy
     if policy.catch_up != "all":
         rule = row.rule
-        latest = cron.last_time(rule.cron, row.next_time, math.floor(now - rule.delay), rule.timezone, dialect)
+        latest = rules.last_time(rule, row.next_time, math.floor(now - rule.delay), dialect)
         if latest is not None:
             return _until(row, latest + row.rule.delay, SUPERSEDED, dialect)
     bound = lateness_bound(policy)
@@ -265,12 +266,12 @@ def lateness_bound(policy: Policy) -> float | None:
     return _SOON_ENOUGH if policy.max_lateness is None and policy.catch_up == "none" else policy.max_lateness
 
 
-def _until(row: ScheduleRow, end: float, reason: str, dialect: cron.CronDialect) -> Entry:
+def _until(row: ScheduleRow, end: float, reason: str, dialect: CronDialect) -> Entry:
     """Return the entry of the row's occurrence and later ones whose run time is before `end`."""
     rule, time, count = row.rule, row.next_time, 1
-    last = cron.last_time(rule.cron, time, math.ceil(end - rule.delay) - 1, rule.timezone, dialect)
+    last = rules.last_time(rule, time, math.ceil(end - rule.delay) - 1, dialect)
     if last is None:
         return Entry(SKIPPED, reason)
     while time < last and count < _COUNTED:
-        time, count = cron.next_time(rule.cron, time, rule.timezone, dialect), count + 1
+        time, count = rules.next_time(rule, time, dialect), count + 1
     return Entry(SKIPPED, reason, last=last, count=count if time == last else None)

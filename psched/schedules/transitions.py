@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from psched import cron
+from psched.cron import CronDialect
 from psched.errors import ConfigError, ScheduleError
 from psched.model import NEVER, Rule, ScheduleRow
+from psched.schedules import rules
 from psched.schedules.settlement import skip_entry
-from psched.schedules.validation import first_match
 from psched.store.ledger import PAUSED, Entry
 
 MOST_PAUSES = 100
@@ -18,7 +18,7 @@ MOST_SECONDS_AHEAD = 2
 """Seconds by which the time of an extra run may come after its `run_now`."""
 
 
-def paused(row: ScheduleRow, now: float, dialect: cron.CronDialect) -> ScheduleRow:
+def paused(row: ScheduleRow, now: float, dialect: CronDialect) -> ScheduleRow:
     """Return `row` paused from `now` on. A run in progress goes on, and the pause begins when the run is settled.
 
     A run that `run_now` asked for waits for the end of the pause. Earlier pauses are kept as long as they have
@@ -44,7 +44,7 @@ def paused(row: ScheduleRow, now: float, dialect: cron.CronDialect) -> ScheduleR
     return with_regular(row, replace(regular, next_run_time=NEVER)) if row.is_extra else row
 
 
-def _is_to_come(row: ScheduleRow, pause: tuple[float, float], dialect: cron.CronDialect) -> bool:
+def _is_to_come(row: ScheduleRow, pause: tuple[float, float], dialect: CronDialect) -> bool:
     """Return whether the row's next occurrence, or any later one, falls into `pause`."""
     begin, end = pause
     rule, time = row.rule, row.next_time
@@ -52,13 +52,13 @@ def _is_to_come(row: ScheduleRow, pause: tuple[float, float], dialect: cron.Cron
         return False
     if begin > time + rule.delay:
         try:
-            time = first_match(rule, max(time + 1, math.ceil(begin - rule.delay)), dialect)
+            time = rules.first_time(rule, max(time + 1, begin - rule.delay), dialect)
         except ConfigError:  # the stored rule is invalid, so the pause is kept
             return True
     return time + rule.delay < end
 
 
-def resumed(row: ScheduleRow, now: float, dialect: cron.CronDialect) -> tuple[ScheduleRow, Entry | None]:
+def resumed(row: ScheduleRow, now: float, dialect: CronDialect) -> tuple[ScheduleRow, Entry | None]:
     """Return `row` with its pause ended at `now`, and the entry of the occurrences that the pause skipped.
 
     A run that was due before the pause, or asked for by `run_now`, is due now. Occurrences within another pause are
@@ -78,7 +78,7 @@ def resumed(row: ScheduleRow, now: float, dialect: cron.CronDialect) -> tuple[Sc
     if entry is None or entry.detail != PAUSED:
         return replace(row, next_run_time=row.next_time + row.rule.delay), None
     last = row.next_time if entry.last is None else entry.last
-    time = cron.next_time(row.rule.cron, last, row.rule.timezone, dialect)
+    time = rules.next_time(row.rule, last, dialect)
     return replace(row, next_time=time, next_run_time=time + row.rule.delay, previous=last), entry
 
 
@@ -106,7 +106,7 @@ def _has_come(row: ScheduleRow, now: float) -> bool:
     return not row.settled or min(row.next_time, row.next_time + row.rule.delay, row.next_run_time) <= now
 
 
-def moved(row: ScheduleRow, old: Rule, now: float, dialect: cron.CronDialect) -> ScheduleRow:
+def moved(row: ScheduleRow, old: Rule, now: float, dialect: CronDialect) -> ScheduleRow:
     """Return `row`, which has a new rule, with its next occurrence by that rule at `now`.
 
     A due occurrence stays as it is. An occurrence that has come but waits for its delay gets the new delay. Any other
@@ -117,7 +117,7 @@ def moved(row: ScheduleRow, old: Rule, now: float, dialect: cron.CronDialect) ->
     same_times = (row.rule.cron, row.rule.timezone) == (old.cron, old.timezone)
     if same_times or row.next_time <= now:
         return replace(row, next_run_time=row.next_time + row.rule.delay)
-    time = first_match(row.rule, now, dialect)
+    time = rules.first_time(row.rule, now, dialect)
     return replace(row, next_time=time, next_run_time=time + row.rule.delay)
 
 

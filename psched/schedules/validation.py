@@ -19,6 +19,7 @@ from psched.errors import ConfigError, NotSupportedError
 from psched.model import CATCH_UP, NEVER, CatchUp, NewSchedule, Policy, Rule, ScheduleRow
 from psched.payload import MAX_KEY_LENGTH, check_key, enqueued_key, object_of
 from psched.retry_wait import check_attempts, check_wait
+from psched.schedules import rules
 from psched.store import ScheduleStore
 
 log = logging.getLogger(__name__)
@@ -63,7 +64,7 @@ def new_rows(
         check_times(next_time=new.next_time, next_run_time=new.next_run_time)
         timezone = default_timezone if new.timezone is None else new.timezone
         rule = checked_rule(Rule(new.cron, timezone, new.delay), dialect)
-        first = first_match(rule, now() if new.next_time is None else new.next_time, dialect)
+        first = rules.first_time(rule, now() if new.next_time is None else new.next_time, dialect)
         check_enqueued_key(check_key(new.key), check_key(new.type, "type"))
         due = first + rule.delay if new.next_run_time is None else new.next_run_time
         data = object_of(new.data)
@@ -94,7 +95,7 @@ def checked_rule(rule: Rule, dialect: cron.CronDialect) -> Rule:
         given: object = value
         if not isinstance(given, str):
             raise ConfigError(f"{name} must be text like {example!r}, got {shown(given)}")
-    cron.validate(rule.cron, rule.timezone, dialect)
+    rules.validate(rule, dialect)
     _warn_of_step(rule.cron, dialect)
     check_delay(rule.delay)
     if rule.delay < 0:
@@ -119,8 +120,8 @@ def check_distinct(keys: Sequence[str], what: str) -> None:
 
 def _check_ahead(rule: Rule, dialect: cron.CronDialect) -> None:
     """Raise ValueError for a negative delay that makes too many occurrences due before their times."""
-    first = first_match(rule, _REFERENCE, dialect)
-    ahead = cron.count(rule.cron, first, first + math.ceil(-rule.delay), rule.timezone, dialect)
+    first = rules.first_time(rule, _REFERENCE, dialect)
+    ahead = rules.count(rule, first, first + math.ceil(-rule.delay), dialect)
     if ahead > MOST_AHEAD:
         raise ValueError(
             f"delay {rule.delay:g} makes {ahead} occurrences of cron {rule.cron!r} due at once, before their times; "
@@ -153,11 +154,6 @@ def check_time(name: str, time: object) -> None:
             f"{name} must be unix seconds, a number from 0 to {LAST_TIME - 1} (the years 1970 to 9999), "
             f"got {shown(time)}{hint}"
         )
-
-
-def first_match(rule: Rule, at: float, dialect: cron.CronDialect) -> int:
-    """Return the first occurrence of `rule` at or after `at`, in unix seconds."""
-    return cron.first_time(rule.cron, math.ceil(at), rule.timezone, dialect)
 
 
 def check_delay(delay: object) -> None:

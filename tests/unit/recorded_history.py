@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from psched import cron
 from psched.model import Policy, Rule, ScheduleRow
+from psched.schedules import rules
 from psched.schedules.audit_result import Verdict
 from psched.schedules.ledger_audit import GRACE, AuditRecords, AuditScope, audit, versions_at
 from psched.schedules.transitions import moved, with_regular
-from psched.schedules.validation import first_match
 from psched.store.ledger import ADD, DELETE, MODIFY, RUN_NOW, Change, LedgerRow
 
 BEGIN = 1_600_000_000
@@ -30,7 +29,7 @@ class Past:
     policy: Policy = field(default_factory=lambda: Policy("all", 0.0))
 
     def add(self) -> None:
-        first = first_match(self.rule, int(self.now) + 1, "vixie")
+        first = rules.first_time(self.rule, int(self.now) + 1, "vixie")
         due = first + self.rule.delay
         self.row = ScheduleRow("key", "t", {}, "waiting", rule=self.rule, next_time=first, next_run_time=due)
         self._change(ADD, None)
@@ -47,14 +46,14 @@ class Past:
         row = self.there
         last = row.next_time
         for _ in range(count - 1):
-            last = cron.next_time(row.rule.cron, last, row.rule.timezone)
+            last = rules.next_time(row.rule, last, "vixie")
         self.now = max(self.now, last + row.rule.delay + 1)
         self.settle("skipped", "late", last, count)
 
     def catch_up(self) -> None:
         """Skip all due occurrences."""
         row = self.there
-        due = cron.count(row.rule.cron, row.next_time, int(self.now - row.rule.delay), row.rule.timezone)
+        due = rules.count(row.rule, row.next_time, int(self.now - row.rule.delay), "vixie")
         if row.next_time + row.rule.delay <= self.now:
             self.skip(1 + due)
 
@@ -67,7 +66,7 @@ class Past:
     def move(self, time: int) -> None:
         """Change the time of the next occurrence, back or forth."""
         row = self.there
-        time = first_match(row.rule, time, "vixie")
+        time = rules.first_time(row.rule, time, "vixie")
         self.row = replace(row, next_time=time, next_run_time=time + row.rule.delay)
         self._change(MODIFY, row.next_time)
 
@@ -162,5 +161,5 @@ class Past:
             )
         )
         end = row.next_time if last is None else last
-        time = cron.next_time(row.rule.cron, end, row.rule.timezone)
+        time = rules.next_time(row.rule, end, "vixie")
         self.row = replace(row, next_time=time, next_run_time=time + row.rule.delay, previous=end)
