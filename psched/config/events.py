@@ -1,4 +1,4 @@
-"""The key `events`: where the ends of runs are sent, a webhook or a Redis stream."""
+"""The key `events`: where the ends of runs are sent, a webhook, a Redis stream or a channel of PostgreSQL."""
 
 from __future__ import annotations
 
@@ -9,32 +9,50 @@ from attrs import field, frozen
 
 from psched.config.hooks import Hook, hook
 
-_EXPECTED = "expected a mapping with url (a webhook) or stream (the URL of a Redis server)"
+_EXPECTED = (
+    "expected a mapping with url (a webhook), stream (the URL of a Redis server) or channel (of PostgreSQL's NOTIFY)"
+)
 _OF_STREAM = ("stream", "name", "max_length")
 _SCHEMES = ("redis://", "rediss://", "unix://")
 _MOST = 100_000_000
+_LONGEST_CHANNEL = 63
+"""Bytes of a name in PostgreSQL."""
 
 
 @frozen
 class EventReceiver:
-    """A webhook, or a stream on a Redis server that keeps about `max_length` events."""
+    """A webhook, a stream on a Redis server that keeps about `max_length` events, or a channel of NOTIFY."""
 
     webhook: Hook | None = None
     stream: str | None = field(default=None, repr=False)
     name: str = "psched:events"
     max_length: int = 100_000
+    channel: str | None = None
 
 
 def event_receiver(value: Any) -> EventReceiver | None:
-    """Accept a mapping with `url`, as for hooks, or with `stream`."""
+    """Accept a mapping with `url`, as for hooks, with `stream`, or with `channel`."""
     if value is None or isinstance(value, EventReceiver):
         return value
-    if not isinstance(value, Mapping) or len({"url", "stream"} & value.keys()) != 1:
+    if not isinstance(value, Mapping) or len({"url", "stream", "channel"} & value.keys()) != 1:
         raise ValueError(_EXPECTED)
     if "url" in value:
         return EventReceiver(hook(value))
-    for key in value.keys() - set(_OF_STREAM):
-        raise ValueError(f"unknown key {key!r}; expected {', '.join(_OF_STREAM)}")
+    if "channel" in value:
+        return EventReceiver(channel=_channel(value))
+    return _stream(value)
+
+
+def _channel(value: Mapping[str, Any]) -> str:
+    _check_keys(value, ("channel",))
+    channel = value["channel"]
+    if not isinstance(channel, str) or not channel.isprintable() or not 1 <= len(channel.encode()) <= _LONGEST_CHANNEL:
+        raise ValueError(f"channel: write a name of at most {_LONGEST_CHANNEL} bytes, such as psched_events")
+    return channel
+
+
+def _stream(value: Mapping[str, Any]) -> EventReceiver:
+    _check_keys(value, _OF_STREAM)
     stream, name = value["stream"], value.get("name", EventReceiver().name)
     most = value.get("max_length", EventReceiver().max_length)
     if not isinstance(stream, str) or not stream.startswith(_SCHEMES):
@@ -44,3 +62,8 @@ def event_receiver(value: Any) -> EventReceiver | None:
     if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= _MOST:
         raise ValueError(f"max_length: write a whole number from 1 to {_MOST}")
     return EventReceiver(None, stream, name, most)
+
+
+def _check_keys(value: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    for key in value.keys() - set(known):
+        raise ValueError(f"unknown key {key!r}; expected {', '.join(known)}")

@@ -245,6 +245,8 @@ def _cross_faults(settings: Settings, given: Mapping[str, Any]) -> Iterator[str]
             yield f"on_failure: type rdb_compat ({name}) retries without end, so no task ever fails; use type: rdb"
         if section.type == "rdb_compat" and section.events is not None:
             yield f"events: type rdb_compat ({name}) does not record what was sent; use type: rdb"
+        elif section.events is not None and section.events.channel is not None and not _is_postgresql(section):
+            yield f"events: channel is of PostgreSQL, which {name} does not use; write url or stream instead"
         if section.type == "rdb_compat" and section.on_recovered:
             yield f"on_recovered: type rdb_compat ({name}) has no alerts; use type: rdb"
         if section.type != "rdb_compat":
@@ -263,6 +265,10 @@ def _cross_faults(settings: Settings, given: Mapping[str, Any]) -> Iterator[str]
         )
     if queue is not None and (schedules.url, schedules.table) == (queue.url, queue.table):
         yield f"queue.table: schedules and queue cannot share the table {queue.table!r}; name another one"
+
+
+def _is_postgresql(section: Section) -> bool:
+    return section.type == "rdb" and section.url.startswith("postgres")
 
 
 def _lease_faults(settings: Settings, section: Section, name: str, given: Mapping[str, Any]) -> Iterator[str]:

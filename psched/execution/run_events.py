@@ -11,7 +11,7 @@ import json
 import logging
 import threading
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from psched.clock import Clock, monotonic
 from psched.config.events import EventReceiver
@@ -170,6 +170,35 @@ class StreamSender:
         self._client.xadd(self._receiver.name, fields, maxlen=self._receiver.max_length, approximate=True)
 
 
+_MOST_BYTES = 7999
+"""Bytes of ASCII that a notification of PostgreSQL may have."""
+_KEPT = ("id", "event", "table", "key", "scheduled_time", "fence", "outcome", "left_out")
+"""Members that are never left out. They have at most some 4,000 bytes."""
+
+
+class ChannelSender:
+    """Sends each event by NOTIFY on the database of the schedules, with its `id`."""
+
+    def __init__(self, channel: str, store: ScheduleStore) -> None:
+        self.name = f"channel {channel}"
+        self._channel = channel
+        self._store = store
+
+    def send(self, id_: str, event: dict[str, object]) -> None:
+        self._store.notify(self._channel, notification({"id": id_, **event}))
+
+
+def notification(event: dict[str, object]) -> str:
+    """Return the event as JSON that fits. If it does not, its longest members are left out, and `left_out` has them."""
+    text = json.dumps(event)
+    while len(text) > _MOST_BYTES:
+        longest = max(event.keys() - set(_KEPT), key=lambda name: len(json.dumps(event[name])))
+        event = {name: value for name, value in event.items() if name != longest}
+        event["left_out"] = [*cast("list[str]", event.get("left_out", [])), longest]
+        text = json.dumps(event)
+    return text
+
+
 def open_event_threads(opened_sections: Sequence[OpenSection]) -> list[EventThread]:
     """Return the thread for the schedules, if events are configured."""
     threads: list[EventThread] = []
@@ -177,9 +206,16 @@ def open_event_threads(opened_sections: Sequence[OpenSection]) -> list[EventThre
         store, receiver = opened.source.store, opened.section.events
         if receiver is not None and isinstance(store, ScheduleStore) and store.watermarks is not None:
             closing = threading.Event()
-            sender = StreamSender(receiver) if receiver.webhook is None else WebhookSender(receiver, closing)
-            threads.append(EventThread(store, sender, opened.section.table, closing))
+            threads.append(EventThread(store, _sender(receiver, store, closing), opened.section.table, closing))
     return threads
+
+
+def _sender(receiver: EventReceiver, store: ScheduleStore, closing: threading.Event) -> Sender:
+    if receiver.webhook is not None:
+        return WebhookSender(receiver, closing)
+    if receiver.channel is not None:
+        return ChannelSender(receiver.channel, store)
+    return StreamSender(receiver)
 
 
 def run_event(row: LedgerRow, table: str) -> dict[str, object]:

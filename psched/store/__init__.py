@@ -342,6 +342,10 @@ class LeaseStore(ABC):
         store knows no holders (`rdb_compat`), nothing is released and the leases end by themselves.
         """
 
+    def notify(self, channel: str, text: str) -> None:
+        """Send text of less than 8,000 bytes to the programs that listen to a channel. Raises NotSupportedError."""
+        raise NotSupportedError("only PostgreSQL has channels")
+
     @abstractmethod
     def close(self) -> None:
         """Close every connection; idempotent."""

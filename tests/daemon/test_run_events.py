@@ -33,13 +33,16 @@ def test_a_daemon_posts_the_end_of_each_run(make_daemon: Callable[..., Daemon]) 
 @pytest.mark.parametrize(
     ("value", "fault"),
     [
-        ("http://h/", r"expected a mapping with url \(a webhook\) or stream"),
+        ("http://h/", r"expected a mapping with url \(a webhook\), stream"),
         ({"url": "http://h/", "stream": "redis://h"}, "expected a mapping with url"),
         ({"url": "ftp://h/"}, r"expected a URL \(http"),
         ({"stream": "http://h"}, "stream: write a URL like redis://"),
         ({"stream": "redis://h", "max": 3}, "unknown key 'max'; expected stream, name, max_length"),
         ({"stream": "redis://h", "max_length": 0}, "max_length: write a whole number from 1"),
         ({"stream": "redis://h", "name": ""}, "name: write the key of the stream"),
+        ({"channel": "psched_events"}, "channel is of PostgreSQL, which schedules does not use"),
+        ({"channel": "é" * 32}, "channel: write a name of at most 63 bytes"),
+        ({"channel": "c", "name": "n"}, "unknown key 'name'; expected channel"),
     ],
 )
 def test_a_wrong_configuration_is_refused(value: object, fault: str) -> None:

@@ -28,7 +28,7 @@ from psched.backends.rdb.schema import failures_table
 from psched.backends.sql.compiled_statements import BulkUpdate, cached, table_named
 from psched.backends.sql.database import Database
 from psched.backends.sql.host_wakeup import HostWakeup
-from psched.backends.sql.listen_notify import ListenWakeup, create_triggers, has_triggers
+from psched.backends.sql.listen_notify import ListenWakeup, create_triggers, has_triggers, send_notification
 from psched.backends.sql.schema import NAMED, HashedSchema, unusable
 from psched.backends.sql.store import SqlStore
 from psched.backends.sql.wal_watch import WalWatch
@@ -112,6 +112,11 @@ class RdbLeaseStore(SqlStore):
             return WalWatch(file)
         name = self._database.dialect.host_socket(self._table.name)
         return None if name is None else HostWakeup(name)
+
+    def notify(self, channel: str, text: str) -> None:
+        if not self._database.dialect.notifies:
+            super().notify(channel, text)
+        send_notification(self._database, channel, text)
 
     def _acquire(self, limit: int, options: AcquireOptions, callers: int = 1) -> list[Claim]:
         """Acquire for `callers` threads: at least one row for each, and more up to `MAX_BATCH_SIZE` each.

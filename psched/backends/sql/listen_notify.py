@@ -1,4 +1,4 @@
-"""Wakes idle workers on PostgreSQL: triggers send NOTIFY, and `ListenWakeup` receives it.
+"""LISTEN and NOTIFY of PostgreSQL. Triggers wake idle workers by it: `ListenWakeup` receives their notifications.
 
 The triggers notify when a client makes a row due within some seconds; the notification arrives after the commit. Its
 payload is an equals sign and the row's type. PostgreSQL commits transactions with notifications one at a time.
@@ -41,6 +41,7 @@ _NOTIFY_OURSELVES = text(
     "SELECT pg_notify(:channel, :token) WHERE EXISTS (SELECT FROM pg_trigger"
     " WHERE tgrelid = to_regclass(quote_ident(:table)) AND tgname = :name)"
 )
+_NOTIFY = text("SELECT pg_notify(:channel, :content)")
 _TRIGGER = "psched_notify"
 
 _STEPS = (
@@ -93,6 +94,11 @@ def create_triggers(database: Database, table: Table) -> None:
             raise
         words = "table %s: LISTEN/NOTIFY triggers could not be created: %s; workers find due rows by polling only"
         log.warning(words, table.name, one_line(error))
+
+
+def send_notification(database: Database, channel: str, content: str) -> None:
+    """Send `content` to the programs that listen to `channel` now."""
+    database.scalar(_NOTIFY, {"channel": channel, "content": content})
 
 
 class ListenWakeup:

@@ -6,12 +6,13 @@ import json
 import time
 from typing import Any
 
+import psycopg
 import pytest
 import redis
 import sqlalchemy as sa
 
 from psched.config.events import EventReceiver
-from psched.execution.run_events import OVERLAP, EventThread, StreamSender
+from psched.execution.run_events import OVERLAP, ChannelSender, EventThread, StreamSender, notification
 from psched.store import ScheduleStore
 from psched.store.ledger import Entry
 from tests.stores.bench import FAR_OFF, Bench, soon
@@ -145,3 +146,31 @@ def test_a_stream_gets_the_events_and_is_trimmed(bench: Bench, store: ScheduleSt
     assert int(client.xlen(stream)) < 300  # type: ignore[arg-type]
     client.delete(stream)
     client.close()
+
+
+@pytest.mark.parametrize("bare", ["postgresql"], indirect=True)
+def test_a_listener_gets_each_end_by_notify(bench: Bench, store: ScheduleStore) -> None:
+    one = EventThread(store, ChannelSender('psched "events"', store), "table")
+    one.check()
+    direct = sa.make_url(bench.plain_url).set(drivername="postgresql")
+    with psycopg.connect(direct.render_as_string(hide_password=False), autocommit=True) as listener:
+        listener.execute('LISTEN "psched ""events"""')
+        end(bench, store, "\U0001f40c" * 255, detail="é" * 255)
+        one.check()
+        [got] = listener.notifies(timeout=30, stop_after=1)
+    event = json.loads(got.payload)
+    assert (event["key"], event["outcome"]) == ("\U0001f40c" * 255, "finished")
+    assert event["id"].startswith("psched_")
+    assert "left_out" not in event
+
+
+def test_a_notification_that_is_too_long_says_what_is_left_out() -> None:
+    event = {"id": "i", "event": "run", "key": "\U0001f40c" * 255, "detail": "é" * 255, "error": "\x01" * 2000}
+    kept = {name: value for name, value in event.items() if name != "error"}
+    assert json.loads(notification(event)) == {**kept, "left_out": ["error"]}
+    assert json.loads(notification({**event, "node": "\U0001f40c" * 255, "detail": "\U0001f40c" * 256})) == {
+        **{name: value for name, value in kept.items() if name != "detail"},
+        "node": "\U0001f40c" * 255,
+        "left_out": ["error", "detail"],
+    }
+    assert json.loads(notification(kept)) == kept
