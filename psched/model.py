@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import Any, Literal, NamedTuple, Self, get_args
+from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
 
 from psched.retry_wait import Backoff
 
@@ -38,6 +38,9 @@ class Rule:
     timezone: str
     delay: float = 0
 
+
+Instant = Annotated[float, "unix seconds"]
+"""A time. A field of a definition that is a plain float is a duration."""
 
 CatchUp = Literal["all", "latest", "none"]
 """Which of the occurrences that are due together are run."""
@@ -200,7 +203,7 @@ class NewSchedule(NamedTuple):
     delay: float = 0
     timezone: str | None = None
     next_time: int | None = None
-    next_run_time: float | None = None
+    next_run_time: Instant | None = None
     data: Mapping[str, Any] = _NOTHING
     catch_up: CatchUp = "all"
     max_lateness: float | None = None

@@ -1,23 +1,31 @@
-"""Reads one environment of a YAML file; refuses duplicate keys."""
+"""Reads YAML files, and one environment of a configuration; refuses duplicate keys."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml
+from yaml.composer import Composer
 
 from psched.error_text import did_you_mean
 from psched.errors import ConfigError
 
 _MAX_SHOWN = 10  # environments that a message names
 _MAX_NAME_LENGTH = 40
+_NO_TEXT = "not valid YAML: expected UTF-8 text without control characters"
 NOT_PERMITTED = "Permission denied; run the command as root or as the service's user (runuser -u USER -- …)"
 
 
-class _UniqueKeyLoader(yaml.SafeLoader):
-    """A SafeLoader that refuses duplicate keys, as YAML demands; PyYAML uses the last one."""
+if TYPE_CHECKING:
+    _Constructor = yaml.SafeLoader
+else:
+    _Constructor = object
+
+
+class _UniqueKeys(_Constructor):
+    """Makes a SafeLoader refuse duplicate keys, as YAML demands; PyYAML uses the last one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen = set()
@@ -29,6 +37,44 @@ class _UniqueKeyLoader(yaml.SafeLoader):
                 raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
             seen.add(key.value)
         return super().construct_mapping(node, deep=deep)
+
+
+class _UniqueKeyLoader(_UniqueKeys, yaml.SafeLoader):
+    pass
+
+
+class _QuickLoader(_UniqueKeys, Composer, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """Reads a file several times as fast where libyaml is installed. A date is text, as it is in JSON.
+
+    The Composer of Python raises RecursionError where that of libyaml crashes.
+    """
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 - as PyYAML declares it
+        first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def __init__(self, stream: str) -> None:
+        super(Composer, self).__init__(stream)  # type: ignore[call-arg]  # that of SafeLoader
+        Composer.__init__(self)
+
+
+class Document(NamedTuple):
+    """The content of a YAML file, and the nodes that it was made of, which know their lines."""
+
+    content: Any
+    root: yaml.Node | None
+
+    def line(self, *path: str) -> int | None:
+        """Return the line of the key at `path`, or of the last one on the way to it that is there."""
+        node, line = self.root, None
+        for name in path:
+            pairs = node.value if isinstance(node, yaml.MappingNode) else ()
+            found = next(((key, value) for key, value in pairs if getattr(key, "value", None) == name), None)
+            if found is None:
+                return line
+            line, node = found[0].start_mark.line + 1, found[1]
+        return line
 
 
 def read_environment(path: Path, environment: str) -> dict[str, Any]:
@@ -62,24 +108,51 @@ def _missing(environment: str, environments: dict[str, Any]) -> str:
 
 
 def _parse(path: Path) -> Any:
+    text = _read(path, " with -c or PSCHED_CONFIG", ", etc/psched.example.yml is an example")
+    return _load(text, str(path), _UniqueKeyLoader).content
+
+
+def read_document(path: Path) -> Document:
+    """Return the content of a YAML file in which dates are texts. Raises ConfigError naming file and line."""
+    return parse_document(_read(path), str(path))
+
+
+def parse_document(text: str, name: str) -> Document:
+    """Return the content of YAML in which dates are texts. Raises ConfigError naming `name` and the line."""
+    return _load(text, name, _QuickLoader)
+
+
+def _read(path: Path, how: str = "", example: str = "") -> str:
+    """`how` to name another file, and an `example` of one, for the messages."""
     try:
-        return yaml.load(path.read_text(encoding="utf-8"), _UniqueKeyLoader)  # noqa: S506 - a SafeLoader
+        return path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        hint = "name one with -c or PSCHED_CONFIG, etc/psched.example.yml is an example"
-        raise ConfigError(f"{path}: there is no such file; {hint}") from None
+        raise ConfigError(f"{path}: there is no such file; name one{how}{example}") from None
     except IsADirectoryError:
-        raise ConfigError(f"{path}: is a folder; name a YAML file with -c or PSCHED_CONFIG") from None
+        raise ConfigError(f"{path}: is a folder; name a YAML file{how}") from None
     except PermissionError:
         raise ConfigError(f"{path}: cannot be read: {NOT_PERMITTED}") from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: {_NO_TEXT}") from None
+
+
+def _load(text: str, name: str, kind: type[Any]) -> Document:
+    try:
+        loader = kind(text)
+        try:
+            root = loader.get_single_node()
+            return Document(None if root is None else loader.construct_document(root), root)
+        finally:
+            loader.dispose()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f":{mark.line + 1}" if mark else ""
         problem = error.problem or error.context or ""
         problem = "a tab; indent with spaces" if r"'\t'" in problem else problem
-        raise ConfigError(f"{path}{line}: not valid YAML: {problem}") from None
-    except (yaml.YAMLError, UnicodeDecodeError):
-        raise ConfigError(f"{path}: not valid YAML: expected UTF-8 text without control characters") from None
+        raise ConfigError(f"{name}{line}: not valid YAML: {problem}") from None
+    except yaml.YAMLError:
+        raise ConfigError(f"{name}: {_NO_TEXT}") from None
     except RecursionError:
-        raise ConfigError(f"{path}: not usable: nested too deeply") from None
+        raise ConfigError(f"{name}: not usable: nested too deeply") from None

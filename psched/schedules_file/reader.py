@@ -1,0 +1,203 @@
+"""Reads a YAML file of schedules, and reports each fault with its line.
+
+The options of a schedule are the fields of `NewSchedule`: a new field may be given in a file without a change here.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from psched.clock import parse_seconds
+from psched.config.yaml_file import Document, parse_document, read_document
+from psched.error_text import did_you_mean, shown
+from psched.errors import ConfigError, NotSupportedError
+from psched.model import Instant, NewSchedule
+from psched.payload import check_key
+
+_NOT_DECLARED = ("key", "owner", "next_time", "next_run_time")
+"""The fields of `NewSchedule` that are no options: two are given once for a file, and times are no definition."""
+FORMS: Final[Mapping[str, str]] = {"cron": "{}", "every": "@every {}", "at": "@at {}"}
+"""How a file may say when a schedule is due, and the text that this makes in `cron`."""
+_KEYS = ("owner", "defaults", "schedules")
+_MOST_FAULTS = 20
+"""Faults that one error names."""
+_EXAMPLE = "owner: billing"
+
+Check = Callable[[NewSchedule], object]
+"""Raises ConfigError, ValueError or NotSupportedError for a schedule that cannot be added."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredSchedules:
+    """The schedules that one owner is to have. `source` names the file or the application in messages.
+
+    `place` returns the text that begins a message about a schedule, such as `jobs.yml:7: schedules.report`.
+    """
+
+    source: str
+    owner: str
+    schedules: tuple[NewSchedule, ...]
+    place: Callable[[str], str] = field(repr=False)
+
+
+def read_schedules_file(path: Path, check: Check | None = None) -> DeclaredSchedules:
+    """Return the schedules in the file. `check` is called with each, such as `ScheduleCollection.check`.
+
+    Raises ConfigError with a line for each fault, which names the file, the line and the key.
+    """
+    return _Reader(read_document(path), str(path), check).declared()
+
+
+def parse_schedules(text: str, source: str, check: Check | None = None) -> DeclaredSchedules:
+    """Return the schedules in the text of a file, as `read_schedules_file`; `source` is the name for messages."""
+    return _Reader(parse_document(text, source), source, check).declared()
+
+
+@cache
+def options() -> Mapping[str, str]:
+    """Return the options of a schedule, each with the kind of its value: `seconds`, `instant` or `any`."""
+    hints = typing.get_type_hints(NewSchedule, include_extras=True)
+    return {name: _kind(hint) for name, hint in hints.items() if name not in _NOT_DECLARED}
+
+
+def _kind(hint: Any) -> str:
+    choices = (hint, *typing.get_args(hint))
+    return "instant" if Instant in choices else "seconds" if float in choices else "any"
+
+
+@dataclass
+class _Reader:
+    document: Document
+    source: str
+    check: Check | None
+    faults: list[str] = field(default_factory=list)
+
+    def declared(self) -> DeclaredSchedules:
+        content = self.document.content
+        if not isinstance(content, dict):
+            raise ConfigError(f"{self.source}: expected `owner:` and `schedules:`, got {shown(content)}; write both")
+        for name in content:
+            if name not in _KEYS:
+                self._fault((name,), f"unknown key{did_you_mean(str(name), _KEYS)}; expected {', '.join(_KEYS)}")
+        owner = self._owner(content.get("owner"))
+        schedules = tuple(self._schedules(self._mapping(content, "schedules"), self._defaults(content)))
+        if self.faults:
+            more = len(self.faults) - _MOST_FAULTS
+            lines = [*self.faults[:_MOST_FAULTS], *([f"{self.source}: … and {more} more faults"] if more > 0 else [])]
+            raise ConfigError("\n".join(lines))
+        return DeclaredSchedules(self.source, owner, schedules, lambda key: self._place(("schedules", key)))
+
+    def _owner(self, owner: object) -> str:
+        if owner is None:
+            self._fault(("owner",), f"missing; name the program or team that owns these schedules, as in `{_EXAMPLE}`")
+            return ""
+        try:
+            return check_key(owner, "owner")
+        except ValueError as error:
+            self._fault(("owner",), str(error))
+            return ""
+
+    def _mapping(self, content: dict[Any, Any], name: str) -> dict[Any, Any]:
+        """Return the mapping below a key, empty without one. Without `schedules`, `{}` has to be written."""
+        if name not in content and name == "schedules":
+            self._fault((name,), "missing; give a mapping from keys to schedules, or {} for none")
+        found = content.get(name, {})
+        if isinstance(found, dict):
+            return found
+        got = "nothing; write {} for none" if found is None else shown(found)
+        self._fault((name,), f"expected a mapping, got {got}")
+        return {}
+
+    def _defaults(self, content: dict[Any, Any]) -> dict[str, Any]:
+        return dict(self._options(self._mapping(content, "defaults"), ("defaults",)))
+
+    def _schedules(self, content: dict[Any, Any], defaults: dict[str, Any]) -> Iterator[NewSchedule]:
+        for key, given in content.items():
+            path = ("schedules", str(key))
+            if not isinstance(key, str):
+                self._fault(path, f"the key is read as {shown(key)}, not as text; put it in quotes")
+            elif not isinstance(given, dict):
+                example = "a mapping like {type: report, cron: '0 3 * * *'}"
+                self._fault(path, f"expected {example}, got {'nothing' if given is None else shown(given)}")
+            else:
+                before = len(self.faults)
+                fields = defaults | dict(self._options(given, path))
+                for name in ("type", "cron"):
+                    if fields.get(name) is None:
+                        self._fault(path, f"{name} is missing; {_REMEDY[name]}")
+                if len(self.faults) == before:
+                    yield from self._checked(key, fields, path)
+
+    def _checked(self, key: str, fields: dict[str, Any], path: tuple[str, ...]) -> Iterator[NewSchedule]:
+        new = NewSchedule(key, **fields)
+        try:
+            if self.check is not None:
+                self.check(new)
+        except (ConfigError, NotSupportedError, ValueError) as error:
+            named = next((name for name in options() if str(error).startswith((f"{name} ", f"{name}:"))), None)
+            self._fault(path if named is None else (*path, named), str(error))
+        else:
+            yield new
+
+    def _options(self, given: dict[Any, Any], path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+        """Yield the fields of `NewSchedule` that the options make."""
+        forms = [name for name in FORMS if name in given]
+        if len(forms) > 1:
+            self._fault(path, f"{' and '.join(forms)} are given; give one of them")
+        known = (*FORMS, *(name for name in options() if name not in FORMS))
+        for name, value in given.items():
+            if name not in known:
+                hint = did_you_mean(str(name), known)
+                self._fault((*path, str(name)), f"unknown option{hint}; expected some of {', '.join(known)}")
+            elif name in FORMS:
+                if isinstance(value, str | int | float) and not isinstance(value, bool):
+                    yield "cron", FORMS[name].format(value)
+                else:
+                    self._fault((*path, name), f"expected text, got {shown(value)}; {_REMEDY['cron']}")
+            else:
+                try:
+                    yield name, _converted(options()[name], value)
+                except ValueError as error:
+                    self._fault((*path, name), str(error))
+
+    def _fault(self, path: tuple[str, ...], message: str) -> None:
+        self.faults.append(f"{self._place(path)}: {message}")
+
+    def _place(self, path: tuple[str, ...]) -> str:
+        line = self.document.line(*path)
+        return f"{self.source}{'' if line is None else f':{line}'}: {'.'.join(map(str, path))}"
+
+
+_REMEDY = {
+    "type": "name the type of its tasks, as in `type: report`",
+    "cron": 'give one of cron, every and at, as in `cron: "0 3 * * *"`',
+}
+
+
+def _converted(kind: str, value: Any) -> Any:
+    if not isinstance(value, str) or kind == "any":
+        return value
+    try:
+        return _number(parse_seconds(value)) if kind == "seconds" else _instant(value)
+    except (ValueError, OverflowError):
+        expected = "seconds or a duration such as 90s, 5m, 2h or 1d"
+        if kind == "instant":
+            expected = "a date with a time zone, such as 2026-12-01T08:00+01:00, or unix seconds"
+        raise ValueError(f"expected {expected}, got {shown(value)}") from None
+
+
+def _instant(text: str) -> float:
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError
+    return _number(moment.timestamp())
+
+
+def _number(value: float) -> float:
+    return int(value) if value.is_integer() else value

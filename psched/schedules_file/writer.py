@@ -1,0 +1,80 @@
+"""Writes schedules as the YAML that `reader` reads."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from psched.model import NewSchedule
+from psched.schedules_file.reader import options
+
+_DEFAULTS = NewSchedule._field_defaults
+_BREAKS = frozenset("\n\r\x85\u2028\u2029\ufeff")
+_UNITS = (("d", 86400), ("h", 3600), ("m", 60))
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes a text with line breaks, which YAML would fold, and which are more characters than Python's."""
+
+    def represent_str(self, text: str) -> yaml.ScalarNode:
+        has_breaks = not _BREAKS.isdisjoint(text)
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style='"' if has_breaks else None)
+
+
+_Dumper.add_representer(str, _Dumper.represent_str)
+
+
+def schedules_text(
+    owner: str, schedules: Iterable[NewSchedule], comments: Mapping[str, Sequence[str]] | None = None
+) -> Iterator[str]:
+    """Yield the lines of a file that declares these schedules, in their order.
+
+    Options with their default values are left out, and the time zone of most schedules becomes a default of the file.
+    `comments`: lines to be written before a schedule, by its key; those of the key "" begin the file.
+    """
+    new = list(schedules)
+    notes = comments or {}
+    zones = Counter(schedule.timezone for schedule in new if schedule.timezone is not None)
+    zone = zones.most_common(1)[0][0] if zones and all(each.timezone is not None for each in new) else None
+    yield from _comment(notes.get("", ()), "")
+    yield from _lines({"owner": owner}, "")
+    if zone is not None:
+        yield from _lines({"defaults": {"timezone": zone}}, "")
+    if not new:
+        yield "schedules: {}"
+        return
+    yield "schedules:"
+    for schedule in new:
+        yield from _comment(notes.get(schedule.key, ()), "  ")
+        yield from _lines({schedule.key: dict(_given(schedule, zone))}, "  ")
+
+
+def _given(schedule: NewSchedule, zone: str | None) -> Iterator[tuple[str, Any]]:
+    """Yield the options that differ from the defaults, with values as a person writes them."""
+    for name, kind in options().items():
+        value = getattr(schedule, name)
+        default = zone if name == "timezone" else _DEFAULTS.get(name, ...)
+        if value != default:
+            if isinstance(value, Mapping):
+                value = dict(value)
+            yield name, duration(value) if kind == "seconds" else value
+
+
+def duration(value: Any) -> Any:
+    """Return whole minutes, hours or days of seconds as a text such as `15m`; any other value as it is."""
+    if not isinstance(value, int | float) or not float(value).is_integer():
+        return value
+    unit, size = next(((unit, size) for unit, size in _UNITS if value % size == 0), ("", 1))
+    return f"{int(value // size)}{unit}" if unit and value else int(value)
+
+
+def _lines(value: dict[str, Any], indent: str) -> Iterator[str]:
+    text = yaml.dump(value, Dumper=_Dumper, allow_unicode=True, sort_keys=False, default_flow_style=False, width=1000)
+    return (f"{indent}{line}" for line in text.rstrip("\n").split("\n"))
+
+
+def _comment(lines: Sequence[str], indent: str) -> Iterator[str]:
+    return (f"{indent}# {part}".rstrip() for line in lines for part in line.splitlines() or [""])
