@@ -32,11 +32,18 @@ _NOTHING = _Nothing()
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """When a schedule is due: a cron expression, read in a time zone, plus a delay in seconds (may be negative)."""
+    """When a schedule is due: an expression, read in a time zone, plus a delay in seconds (may be negative).
+
+    `cron`: a cron expression, `@every 5m` or `@at 2027-03-01T09:00`.
+    """
 
     cron: str
     timezone: str
     delay: float = 0
+
+    def run_time(self, time: int) -> float:
+        """Return when the run for the occurrence `time` is due."""
+        return time + self.delay if time < NEVER else NO_OCCURRENCE
 
 
 Instant = Annotated[float, "unix seconds"]
@@ -99,13 +106,16 @@ class Lease(NamedTuple):
 
 NEVER = 253_370_764_800.0
 """When a paused schedule is due: the year 9999."""
+NO_OCCURRENCE = 253_370_851_200
+"""The occurrence of a schedule that has no further one, and when it is due: a day after `NEVER`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleRow:
     """One schedule, as read from the store. See `Row` for the fields it shares with a queue task.
 
-    `next_time`: the occurrence (unix seconds). `next_run_time`: when it is due, or its lease ends.
+    `next_time`: the occurrence (unix seconds). `next_run_time`: when it is due, or its lease ends. Both are
+    `NO_OCCURRENCE` when the rule has no further occurrence.
     `settled` is True when the row is neither leased nor waiting for a retry, so that a new rule may move it.
     `version` counts the changes of the definition (0 where none is kept).
     `previous`: the regular occurrence that was settled last. `extra`: the occurrence that `run_now` asked for last.
@@ -142,6 +152,11 @@ class ScheduleRow:
     version: int = 0
 
     @property
+    def ended(self) -> bool:
+        """Whether no regular occurrence follows, and no extra run waits or runs."""
+        return self.next_time >= NEVER
+
+    @property
     def paused(self) -> bool:
         """Whether the schedule is paused now."""
         return self.paused_from is not None and self.paused_until is None
@@ -172,7 +187,7 @@ class ScheduleRow:
         """Return the row with its next regular occurrence, instead of an extra run."""
         if self.regular_time is None:
             return self
-        due = self.regular_time + self.rule.delay if self.regular_run_time is None else self.regular_run_time
+        due = self.rule.run_time(self.regular_time) if self.regular_run_time is None else self.regular_run_time
         return replace(
             self,
             status="waiting",

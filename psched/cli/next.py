@@ -1,4 +1,4 @@
-"""psched next: the next occurrences of a cron expression, with notes on clock changes. Needs no database."""
+"""psched next: the next occurrences of an expression, with notes on clock changes. Needs no database."""
 
 from __future__ import annotations
 
@@ -42,6 +42,8 @@ def next_(chosen: Chosen, cron: str, timezone: str | None, number: int, start: i
     warning = crons.excessive_step(cron, dialect)
     if warning is not None:
         click.echo(f"warning: {warning}", err=True)
+    if len(found) < number:
+        click.echo("no further occurrence", err=True)
     if chosen.json:
         objects = (asdict(each) | {"local": local.isoformat(), "utc": utc.isoformat()} for local, utc, each in found)
         write(json_lines(objects))

@@ -38,7 +38,7 @@ from psched.cli.sections import key_command, opened, opened_section
 from psched.cli.unrunnable_rows import LeftToRuby, warn_unless_routed
 from psched.clock import span
 from psched.error_text import error_summary
-from psched.model import CATCH_UP, Policy, ScheduleRow
+from psched.model import CATCH_UP, NEVER, Policy, ScheduleRow
 from psched.schedules.collection import ScheduleCollection
 from psched.schedules.schedule import RUNNING, Schedule, ScheduleState, StateWord
 from psched.schedules.validation import LONGEST_DELAY
@@ -125,7 +125,8 @@ def list_(
     --wide all columns. Into a pipe or file, all columns are written as tab-separated text.
 
     Times are in this host's time zone. The state of a schedule is waiting, due, running, failing (with the last error),
-    retrying (after an attempt without an error), overdue (no worker has started it), paused or broken; with it are
+    retrying (after an attempt without an error), overdue (no worker has started it), ended (it has no
+    further occurrence), paused or broken; with it are
     shown the number of the current or next attempt, and the lateness. On rdb_compat, `leased` means running or waiting
     for a retry.
 
@@ -189,8 +190,11 @@ def _listed(row: Fields) -> Fields:
 
 
 def _shown(row: Fields) -> Fields:
-    """Return the fields for people: a paused schedule has `paused` instead of the time of its next run."""
-    return row | {"next_run_time": "paused"} if row["paused"] else row
+    """Return the fields for people: `paused` or `ended` instead of a time that will not come."""
+    never = {name: "ended" for name in ("next_time", "regular_time") if (row[name] or 0) >= NEVER}
+    if row["paused"] or row["next_time"] >= NEVER:
+        never["next_run_time"] = "paused" if row["paused"] else "ended"
+    return row | never
 
 
 def _state_text(row: Fields) -> str:

@@ -21,6 +21,8 @@ from typing import Literal, NamedTuple, get_args
 from croniter import CroniterError, croniter
 from croniter.croniter import DOW_ALPHAS, M_ALPHAS
 
+from psched.cron import every_and_at
+from psched.cron.every_and_at import Interval, Moment, UnreadableError
 from psched.error_text import did_you_mean
 from psched.errors import ConfigError
 
@@ -202,20 +204,27 @@ def check_dialect(name: str) -> None:
         raise ConfigError(f"cron_dialect {name!r}: expected {' or '.join(DIALECTS)}" + did_you_mean(name, DIALECTS))
 
 
+Timetable = Expression | Interval | Moment
+"""What the text of an expression says."""
+
+
 @lru_cache(maxsize=1024)
-def parse(cron: str, dialect: CronDialect) -> Expression:
-    """Return the parsed expression; cached. Raises ConfigError with the field, what is expected and the remedy."""
+def parse(cron: str, dialect: CronDialect) -> Timetable:
+    """Return what the text says; cached. Raises ConfigError with the field, what is expected and the remedy."""
     check_dialect(dialect)
     if len(cron) > MAX_LENGTH:
         raise ConfigError(f"cron {cron[:40]!r}… has {len(cron)} characters; {MAX_LENGTH} at most, use ranges and steps")
     try:
-        return _read(_split(cron), dialect)
-    except _MistakeError as mistake:
+        special = every_and_at.read(cron.strip(" \t\r\n").lower())
+        return _read(_split(cron), dialect) if special is None else special
+    except (_MistakeError, UnreadableError) as mistake:
         raise ConfigError(f"cron {cron!r}{mistake}") from mistake.__cause__
 
 
 def excessive_step(cron: str, dialect: str) -> str | None:
     """Return a warning about a step that only its first value meets, as in `*/90`, or None. `cron` can be parsed."""
+    if every_and_at.read(cron.strip().lower()) is not None:
+        return None
     for field, text in zip((_SECOND, _MINUTE, _HOUR, _DAY, _MONTH, _WEEKDAY), _split(cron), strict=True):
         for match in filter(None, map(_PLAIN.fullmatch, text.split(","))):
             is_single_in_ruby = dialect != "vixie" and match["low"] != "*" and match["high"] is None
@@ -244,7 +253,7 @@ def _split(cron: str) -> list[str]:
     text = cron.strip(" \t\r\n").lower()
     if text.startswith("@"):
         if text not in _MACROS:
-            raise _MistakeError(f": expected one of {' '.join(_MACROS)}" + did_you_mean(text, _MACROS))
+            raise _MistakeError(f": expected one of {' '.join(_MACROS)}, @every or @at" + did_you_mean(text, _MACROS))
         text = _MACROS[text]
     fields = re.split(r"[ \t\r\n]+", text) if text else []
     if len(fields) not in (5, 6):
@@ -256,7 +265,7 @@ def _split(cron: str) -> list[str]:
 
 
 def fields_of(cron: str, dialect: CronDialect) -> Fields:
-    """Return the values of each field. `cron` can be parsed."""
+    """Return the values of each field. `cron` can be parsed, and is neither `@every` nor `@at`."""
     return _fields(_split(cron), dialect)
 
 

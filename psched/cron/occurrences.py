@@ -22,14 +22,15 @@ from functools import lru_cache
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
-from psched.cron.expression import DAY, CronDialect, Expression, parse
+from psched.cron.every_and_at import Interval, Moment
+from psched.cron.expression import DAY, CronDialect, Expression, Timetable, parse
 from psched.cron.zones import change_between, load_zone, offset_at, offset_of_wall
 from psched.errors import ConfigError
 
 EARLIEST = int(datetime(1, 1, 4, tzinfo=UTC).timestamp())
 """The first instant; earlier ones are treated as this one."""
-LATEST = int(datetime(9999, 12, 28, tzinfo=UTC).timestamp())
-"""The last instant: three days before the end of datetime's range, so that no offset or look-ahead leaves it."""
+LATEST = int(datetime(9999, 1, 1, tzinfo=UTC).timestamp()) - 1
+"""The last instant. What is due later is never due, and no offset or look-ahead leaves the range of datetime."""
 
 _SKIPPED_DAY = 3 * 3600
 """Seconds. A gap this long skips its times altogether; the times of a shorter gap run at its end."""
@@ -44,11 +45,11 @@ _CACHED = 4096
 def next_time(cron: str, after: int, timezone: str, dialect: CronDialect = "vixie") -> int:
     """Return the first match strictly after `after`, both in unix seconds.
 
-    Raises ConfigError: the expression, zone or dialect cannot be used, or there is no match up to the year 9999.
+    Raises ConfigError: the expression, zone or dialect cannot be used, or there is no later match before the year 9999.
     """
     found = next_match(cron, after, timezone, dialect)
     if found is None:
-        raise ConfigError(f"cron {cron!r}: no match after {after} and before the year 10000; give an earlier time")
+        raise ConfigError(f"cron {cron!r}: no match after {after} and before the year 9999; give an earlier time")
     return found
 
 
@@ -74,19 +75,23 @@ def count(cron: str, after: int, until: int, timezone: str, dialect: CronDialect
 
     Counts by stretches with one UTC offset, without listing: a year of seconds takes less than a millisecond.
     """
-    expression, zone = parse(cron, dialect), load_zone(timezone)
+    timetable, zone = parse(cron, dialect), load_zone(timezone)
     first, last = max(after + 1, EARLIEST), min(until, LATEST)
-    return sum(_count_in(stretch, expression, first) for stretch in _stretches(zone, first, last))
+    if not isinstance(timetable, Expression):
+        return timetable.count(zone, first, last)
+    return sum(_count_in(stretch, timetable, first) for stretch in _stretches(zone, first, last))
 
 
 @lru_cache(_CACHED)
 def validate(cron: str, timezone: str, dialect: CronDialect = "vixie") -> None:
-    """Raise ConfigError unless the expression has a match after any time.
+    """Raise ConfigError unless the expression has a match after any time. `@at` has one match, and passes.
 
     The error is one line with the remedy: the expression, the zone or the dialect is wrong, the date never exists, or
     clock changes skip all its times.
     """
-    if next_match(cron, _LAST_CHANGE, timezone, dialect, _LAST_CHANGE + _CYCLE) is None:
+    if isinstance(parse(cron, dialect), Moment):
+        load_zone(timezone)
+    elif next_match(cron, _LAST_CHANGE, timezone, dialect, _LAST_CHANGE + _CYCLE) is None:
         raise ConfigError(
             f"cron {cron!r} never runs in {timezone}: its only times are those skipped when the clock is put forward; "
             "choose another hour"
@@ -99,13 +104,16 @@ def next_match(cron: str, after: int, timezone: str, dialect: CronDialect, limit
     return following(parse(cron, dialect), load_zone(timezone), after, limit)
 
 
-def following(expression: Expression, zone: ZoneInfo, after: int, limit: int) -> int | None:
+def following(timetable: Timetable, zone: ZoneInfo, after: int, limit: int) -> int | None:
     """Return the first match after `after`, or None if that is past `limit`."""
     after = max(after, EARLIEST - 1)
     if after >= limit:
         return None
-    search = _next_once if expression.once else _next_by_hours if expression.whole_hours else _next_in_real_time
-    found = search(expression, zone, after, limit)
+    if isinstance(timetable, Expression):
+        search = _next_once if timetable.once else _next_by_hours if timetable.whole_hours else _next_in_real_time
+        found = search(timetable, zone, after, limit)
+    else:
+        found = timetable.following(zone, after)
     return found if found is not None and found <= limit else None
 
 
@@ -238,20 +246,28 @@ class Occurrence:
 
 
 def occurrences(cron: str, at: int, timezone: str, n: int, dialect: CronDialect = "vixie") -> list[Occurrence]:
-    """Return the first `n` matches at or after `at` (unix seconds). Raises as `next_time` does."""
-    expression, zone = parse(cron, dialect), load_zone(timezone)
+    """Return the first `n` matches at or after `at` (unix seconds), or as many as there are. Raises ConfigError."""
+    timetable, zone = parse(cron, dialect), load_zone(timezone)
     found: list[Occurrence] = []
     before = at - 1
     for _ in range(n):
-        time = next_time(cron, before, timezone, dialect)
-        found.append(Occurrence(time, note_of(expression, zone, before, time)))
+        time = next_match(cron, before, timezone, dialect)
+        if time is None:
+            break
+        found.append(Occurrence(time, note_of(timetable, zone, before, time)))
         before = time
     return found
 
 
-def note_of(expression: Expression, zone: ZoneInfo, before: int, time: int) -> str:
+def note_of(timetable: Timetable, zone: ZoneInfo, before: int, time: int) -> str:
     """Return what a clock change does to the match at `time`, the first one after `before`; often empty."""
-    return "; ".join(filter(None, (_missing(expression, zone, before, time), _repeated(expression, zone, time))))
+    if isinstance(timetable, Interval):
+        return ""
+    if isinstance(timetable, Moment):
+        is_in_gap = gap_at(zone, timetable.wall) is not None
+        return f"runs late: {_clock(timetable.wall)} does not exist" if is_in_gap else _repeated(True, zone, time)
+    expression = timetable
+    return "; ".join(filter(None, (_missing(expression, zone, before, time), _repeated(expression.once, zone, time))))
 
 
 def _missing(expression: Expression, zone: ZoneInfo, before: int, time: int) -> str:
@@ -271,12 +287,12 @@ def _missing(expression: Expression, zone: ZoneInfo, before: int, time: int) -> 
     return f"skipped {_clock(wall, day=True)}{more}: the clock jumps from {_clock(end - skipped)} to {target}"
 
 
-def _repeated(expression: Expression, zone: ZoneInfo, time: int) -> str:
+def _repeated(once: bool, zone: ZoneInfo, time: int) -> str:
     wall = time + offset_at(zone, time)
     first, second = (wall - offset_of_wall(zone, wall, fold) for fold in (0, 1))
     if second <= first:
         return ""
-    if expression.once:
+    if once:
         return f"runs once, though {_clock(wall)} comes twice"
     span = "hour" if second - first == 3600 else f"{(second - first) // 60} minutes"
     return f"second pass of the repeated {span}" if time == second else ""

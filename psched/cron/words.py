@@ -9,7 +9,8 @@ from datetime import date, datetime, time, timedelta
 from itertools import product
 from zoneinfo import ZoneInfo
 
-from psched.cron.expression import CronDialect, DayRule, Fields, fields_of, parse
+from psched.cron.every_and_at import Interval, Moment
+from psched.cron.expression import CronDialect, DayRule, Fields, Timetable, fields_of, parse
 from psched.cron.occurrences import Occurrence, following, gap_at, note_of
 from psched.cron.zones import load_zone, offset_of_wall
 
@@ -33,7 +34,12 @@ class Verdict:
 
 def in_words(cron: str, dialect: CronDialect = "vixie") -> str:
     """Return an English phrase such as "at 09:00 from Monday to Friday". Raises ConfigError as `parse` does."""
-    parse(cron, dialect)
+    timetable = parse(cron, dialect)
+    if isinstance(timetable, Interval):
+        after = f", {_span(timetable.phase)} after the full interval" if timetable.phase else ""
+        return f"every {_span(timetable.seconds, one='')}{after}, counted from 1970-01-01 00:00 UTC"
+    if isinstance(timetable, Moment):
+        return f"once, at {timetable}"
     read = fields_of(cron, dialect)
     return " ".join(filter(None, (_times(read), _days(read), _months(read))))
 
@@ -43,23 +49,39 @@ def why(cron: str, timezone: str, at: date, dialect: CronDialect = "vixie") -> V
 
     Raises ConfigError as `parse` and `load_zone` do.
     """
-    expression, read, zone = parse(cron, dialect), fields_of(cron, dialect), load_zone(timezone)
-    day = at.date() if isinstance(at, datetime) else at
-    reasons = [*_date_mismatches(read, day)]
-    if isinstance(at, datetime):
-        reasons += _time_mismatches(read, at)
+    timetable, zone = parse(cron, dialect), load_zone(timezone)
+    reasons = list(_mismatches(cron, timetable, at, dialect))
     first, last = day_in(timezone, at)
     found: list[Occurrence] = []
-    instant = following(expression, zone, first - 1, last)
+    instant = following(timetable, zone, first - 1, last)
     while instant is not None:
-        found.append(Occurrence(instant, note_of(expression, zone, found[-1].time if found else first - 1, instant)))
-        instant = following(expression, zone, instant, last)
-    reasons += _clock_changes(zone, at, expression.once, bool(reasons))
+        found.append(Occurrence(instant, note_of(timetable, zone, found[-1].time if found else first - 1, instant)))
+        instant = following(timetable, zone, instant, last)
+    if not isinstance(timetable, Interval):
+        reasons += _clock_changes(zone, at, isinstance(timetable, Moment) or timetable.once, bool(reasons))
     is_due = bool(found)
     if isinstance(at, datetime):
         instants = {_wall(at) - offset_of_wall(zone, _wall(at), fold) for fold in (0, 1)}
         is_due = gap_at(zone, _wall(at)) is None and any(each.time in instants for each in found)
+    if isinstance(timetable, Interval) and not is_due:
+        asked = _instant(zone, at.replace(tzinfo=None)) if isinstance(at, datetime) else first
+        following_one = timetable.following(zone, asked - 1)
+        reasons.append(f"the next occurrence is {datetime.fromtimestamp(following_one, zone):%Y-%m-%d %H:%M:%S %Z}")
     return Verdict(is_due, tuple(reasons), tuple(found))
+
+
+def _mismatches(cron: str, timetable: Timetable, at: date, dialect: CronDialect) -> Iterator[str]:
+    if isinstance(timetable, Interval):
+        return
+    if isinstance(timetable, Moment):
+        wall = _EPOCH + timedelta(seconds=timetable.wall)
+        if at != (wall if isinstance(at, datetime) else wall.date()):
+            yield f"the only occurrence is {timetable}"
+        return
+    read = fields_of(cron, dialect)
+    yield from _date_mismatches(read, at.date() if isinstance(at, datetime) else at)
+    if isinstance(at, datetime):
+        yield from _time_mismatches(read, at)
 
 
 def day_in(timezone: str, at: date) -> tuple[int, int]:
@@ -185,6 +207,13 @@ def _step(values: Sequence[int], size: int) -> int | None:
     return (
         step if len(values) > 1 and size % len(values) == 0 and tuple(values) == tuple(range(0, size, step)) else None
     )
+
+
+def _span(seconds: int, one: str = "1 ") -> str:
+    """Return "5 minutes", in the largest unit that divides it. `one`: what stands before a single unit."""
+    units = ((86400, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
+    size, unit = next(each for each in units if seconds % each[0] == 0)
+    return f"{one}{unit}" if seconds == size else f"{seconds // size} {unit}s"
 
 
 def _counted(number: int, unit: str) -> str:

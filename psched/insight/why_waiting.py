@@ -10,9 +10,10 @@ from psched.model import ScheduleRow, TaskRow
 from psched.store import LeaseStore, TaskStore
 from psched.store.node_registry import Node
 
-ReasonWord = Literal["broken", "paused", "not due", "no worker", "max_running", "busy"]
+ReasonWord = Literal["broken", "paused", "ended", "not due", "no worker", "max_running", "busy"]
 BROKEN: Final = "broken"
 PAUSED: Final = "paused"
+ENDED: Final = "ended"
 NOT_DUE: Final = "not due"
 NO_WORKER: Final = "no worker"
 MAX_RUNNING: Final = "max_running"
@@ -43,6 +44,9 @@ def _reasons(
         yield Reason(BROKEN, f"it cannot be run: {row.problem}")
     if isinstance(row, ScheduleRow) and row.paused:
         yield Reason(PAUSED, "it is paused; psched resume ends that")
+    elif isinstance(row, ScheduleRow) and row.ended:
+        yield Reason(ENDED, "its rule has no further occurrence; psched modify can give it one")
+        return
     elif due > now:
         retry = f", for attempt {row.attempts + 1}" if row.attempts else ""
         leased = "" if store.knows_holders else ", or a worker has leased it until then"

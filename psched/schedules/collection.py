@@ -15,13 +15,14 @@ from psched.backends import open_stores
 from psched.config import Section
 from psched.error_text import shown
 from psched.errors import ConfigError, NotSupportedError
-from psched.model import NEVER, LeaseTimes, NewSchedule, ScheduleFilter, ScheduleRow
+from psched.model import NEVER, NO_OCCURRENCE, LeaseTimes, NewSchedule, ScheduleFilter, ScheduleRow
 from psched.payload import check_key
 from psched.retry_wait import check_attempts, check_wait
 from psched.schedules.audit_result import Verdict
 from psched.schedules.ledger_audit import GRACE, AuditRecords, AuditScope, audit, versions_at
 from psched.schedules.schedule import (
     DUE,
+    ENDED,
     FAILING,
     LEASED,
     OVERDUE,
@@ -327,8 +328,8 @@ def _bounds(state: StateWord, now: float) -> dict[str, Any]:
     """Return the fields of `ScheduleFilter` that a state implies, by which an index finds its schedules."""
     if state in (DUE, OVERDUE):
         return {"due_until": now}
-    if state in (WAITING, PAUSED):
-        return {"due_from": now if state == WAITING else NEVER}
+    if state in (WAITING, PAUSED, ENDED):
+        return {"due_from": {WAITING: now, PAUSED: NEVER, ENDED: NO_OCCURRENCE}[state]}
     return {"held": state in (RUNNING, LEASED), "failing": state in (FAILING, RETRYING)}
 
 

@@ -8,16 +8,13 @@ from collections.abc import Iterator
 from psched import cron
 from psched.cron import CronDialect
 from psched.cron.occurrences import next_match
-from psched.errors import ConfigError
-from psched.model import Rule
+from psched.model import NO_OCCURRENCE, Rule
 
 
 def next_time(rule: Rule, after: int, dialect: CronDialect) -> int:
-    """Return the first occurrence after `after`. Raises ConfigError: the rule cannot be used."""
+    """Return the first occurrence after `after`, or `NO_OCCURRENCE`. Raises ConfigError: the rule cannot be used."""
     found = next_match(rule.cron, after, rule.timezone, dialect)
-    if found is None:
-        raise ConfigError(f"cron {rule.cron!r}: no match after {after}; give an earlier time")
-    return found
+    return NO_OCCURRENCE if found is None else found
 
 
 def first_time(rule: Rule, at: float, dialect: CronDialect) -> int:
@@ -36,10 +33,12 @@ def count(rule: Rule, after: int, until: int, dialect: CronDialect) -> int:
 
 
 def times(rule: Rule, at: int, number: int, dialect: CronDialect) -> Iterator[int]:
-    """Yield the first `number` occurrences at or after `at`. Raises as `next_time` does."""
+    """Yield the first `number` occurrences at or after `at`, or as many as there are. Raises as `next_time` does."""
     time = at - 1
     for _ in range(number):
         time = next_time(rule, time, dialect)
+        if time == NO_OCCURRENCE:
+            break
         yield time
 
 

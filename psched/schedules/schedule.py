@@ -18,6 +18,7 @@ from psched.schedules.transitions import moved, paused, resumed, run_now, with_r
 from psched.schedules.validation import (
     Terms,
     check_enqueued_key,
+    check_has_occurrence,
     check_times,
     checked_policy,
     checked_rule,
@@ -174,7 +175,8 @@ class Schedule:
             raise ScheduleError(f"{self.key!r} is paused, so it has no run time; resume it first, or use run_now")
         if explicit:
             time = seen.next_time if next_time is None else rules.first_time(wanted.rule, next_time, self._dialect)
-            due = time + wanted.rule.delay if next_run_time is None else next_run_time
+            check_has_occurrence(time, next_run_time)
+            due = wanted.rule.run_time(time) if next_run_time is None else next_run_time
             return replace(wanted, next_time=time, next_run_time=seen.next_run_time if seen.paused else due)
         if wanted.rule == seen.rule or not seen.settled:
             return wanted
@@ -182,7 +184,9 @@ class Schedule:
         return replace(row, next_run_time=seen.next_run_time) if seen.paused else row
 
 
-StateWord = Literal["broken", "paused", "running", "leased", "failing", "retrying", "overdue", "due", "waiting"]
+StateWord = Literal[
+    "broken", "paused", "running", "leased", "failing", "retrying", "overdue", "due", "waiting", "ended"
+]
 BROKEN: Final = "broken"
 PAUSED: Final = "paused"
 RUNNING: Final = "running"
@@ -192,6 +196,7 @@ RETRYING: Final = "retrying"
 OVERDUE: Final = "overdue"
 DUE: Final = "due"
 WAITING: Final = "waiting"
+ENDED: Final = "ended"
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +207,7 @@ class ScheduleState:
     is known. `leased`: running or waiting for a retry (`rdb_compat`, whose table does not distinguish these). `due`: no
     worker has begun the occurrence. `overdue`: the same, for longer than `overdue_after`. `lateness`: seconds since the
     time of the unfinished occurrence. `is_overdue`: it is later than `overdue_after`, and has failed or is not leased.
+    `ended`: the rule has no further occurrence.
     """
 
     word: StateWord
@@ -240,5 +246,5 @@ def state_of(row: ScheduleRow, now: float, bound: float) -> ScheduleState:
     elif is_overdue:
         word = OVERDUE
     else:
-        word = DUE if row.next_run_time <= now else WAITING
+        word = DUE if row.next_run_time <= now else ENDED if row.ended else WAITING
     return ScheduleState(word, lateness, is_overdue)

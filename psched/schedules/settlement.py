@@ -95,7 +95,7 @@ class ScheduleSettlement(Settlement):
         """Store the next occurrences together; afterwards one by one those of schedules that were changed."""
         try:
             steps = [self._step(claim, _run_entry(claim, FINISHED)) for claim in claims]
-        except ConfigError:  # a rule has no further match; the other runs are finished all the same
+        except ConfigError:  # a rule cannot be used; the other runs are finished all the same
             return [self._refusal(claim, until) for claim in claims]
         answers = self.store.advance_many(steps, until)
         return [
@@ -202,7 +202,7 @@ class ScheduleSettlement(Settlement):
             return Step(claim, regular.next_time, regular.next_run_time, entry)
         settled = row.next_time if entry.last is None else entry.last
         next_time = rules.next_time(row.rule, settled, self._dialect)
-        return Step(claim, next_time, NEVER if row.paused else next_time + row.rule.delay, entry)
+        return Step(claim, next_time, NEVER if row.paused else row.rule.run_time(next_time), entry)
 
     def problem(self, row: Row) -> str | None:
         return rule_problem(row, self._dialect)
@@ -246,9 +246,10 @@ def skip_entry(row: ScheduleRow, now: float, dialect: CronDialect) -> Entry | No
     if row.is_extra or row.is_asked_for:
         return None
     time = row.next_time + row.rule.delay
-    for begin, end in row.ended_pauses:
-        if begin <= time < end:
-            return _until(row, end, PAUSED, dialect)
+    if row.paused_from is not None or row.earlier_pauses:
+        for begin, end in row.ended_pauses:
+            if begin <= time < end:
+                return _until(row, end, PAUSED, dialect)
     policy = row.policy
     if policy.catch_up != "all":
         rule = row.rule

@@ -69,17 +69,17 @@ def resumed(row: ScheduleRow, now: float, dialect: CronDialect) -> tuple[Schedul
     row = replace(row, paused_until=now, extra_waits=False)
     if row.is_extra:
         regular = row.regular()
-        row = with_regular(row, replace(regular, next_run_time=regular.next_time + row.rule.delay))
+        row = with_regular(row, replace(regular, next_run_time=row.rule.run_time(regular.next_time)))
     if row.status == "running":
         return row, None
     if row.is_extra or row.is_asked_for or not row.settled:
         return replace(row, next_run_time=now), None
     entry = skip_entry(row, now, dialect)
     if entry is None or entry.detail != PAUSED:
-        return replace(row, next_run_time=row.next_time + row.rule.delay), None
+        return replace(row, next_run_time=row.rule.run_time(row.next_time)), None
     last = row.next_time if entry.last is None else entry.last
     time = rules.next_time(row.rule, last, dialect)
-    return replace(row, next_time=time, next_run_time=time + row.rule.delay, previous=last), entry
+    return replace(row, next_time=time, next_run_time=row.rule.run_time(time), previous=last), entry
 
 
 def run_now(row: ScheduleRow, now: float) -> ScheduleRow:
@@ -116,9 +116,9 @@ def moved(row: ScheduleRow, old: Rule, now: float, dialect: CronDialect) -> Sche
         return row
     same_times = (row.rule.cron, row.rule.timezone) == (old.cron, old.timezone)
     if same_times or row.next_time <= now:
-        return replace(row, next_run_time=row.next_time + row.rule.delay)
+        return replace(row, next_run_time=row.rule.run_time(row.next_time))
     time = rules.first_time(row.rule, now, dialect)
-    return replace(row, next_time=time, next_run_time=time + row.rule.delay)
+    return replace(row, next_time=time, next_run_time=row.rule.run_time(time))
 
 
 def with_regular(row: ScheduleRow, regular: ScheduleRow) -> ScheduleRow:

@@ -16,7 +16,7 @@ from typing import TypedDict
 from psched import cron
 from psched.error_text import shown
 from psched.errors import ConfigError, NotSupportedError
-from psched.model import CATCH_UP, NEVER, CatchUp, NewSchedule, Policy, Rule, ScheduleRow
+from psched.model import CATCH_UP, NEVER, NO_OCCURRENCE, CatchUp, NewSchedule, Policy, Rule, ScheduleRow
 from psched.payload import MAX_KEY_LENGTH, check_key, enqueued_key, object_of
 from psched.retry_wait import check_attempts, check_wait
 from psched.schedules import rules
@@ -66,7 +66,10 @@ def new_rows(
         rule = checked_rule(Rule(new.cron, timezone, new.delay), dialect)
         first = rules.first_time(rule, now() if new.next_time is None else new.next_time, dialect)
         check_enqueued_key(check_key(new.key), check_key(new.type, "type"))
-        due = first + rule.delay if new.next_run_time is None else new.next_run_time
+        check_has_occurrence(first, new.next_run_time)
+        if first == NO_OCCURRENCE:
+            log.warning("the schedule %r has ended: %r has no occurrence from now on", new.key, rule.cron)
+        due = rule.run_time(first) if new.next_run_time is None else new.next_run_time
         data = object_of(new.data)
         rows.append(
             ScheduleRow(
@@ -154,6 +157,12 @@ def check_time(name: str, time: object) -> None:
             f"{name} must be unix seconds, a number from 0 to {LAST_TIME - 1} (the years 1970 to 9999), "
             f"got {shown(time)}{hint}"
         )
+
+
+def check_has_occurrence(time: int, next_run_time: float | None) -> None:
+    """Raise ValueError for the run time of an occurrence that does not exist, as the schedule has ended."""
+    if time == NO_OCCURRENCE and next_run_time is not None:
+        raise ValueError("next_run_time is given, but the rule has no further occurrence; leave it out")
 
 
 def check_delay(delay: object) -> None:

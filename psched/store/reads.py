@@ -61,10 +61,10 @@ class Reads(Protocol):
     def counts(self, most: int) -> Mapping[str, Counted]:
         """Return the number of rows by their state; each is counted up to `most`.
 
-        Schedules: `total`, `due`, `running`, `failing` (not paused) and `paused`. Tasks: `waiting`, `due` (they wait,
-        or their lease has ended), `running`, `finished`, `failed` and `cancelled`. A state that the store cannot count
-        is missing. Where a store has to look at each row of a state, it counts up to a tenth of `most`, and finished
-        tasks up to 1,000.
+        Schedules: `total`, `due`, `running`, `failing` (not paused), `paused` and `ended`. Tasks: `waiting`, `due`
+        (they wait, or their lease has ended), `running`, `finished`, `failed` and `cancelled`. A state that the store
+        cannot count is missing. Where a store has to look at each row of a state, it counts up to a tenth of `most`,
+        and finished tasks up to 1,000.
         """
 
     def types(self, limit: int, most: int) -> list[TypeCounts]:

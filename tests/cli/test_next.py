@@ -53,3 +53,9 @@ def test_a_configuration_that_was_named_must_be_there(fresh: Commands) -> None:
 def test_next_needs_no_section_of_schedules(fresh: Commands) -> None:
     fresh.configure("development: {queue: {type: rdb, url: 'sqlite:///queue.db'}}")
     assert [row["note"] for row in fresh.ok("next", "@daily", "-n", "1", "--json").json] == [""]
+
+
+def test_it_ends_with_the_last_occurrence(fresh: Commands) -> None:
+    outcome = fresh("next", "@at 2027-03-01T09:00", "-t", "Europe/Berlin", "-s", BEFORE_SUMMER)
+    assert outcome.out.splitlines()[1].split() == ["Mon", "2027-03-01", "09:00:00", "CET", "2027-03-01", "08:00:00"]
+    assert (outcome.code, outcome.err) == (0, "no further occurrence\n")

@@ -209,3 +209,12 @@ def test_list_names_the_place_where_the_next_page_begins(psched: Commands) -> No
     assert place == []
     assert psched("list", "--limit", "2").err == "more follow; list them with: --after '2000000000.5:key 1:'\n"
     assert psched.ok("list", "--limit", "5").err == ""
+
+
+def test_a_schedule_that_has_ended_is_shown_as_such(psched: Commands) -> None:
+    psched.ok("add", "key", "t", "@at 2020-01-01T00:00", "{}")
+    assert "\tended\tended\tended\t" in psched.ok("list", "--state", "ended").out
+    shown = psched.ok("show", "key").out
+    assert "next_run_time  ended\n" in shown
+    assert psched.ok("show", "key", "--json").json["state"] == "ended"
+    assert psched.ok("explain", "--key", "key").out == "@at 2020-01-01T00:00  UTC: once, at 2020-01-01 00:00\n"

@@ -57,7 +57,7 @@ def test_counts_tell_due_running_failing_and_paused_apart(
     failed, *_ = store.acquire(3, 100)
     assert store.retry_many([Retry(failed.lease, 50, "boom")], soon()) == [None]
     assert collection(store)["later"].pause()
-    assert numbers(insight) == {"total": "8", "due": "4", "running": "2", "failing": "1", "paused": "1"}
+    assert numbers(insight) == {"total": "8", "due": "4", "running": "2", "failing": "1", "paused": "1", "ended": "0"}
 
 
 def test_a_count_ends_at_its_bound(bench: Bench, store: ScheduleStore, insight: ScheduleInsight) -> None:

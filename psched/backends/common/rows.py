@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar, cast
 from psched.error_text import shortened
 from psched.model import (
     CATCH_UP,
+    NEVER,
     SCHEDULE_STATUSES,
     TASK_STATUSES,
     Claim,
@@ -327,9 +328,10 @@ def policy_columns(policy: Policy) -> dict[str, Any]:
 
 def alert_at(row: ScheduleRow) -> int | None:
     """Return when the next regular occurrence is overdue, in milliseconds, or None for never."""
-    if row.policy.alert_after is None or row.paused:
+    time = regular_time(row)
+    if row.policy.alert_after is None or row.paused or time >= NEVER:
         return None
-    return milliseconds(regular_time(row) + row.rule.delay + row.policy.alert_after)
+    return milliseconds(time + row.rule.delay + row.policy.alert_after)
 
 
 def regular_time(row: ScheduleRow) -> int:

@@ -24,7 +24,7 @@ from psched.backends.rdb.waiting_users import least_of
 from psched.backends.sql.capped_counts import Indexed, counts
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import now_ms
-from psched.model import NEVER
+from psched.model import NEVER, NO_OCCURRENCE
 from psched.store.reads import Counted, RuleUse, TypeCounts
 
 _PAGE = 10_000
@@ -133,7 +133,8 @@ class RdbScheduleReads(RdbReads):
             "due": [Indexed([c.due <= now_ms()], [c.due])],
             "running": [self._running],
             "failing": [Indexed([c.failing.is_not(None), runs], [c.failing])],
-            "paused": [Indexed([c.due >= milliseconds(NEVER)], [c.due])],
+            "paused": [Indexed([c.due >= milliseconds(NEVER), c.due < milliseconds(NO_OCCURRENCE)], [c.due])],
+            "ended": [Indexed([c.due >= milliseconds(NO_OCCURRENCE)], [c.due])],
         }
         return self._database.run(lambda connection, _: counts(connection, self._table, wanted, most))
 

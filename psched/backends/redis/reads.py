@@ -18,13 +18,13 @@ from psched.backends.common.rows import (
 )
 from psched.backends.redis.ledger import Run
 from psched.backends.redis.rows import stored
-from psched.model import NEVER
+from psched.model import NEVER, NO_OCCURRENCE
 from psched.store.reads import Counted, RuleUse, TypeCounts
 
 _PAGE = 1000
 """Schedules whose rules one script reads."""
 _RULE = (b"type", b"cron", b"timezone", b"delay_ms")
-_SCHEDULES = ("total", "due", "running", "failing", "paused")
+_SCHEDULES = ("total", "due", "running", "failing", "paused", "ended")
 _TASKS = (WAITING, "due", RUNNING, TASK_FAILED, TASK_CANCELLED, TASK_FINISHED)
 """What the scripts `counts` return, in this order."""
 
@@ -54,7 +54,7 @@ class RedisScheduleReads(RedisReads):
     """Implements `ScheduleReads`."""
 
     def counts(self, most: int) -> Mapping[str, Counted]:
-        return _named(_SCHEDULES, self._run("counts", milliseconds(NEVER)))
+        return _named(_SCHEDULES, self._run("counts", milliseconds(NEVER), milliseconds(NO_OCCURRENCE)))
 
     def rules(self) -> Iterator[RuleUse]:
         last = b""

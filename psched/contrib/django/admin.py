@@ -173,7 +173,7 @@ class ScheduleAdmin(RowAdmin):
 
     def cells(self, row: ScheduleRow) -> Iterable[object]:
         """Return the values of the columns after the key."""
-        due = None if row.paused else _moment(row.next_run_time)
+        due = None if row.paused or row.ended else _moment(row.next_run_time)
         error = None if row.last_error is None else error_summary(row.last_error)
         return row.type, row.rule.cron, row.rule.timezone, due, _state(row), error
 
@@ -186,8 +186,8 @@ class ScheduleAdmin(RowAdmin):
             "time zone": row.rule.timezone,
         }.items()
         yield "delay", row.rule.delay
-        yield "next occurrence", _moment(row.next_time)
-        yield "next run", None if row.paused else _moment(row.next_run_time)
+        yield "next occurrence", None if row.ended else _moment(row.next_time)
+        yield "next run", None if row.paused or row.ended else _moment(row.next_run_time)
         yield "data", json.dumps(row.data, indent=2, ensure_ascii=False)
         for name in ("catch_up", "max_lateness", "alert_after", "max_attempts"):
             yield name.replace("_", " "), getattr(row.policy, name)

@@ -83,7 +83,8 @@ local function types_in_order(limit)
 end
 
 --- script schedules/counts: common, schedules, reads
--- Returns the numbers of schedules: all, due, running, failing and paused ones. ARGV: the due time of paused ones.
+-- Returns the numbers of schedules: all, due, running, failing, paused and ended ones. ARGV: the due times of paused and
+-- of ended ones.
 local due = T .. 'due:'
 local keys, more = next_keys()
 local failing, suspects = 0, call('ZRANGE', T .. 'failing', 0, MAX_LOOKED_AT - 1)
@@ -95,7 +96,8 @@ for _, key in ipairs(suspects) do
   end
 end
 return {{call('ZCARD', due), 0}, {count_due(due), 0}, {running_among(keys), more},
-  {failing, as_number(#suspects == MAX_LOOKED_AT)}, {call('ZCOUNT', due, ARGV[1], '+inf'), 0}}
+  {failing, as_number(#suspects == MAX_LOOKED_AT)}, {call('ZCOUNT', due, ARGV[1], '(' .. ARGV[2]), 0},
+  {call('ZCOUNT', due, ARGV[2], '+inf'), 0}}
 
 --- script schedules/type_counts: common, schedules, reads
 -- Returns for each type {type, milliseconds for which its first row has been due, waiting, due, running rows}. ARGV: the
