@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
 
@@ -68,18 +68,22 @@ Compression = Literal["gzip"]
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How late and failing occurrences of a schedule are treated.
+    """How late and failing occurrences of a schedule are treated, and what it is for.
 
     `catch_up`: which of several due occurrences run: `all`, only the `latest`, or `none` but the latest if not late.
     `max_lateness`: seconds; an occurrence that could begin only later than that is skipped. None: no bound.
     `alert_after`: seconds after its time at which an unfinished occurrence is reported as overdue. None: never.
     `max_attempts`: attempts after which an occurrence has failed. None: as its type or the configuration says.
+    `owner`, `description`, `tags`: texts for people and for filters; they change no run.
     """
 
     catch_up: CatchUp = "all"
     max_lateness: float | None = None
     alert_after: float | None = None
     max_attempts: int | None = None
+    owner: str | None = None
+    description: str | None = None
+    tags: tuple[str, ...] = ()
 
 
 class Lease(NamedTuple):
@@ -224,6 +228,9 @@ class NewSchedule(NamedTuple):
     max_lateness: float | None = None
     alert_after: float | None = None
     max_attempts: int | None = None
+    owner: str | None = None
+    description: str | None = None
+    tags: Sequence[str] | None = ()
 
 
 class NewTask(NamedTuple):
@@ -413,8 +420,8 @@ class ScheduleFilter:
 
     `prefix`: the beginning of their keys. `due_from`, `due_until`: bounds of `next_run_time`, both included. `held`:
     only leased ones. `failing`: only those with a failed attempt of their next occurrence. A store that cannot find
-    these two by an index may list others, too. `after`: `next_run_time` and key of the schedule before the first.
-    `page`: as in `TaskFilter`.
+    these two by an index may list others, too. `owner`: of the policy; `tag`: one of its tags. `after`: `next_run_time`
+    and key of the schedule before the first. `page`: as in `TaskFilter`.
     """
 
     type: str | None = None
@@ -423,5 +430,7 @@ class ScheduleFilter:
     due_until: float | None = None
     held: bool = False
     failing: bool = False
+    owner: str | None = None
+    tag: str | None = None
     after: tuple[float, str] | None = None
     page: int | None = None

@@ -102,9 +102,9 @@ def write_object(row: Fields, times: Iterable[str]) -> None:
 
 
 def write_fields(row: Fields, times: Collection[str]) -> None:
-    """Print a line for each value that is neither None nor false. `times`: the names of unix seconds."""
+    """Print a line for each value but None, false and (). `times`: the names of unix seconds."""
     for name, value in row.items():
-        if value is None or value is False:
+        if value is None or value is False or value == ():
             continue
         text = _text(value, exact_time if name in times else number)
         first, *more = text.rstrip("\n").split("\n") if name in _MULTILINE else [text]
@@ -116,6 +116,8 @@ def _text(value: Any, shown: Shown) -> str:
         return value or ""
     if isinstance(value, dict):
         return compact(value)
+    if isinstance(value, tuple):
+        return ", ".join(value)
     return "yes" if value is True else shown(value)
 
 

@@ -47,6 +47,11 @@ from psched.schedules.validation import LONGEST_DELAY
 def rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         click.option(
+            "--tag", "tags", metavar="TEXT", multiple=True, help='For lists; may be repeated. "" removes all tags.'
+        ),
+        click.option("--description", metavar="TEXT", help='What the schedule is for; "" removes it.'),
+        click.option("--owner", metavar="TEXT", help='Whose schedule it is; "" removes it.'),
+        click.option(
             "--max-attempts",
             type=count(none=True),
             help="Give up an occurrence after N failed attempts; none removes the limit.",
@@ -111,6 +116,8 @@ def init(chosen: Chosen) -> None:
 @click.option("--state", type=click.Choice(get_args(StateWord)), help="Only schedules in this state.")
 @click.option("--late", is_flag=True, help="Only overdue schedules, the most overdue first (at most 1,000).")
 @PREFIX
+@click.option("--owner", metavar="TEXT", help="Only schedules of this owner.")
+@click.option("--tag", metavar="TEXT", help="Only schedules with this tag.")
 @LIMIT
 @click.option("--after", type=PLACE, help="Continue behind PLACE, which the page before (with --limit) printed.")
 @WIDE
@@ -136,8 +143,8 @@ def list_(
     since the occurrence became due, if not finished), overdue (true if lateness is more than 60 s and more than twice
     the longest retry_wait, unless the first attempt is running), attempts (so far, including the running one),
     last_error, node, problem (why the row cannot be run), catch_up, max_lateness, alert_after, max_attempts (null:
-    as its type or the configuration says), paused and regular_time (the regular occurrence that follows, if next_time
-    is that of an extra run).
+    as its type or the configuration says), owner, description, tags (a list), paused and regular_time (the regular
+    occurrence that follows, if next_time is that of an extra run).
     """
     with opened(chosen) as schedules:
         left = LeftToRuby(chosen, "schedules")
@@ -162,6 +169,8 @@ class _Wanted(TypedDict):
     type: str | None
     state: StateWord | None
     prefix: str | None
+    owner: str | None
+    tag: str | None
     after: tuple[float, str] | None
 
 
@@ -170,8 +179,15 @@ def _wanted(schedules: ScheduleCollection, late: bool, wanted: _Wanted) -> Itera
         return schedules.list(**wanted)
     if wanted["state"] is not None or wanted["after"] is not None:
         raise click.UsageError("--late takes neither --state nor --after; leave one of them out")
-    type_, prefix = wanted["type"], wanted["prefix"] or ""
-    return (row for row in schedules.late() if type_ in (None, row.type) and row.key.startswith(prefix))
+    type_, prefix, owner, tag = wanted["type"], wanted["prefix"] or "", wanted["owner"], wanted["tag"]
+    return (
+        row
+        for row in schedules.late()
+        if type_ in (None, row.type)
+        and row.key.startswith(prefix)
+        and owner in (None, row.policy.owner)
+        and (tag is None or tag in row.policy.tags)
+    )
 
 
 def _fields(row: ScheduleRow, state: ScheduleState) -> Fields:
@@ -241,12 +257,15 @@ def add(chosen: Chosen, /, key: str, type: str, cron: str, data: str, **options:
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options that were given as arguments of `ScheduleCollection.add`; a bound of `none` is None."""
-    bounds = {field.name for field in fields(Policy)}
+    """Return the options that were given as arguments of `ScheduleCollection.add`.
+
+    A bound of `none` and an empty text of a policy are None.
+    """
+    terms = {field.name for field in fields(Policy)}
     return {
-        name: None if name in bounds and value == NO_BOUND else value
+        name: None if name in terms and value in (NO_BOUND, "", ("",)) else value
         for name, value in options.items()
-        if value is not None
+        if value is not None and value != ()
     }
 
 

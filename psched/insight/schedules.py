@@ -58,13 +58,19 @@ class ScheduleInsight(TableInsight):
         type: str | None = None,
         state: StateWord | None = None,
         prefix: str | None = None,
+        owner: str | None = None,
+        tag: str | None = None,
         after: Place | None = None,
         limit: int = 50,
     ) -> Page[tuple[ScheduleRow, ScheduleState], Place]:
-        """Return the first schedules after `after` with this type, state and beginning of the key, by due time."""
+        """Return the first schedules after `after` with these properties (None: any), by due time.
+
+        `prefix`: the beginning of the key.
+        """
         now = self._store.now()
         known = type if self._store.keeps_types else None
-        rows = self._schedules.candidates(ScheduleFilter(known, prefix, after=after, page=limit + 1), state, now)
+        wanted = ScheduleFilter(known, prefix, owner=owner, tag=tag, after=after, page=limit + 1)
+        rows = self._schedules.candidates(wanted, state, now)
         return first_page(
             ((row, self._schedules.state(row, now)) for row in rows),
             limit,

@@ -109,6 +109,8 @@ class ScheduleCollection(PolledTable):
         seconds late is skipped. An occurrence that is not finished `alert_after` seconds after its time is reported as
         overdue. An occurrence has failed after `max_attempts` attempts, and the next one follows (docs/ledger.md).
 
+        `owner`, `description` and `tags` (up to 50 texts) say what the schedule is for; lists select by owner and tag.
+
         Raises:
             AlreadyExistsError: a schedule has this key.
             ConfigError: the cron expression or the time zone cannot be used.
@@ -142,19 +144,24 @@ class ScheduleCollection(PolledTable):
         type: str | None = None,
         state: StateWord | None = None,
         prefix: str | None = None,
+        owner: str | None = None,
+        tag: str | None = None,
         after: tuple[float, str] | None = None,
     ) -> Iterator[ScheduleRow]:
-        """Yield the schedules with this type, state and beginning of the key (where given), ordered by due time.
+        """Yield the schedules with this type, state, beginning of the key, owner and tag, ordered by due time.
 
-        `after`: `next_run_time` and key of the last schedule of the page before. A paused schedule that waits for a run
-        by `run_now` is listed without `state` only. Raises ValueError for an unusable value.
+        None matches any. `after`: `next_run_time` and key of the last schedule of the page before. A paused schedule
+        that waits for a run by `run_now` is listed without `state` only. Raises ValueError for an unusable value,
+        NotSupportedError for an owner or tag where the store keeps none.
         """
-        for name, text in (("type", type), ("prefix", prefix)):
+        for name, text in (("type", type), ("prefix", prefix), ("owner", owner), ("tag", tag)):
             if text is not None:
                 check_key(text, name)
+        if not self.store.keeps_policies and (owner, tag) != (None, None):
+            raise NotSupportedError("this store keeps no owner and no tags; type: rdb and redis do")
         if state is not None and state not in get_args(StateWord):
             raise ValueError(f"state must be one of {', '.join(get_args(StateWord))}, got {shown(state)}")
-        wanted = ScheduleFilter(type, prefix, after=after)
+        wanted = ScheduleFilter(type, prefix, owner=owner, tag=tag, after=after)
         if state is None:
             return self.candidates(wanted)
         now = self.store.now()

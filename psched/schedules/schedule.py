@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, Unpack
+from typing import Any, Final, Literal, Unpack, cast
 
 from psched.async_methods import async_twin
 from psched.cron import CronDialect
@@ -22,6 +22,7 @@ from psched.schedules.validation import (
     check_times,
     checked_policy,
     checked_rule,
+    without_policies,
 )
 from psched.store import ScheduleStore
 from psched.store.ledger import MODIFY, PAUSE, RESUME, RUN_NOW, Entry
@@ -70,8 +71,8 @@ class Schedule:
     ) -> None:
         """Change the given values in one write. None leaves a value as it is.
 
-        `catch_up`, `max_lateness`, `alert_after` and `max_attempts` are changed if given. For these None means no
-        bound.
+        The terms of its policy (`catch_up` to `tags`, see `ScheduleCollection.add`) are changed if given. For these
+        None means no bound, or no text.
 
         A new rule moves the next occurrence to the first match from now on. An occurrence that has come is kept. While
         a run is leased or waits for a retry, only the rule is written, and the run settles by the new rule. During an
@@ -93,7 +94,7 @@ class Schedule:
                 type=seen.type if type is None else type,
                 data=seen.data if data is None else object_of(data),
                 rule=rule if rule == seen.rule else checked_rule(rule, self._dialect),
-                policy=checked_policy(replace(seen.policy, **terms)),
+                policy=checked_policy(replace(seen.policy, **cast("dict[str, Any]", terms))),
             )
             timed = self._timed(seen.regular(), wanted.regular(), next_time, next_run_time)
             return with_regular(wanted, timed) if seen.is_extra else timed
@@ -103,8 +104,8 @@ class Schedule:
             check_enqueued_key(self.key, check_key(type, "type"))
         if data is not None:
             pack(object_of(data), max_size=self._store.max_data_size)
-        if terms:
-            self._refuse_without_policies("policies")
+        if terms and not self._store.keeps_policies:
+            raise without_policies(self.key, terms)
         self._compare_and_set(MODIFY, lambda seen: (change(seen), None))
 
     def pause(self) -> bool:
@@ -114,7 +115,7 @@ class Schedule:
         Raises NotFoundError, NotSupportedError, and ScheduleError if the next occurrence has waited through a hundred
         pauses.
         """
-        self._refuse_without_policies("pauses")
+        self._refuse_without_ledger("pauses")
         seen = self._compare_and_set(PAUSE, lambda seen: (paused(seen, self._store.now(), self._dialect), None))
         return not seen.paused
 
@@ -123,7 +124,7 @@ class Schedule:
 
         Return False, and change nothing, if the schedule was not paused. Raises NotFoundError, NotSupportedError.
         """
-        self._refuse_without_policies("pauses")
+        self._refuse_without_ledger("pauses")
         seen = self._compare_and_set(RESUME, lambda seen: resumed(seen, self._store.now(), self._dialect))
         return seen.paused
 
@@ -134,7 +135,7 @@ class Schedule:
         regular occurrences stay as they are; an occurrence that comes during the extra run runs next. Raises
         NotFoundError, NotSupportedError, and ScheduleError while a run is in progress.
         """
-        self._refuse_without_policies("extra runs")
+        self._refuse_without_ledger("extra runs")
         self._compare_and_set(RUN_NOW, lambda seen: (run_now(seen, self._store.now()), None))
 
     aexists = async_twin(exists)
@@ -145,7 +146,7 @@ class Schedule:
     aresume = async_twin(resume)
     arun_now = async_twin(run_now)
 
-    def _refuse_without_policies(self, what: str) -> None:
+    def _refuse_without_ledger(self, what: str) -> None:
         if not self._store.keeps_policies:
             raise NotSupportedError(f"{self.key!r}: this store knows no {what}; type: rdb and redis do")
 

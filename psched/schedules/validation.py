@@ -6,10 +6,10 @@ import logging
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import fields
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import fields, replace
 from datetime import date
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from operator import attrgetter
 from typing import TypedDict
 
@@ -19,6 +19,7 @@ from psched.errors import ConfigError, NotSupportedError
 from psched.model import CATCH_UP, NEVER, NO_OCCURRENCE, CatchUp, NewSchedule, Policy, Rule, ScheduleRow
 from psched.payload import MAX_KEY_LENGTH, check_key, enqueued_key, object_of
 from psched.retry_wait import check_attempts, check_wait
+from psched.schedule_options import OPTIONS, check_owner
 from psched.schedules import rules
 from psched.store import ScheduleStore
 
@@ -34,16 +35,22 @@ MOST_AHEAD = 1000
 """Occurrences that a negative delay may make due together before their times, counted from `_REFERENCE` on."""
 _REFERENCE = 1_704_067_200  # the start of 2024
 _DEFAULT_POLICY = Policy()
-_terms_of = attrgetter(*(field.name for field in fields(Policy)))
+TERMS = tuple(field.name for field in fields(Policy))
+_terms_of = attrgetter(*TERMS)
+_OPTIONS = tuple(name for name in TERMS if name in OPTIONS)
+_default = partial(getattr, _DEFAULT_POLICY)
 
 
 class Terms(TypedDict, total=False):
-    """The fields of `Policy` as keyword arguments. None means no bound."""
+    """The fields of `Policy` as keyword arguments. None means no bound, or no text."""
 
     catch_up: CatchUp
     max_lateness: float | None
     alert_after: float | None
     max_attempts: int | None
+    owner: str | None
+    description: str | None
+    tags: Sequence[str] | None
 
 
 def new_rows(
@@ -60,7 +67,7 @@ def new_rows(
             raise ValueError(f"schedules must be of psched.NewSchedule, got {shown(new)}")
         policy = checked_policy(Policy(*_terms_of(new)))
         if policy != _DEFAULT_POLICY and not store.keeps_policies:
-            raise NotSupportedError(f"{new.key!r}: this store knows no policies; type: rdb and redis do")
+            raise without_policies(new.key, [name for name in TERMS if getattr(policy, name) != _default(name)])
         check_times(next_time=new.next_time, next_run_time=new.next_run_time)
         timezone = default_timezone if new.timezone is None else new.timezone
         rule = checked_rule(Rule(new.cron, timezone, new.delay), dialect)
@@ -79,8 +86,13 @@ def new_rows(
     return rows
 
 
+def without_policies(key: str, names: Collection[str]) -> NotSupportedError:
+    """Return the error about policies that the store of the schedule `key` does not keep."""
+    return NotSupportedError(f"{key!r}: this store keeps no {', '.join(names)}; type: rdb and redis do")
+
+
 def checked_policy(policy: Policy) -> Policy:
-    """Return `policy`. Raises ValueError for an invalid value."""
+    """Return `policy` with its options as they are stored. Raises ValueError for an invalid value."""
     if policy.catch_up not in CATCH_UP:
         raise ValueError(f"catch_up must be {' or '.join(CATCH_UP)}, got {shown(policy.catch_up)}")
     if policy.max_attempts is not None:
@@ -89,7 +101,9 @@ def checked_policy(policy: Policy) -> Policy:
         value = getattr(policy, name)
         if value is not None:
             check_wait(name, value)
-    return policy
+    check_owner(policy.owner)
+    given = {name: getattr(policy, name) for name in _OPTIONS if getattr(policy, name) != _default(name)}
+    return replace(policy, **{name: OPTIONS[name](value) for name, value in given.items()}) if given else policy
 
 
 def checked_rule(rule: Rule, dialect: cron.CronDialect) -> Rule:

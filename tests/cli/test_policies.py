@@ -29,6 +29,23 @@ def test_a_policy_is_given_and_changed(psched: Commands) -> None:
     assert "expected seconds or a duration (90s, 5m, 2h) from 0 to 1000000000, or none, got 'soon'" in outcome.err
 
 
+def test_schedules_are_listed_by_owner_and_tag(psched: Commands) -> None:
+    psched.ok(*ADD, "--owner", "billing", "--tag", "mail", "--tag", "nightly", "--description", "Sends it.")
+    psched.ok("add", "other", "t", "0 0 1 1 *", "{}", "--owner", "shop")
+    assert "tags           mail, nightly\n" in psched.ok("show", "key").out
+    assert [row["key"] for row in psched.ok("list", "--owner", "shop", "--json").json] == ["other"]
+    [row] = psched.ok("list", "--tag", "mail", "--json").json
+    assert (row["owner"], row["description"], row["tags"]) == ("billing", "Sends it.", ["mail", "nightly"])
+    copy = psched.folder / "copy.json"
+    copy.write_text(psched.ok("list", "--owner", "billing", "--json").out)
+    psched.ok("modify", "key", "--owner", "", "--tag", "", "--description", "")
+    shown = psched.ok("show", "key", "--json").json
+    assert (shown["owner"], shown["description"], shown["tags"]) == (None, None, [])
+    psched.ok("delete", "key")
+    psched.ok("import", str(copy))
+    assert psched.ok("show", "key", "--json").json["tags"] == ["mail", "nightly"]
+
+
 def test_a_schedule_is_paused_and_resumed(psched: Commands) -> None:
     psched.ok(*ADD)
     assert psched.ok("resume", "key").out == "key was not paused\n"

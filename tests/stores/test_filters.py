@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
-from psched.model import ScheduleFilter
+from psched.model import Policy, ScheduleFilter
 from psched.store import ScheduleStore
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, new_row, soon
 from tests.stores.databases import on_our_tables
@@ -51,6 +52,24 @@ def test_each_filter_passes_its_schedules_in_the_order_of_due_times(rows: Schedu
     assert listed(rows, due_from=LONG_AGO + 28, due_until=FAR_OFF + 1) == DUE[28:] + LATER[:2]
     wanted = [key for key in LATER[:16:3] if key.startswith("later1")]
     assert listed(rows, prefix="later1", type="type0", due_until=FAR_OFF + 15) == wanted
+
+
+@on_our_tables
+def test_an_owner_and_a_tag_pass_their_schedules(rows: ScheduleStore) -> None:
+    assert listed(rows, owner="me") == listed(rows, tag="a") == []
+    for n, key in enumerate(DUE[:24]):
+        seen = rows.get(key)
+        assert seen is not None
+        tags = ("a", "b") if n % 3 else ("b",)
+        wanted = Policy(owner="me" if n % 2 else "us", tags=tags, description="50 % of 'it'\n😀")
+        assert rows.modify(seen, replace(seen, policy=wanted))
+        assert next(rows.list(ScheduleFilter(prefix=key))).policy == wanted
+    assert listed(rows, owner="me") == DUE[1:24:2]
+    assert listed(rows, owner="Me") == []
+    assert listed(rows, tag="a") == [key for n, key in enumerate(DUE[:24]) if n % 3]
+    assert listed(rows, owner="me", tag="b", prefix="due0") == [key for key in DUE[1:24:2] if key.startswith("due0")]
+    [row] = itertools.islice(rows.list(ScheduleFilter(owner="me")), 4, 5)
+    assert listed(rows, owner="me", after=(row.next_run_time, row.key)) == DUE[11:24:2]
 
 
 def test_a_list_goes_on_behind_a_schedule(rows: ScheduleStore) -> None:

@@ -58,6 +58,8 @@ _SCHEDULE: Values = {
     "max_lateness_ms": [None, 500],
     "alert_after_ms": [None, 500],
     "max_attempts": [None, 3, "3"],
+    "options": [None, '{"tags":["a","b"]}', '{"tag":1}', '{"tags":1}', "[]", "{", b"{}", 7],
+    "owner": [None, "me", b"me"],
     "version": [1_700_000_000_000, "1", None],
     "size": [8, None],
 }

@@ -25,6 +25,8 @@ _VALUES: dict[str, list[bytes | None]] = {
     "extra_waits": [None, b"1", b"x"],
     "catch_up": [b"all", b"none", b"never", b"", None],
     "alert_after_ms": [None, b"500"],
+    "options": [None, b'{"tags":["a"]}', b"{}", b"[1]", b"\xff"],
+    "owner": [None, b"me", b"\xff"],
 }
 
 

@@ -167,6 +167,9 @@ SCHEDULES = st.builds(
     catch_up=st.sampled_from(["all", "latest", "none"]),
     alert_after=st.none() | SECONDS,
     max_attempts=st.none() | st.integers(1, 9),
+    owner=st.none(),
+    description=st.none() | TEXTS,
+    tags=st.just(()) | st.lists(TEXTS, min_size=1, max_size=3),
 )
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final, TypeVar, cast
 
 from psched.error_text import shortened
@@ -12,6 +13,7 @@ from psched.model import (
     NEVER,
     SCHEDULE_STATUSES,
     TASK_STATUSES,
+    CatchUp,
     Claim,
     Lease,
     Policy,
@@ -22,6 +24,7 @@ from psched.model import (
     TaskRow,
 )
 from psched.payload import MAX_DATA_SIZE, decode, decode_value, is_compressed, pack, type_from_key
+from psched.schedule_options import decode_options, encode_options
 from psched.store.alerts import Overdue, UnreportedFailure
 from psched.store.ledger import ACTIONS, FAILED, OUTCOMES, PAUSED, SKIPPED, Change, Entry, KeptOutput, LedgerRow
 
@@ -37,7 +40,9 @@ _LEDGER_ERROR_LENGTH = 2000
 _LEASED = ("key", "ready", "fence", "due", "claim", "nonce")
 _SHARED = ("type", "data", "attempts", "last_error")
 POLICY_COLUMNS = ("catch_up", "max_lateness_ms", "alert_after_ms", "max_attempts")
-"""The columns of a `Policy`, in the order of its fields; all but the first are numbers."""
+"""The first columns of a `Policy`, in the order of its fields; all but the first are numbers."""
+OPTION_COLUMNS = ("options", "owner")
+"""Text: the options of `psched.schedule_options` as JSON, and the owner."""
 CLAIMED_OF_TASK = (
     *_LEASED,
     *_SHARED,
@@ -50,6 +55,7 @@ CLAIMED_OF_SCHEDULE = (
     *("cron", "timezone", "delay_ms", "next_time", "last_time", "extra", "regular_time", "regular_due"),
     *("paused_from", "paused_until", "earlier_pauses", "extra_waits"),
     *POLICY_COLUMNS,
+    *OPTION_COLUMNS,
     *("version", "size"),
     "taken_ahead",
 )
@@ -75,8 +81,6 @@ _NOT_APART = [None] * 7
 """The columns from `extra` to `extra_waits` of most rows."""
 DEFINITION = ("cron", "timezone", "delay_ms", "version")
 """The columns that distinguish definitions: the version, and the rule, which may have been changed by hand."""
-_POLICIES = {catch_up: Policy(catch_up) for catch_up in CATCH_UP}
-"""The policies without bounds."""
 _SPANS = re.compile(r"[0-9]{1,15}-[0-9]{1,15}( [0-9]{1,15}-[0-9]{1,15})*")
 
 
@@ -200,6 +204,15 @@ class RowReader:
         """Return a column of JSON; {} when it is NULL or no object."""
         return {} if self._row[name] is None else self.json(name)
 
+    def options(self, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return a column of `psched.schedule_options`: those of a rule, and those of a policy."""
+        text = self.optional_text(name)
+        try:
+            return ({}, {}) if text is None else decode_options(text)
+        except (ValueError, RecursionError) as error:
+            self._complain(name, f"the options of a schedule ({error})", text)
+            return {}, {}
+
     def _complain(self, name: str, expected: str, found: object) -> None:
         if self.problem is None:
             self.problem = f"column {name} should hold {expected}, found {str(found)[:60]!r}"
@@ -209,8 +222,8 @@ def claimed_schedule(holder: str, max_data_size: int, row: Sequence[Any]) -> Cla
     """Return a schedule that `holder` has just leased, read with the columns `CLAIMED_OF_SCHEDULE`.
 
     For speed, a usual row is checked in one pass: valid, never paused, no extra run, and no `max_lateness`,
-    `alert_after` or `max_attempts` of its own. Any other row is read column by column, so that its problem names the
-    column.
+    `alert_after`, `max_attempts` or options of its own. Any other row is read column by column, so that its problem
+    names the column.
     """
     schedule = _plain_schedule(holder, max_data_size, row)
     if schedule is None:
@@ -223,7 +236,7 @@ def claimed_schedule(holder: str, max_data_size: int, row: Sequence[Any]) -> Cla
 def _plain_schedule(holder: str, max_data_size: int, row: Sequence[Any]) -> ScheduleRow | None:
     """Return the schedule of a valid row that was never paused and has no extra run; None for any other row."""
     key, _, fence, due, _, _, type_, data, attempts, error, cron, timezone, delay, time, last, *rest = row
-    *apart, catch_up, lateness, alert, most, version, _, _ = rest
+    *apart, catch_up, lateness, alert, most, options, owner, version, _, _ = rest
     texts = key.__class__ is type_.__class__ is data.__class__ is cron.__class__ is timezone.__class__ is str
     numbers = attempts.__class__ is delay.__class__ is time.__class__ is version.__class__ is int
     if not (texts and numbers and type_ and apart == _NOT_APART and catch_up in CATCH_UP):
@@ -231,8 +244,8 @@ def _plain_schedule(holder: str, max_data_size: int, row: Sequence[Any]) -> Sche
     if "\0" in key or not key or fence.__class__ is not int:
         return None
     times = 0 <= time <= _LAST_MS and (last is None or (last.__class__ is int and 0 <= last <= _LAST_MS))
-    bounds = lateness is alert is most is None and 0 <= delay <= _LAST_MS
-    if not (times and bounds and error.__class__ in _ERRORS):
+    bounds = lateness is alert is most is options is None and 0 <= delay <= _LAST_MS
+    if not (times and bounds and error.__class__ in _ERRORS and owner.__class__ in _ERRORS):
         return None
     try:
         content = decode(data, max_data_size)
@@ -250,10 +263,15 @@ def _plain_schedule(holder: str, max_data_size: int, row: Sequence[Any]) -> Sche
         next_time=time // 1000,
         next_run_time=due / 1000 if due % 1000 else due // 1000,
         settled=False,
-        policy=_POLICIES[catch_up],
+        policy=_unbounded(catch_up, owner),
         previous=None if last is None else last // 1000,
         version=version,
     )
+
+
+@lru_cache(maxsize=256)
+def _unbounded(catch_up: CatchUp, owner: str | None) -> Policy:
+    return Policy(catch_up, owner=owner)
 
 
 def read_schedule(row: Mapping[Any, Any], max_data_size: int = MAX_DATA_SIZE) -> ScheduleRow:
@@ -263,6 +281,7 @@ def read_schedule(row: Mapping[Any, Any], max_data_size: int = MAX_DATA_SIZE) ->
     fields.number("fence")
     status = fields.one_of("status", SCHEDULE_STATUSES)
     attempts = fields.number("attempts")
+    of_rule, of_policy = fields.options("options")
     return ScheduleRow(
         key=key,
         type=fields.text("type") or type_from_key(key),
@@ -271,11 +290,11 @@ def read_schedule(row: Mapping[Any, Any], max_data_size: int = MAX_DATA_SIZE) ->
         attempts=attempts,
         last_error=fields.optional_text("last_error"),
         node=fields.optional_text("node"),
-        rule=read_rule(fields),
+        rule=read_rule(fields, of_rule),
         next_time=int(fields.seconds("next_time", 1000)),
         next_run_time=fields.seconds("due", 1000),
         settled=status == WAITING and attempts == 0,
-        policy=read_policy(fields),
+        policy=read_policy(fields, of_policy),
         previous=optional_whole(fields, "last_time"),
         extra=optional_whole(fields, "extra"),
         regular_time=optional_whole(fields, "regular_time"),
@@ -289,16 +308,20 @@ def read_schedule(row: Mapping[Any, Any], max_data_size: int = MAX_DATA_SIZE) ->
     )
 
 
-def read_rule(fields: RowReader) -> Rule:
-    return Rule(fields.text("cron"), fields.text("timezone"), fields.seconds("delay_ms", 1000))
+def read_rule(fields: RowReader, options: Mapping[str, Any]) -> Rule:
+    """`options`: those of a rule, as `RowReader.options` returns them."""
+    return Rule(fields.text("cron"), fields.text("timezone"), fields.seconds("delay_ms", 1000), **options)
 
 
-def read_policy(fields: RowReader) -> Policy:
+def read_policy(fields: RowReader, options: Mapping[str, Any]) -> Policy:
+    """`options`: those of a policy, as `RowReader.options` returns them."""
     return Policy(
         fields.one_of("catch_up", CATCH_UP),
         fields.optional_seconds("max_lateness_ms", 1000),
         fields.optional_seconds("alert_after_ms", 1000),
         fields.optional_number("max_attempts"),
+        owner=fields.optional_text("owner"),
+        **options,
     )
 
 
@@ -306,6 +329,11 @@ def optional_whole(fields: RowReader, name: str) -> int | None:
     """Return an occurrence, in whole seconds, or None for NULL."""
     seconds = fields.optional_seconds(name, 1000)
     return None if seconds is None else int(seconds)
+
+
+def with_tag(rows: Iterator[ScheduleRow], tag: str | None) -> Iterator[ScheduleRow]:
+    """Return the schedules with a tag, or all if it is None."""
+    return rows if tag is None else (row for row in rows if tag in row.policy.tags)
 
 
 def rule_columns(rule: Rule) -> dict[str, Any]:
@@ -324,6 +352,11 @@ def policy_columns(policy: Policy) -> dict[str, Any]:
         "alert_after_ms": optional_milliseconds(policy.alert_after),
         "max_attempts": policy.max_attempts,
     }
+
+
+def option_columns(row: ScheduleRow) -> dict[str, str | None]:
+    """Return the columns `OPTION_COLUMNS`."""
+    return {"options": encode_options(row.rule, row.policy), "owner": row.policy.owner}
 
 
 def alert_at(row: ScheduleRow) -> int | None:
@@ -410,6 +443,7 @@ def all_columns(row: ScheduleRow) -> dict[str, Any]:
         "earlier_pauses": _spans(row.earlier_pauses),
         "extra_waits": 1 if row.extra_waits else None,
         **policy_columns(row.policy),
+        **option_columns(row),
     }
 
 
@@ -576,6 +610,7 @@ def read_output(row: Mapping[Any, Any]) -> KeptOutput:
 
 def read_change(row: Mapping[Any, Any]) -> Change:
     fields = RowReader(row)
+    of_rule, of_policy = fields.options("options")
     return Change(
         key=fields.text("key"),
         version=fields.number("version"),
@@ -583,8 +618,8 @@ def read_change(row: Mapping[Any, Any]) -> Change:
         action=fields.one_of("action", ACTIONS),
         node=fields.optional_text("node"),
         type=fields.text("type"),
-        rule=read_rule(fields),
-        policy=read_policy(fields),
+        rule=read_rule(fields, of_rule),
+        policy=read_policy(fields, of_policy),
         pending=optional_whole(fields, "pending"),
         first=int(fields.seconds("first_time", 1000)),
         due=fields.seconds("due", 1000),

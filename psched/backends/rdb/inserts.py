@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Column, ColumnElement, Connection, Table, bindparam, func, literal_column, select
 
-from psched.backends.common.rows import BATCH, POLICY_COLUMNS, all_columns
+from psched.backends.common.rows import BATCH, OPTION_COLUMNS, POLICY_COLUMNS, all_columns
 from psched.backends.rdb.lease_store import new_number
 from psched.backends.rdb.schema import band_of
 from psched.backends.sql.compiled_statements import BulkInsert, Compilable, GivenColumns, Statement
@@ -25,6 +25,7 @@ from psched.payload import encode_headers, pack
 _SCHEDULE_COLUMNS = (
     *("key", "data", "size", "type", "cron", "timezone", "delay_ms", "next_time", "due"),
     *POLICY_COLUMNS,
+    *OPTION_COLUMNS,
     "alert_at",
 )
 

@@ -153,7 +153,7 @@ class RdbScheduleReads(RdbReads):
             found = self._database.rows(statement, {"after": after})
             for row in found:
                 if row["count"]:
-                    yield RuleUse(read_rule(RowReader(row)), row["type"], row["count"], row["key"])
+                    yield RuleUse(read_rule(RowReader(row), {}), row["type"], row["count"], row["key"])
             is_full = sum(row["every"] for row in found) == _PAGE
             keys = [row["key"] for row in found if isinstance(row["key"], str)]  # SQLite may hold other text
             after = max(keys, default=None) if is_full else None

@@ -23,6 +23,7 @@ from psched.backends.common.rows import (
     read_schedule,
     regular_time,
     settled_time,
+    with_tag,
 )
 from psched.backends.rdb.alerts import RdbOverdueAlerts
 from psched.backends.rdb.inserts import RowInserts, schedule_columns, schedule_insert
@@ -81,9 +82,15 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
             conditions.append(c.due >= milliseconds(wanted.due_from))
         if wanted.due_until is not None:
             conditions.append(c.due <= milliseconds(wanted.due_until))
+        order: Sequence[sa.Column[Any]] = ()
+        if wanted.owner is not None:
+            conditions.append(c.owner == wanted.owner)
+            order = (c.owner, c.key)
+        if wanted.tag is not None:
+            conditions.append(c.options.is_not(None))
         after = () if wanted.after is None else (milliseconds(wanted.after[0]), wanted.after[1])
-        rows = read_pages(self._database, sa.select(*c), c.key, c.due, conditions, after, wanted.page)
-        return map(self._read, rows)
+        rows = read_pages(self._database, sa.select(*c), c.key, c.due, conditions, after, wanted.page, order)
+        return with_tag(map(self._read, rows), wanted.tag)
 
     def long_due(self, age: float, limit: int) -> builtins.list[ScheduleRow]:
         return self._aged(self._long_due, age, limit)

@@ -19,7 +19,7 @@ from psched.backends.common.rows import (
 from psched.backends.common.table_names import checked_name
 from psched.backends.sql.compiled_statements import rows_in
 from psched.backends.sql.dialect import MYSQL_OPTIONS, ExactText, LongText
-from psched.backends.sql.ledger import limit_columns
+from psched.backends.sql.ledger import limit_columns, option_columns
 
 HAS_ENDED = f"status IN ('{TASK_FAILED}', '{TASK_CANCELLED}')"
 """SQL for the rows in the index of failed and cancelled tasks. Finished tasks, which are most, are not in it."""
@@ -153,6 +153,7 @@ def schedules_table(metadata: sa.MetaData, name: str) -> sa.Table:
         sa.Column("paused_until", sa.BigInteger),
         sa.Column("earlier_pauses", LongText),
         sa.Column("extra_waits", sa.Integer),
+        *option_columns(),
     )
     failed = "attempts > CASE WHEN status = 'running' THEN 1 ELSE 0 END"
     made = sa.Computed(f"CASE WHEN {failed} THEN next_time + delay_ms END", persisted=True)
@@ -163,6 +164,7 @@ def schedules_table(metadata: sa.MetaData, name: str) -> sa.Table:
     _index(table, "holder", [c.holder], "holder IS NOT NULL")
     _index(table, "alert", [c.alert_at, c.key], "alert_at IS NOT NULL")
     _index(table, "failing", [c.failing, c.key], "failing IS NOT NULL")
+    _index(table, "owner", [c.owner, c.key], "owner IS NOT NULL")
     return table
 
 

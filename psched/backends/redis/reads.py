@@ -63,7 +63,7 @@ class RedisScheduleReads(RedisReads):
             for key, *values in page:
                 fields = chain.from_iterable(zip(_RULE, values, strict=True))
                 row = stored(key, list(fields))
-                yield RuleUse(read_rule(RowReader(row)), row["type"], 1, row["key"])
+                yield RuleUse(read_rule(RowReader(row), {}), row["type"], 1, row["key"])
             if not last:
                 return
 

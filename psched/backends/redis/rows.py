@@ -17,7 +17,7 @@ from psched.store.ledger import Entry
 _TEXTS = frozenset(
     (
         *("type", "data", "status", "node", "holder", "last_error", "endings", "headers", "progress", "result"),
-        *("cron", "timezone", "catch_up", "earlier_pauses", "user"),
+        *("cron", "timezone", "catch_up", "earlier_pauses", "user", "options", "owner"),
     )
 )
 """The fields of text; all others are numbers."""

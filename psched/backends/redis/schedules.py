@@ -17,6 +17,7 @@ from psched.backends.common.rows import (
     milliseconds,
     regular_time,
     settled_time,
+    with_tag,
 )
 from psched.backends.redis.alerts import NO_FAILURE, RedisOverdueAlerts, failure_arguments
 from psched.backends.redis.client import Argument, RedisServer
@@ -90,9 +91,12 @@ class RedisScheduleStore(RedisLeaseStore, ScheduleStore):
         return read_stored_schedule(row, self.max_data_size)
 
     def list(self, wanted: ScheduleFilter = ScheduleFilter()) -> Iterator[ScheduleRow]:  # noqa: B008 - frozen
+        return with_tag(self._list(wanted), wanted.tag)
+
+    def _list(self, wanted: ScheduleFilter) -> Iterator[ScheduleRow]:
         first, last = ("" if each is None else milliseconds(each) for each in (wanted.due_from, wanted.due_until))
         names = ["" if name is None else name for name in (wanted.type, wanted.prefix)]
-        only = [*names, first, last, int(wanted.held), int(wanted.failing)]
+        only = [*names, first, last, int(wanted.held), int(wanted.failing), wanted.owner or ""]
         after: Sequence[Argument] = ("", "")
         if wanted.after is not None:
             after = milliseconds(wanted.after[0]), wanted.after[1]

@@ -16,7 +16,7 @@ from psched.store import Finding
 
 log = logging.getLogger(__name__)
 
-LAYOUTS = {"schedules": 6, "queue": 6}
+LAYOUTS = {"schedules": 7, "queue": 6}
 """Version of the keys by kind, the same as in scripts/common.lua; other versions are refused."""
 
 _OLDEST = (6, 0)

@@ -77,12 +77,17 @@ def ledger_table(metadata: sa.MetaData, schedules: str) -> sa.Table:
 
 
 def limit_columns() -> tuple[sa.Column[Any], ...]:
-    """Return the columns of a policy besides `catch_up`, for the table of schedules and for that of their changes."""
+    """Return the columns of the bounds of a policy, for the table of schedules and for that of their changes."""
     return (
         sa.Column("max_lateness_ms", sa.BigInteger),
         sa.Column("alert_after_ms", sa.BigInteger),
         sa.Column("max_attempts", sa.Integer),
     )
+
+
+def option_columns() -> tuple[sa.Column[Any], ...]:
+    """Return `OPTION_COLUMNS`, for the same two tables."""
+    return (sa.Column("options", LongText), sa.Column("owner", ExactText(255)))
 
 
 def changes_table(metadata: sa.MetaData, schedules: str) -> sa.Table:
@@ -112,6 +117,7 @@ def changes_table(metadata: sa.MetaData, schedules: str) -> sa.Table:
         sa.Column("number", sa.BigInteger),
         sa.Column("paused_from", sa.BigInteger),
         sa.Column("paused_until", sa.BigInteger),
+        *option_columns(),
         **MYSQL_OPTIONS,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields
 from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, get_args
@@ -189,8 +190,8 @@ class ScheduleAdmin(RowAdmin):
         yield "next occurrence", None if row.ended else _moment(row.next_time)
         yield "next run", None if row.paused or row.ended else _moment(row.next_run_time)
         yield "data", json.dumps(row.data, indent=2, ensure_ascii=False)
-        for name in ("catch_up", "max_lateness", "alert_after", "max_attempts"):
-            yield name.replace("_", " "), getattr(row.policy, name)
+        for field in fields(row.policy):
+            yield field.name.replace("_", " "), _shown(getattr(row.policy, field.name))
         for name in ("attempts", "node", "problem", "last_error"):
             yield name.replace("_", " "), getattr(row, name)
 
@@ -234,6 +235,11 @@ class TaskAdmin(RowAdmin):
 def _moment(seconds: float) -> datetime:
     """Return a time for a template, which shows it in Django's current time zone."""
     return timezone.localtime(datetime.fromtimestamp(seconds, UTC))
+
+
+def _shown(value: object) -> object:
+    """Return a value of a policy for a template."""
+    return ", ".join(value) if isinstance(value, tuple) else value
 
 
 def _state(row: ScheduleRow) -> str:

@@ -134,9 +134,13 @@ def test_it_has_neither_policies_nor_pauses(tmp_path: Path) -> None:
     assert section is not None
     with open_schedules(section, "host/1/h") as schedules:
         schedules.store.create_tables()
-        with pytest.raises(NotSupportedError, match="policies; type: rdb"):
-            schedules.add("key", "t", cron="* * * * *", catch_up="latest")
+        with pytest.raises(NotSupportedError, match="catch_up, owner; type: rdb"):
+            schedules.add("key", "t", cron="* * * * *", catch_up="latest", owner="me")
         schedules.add("key", "t", cron="* * * * *")
+        with pytest.raises(NotSupportedError, match="keeps no tags; type: rdb"):
+            schedules["key"].modify(tags=["mail"])
+        with pytest.raises(NotSupportedError, match="keeps no owner and no tags"):
+            schedules.list(owner="me")
         for refused in (schedules["key"].pause, schedules["key"].run_now):
             with pytest.raises(NotSupportedError, match="type: rdb and redis do"):
                 refused()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from psched.model import LeaseTimes
+import pytest
+
+from psched.model import LeaseTimes, Policy
 from psched.schedules.collection import Defaults, ScheduleCollection
 from psched.store import ScheduleStore
 from psched.task import Task
@@ -37,6 +39,21 @@ def test_a_schedule_s_whole_life_is_proved(store: ScheduleStore) -> None:
     assert found == [("skipped", "superseded", 1), ("finished", "run-now", 2), ("finished", "run-now", 1)]
     [verdict] = schedules.audit(now - 600, now + 60, keys=["key"])
     assert (verdict.violations, verdict.ran) == ([], 2)
+
+
+def test_what_a_schedule_is_for_is_versioned_with_it(store: ScheduleStore) -> None:
+    schedules = ScheduleCollection(store, LeaseTimes(300, 300, 300), Defaults("UTC"))
+    schedules.add("key", "t", cron="* * * * *", next_time=0, owner="billing", tags=["nightly", "mail", "mail"])
+    assert store.acquire(1, 100)[0].row.policy == Policy(owner="billing", tags=("nightly", "mail"))
+    schedules["key"].modify(owner=None, description="Sends it.", tags=None)
+    assert schedules["key"].metadata().policy == Policy(description="Sends it.")
+    added, modified = schedules.ledger.changes("key")
+    assert added.policy == Policy(owner="billing", tags=("nightly", "mail"))
+    assert modified.policy == Policy(description="Sends it.")
+    with pytest.raises(ValueError, match="owner must be non-empty text, got ''"):
+        schedules["key"].modify(owner="")
+    with pytest.raises(ValueError, match="tags must be a list of texts"):
+        schedules.add("other", "t", cron="* * * * *", tags="mail")
 
 
 def test_pauses_follow_each_other(store: ScheduleStore) -> None:

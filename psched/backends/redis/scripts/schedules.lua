@@ -59,7 +59,7 @@ end
 local CLAIM_FIELDS = {'ready', 'fence', 'due', 'claim', 'nonce', 'type', 'data', 'attempts', 'last_error', 'cron',
   'timezone', 'delay_ms', 'next_time', 'last_time', 'extra', 'regular_time', 'regular_due', 'paused_from',
   'paused_until', 'earlier_pauses', 'extra_waits', 'catch_up', 'max_lateness_ms', 'alert_after_ms', 'max_attempts',
-  'version', 'size', 'taken_ahead'}
+  'options', 'owner', 'version', 'size', 'taken_ahead'}
 
 -- Returns a number plus one, '0' for an invalid number.
 local function incremented(number)
@@ -238,12 +238,12 @@ return 1
 --- script schedules/list: common, schedules, leases
 -- Returns a page by due time and key: due time and key of the last row that was looked at ('' and '' at the end), and
 -- rows as {key, fields and values (empty when the key is no hash)}. ARGV: the most rows, then due time and key of the
--- last row of the page before ('' and '' at first), type ('' for any), prefix, first and last due time, and 1 for leased
--- or failing rows only (else 0).
+-- last row of the page before ('' and '' at first), type ('' for any), prefix, first and last due time, 1 for leased
+-- and for failing rows only (else 0), and the owner ('' for any).
 local MAX_PAGE_BYTES, MAX_LOOKS, FEW = 4000000, 5000, 2000
 local places, page, prefix, bytes = T .. 'due:' .. ARGV[4], tonumber(ARGV[1]), ARGV[5], 0
 local lowest, highest = tonumber(ARGV[6]), tonumber(ARGV[7])
-local only_leased, only_failing = ARGV[8] == '1', ARGV[9] == '1'
+local only_leased, only_failing, owner = ARGV[8] == '1', ARGV[9] == '1', ARGV[10]
 
 local function is_behind(due, key)
   local last = tonumber(ARGV[2])
@@ -288,6 +288,9 @@ local function is_wanted(key)
   if key:sub(1, #prefix) ~= prefix then
     return false
   end
+  if owner ~= '' and redis.pcall('HGET', row_of(key), 'owner') ~= owner then
+    return false
+  end
   if not only_leased and not only_failing then
     return true
   end
@@ -296,7 +299,7 @@ local function is_wanted(key)
   return (not only_leased or fields[1] == 'running') and (not only_failing or failed > 0)
 end
 
-local count = (prefix ~= '' or only_leased or only_failing) and MAX_LOOKS or page
+local count = (prefix ~= '' or owner ~= '' or only_leased or only_failing) and MAX_LOOKS or page
 local keys
 if only_failing and call('ZCARD', T .. 'failing') <= FEW then
   keys, count = failing_rows(), FEW + 1

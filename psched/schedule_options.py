@@ -1,0 +1,81 @@
+"""The options of a schedule: the fields of its rule and its policy that have no column of their own.
+
+A row keeps those that differ from their default together, as one JSON object; most rows have none. `OPTIONS` names them
+all, with the check that a value passes when it is given and when it is read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from psched.error_text import did_you_mean, shown
+from psched.model import Policy, Rule
+from psched.payload import check_characters, check_key
+
+LONGEST_DESCRIPTION = 2000
+"""The most characters of a description."""
+MOST_TAGS = 50
+LONGEST_TAG = 100
+"""The most characters of a tag."""
+
+
+def check_owner(owner: object) -> str | None:
+    """Return `owner`. Raises ValueError unless it is None, or text of 1 to 255 characters."""
+    return None if owner is None else check_key(owner, "owner")
+
+
+def _check_description(text: object) -> str | None:
+    if text is None:
+        return None
+    if not isinstance(text, str) or not text:
+        raise ValueError(f"description must be non-empty text, got {shown(text)}")
+    if len(text) > LONGEST_DESCRIPTION:
+        raise ValueError(f"description has {len(text)} characters; expected at most {LONGEST_DESCRIPTION}")
+    check_characters("description", text)
+    return text
+
+
+def _check_tags(tags: object) -> tuple[str, ...]:
+    if tags is None:
+        return ()
+    if isinstance(tags, str) or not isinstance(tags, Sequence):
+        raise ValueError(f"tags must be a list of texts such as ['billing'], got {shown(tags)}")
+    if len(tags) > MOST_TAGS:
+        raise ValueError(f"tags has {len(tags)} texts; expected at most {MOST_TAGS}")
+    for tag in tags:
+        if len(check_key(tag, "a tag")) > LONGEST_TAG:
+            raise ValueError(f"a tag has {len(tag)} characters; expected at most {LONGEST_TAG}: {tag[:40]!r}…")
+    return tuple(dict.fromkeys(tags))
+
+
+OPTIONS: Mapping[str, Callable[[object], Any]] = {"description": _check_description, "tags": _check_tags}
+"""The check of each option: returns the value as the rule or policy has it, or raises ValueError."""
+
+_DEFAULTS = {field.name: field.default for owner in (Rule, Policy) for field in fields(owner)}
+_OF_RULE = frozenset(field.name for field in fields(Rule))
+
+
+def encode_options(rule: Rule, policy: Policy) -> str | None:
+    """Return the options that differ from their default as JSON, None if there are none.
+
+    Equal options have equal texts.
+    """
+    values = {name: getattr(rule if name in _OF_RULE else policy, name) for name in OPTIONS}
+    given = {name: value for name, value in values.items() if value != _DEFAULTS[name]}
+    return json.dumps(given, separators=(",", ":"), sort_keys=True) if given else None
+
+
+def decode_options(text: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the options in a stored text: those of the rule, and those of the policy. Raises ValueError."""
+    stored = json.loads(text)
+    if not isinstance(stored, dict):
+        raise ValueError(f"expected a JSON object, got {shown(stored)}")
+    of_rule, of_policy = dict[str, Any](), dict[str, Any]()
+    for name, value in stored.items():
+        if name not in OPTIONS:
+            raise ValueError(f"unknown option {name!r}{did_you_mean(name, OPTIONS)}")
+        (of_rule if name in _OF_RULE else of_policy)[name] = OPTIONS[name](value)
+    return of_rule, of_policy
