@@ -1,4 +1,4 @@
-"""psched import, psched queue import: adds the schedules or tasks in a file of JSON."""
+"""psched import json, psched queue import: adds the schedules or tasks in a file of JSON."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _STATE = frozenset(
 """The fields of `list --json` that are not part of a definition."""
 
 
-@click.command("import")
+@click.command("json")
 @click.argument("file")
 @common_options()
-def import_schedules(chosen: Chosen, file: str) -> None:
-    """Add the schedules in a file.
+def import_json(chosen: Chosen, file: str) -> None:
+    """Add the schedules in a file of JSON to the database.
 
     FILE (- for standard input) is a JSON array as `list --json` prints it, or has one JSON object per line. Each object
     has key, type and cron, and may have data, timezone, delay, next_time, catch_up, max_lateness, alert_after,

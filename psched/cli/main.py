@@ -6,10 +6,11 @@ from functools import partial
 
 import click
 
-from psched.cli import audit, bulk_import, doctor, explain, exporter, forecast, history, nodes, queue, schedules, stats
+from psched.cli import audit, doctor, explain, exporter, forecast, history, nodes, queue, schedules, stats
 from psched.cli import next as upcoming
 from psched.cli.command_group import CommandGroup
 from psched.cli.errors import run_command
+from psched.cli.import_schedules import import_
 from psched.cli.migrate_from_ruby import migrate_command
 from psched.cli.options import Chosen, common_options
 from psched.supervisor.run import run_master
@@ -48,7 +49,7 @@ for command in (
     schedules.init,
     schedules.list_,
     schedules.add,
-    bulk_import.import_schedules,
+    import_,
     schedules.modify,
     schedules.show,
     schedules.delete,

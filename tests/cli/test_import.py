@@ -1,4 +1,4 @@
-"""psched import adds what `list --json` prints: checked first, repeatable, and never what is paused or finished."""
+"""psched import json adds what `list --json` prints: checked first, repeatable, never what is paused or finished."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_exported_schedules_are_added_again_as_they_were(both: Commands, databas
     exported = both.ok("list", "--json").out
     both.use(database)
     both.ok("init")
-    assert both.ok("import", write(both, exported)).out == "2 schedules added\n"
+    assert both.ok("import", "json", write(both, exported)).out == "2 schedules added\n"
     before, after = (
         {row["key"]: {name: row[name] for name in FIELDS} for row in rows}
         for rows in (json.loads(exported), both.ok("list", "--json").json)
@@ -41,7 +41,7 @@ def test_exported_schedules_are_added_again_as_they_were(both: Commands, databas
     before["b"]["next_time"] = next(row for row in json.loads(exported) if row["key"] == "b")["regular_time"]
     assert after == before
     both.ok("modify", "a", "--data", "{}")
-    assert both.ok("import", "rows.json").out == "0 schedules added; 2 exist already: b, a\n"
+    assert both.ok("import", "json", "rows.json").out == "0 schedules added; 2 exist already: b, a\n"
     assert both.ok("show", "a", "--json").json["data"] == {}
 
 
@@ -51,7 +51,7 @@ def test_objects_may_stand_one_on_each_line(both: Commands) -> None:
         "",
         '{"key": "b", "type": "t", "cron": "@hourly", "delay": 5}',
     )
-    assert both.ok("import", write(both, "\n".join(lines)), "--json").json == {"added": 2, "present": []}
+    assert both.ok("import", "json", write(both, "\n".join(lines)), "--json").json == {"added": 2, "present": []}
     assert both.ok("show", "b", "--json").json["delay"] == 5
 
 
@@ -90,7 +90,7 @@ def test_many_are_added(both: Commands) -> None:
 def test_a_mistake_is_named_and_nothing_is_added(both: Commands, text: str, expected: str) -> None:
     good = '{"key": "good", "type": "t", "cron": "@daily"}\n' if "schedule 2" in expected or "key" in text[:9] else ""
     good = "" if "line 1" in expected else good
-    assert expected in both.fault("import", write(both, good + text))
+    assert expected in both.fault("import", "json", write(both, good + text))
     assert both.ok("list", "--json").json == []
 
 

@@ -1,0 +1,143 @@
+"""psched import: reads the schedules of other schedulers into a file of schedules, and reports what differs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from psched.cli.bulk_import import import_json
+from psched.cli.command_group import CommandGroup
+from psched.cli.formatting import json_lines, local_iso, write
+from psched.cli.options import WHOLE_TIME, Chosen, common_options, read_source
+from psched.cron.zones import check_timezone
+from psched.importers.crontab import has_user_column, read_crontab
+from psched.importers.entries import Imported, distinct_keys, merged
+from psched.importers.hosts import host_timezone
+from psched.importers.report import Reported, lines, report
+from psched.importers.schedules_yaml import schedules_yaml
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@click.group("import", cls=CommandGroup)
+def import_() -> None:
+    """Read schedules from other schedulers, or from a file of JSON.
+
+    `json` adds schedules to the database. The others ask no database: they write a file of schedules, and report what
+    psched does not do in the same way, with the first instant that differs.
+    """
+
+
+import_.add_command(import_json)
+
+_OPTIONS = (
+    click.option("--owner", required=True, metavar="NAME", help="Owner of the schedules: `owner:` in the file."),
+    click.option("-o", "--output", default="schedules.yml", show_default=True, metavar="FILE", help="- for stdout."),
+    click.option("--force", is_flag=True, help="Replace FILE if it exists."),
+    click.option("--prefix", default="", metavar="TEXT", help="Put TEXT before each key."),
+    click.option("--at", type=WHOLE_TIME, help="Compare runs from this time on (default: now)."),
+)
+
+
+def _file_options(function: F) -> F:
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+_TIMEZONE = click.option("-t", "--timezone", metavar="ZONE", help="Zone of the schedules (default: this host's).")
+
+
+@import_.command("crontab")
+@click.argument("files", nargs=-1, required=True, metavar="FILE…")
+@click.option(
+    "--user-column/--no-user-column",
+    default=None,
+    help="Whether lines name a user before the command (default: in /etc/crontab and /etc/cron.d).",
+)
+@_TIMEZONE
+@_file_options
+@common_options()
+def crontab(
+    chosen: Chosen, /, files: tuple[str, ...], user_column: bool | None, timezone: str | None, **options: Any
+) -> None:
+    """Read crontabs.
+
+    FILE is a crontab, or - for standard input: crontab -l | psched import crontab - --owner NAME.
+
+    The schedules run their commands by psched.handlers.command:Command. Jobs of a system crontab get the type
+    command.USER.
+    """
+    zone = _zone(timezone)
+    found = []
+    for file in files:
+        name, text = read_source(file)
+        found.append(read_crontab(name, text, has_user_column(name) if user_column is None else user_column, zone))
+    _finish(chosen, merged(found), zone, **options)
+
+
+def _zone(timezone: str | None) -> str:
+    zone = host_timezone() if timezone is None else timezone
+    check_timezone(zone)
+    return zone
+
+
+def _finish(
+    chosen: Chosen, imported: Imported, timezone: str, owner: str, output: str, force: bool, prefix: str, at: int | None
+) -> None:
+    """Write the file, and then the report. Raises ValueError."""
+    keyed = distinct_keys(imported.entries, prefix)
+    text = schedules_yaml(imported, keyed, owner, timezone)
+    reported = report(imported, keyed, int(time.time()) if at is None else at, timezone)
+    if output == "-":
+        click.echo(text, nl=False)
+    else:
+        _write(Path(output), text, force)
+    if chosen.json:
+        if output != "-":
+            write(json_lines(map(_as_json, reported)))
+        return
+    differing, missing = (sum(map(which, reported)) for which in (_differs, _is_missing))
+    target = "" if output == "-" else f" to {output}"
+    written = f"{imported.scheduler}: {len(reported)} read, {sum(map(len, keyed))} schedules written{target}"
+    for line in (
+        f"{written}; {differing} differ, of which {missing} are not written",
+        *lines(imported.scheduler, imported.notes, reported),
+    ):
+        click.echo(line, err=output == "-")
+
+
+def _differs(each: Reported) -> bool:
+    return not each.is_the_same
+
+
+def _is_missing(each: Reported) -> bool:
+    return not each.keys
+
+
+def _write(path: Path, text: str, force: bool) -> None:
+    try:
+        with path.open("w" if force else "x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise ValueError(f"{path} exists; name another file by --output, or replace it by --force") from None
+
+
+def _as_json(each: Reported) -> dict[str, Any]:
+    difference = each.difference
+    return {
+        "origin": each.entry.origin,
+        "rule": each.entry.rule,
+        "keys": list(each.keys),
+        "problem": each.entry.problem,
+        "differs_from": each.differs_from,
+        "differs_from_local": local_iso(each.differs_from),
+        "runs_differ": difference is not None,
+        "psched_runs": None if difference is None else difference.psched_runs,
+        "remarks": list(each.entry.remarks),
+        "unsupported": list(each.unsupported),
+    }

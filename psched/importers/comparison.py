@@ -1,0 +1,107 @@
+"""Finds the first instant at which psched would run an entry and its own scheduler would not, or the reverse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from psched.cron.zones import change_between, load_zone, offset_at
+from psched.errors import ConfigError
+from psched.importers.entries import Definition, Following
+from psched.model import Rule
+from psched.schedules import rules
+
+DAY = 86400
+DAYS = 400
+"""How far ahead runs are compared."""
+_FULL = 2000
+"""Runs compared one by one from the beginning; beyond that, samples."""
+_HOURS_AROUND_CHANGE = 26
+_MOST_AROUND_CHANGE = 2000
+
+
+@dataclass(frozen=True)
+class Difference:
+    """An instant at which only one of two schedulers runs an entry."""
+
+    instant: int
+    psched_runs: bool
+
+
+def following_of(definitions: Sequence[Definition], timezone: str) -> Following:
+    """Return when psched runs any of these definitions; `timezone`: of those that have none."""
+    each = [_following(definition, definition.get("timezone", timezone)) for definition in definitions]
+
+    def following(after: int) -> int | None:
+        return min((found for next_ in each if (found := next_(after)) is not None), default=None)
+
+    return following
+
+
+def first_difference(theirs: Following, ours: Following, begin: int, timezone: str) -> Difference | None:
+    """Return the first difference found in 400 days.
+
+    Rare runs are compared one by one. Of frequent ones the first 2,000 are, then the first of each day and those around
+    each clock change.
+    """
+    end = begin + DAYS * DAY
+    reached, found = _compare(theirs, ours, begin, end, _FULL)
+    if found is None and reached < end:
+        samples = (_compare(theirs, ours, low, high, most) for low, high, most in _samples(reached, end, timezone))
+        found = next((difference for _, difference in samples if difference is not None), None)
+    return found
+
+
+def _compare(theirs: Following, ours: Following, low: int, high: int, most: int) -> tuple[int, Difference | None]:
+    """Return the instant up to which both run at the same times from `low` on, and the difference there, if any."""
+    after = low - 1
+    for _ in range(most):
+        a, b = (
+            found if (found := following(after)) is not None and found <= high else high + 1
+            for following in (theirs, ours)
+        )
+        if a != b:
+            return min(a, b), Difference(min(a, b), b < a)
+        if a > high:
+            return high, None
+        after = a
+    return after, None
+
+
+def _samples(begin: int, end: int, timezone: str) -> Iterator[tuple[int, int, int]]:
+    """Yield stretches in order of time, with how many runs to compare in each."""
+    changes = list(clock_changes(begin - DAY, end, timezone))
+    around = [(change - 5400, change + 5400, _MOST_AROUND_CHANGE) for change in changes]
+    around += [(change, change + _HOURS_AROUND_CHANGE * 3600, _MOST_AROUND_CHANGE) for change in changes]
+    days = [(day, day + DAY, 2) for day in range(begin, end, DAY)]
+    yield from sorted(around + days)
+
+
+def clock_changes(begin: int, end: int, timezone: str) -> Iterable[int]:
+    """Yield the instants of a zone's clock changes."""
+    zone = load_zone(timezone)
+    for low in range(begin, end, DAY):
+        if offset_at(zone, low) != offset_at(zone, low + DAY):
+            yield change_between(zone, low, low + DAY)
+
+
+def _following(definition: Definition, timezone: str) -> Following:
+    rule = Rule(definition["cron"], timezone)
+    rules.validate(rule, "vixie")
+
+    def following(after: int) -> int | None:
+        try:
+            return rules.next_time(rule, after, "vixie")
+        except ConfigError:  # none before the year 10000
+            return None
+
+    return following
+
+
+def problem_of(definition: Definition, timezone: str) -> str | None:
+    """Return why psched does not take the rule of a definition, or None."""
+    try:
+        _following(definition, definition.get("timezone", timezone))
+    except ConfigError as error:
+        return str(error)
+    return None

@@ -1,0 +1,49 @@
+"""What an importer asks the host it runs on: its time zone and its users."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from pathlib import Path
+
+from psched.cron.zones import check_timezone
+from psched.errors import ConfigError
+
+_LOCALTIME = Path("/etc/localtime")
+_TIMEZONE = Path("/etc/timezone")
+
+
+def host_timezone() -> str:
+    """Return the name of the host's time zone. Raises ConfigError if it has none in the tz database."""
+    for name in _names():
+        try:
+            check_timezone(name)
+        except ConfigError:
+            continue
+        return name
+    raise ConfigError("the name of this host's time zone is not known; give --timezone, such as Europe/Berlin")
+
+
+def _names() -> list[str]:
+    names = [os.environ.get("TZ", "").removeprefix(":")]
+    if _LOCALTIME.is_symlink():
+        names.append(str(_LOCALTIME.resolve()).rpartition("zoneinfo/")[2])
+    if _TIMEZONE.is_file():
+        names.append(_TIMEZONE.read_text(encoding="utf-8").strip())
+    return ["UTC" if name in ("Etc/UTC", "Etc/UCT", "UCT", "Zulu") else name for name in names]
+
+
+def own_user() -> str:
+    """Return the name of the user who imports, or the number of a user without a name."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
+def home_of(user: str) -> str | None:
+    """Return the home folder of a user of this host."""
+    try:
+        return pwd.getpwnam(user).pw_dir
+    except KeyError:
+        return None

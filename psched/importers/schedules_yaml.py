@@ -1,0 +1,40 @@
+"""Writes the file of schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import yaml
+
+from psched.importers.entries import Definition, Imported
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes texts of several lines as they are."""
+
+
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
+    style = "|" if "\n" in value else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def schedules_yaml(imported: Imported, keyed: Sequence[dict[str, Definition]], owner: str, timezone: str) -> str:
+    """Return the text of a file with all schedules of an import, in its order; a comment says where each was."""
+    lines = [*_lines({"owner": owner, "defaults": {"timezone": timezone, **imported.defaults}})]
+    if imported.calendars:
+        lines += _lines({"calendars": imported.calendars})
+    lines.append("schedules:" if any(keyed) else "schedules: {}")
+    for entry, definitions in zip(imported.entries, keyed, strict=True):
+        for key, definition in definitions.items():
+            lines.append(f"  # {entry.origin}: {entry.rule}")
+            lines += (f"  {line}".rstrip() for line in _lines({key: definition}))
+    return "\n".join(lines) + "\n"
+
+
+def _lines(content: dict[str, Any]) -> list[str]:
+    text = yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10_000)
+    return text.rstrip("\n").split("\n")

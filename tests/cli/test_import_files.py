@@ -1,0 +1,85 @@
+"""psched import crontab and the like: a file of schedules that psched can read, and a report of what differs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from psched.schedules_file.reader import DeclaredSchedules, parse_schedules
+from tests.cli.commands import Commands
+
+_CRONTAB = """\
+HOME=/srv
+30 2 * * * /srv/bin/backup
+0 0 13 * 5 mail -s Greetings ann%Hello%
+@reboot /srv/bin/warm
+"""
+_AT = "2026-11-24T00:00Z"
+
+
+@pytest.fixture
+def crontab(fresh: Commands) -> str:
+    (fresh.folder / "crontab").write_text(_CRONTAB)
+    return "crontab"
+
+
+def declared(text: str) -> DeclaredSchedules:
+    return parse_schedules(text, "schedules.yml")
+
+
+def test_a_crontab_becomes_a_file_of_schedules_and_a_report(fresh: Commands, crontab: str) -> None:
+    report = fresh.ok("import", "crontab", crontab, "--owner", "ann", "-t", "Europe/Berlin", "--at", _AT).out
+    assert report.splitlines()[:2] == [
+        "cron: 3 read, 2 schedules written to schedules.yml; 1 differ, of which 1 are not written",
+        "crontab:4: NOT WRITTEN (@reboot): runs when the host starts, which is no time; start it by systemd",
+    ]
+    found = declared((fresh.folder / "schedules.yml").read_text())
+    assert found.owner == "ann"
+    assert {new.key: (new.type, new.cron, new.timezone) for new in found.schedules} == {
+        "backup": ("command", "30 2 * * *", "Europe/Berlin"),
+        "mail": ("command", "0 0 13 * 5", "Europe/Berlin"),
+    }
+    assert {(new.catch_up, new.max_attempts) for new in found.schedules} == {("none", 1)}
+
+
+def test_a_file_that_exists_is_replaced_by_force_only(fresh: Commands, crontab: str) -> None:
+    file = fresh.folder / "mine.yml"
+    file.write_text("mine")
+    words = ("import", "crontab", crontab, "--owner", "ann", "-o", "mine.yml")
+    assert fresh.fault(*words) == "mine.yml exists; name another file by --output, or replace it by --force"
+    assert file.read_text() == "mine"
+    fresh.ok(*words, "--force")
+    assert len(declared(file.read_text()).schedules) == 2
+
+
+def test_the_file_goes_to_stdout_and_the_report_to_stderr(
+    fresh: Commands, crontab: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Path(crontab).open() as file:
+        monkeypatch.setattr("sys.stdin", file)
+        outcome = fresh("import", "crontab", "-", "--owner", "ann", "--prefix", "web1.", "-o", "-")
+    assert outcome.code == 0
+    assert [new.key for new in declared(outcome.out).schedules] == ["web1.backup", "web1.mail"]
+    assert "cron: 3 read, 2 schedules written; 1 differ" in outcome.err
+    assert declared(outcome.out).schedules[0].timezone == "Asia/Tokyo"  # that of this host
+
+
+def test_json_prints_each_entry(fresh: Commands, crontab: str) -> None:
+    *_, reboot = fresh.ok("import", "crontab", crontab, "--owner", "ann", "--json").json
+    assert reboot["origin"] == "crontab:4"
+    assert (reboot["keys"], reboot["differs_from"]) == ([], None)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("missing", "--owner", "ann"), "missing: No such file or directory; name a file that can be read"),
+        (("crontab", "--owner", "ann", "-t", "Berlin"), "timezone 'Berlin' is not a zone of the tz database"),
+    ],
+)
+def test_a_mistake_gets_one_line_and_writes_nothing(
+    fresh: Commands, crontab: str, words: tuple[str, ...], message: str
+) -> None:
+    assert message in fresh.fault("import", "crontab", *words)
+    assert not (fresh.folder / "schedules.yml").exists()

@@ -1,0 +1,36 @@
+"""Compares when another scheduler runs something with when psched does: each run, one by one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from psched.importers.comparison import clock_changes
+from psched.importers.entries import Following
+
+DAY = 86400
+BEGIN = 1_795_478_400
+"""2026-11-24 00:00 UTC."""
+IS_WHOLE = "PSCHED_WHOLE_IMPORTS" in os.environ
+"""Whether each run of 400 days is compared (scripts/compare-imports), or only those of some days."""
+
+
+def stretches(timezone: str) -> Iterator[tuple[int, int]]:
+    """Yield what is compared: 400 days, or else the end of a month and the days around each clock change in them."""
+    end = BEGIN + 400 * DAY
+    if IS_WHOLE:
+        yield BEGIN, end
+        return
+    yield BEGIN + 5 * DAY, BEGIN + 8 * DAY
+    for change in clock_changes(BEGIN, end, timezone):
+        yield change // 3600 * 3600 - DAY, change // 3600 * 3600 + DAY
+
+
+def runs(following: Following, begin: int, end: int) -> list[int]:
+    """Return the runs from `begin` to `end`, both included."""
+    found = []
+    instant = following(begin - 1)
+    while instant is not None and instant <= end:
+        found.append(instant)
+        instant = following(instant)
+    return found
