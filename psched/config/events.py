@@ -1,17 +1,20 @@
-"""The key `events`: where the ends of runs are sent, a webhook, a Redis stream or a channel of PostgreSQL."""
+"""The key `events`: which events are sent, and where: a webhook, a Redis stream or a channel of PostgreSQL."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, get_args
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from psched.config.hooks import Hook, hook
 
 _EXPECTED = (
     "expected a mapping with url (a webhook), stream (the URL of a Redis server) or channel (of PostgreSQL's NOTIFY)"
 )
+EventKind = Literal["run", "late", "failed", "recovered", "task"]
+"""The end of a run of a schedule, the alarms of the hooks, and the end of a queue task."""
+EVENT_KINDS: tuple[EventKind, ...] = get_args(EventKind)
 _OF_STREAM = ("stream", "name", "max_length")
 _SCHEMES = ("redis://", "rediss://", "unix://")
 _MOST = 100_000_000
@@ -28,6 +31,8 @@ class EventReceiver:
     name: str = "psched:events"
     max_length: int = 100_000
     channel: str | None = None
+    only: frozenset[EventKind] = frozenset(EVENT_KINDS)
+    """The events that are sent."""
 
 
 def event_receiver(value: Any) -> EventReceiver | None:
@@ -36,11 +41,19 @@ def event_receiver(value: Any) -> EventReceiver | None:
         return value
     if not isinstance(value, Mapping) or len({"url", "stream", "channel"} & value.keys()) != 1:
         raise ValueError(_EXPECTED)
-    if "url" in value:
-        return EventReceiver(hook(value))
-    if "channel" in value:
-        return EventReceiver(channel=_channel(value))
-    return _stream(value)
+    place = dict(value)
+    only = _kinds(place.pop("only", EVENT_KINDS))
+    if "url" in place:
+        return EventReceiver(hook(place), only=only)
+    if "channel" in place:
+        return EventReceiver(channel=_channel(place), only=only)
+    return evolve(_stream(place), only=only)
+
+
+def _kinds(value: Any) -> frozenset[EventKind]:
+    if not isinstance(value, list | tuple) or not value or not set(map(str, value)) <= set(EVENT_KINDS):
+        raise ValueError(f"only: write a list of some of {', '.join(EVENT_KINDS)}")
+    return frozenset(value)
 
 
 def _channel(value: Mapping[str, Any]) -> str:

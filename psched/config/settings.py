@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from attrs import Factory, evolve, field, frozen
 
 from psched.config import validators as checks
-from psched.config.events import EventReceiver, event_receiver
+from psched.config.events import EventKind, EventReceiver, event_receiver
 from psched.config.healthchecks import Healthchecks, healthchecks
 from psched.config.hooks import NO_HOOK, Hook, hook
 from psched.config.structuring import Check
@@ -94,8 +94,22 @@ class Section:
             pooler=self.pooler,
             disable_resource_limit=self.disable_resource_limit,
             use_connection_pooling=self.use_connection_pooling,
-            keeps_failures=bool(self.on_failure or self.on_recovered),
+            keeps_failures=self.reports_failures,
+            keeps_endings=self.sends("task"),
         )
+
+    def sends(self, kind: EventKind) -> bool:
+        """Return whether events of this kind are sent."""
+        return self.events is not None and kind in self.events.only
+
+    @property
+    def reports_recoveries(self) -> bool:
+        return bool(self.on_recovered) or self.sends("recovered")
+
+    @property
+    def reports_failures(self) -> bool:
+        """Whether failures are reported, or remembered to report the recovery."""
+        return bool(self.on_failure) or self.sends("failed") or self.reports_recoveries
 
 
 @frozen(kw_only=True)

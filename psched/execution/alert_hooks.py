@@ -1,14 +1,16 @@
-"""Runs the commands, or calls the URLs, of `on_late`, `on_failure` and `on_recovered`."""
+"""Reports late schedules, failures and recoveries: to the hooks `on_late`, … and as events into the outbox."""
 
 from __future__ import annotations
 
 import logging
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
 from psched.clock import local_time, monotonic
+from psched.config.events import EVENT_KINDS
 from psched.config.hooks import Hook
 from psched.error_text import error_summary, one_line
 from psched.execution.section_sources import OpenSection
@@ -17,6 +19,7 @@ from psched.handlers.process_group import Program
 from psched.store import ScheduleStore, holder_name
 from psched.store.alerts import Overdue, OverdueAlerts, UnreportedFailure, UnreportedFailures
 from psched.store.ledger import ENQUEUED, FINISHED, LedgerFilter, LedgerRow
+from psched.store.outbox import EventOutbox
 from psched.store.watermarks import Watermark, Watermarks
 
 log = logging.getLogger(__name__)
@@ -36,6 +39,8 @@ If the hook has not succeeded by then, any node runs it again.
 """
 _PAUSES = (60.0, 900.0)
 """Seconds for which a node whose hook has failed runs no hook of this kind: at first, then doubling up to the last."""
+_REMEMBERED = 1000
+"""Alarms of this node."""
 _KEPT = 7 * 86400.0
 """Seconds after which a failure that no hook has accepted is dropped."""
 
@@ -43,11 +48,14 @@ _KEPT = 7 * 86400.0
 class AlertThread(threading.Thread):
     """Calls `check` every `interval` seconds until closed. Errors are logged and do not end it."""
 
-    def __init__(self, name: str, event: str, hook: Hook, interval: float) -> None:
-        """`name` begins the log line of an error. `event`: late, failed or recovered."""
+    def __init__(self, name: str, event: str, hook: Hook, interval: float, outbox: EventOutbox | None = None) -> None:
+        """`name` begins the log line of an error. `event`: late, failed or recovered. `outbox`: takes these events."""
         super().__init__(name=name, daemon=True)
         self._event = event
         self._hook = hook
+        self._outbox = outbox
+        self._put: deque[object] = deque(maxlen=_REMEMBERED)
+        """The last events that were put into the outbox: one whose hook fails is put once by this node."""
         self._interval = interval
         self._closing = threading.Event()
         self._pause, self._paused_until = _PAUSES[0], 0.0
@@ -80,8 +88,15 @@ class AlertThread(threading.Thread):
         """Whether the hook may be run: this node is not stopping, and has not failed at it moments ago."""
         return not self._closing.is_set() and monotonic() >= self._paused_until
 
-    def run_hook(self, key: str, time: int, facts: Mapping[str, object]) -> bool:
-        """Run the hook, if any, for the occurrence `time` of `key`; False when it failed or was ended early."""
+    def report(self, key: str, time: int, facts: Mapping[str, object]) -> bool:
+        """Put the event into the outbox and run the hook, if any, for the occurrence `time` of `key`.
+
+        Return False when the hook failed or was ended early. Raises the driver's errors.
+        """
+        this = key, time, facts.get("failed_at")
+        if self._outbox is not None and this not in self._put:
+            self._outbox.put(facts)
+            self._put.append(this)
         if not self._hook:
             return True
         try:
@@ -125,9 +140,16 @@ _NAMES = {"late": "on_late", "failed": "on_failure", "recovered": "on_recovered"
 class OverdueAlerter(AlertThread):
     """Alerts of overdue schedules. Without a hook they are only logged."""
 
-    def __init__(self, alerts: OverdueAlerts, hook: Hook, interval: float, troubles: Watermarks | None = None) -> None:
+    def __init__(
+        self,
+        alerts: OverdueAlerts,
+        hook: Hook,
+        interval: float,
+        troubles: Watermarks | None = None,
+        outbox: EventOutbox | None = None,
+    ) -> None:
         """`troubles`: records each reported occurrence, for `RecoveryReporter`."""
-        super().__init__("overdue check", "late", hook, interval)
+        super().__init__("overdue check", "late", hook, interval, outbox)
         self._alerts = alerts
         self._troubles = troubles
         self._logged: set[tuple[str, int]] = set()
@@ -139,13 +161,13 @@ class OverdueAlerter(AlertThread):
             if (overdue.key, overdue.scheduled_time) not in self._logged:
                 log.error("key=%s type=%s overdue: %s", overdue.key, overdue.type, overdue)
         self._logged = {(overdue.key, overdue.scheduled_time) for overdue in late}
-        is_reported = late and (self._hook or self._troubles) and self.may_run
+        is_reported = late and (self._hook or self._troubles or self._outbox) and self.may_run
         for overdue in self._alerts.unreported(_AT_ONCE) if is_reported else ():
             if not self.may_run:
                 break
             if not self._alerts.claim(overdue, self._claim_seconds):
                 continue
-            if self.run_hook(overdue.key, overdue.scheduled_time, overdue_facts(overdue)):
+            if self.report(overdue.key, overdue.scheduled_time, overdue_facts(overdue)):
                 if self._troubles is not None:
                     self._troubles.raise_to("trouble", overdue.key, overdue.scheduled_time, f"late {overdue.type}")
                 self._alerts.mark_reported(overdue)
@@ -163,9 +185,10 @@ class FailureReporter(AlertThread):
         interval: float,
         now: Callable[[], float],
         troubles: Watermarks | None = None,
+        outbox: EventOutbox | None = None,
     ) -> None:
         """`now` returns the database's time. `troubles`: as for `OverdueAlerter`."""
-        super().__init__(f"{section} failure report", "failed", hook, interval)
+        super().__init__(f"{section} failure report", "failed", hook, interval, outbox)
         self._section = section
         self._failures = failures
         self._now = now
@@ -178,7 +201,7 @@ class FailureReporter(AlertThread):
             return False
         if failure.failed_at < self._now() - _KEPT:
             log.error("key=%s on_failure has not accepted its failure in 7 days; it is dropped", failure.key)
-        elif not self.run_hook(failure.key, failure.scheduled_time, failure_facts(failure, self._section)):
+        elif not self.report(failure.key, failure.scheduled_time, failure_facts(failure, self._section)):
             return False
         if self._troubles is not None:
             self._troubles.raise_to("trouble", failure.key, failure.scheduled_time, f"failed {failure.type}")
@@ -189,9 +212,11 @@ class FailureReporter(AlertThread):
 class RecoveryReporter(AlertThread):
     """Reports schedules that were late or failed and have run well again, once for each trouble."""
 
-    def __init__(self, store: ScheduleStore, hook: Hook, interval: float, holder: str) -> None:
+    def __init__(
+        self, store: ScheduleStore, hook: Hook, interval: float, holder: str, outbox: EventOutbox | None = None
+    ) -> None:
         """`holder`: a name of this process."""
-        super().__init__("recovery check", "recovered", hook, interval)
+        super().__init__("recovery check", "recovered", hook, interval, outbox)
         assert store.watermarks is not None
         self._store = store
         self._troubles = store.watermarks
@@ -218,7 +243,7 @@ class RecoveryReporter(AlertThread):
             if self._store.get(trouble.name) is None:  # deleted, so it cannot recover
                 self._troubles.remove(trouble)
             return
-        if self._troubles.claim(trouble, self._holder, self._claim_seconds) and self.run_hook(
+        if self._troubles.claim(trouble, self._holder, self._claim_seconds) and self.report(
             trouble.name, run.scheduled_time, recovery_facts(trouble, run)
         ):
             self._troubles.remove(trouble)
@@ -241,15 +266,17 @@ def open_alert_threads(opened_sections: Sequence[OpenSection]) -> list[AlertThre
     threads: list[AlertThread] = []
     for opened in opened_sections:
         section, store, interval = opened.section, opened.source.store, opened.section.alert_interval
-        marks = getattr(store, "watermarks", None) if section.on_recovered else None
+        marks = store.watermarks if section.reports_recoveries and isinstance(store, ScheduleStore) else None
+        outboxes = {kind: store.outbox if section.sends(kind) else None for kind in EVENT_KINDS}
         if opened.alerts is not None:
-            threads.append(OverdueAlerter(opened.alerts, section.on_late, interval, marks))
-        if store.failures is not None and (section.on_failure or section.on_recovered):
-            failures = store.failures
-            threads.append(FailureReporter(opened.name, failures, section.on_failure, interval, store.now, marks))
+            threads.append(OverdueAlerter(opened.alerts, section.on_late, interval, marks, outboxes["late"]))
+        if store.failures is not None and section.reports_failures:
+            of_section = opened.name, store.failures, section.on_failure, interval, store.now
+            threads.append(FailureReporter(*of_section, marks, outboxes["failed"]))
         if marks is not None:
             assert isinstance(store, ScheduleStore)
-            threads.append(RecoveryReporter(store, section.on_recovered, interval, holder_name("alerts")))
+            holder = holder_name("alerts")
+            threads.append(RecoveryReporter(store, section.on_recovered, interval, holder, outboxes["recovered"]))
     return threads
 
 

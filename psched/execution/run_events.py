@@ -1,25 +1,27 @@
-"""Sends the end of each run of a schedule to another program, at least once: from the ledger, so after the commit.
+"""Sends events to another program, at least once: they are read from the database, so after the commit.
 
-A watermark in the database says up to when entries were sent. Entries become visible in the order of their commits, not
-of their times, so the watermark stays `OVERLAP` behind, and what was sent since is remembered by the sender alone:
-an entry that is committed late is sent late, and a node that takes over sends the last `OVERLAP` seconds again.
+The ends of schedules' runs are read from the ledger. A watermark in the database says up to when its entries were sent.
+Entries become visible in the order of their commits, not of their times, so the watermark stays `OVERLAP` behind, and
+what was sent since is remembered by the sender alone: an entry that is committed late is sent late, and a node that
+takes over sends the last `OVERLAP` seconds again. All other events are in the outbox, from which they are deleted once
+they are sent.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
-from collections.abc import Sequence
-from typing import Any, Protocol, cast
+from collections.abc import Callable, Collection, Sequence
 
 from psched.clock import Clock, monotonic
-from psched.config.events import EventReceiver
+from psched.config.events import EVENT_KINDS, EventKind
 from psched.error_text import one_line
+from psched.execution.event_senders import Sender, event_sender
 from psched.execution.section_sources import OpenSection
-from psched.execution.webhooks import deliver, message_id
-from psched.store import ScheduleStore, holder_name
-from psched.store.ledger import LedgerFilter, LedgerRow
+from psched.execution.webhooks import message_id
+from psched.store import LeaseStore, ScheduleStore, holder_name
+from psched.store.ledger import Ledger, LedgerFilter, LedgerRow
+from psched.store.outbox import EventOutbox, PendingEvent
 from psched.store.watermarks import Watermark
 
 log = logging.getLogger(__name__)
@@ -27,11 +29,18 @@ log = logging.getLogger(__name__)
 OVERLAP = 60.0
 """Seconds by which the watermark stays behind."""
 _INTERVAL = 1.0
-"""Seconds between two reads of the newest entries."""
+"""Seconds between two reads of the newest events."""
 _FULL_INTERVAL = 10.0
 """Seconds between two reads of all entries since the watermark. It is moved after each."""
 _RECENT = 2.0
 """Seconds before the last read at which a read of the newest entries begins."""
+_PAGE = 100
+"""Events of the outbox that are sent before they are deleted."""
+_TRIM_INTERVAL = 60.0
+_TRIMMED = 500
+"""Old events that are deleted at once."""
+_KEPT = 7 * 86400.0
+"""Seconds after which an event of the outbox that no receiver has accepted is dropped."""
 _CLAIM = 60.0
 """Seconds after which another node may go on, if the sending node does not renew its claim."""
 _RENEWED = 20.0
@@ -39,75 +48,82 @@ _RENEWED = 20.0
 _LONGEST_PAUSE = 60.0
 _CLOSE = 3.0
 
-_Id = tuple[str, int, int]
+Send = Callable[[str, dict[str, object]], None]
+"""Sends an event with this id.
 
-
-class Sender(Protocol):
-    """Sends events to one receiver."""
-
-    name: str
-    """Name of the receiver's watermark. Holds no secret."""
-
-    def send(self, id_: str, event: dict[str, object]) -> None:
-        """Deliver one event. Raises what the receiver's driver raises."""
+Raises InterruptedError if this node is to send no more, and what the receiver raises.
+"""
 
 
 class EventThread(threading.Thread):
-    """The sender of one node. One node at a time sends."""
+    """The sender of one node for one table. One node at a time sends."""
 
     def __init__(
         self,
-        store: ScheduleStore,
+        store: LeaseStore,
         sender: Sender,
         table: str,
         closing: threading.Event | None = None,
         clock: Clock = monotonic,
+        kinds: Collection[EventKind] = EVENT_KINDS,
     ) -> None:
         """`closing` ends the pauses of `sender`; it is set at `close`."""
-        super().__init__(name="run events", daemon=True)
+        super().__init__(name="events", daemon=True)
         assert store.watermarks is not None
         self._store = store
         self._marks = store.watermarks
         self._sender = sender
-        self._table = table
         self._clock = clock
         self._claimer = holder_name("events")
         self._closing = threading.Event() if closing is None else closing
-        self._sent: dict[_Id, float] = {}
-        self._read_at: float | None = None
-        self._full_at = 0.0
+        self._renew_at = 0.0
+        ledger = store.ledger if isinstance(store, ScheduleStore) and "run" in kinds else None
+        self._ledger = None if ledger is None else LedgerEvents(ledger, table, clock)
+        self._outbox = None if store.outbox is None else OutboxEvents(store.outbox, table, kinds, clock)
 
     def run(self) -> None:
         pause, is_failing = _INTERVAL, False
         while not self._closing.wait(pause):
             try:
-                self.check()
-                pause, is_failing = _INTERVAL, False
+                pause, is_failing = (0.0 if self.check() else _INTERVAL), False
             except Exception as error:  # noqa: BLE001 – whatever a driver raises, a later attempt may succeed
-                if not is_failing:
-                    log.warning("sending run events to %s failed: %s; retrying", self._sender.name, one_line(error))
-                pause, is_failing = min(2 * pause, _LONGEST_PAUSE), True
+                if not is_failing and not self._closing.is_set():
+                    log.warning("sending events to %s failed: %s; retrying", self._sender.name, one_line(error))
+                pause, is_failing = min(2 * max(pause, _INTERVAL), _LONGEST_PAUSE), True
 
     def close(self) -> None:
         self._closing.set()
         if self.is_alive():
             self.join(_CLOSE)
 
-    def check(self) -> None:
-        """Send the entries that were not sent yet, if no other node does. Raises what the receiver raises."""
+    def check(self) -> bool:
+        """Send what was not sent yet, if no other node does. Return whether there may be more.
+
+        Raises what the receiver raises.
+        """
         mark = self._mark()
         if not self._marks.claim(mark, self._claimer, _CLAIM):
-            self._sent.clear()
-            self._read_at = None
-            return
-        now = self._store.now()
-        is_full = self._read_at is None or self._clock() >= self._full_at
-        since = mark.position if is_full or self._read_at is None else max(mark.position, self._read_at - _RECENT)
-        self._send_since(since, mark)
-        self._read_at = now
-        if is_full:
-            self._full_at = self._clock() + _FULL_INTERVAL
-            self._move(now - OVERLAP)
+            if self._ledger is not None:
+                self._ledger.forget()
+            return False
+        self._renew_at = self._clock() + _RENEWED
+        if self._outbox is not None:
+            self._outbox.trim()
+
+        def send(id_: str, event: dict[str, object]) -> None:
+            if self._closing.is_set():
+                raise InterruptedError("stopping")
+            if self._clock() >= self._renew_at:
+                if not self._marks.claim(mark, self._claimer, _CLAIM):
+                    raise InterruptedError("another node sends now")
+                self._renew_at = self._clock() + _RENEWED
+            self._sender.send(id_, event)
+
+        position = None if self._ledger is None else self._ledger.send(mark.position, self._store.now(), send)
+        if position is not None and position > mark.position:
+            self._marks.raise_to("events", self._sender.name, position)
+            mark = mark._replace(position=position)
+        return self._outbox is not None and self._outbox.send(send)
 
     def _mark(self) -> Watermark:
         """Return the watermark of the receiver, created at the present time if missing: earlier runs are not sent."""
@@ -117,105 +133,87 @@ class EventThread(threading.Thread):
                     return mark
             self._marks.raise_to("events", self._sender.name, self._store.now())
 
-    def _send_since(self, since: float, mark: Watermark) -> None:
-        assert self._store.ledger is not None
-        renew_at = self._clock() + _RENEWED
-        for row in self._store.ledger.rows(LedgerFilter(since=since)):
+
+class LedgerEvents:
+    """Sends the entries of a ledger."""
+
+    def __init__(self, ledger: Ledger, table: str, clock: Clock) -> None:
+        self._ledger = ledger
+        self._table = table
+        self._clock = clock
+        self._sent: dict[tuple[str, int, int], float] = {}
+        self._read_at: float | None = None
+        self._full_at = 0.0
+
+    def forget(self) -> None:
+        """Another node sends."""
+        self._sent.clear()
+        self._read_at = None
+
+    def send(self, position: float, now: float, send: Send) -> float | None:
+        """Send the entries since `position` that were not sent yet. Return the new position of the watermark, if any.
+
+        `now`: the database's time.
+        """
+        is_full = self._read_at is None or self._clock() >= self._full_at
+        since = position if is_full or self._read_at is None else max(position, self._read_at - _RECENT)
+        for row in self._ledger.rows(LedgerFilter(since=since)):
             id_ = (row.key, row.scheduled_time, row.fence)
-            if id_ in self._sent:
-                continue
-            if self._closing.is_set():
-                raise InterruptedError("stopping")
-            if self._clock() >= renew_at:
-                if not self._marks.claim(mark, self._claimer, _CLAIM):
-                    raise InterruptedError("another node sends now")
-                renew_at = self._clock() + _RENEWED
-            self._sender.send(message_id("run", self._table, *id_), run_event(row, self._table))
-            self._sent[id_] = row.ended
-
-    def _move(self, position: float) -> None:
-        self._marks.raise_to("events", self._sender.name, position)
-        self._sent = {id_: ended for id_, ended in self._sent.items() if ended >= position - 1}
+            if id_ not in self._sent:
+                send(message_id("run", self._table, *id_), run_event(row, self._table))
+                self._sent[id_] = row.ended
+        self._read_at = now
+        if not is_full:
+            return None
+        self._full_at = self._clock() + _FULL_INTERVAL
+        self._sent = {id_: ended for id_, ended in self._sent.items() if ended >= now - OVERLAP - 1}
+        return now - OVERLAP
 
 
-class WebhookSender:
-    """Sends each event by POST."""
+class OutboxEvents:
+    """Sends the events of an outbox, and deletes them."""
 
-    def __init__(self, receiver: EventReceiver, closing: threading.Event) -> None:
-        assert receiver.webhook is not None
-        self.name = "webhook"
-        self._hook = receiver.webhook
-        self._closing = closing
+    def __init__(self, outbox: EventOutbox, table: str, kinds: Collection[EventKind], clock: Clock) -> None:
+        self._outbox = outbox
+        self._table = table
+        self._kinds = frozenset(kinds)
+        self._clock = clock
+        self._trim_at = 0.0
 
-    def send(self, id_: str, event: dict[str, object]) -> None:
-        assert self._hook.url is not None
-        deliver(self._hook.url, id_, event, self._closing, self._hook.secret, self._hook.timeout)
+    def trim(self) -> None:
+        """Drop events that are too old, from time to time."""
+        if self._clock() < self._trim_at:
+            return
+        dropped = self._outbox.trim(_KEPT, _TRIMMED)
+        if dropped:
+            log.error("%d events of %s are dropped: no receiver has accepted them in 7 days", dropped, self._table)
+        else:
+            self._trim_at = self._clock() + _TRIM_INTERVAL
 
-
-class StreamSender:
-    """Appends each event to a Redis stream, with the fields `id` and `event`."""
-
-    def __init__(self, receiver: EventReceiver) -> None:
-        self.name = f"stream {receiver.name}"[:255]
-        self._receiver = receiver
-        self._client: Any = None
-
-    def send(self, id_: str, event: dict[str, object]) -> None:
-        import redis  # noqa: PLC0415 – an extra
-
-        if self._client is None:
-            options: dict[str, Any] = {"socket_timeout": 10, "socket_connect_timeout": 10}
-            self._client = redis.Redis.from_url(str(self._receiver.stream), **options)
-        fields = {"id": id_, "event": json.dumps(event)}
-        self._client.xadd(self._receiver.name, fields, maxlen=self._receiver.max_length, approximate=True)
-
-
-_MOST_BYTES = 7999
-"""Bytes of ASCII that a notification of PostgreSQL may have."""
-_KEPT = ("id", "event", "table", "key", "scheduled_time", "fence", "outcome", "left_out")
-"""Members that are never left out. They have at most some 4,000 bytes."""
-
-
-class ChannelSender:
-    """Sends each event by NOTIFY on the database of the schedules, with its `id`."""
-
-    def __init__(self, channel: str, store: ScheduleStore) -> None:
-        self.name = f"channel {channel}"
-        self._channel = channel
-        self._store = store
-
-    def send(self, id_: str, event: dict[str, object]) -> None:
-        self._store.notify(self._channel, notification({"id": id_, **event}))
-
-
-def notification(event: dict[str, object]) -> str:
-    """Return the event as JSON that fits. If it does not, its longest members are left out, and `left_out` has them."""
-    text = json.dumps(event)
-    while len(text) > _MOST_BYTES:
-        longest = max(event.keys() - set(_KEPT), key=lambda name: len(json.dumps(event[name])))
-        event = {name: value for name, value in event.items() if name != longest}
-        event["left_out"] = [*cast("list[str]", event.get("left_out", [])), longest]
-        text = json.dumps(event)
-    return text
+    def send(self, send: Send) -> bool:
+        """Send some events. Return whether there are more."""
+        pending = self._outbox.page(_PAGE)
+        sent = 0
+        try:
+            for event in pending:
+                if event.facts.get("event") in self._kinds:  # else written before the configuration was changed
+                    send(*outbox_event(event, self._table))
+                sent += 1
+        finally:
+            self._outbox.remove(pending[:sent])
+        return len(pending) == _PAGE
 
 
 def open_event_threads(opened_sections: Sequence[OpenSection]) -> list[EventThread]:
-    """Return the thread for the schedules, if events are configured."""
+    """Return a thread for each section whose events are sent."""
     threads: list[EventThread] = []
     for opened in opened_sections:
         store, receiver = opened.source.store, opened.section.events
-        if receiver is not None and isinstance(store, ScheduleStore) and store.watermarks is not None:
+        if receiver is not None and store.watermarks is not None:
             closing = threading.Event()
-            threads.append(EventThread(store, _sender(receiver, store, closing), opened.section.table, closing))
+            sender = event_sender(receiver, store, closing)
+            threads.append(EventThread(store, sender, opened.section.table, closing, kinds=receiver.only))
     return threads
-
-
-def _sender(receiver: EventReceiver, store: ScheduleStore, closing: threading.Event) -> Sender:
-    if receiver.webhook is not None:
-        return WebhookSender(receiver, closing)
-    if receiver.channel is not None:
-        return ChannelSender(receiver.channel, store)
-    return StreamSender(receiver)
 
 
 def run_event(row: LedgerRow, table: str) -> dict[str, object]:
@@ -237,3 +235,13 @@ def run_event(row: LedgerRow, table: str) -> dict[str, object]:
         "started": row.started,
         "ended": row.ended,
     }
+
+
+def outbox_event(pending: PendingEvent, table: str) -> tuple[str, dict[str, object]]:
+    """Return the id and the event of an entry of the outbox."""
+    event = {"event": pending.facts["event"], "table": table, **pending.facts}
+    if event["event"] == "task":
+        event["ended"] = pending.at
+        return message_id("task", table, event["key"], event["fence"], pending.at), event
+    moment = event.get("failed_at", event.get("reported_at"))
+    return message_id(event["event"], table, event["key"], event["scheduled_time"], moment), event

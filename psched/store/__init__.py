@@ -44,6 +44,7 @@ from psched.payload import MAX_DATA_SIZE
 from psched.store.alerts import OverdueAlerts, UnreportedFailures
 from psched.store.ledger import MODIFY, Entry, Ledger, OnCommit, Step
 from psched.store.node_registry import Nodes
+from psched.store.outbox import EventOutbox
 from psched.store.reads import ScheduleReads, TaskReads
 from psched.store.run_stats import RunStats
 from psched.store.watermarks import Watermarks
@@ -63,7 +64,8 @@ class StoreSettings:
     database gives a client: `session` (its own), `transaction` (any, for each transaction), or `auto` to find out
     whether there is a pooler (PostgreSQL), and then assume `transaction`.
     `disable_resource_limit` and `use_connection_pooling` are PerfectQueue's, for a queue that is shared with it.
-    `keeps_failures`: runs that fail for good are kept until they were reported.
+    `keeps_failures`: runs that fail for good are kept until they were reported. `keeps_endings`: the end of each queue
+    task is put into the outbox.
     `database`: makes the object by which a store on SQL reaches its database, of its dialect (None: a `Database` with
     connections of its own).
     `read_only`: for `psched.insight`: the store never writes, its sessions refuse writes, and no statement takes longer
@@ -84,6 +86,7 @@ class StoreSettings:
     disable_resource_limit: bool = False
     use_connection_pooling: bool = False
     keeps_failures: bool = False
+    keeps_endings: bool = False
     database: Callable[[Any], Any] | None = None
     read_only: bool = False
 
@@ -195,6 +198,10 @@ class LeaseStore(ABC):
     """
     nodes: Nodes | None = None
     """The workers that are alive; None where that is not recorded (`rdb_compat`)."""
+    watermarks: Watermarks | None = None
+    """How far events were reported to the outside; None where that is not supported."""
+    outbox: EventOutbox | None = None
+    """Events to be sent; None where they are not kept."""
     stats: RunStats | None = None
     """Statistics of the runs; None where none are kept (`rdb_compat`, whose tables are the original's)."""
 
@@ -360,8 +367,6 @@ class ScheduleStore(LeaseStore):
     """Whether it has policies and pauses, which need a ledger, and extra runs."""
     alerts: OverdueAlerts | None = None
     """The overdue alerts; None where they are not supported."""
-    watermarks: Watermarks | None = None
-    """How far runs were reported; None where that is not supported."""
 
     @property
     @abstractmethod

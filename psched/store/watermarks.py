@@ -20,7 +20,7 @@ class Watermark(NamedTuple):
 
 
 class Watermarks(Protocol):
-    """The watermarks of one table of schedules. Methods are safe in any thread and raise the driver's errors."""
+    """The watermarks of one table. Methods are safe in any thread and raise the driver's errors."""
 
     def raise_to(self, kind: WatermarkKind, name: str, position: float, detail: str = "") -> None:
         """Make the mark, or move it up to `position`. A mark never moves down."""

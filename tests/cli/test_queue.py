@@ -15,7 +15,7 @@ SUBMIT = ("submit", "task-id", "type1", '{"uid":1,"name":"値"}')
 BOTH = "development: {type: rdb, url: 'sqlite:///../psched.db', schedules: {}, queue: {}}"
 QUEUE_TABLES = {
     *("psched_meta", "psched_nodes", "psched_stats"),
-    *("psched_queue", "psched_queue_users", "psched_queue_failures"),
+    *(f"psched_queue{part}" for part in ("", "_users", "_failures", "_watermarks", "_outbox")),
 }
 
 
@@ -280,7 +280,8 @@ def test_init_makes_the_tables_of_every_section_and_keeps_what_is_there(fresh: C
     fresh.configure(BOTH)
     fresh.ok("init")
     schedules = {
-        f"psched_schedules{part}" for part in ("", "_ledger", "_changes", "_failures", "_output", "_watermarks")
+        f"psched_schedules{part}"
+        for part in ("", "_ledger", "_changes", "_failures", "_output", "_watermarks", "_outbox")
     }
     assert tables(fresh) == QUEUE_TABLES | schedules
     fresh.ok("queue", *SUBMIT)

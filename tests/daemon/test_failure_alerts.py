@@ -15,7 +15,7 @@ from psched.backends import open_stores
 from psched.config.hooks import Hook
 from psched.execution.alert_hooks import FailureReporter, failure_facts
 from psched.model import NewTask
-from psched.store import StoreSettings
+from psched.store import StoreSettings, TaskStore
 from psched.store.alerts import UnreportedFailure, UnreportedFailures
 from tests.daemon.harness import Daemon
 
@@ -30,7 +30,7 @@ def hook(path: Path) -> list[str]:
 
 
 @pytest.fixture
-def failures() -> Iterator[UnreportedFailures]:
+def store() -> Iterator[TaskStore]:
     """One failed task, `$(touch x)`."""
     settings = StoreSettings("sqlite://", "h/1/1", queue="q", keeps_failures=True)
     store = open_stores("rdb", settings).queue
@@ -40,8 +40,14 @@ def failures() -> Iterator[UnreportedFailures]:
     store.submit([NewTask("$(touch x)", "t", run_at=1_600_000_000)])
     [claim] = store.acquire(1, 60)
     store.retire(claim, "failed", "it\nbroke", None, 1e12)
-    yield store.failures
+    yield store
     store.close()
+
+
+@pytest.fixture
+def failures(store: TaskStore) -> UnreportedFailures:
+    assert store.failures is not None
+    return store.failures
 
 
 def test_the_hook_is_run_once_and_no_shell(failures: UnreportedFailures, tmp_path: Path) -> None:
@@ -62,6 +68,20 @@ def test_a_hook_that_fails_is_run_again_when_its_claim_ends(
     told = tmp_path / "told"
     assert FailureReporter("queue", failures, Hook(command=tuple(hook(told))), 10, time.time).check()
     assert told.read_text().count("\n") == 1
+
+
+def test_an_event_is_put_into_the_outbox_once_however_often_the_hook_fails(
+    store: TaskStore, failures: UnreportedFailures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("psched.execution.alert_hooks._CLAIM", -30.0)  # no longer than the timeout
+    monkeypatch.setattr("psched.execution.alert_hooks._PAUSES", (0.0, 0.0))
+    broken = (sys.executable, "-c", "raise SystemExit(3)")
+    node = FailureReporter("queue", failures, Hook(command=broken), 10, time.time, outbox=store.outbox)
+    assert not node.check()
+    assert not node.check()
+    assert store.outbox is not None
+    [event] = store.outbox.page(10)
+    assert event.facts == {**event.facts, "event": "failed", "key": "$(touch x)", "section": "queue", "attempts": 1}
 
 
 def test_the_message_has_a_date_and_the_summary_of_the_error() -> None:

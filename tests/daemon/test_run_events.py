@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from psched.config import from_mapping
 from psched.errors import ConfigError
+from psched.queue.queue import open_queue
 from tests.daemon.harness import Daemon
 from tests.unit.http_receiver import Receiver
 
@@ -30,6 +32,40 @@ def test_a_daemon_posts_the_end_of_each_run(make_daemon: Callable[..., Daemon]) 
     assert all("webhook-signature" in got.headers for got in receiver.got)
 
 
+def test_a_daemon_posts_alarms_and_the_ends_of_tasks(make_daemon: Callable[..., Daemon]) -> None:
+    with Receiver() as receiver:
+        wanted = ["late", "failed", "recovered", "task"]
+        daemon = make_daemon(
+            events={"url": f"{receiver.url}/events", "only": wanted}, schedules={}, queue={}, alert_interval=0.1
+        )
+        section = daemon.settings().queue
+        assert section is not None
+        with daemon.schedules() as schedules, open_queue(section, "test") as queue:
+            queue.store.create_tables()
+            daemon.start()
+            schedules.add("s1", "raise", cron="* * * * * *", next_time=1_600_000_000, next_run_time=0, max_attempts=1)
+            schedules.add("s2", "nobody", cron="0 0 1 1 *", next_time=1_600_000_000, next_run_time=0, alert_after=1)
+            queue.submit("t1", "quick")
+            queue.submit("t2", "raise", max_attempts=1)
+            daemon.wait_for(lambda: {"s1", "s2", "t1", "t2"} <= {event["key"] for event in events_in(receiver)})
+            schedules["s1"].modify(type="quick")
+            daemon.wait_for(lambda: any(event["event"] == "recovered" for event in events_in(receiver)))
+        daemon.stop()
+    found = {(event["event"], event["table"], event["key"], event.get("outcome")) for event in events_in(receiver)}
+    assert found == {
+        ("failed", "psched_schedules", "s1", None),
+        ("recovered", "psched_schedules", "s1", None),
+        ("late", "psched_schedules", "s2", None),
+        ("task", "psched_queue", "t1", "finished"),
+        ("task", "psched_queue", "t2", "failed"),
+        ("failed", "psched_queue", "t2", None),
+    }
+
+
+def events_in(receiver: Receiver) -> list[dict[str, Any]]:
+    return [json.loads(got.body) for got in receiver.got]
+
+
 @pytest.mark.parametrize(
     ("value", "fault"),
     [
@@ -42,6 +78,8 @@ def test_a_daemon_posts_the_end_of_each_run(make_daemon: Callable[..., Daemon]) 
         ({"stream": "redis://h", "name": ""}, "name: write the key of the stream"),
         ({"channel": "psched_events"}, "channel is of PostgreSQL, which schedules does not use"),
         ({"channel": "é" * 32}, "channel: write a name of at most 63 bytes"),
+        ({"url": "http://h/", "only": ["runs"]}, "only: write a list of some of run, late"),
+        ({"url": "http://h/", "only": []}, "only: write a list"),
         ({"channel": "c", "name": "n"}, "unknown key 'name'; expected channel"),
     ],
 )

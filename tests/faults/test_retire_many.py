@@ -38,13 +38,19 @@ def test_runs_that_are_finished_together_are_finished_once_though_a_statement_is
     server = lab.shared(
         Redis if tasks.database == "redis" else KINDS["mariadb" if tasks.database == "mysql" else tasks.database]
     )
+    for keeps_endings in (False,) if tasks.compat else (False, True):
+        finish_together(server.port, tasks, lose, keeps_endings)
+
+
+def finish_together(port: int, tasks: QueueBench, lose: Callable[[Proxy, bytes], Trap], keeps_endings: bool) -> None:
     near = tasks.queue()
-    with Proxy(server.port) as proxy:
+    with Proxy(port) as proxy:
         url = sa.make_url(tasks.url).set(port=proxy.port).render_as_string(hide_password=False)
-        far = open_stores(tasks.type, StoreSettings(url=url, holder="host/2/far", queue=tasks.table)).queue
+        settings = StoreSettings(url=url, holder="host/2/far", queue=tasks.table, keeps_endings=keeps_endings)
+        far = open_stores(tasks.type, settings).queue
         assert far is not None
         with closing(far):
-            for statement in statements_of(tasks):
+            for statement in statements_of(tasks, keeps_endings):
                 tasks.submit(near, KEYS)
                 claims = far.acquire(3, 100)
                 near.delete("three")
@@ -54,11 +60,15 @@ def test_runs_that_are_finished_together_are_finished_once_though_a_statement_is
                 assert [error is None for error in found] == [claim.row.key != "three" for claim in claims]
                 assert keys_in(near, status="finished") == ["one", "two"]
                 assert row_of(near, "one").due is None
+                if near.outbox is not None:
+                    events = near.outbox.page(10)
+                    near.outbox.remove(events)
+                    assert sorted(event.facts["key"] for event in events) == (["one", "two"] if keeps_endings else [])
                 for key in ("one", "two"):
                     near.delete(key)
 
 
-def statements_of(tasks: QueueBench) -> list[bytes]:
+def statements_of(tasks: QueueBench, keeps_endings: bool) -> list[bytes]:
     """Return what is fixed in the text of each statement that is sent when one of the rows is gone."""
     seen: list[bytes] = []
 
@@ -67,7 +77,7 @@ def statements_of(tasks: QueueBench) -> list[bytes]:
         if fixed.encode() not in seen and not statement.startswith("EVAL "):
             seen.append(fixed.encode())
 
-    store = tasks.queue()
+    store = tasks.queue(keeps_endings=keeps_endings)
     tasks.submit(store, KEYS)
     claims = store.acquire(3, 100)
     store.delete("three")
@@ -75,5 +85,7 @@ def statements_of(tasks: QueueBench) -> list[bytes]:
         store.retire_many(claims, "finished", 100, soon())
     for key in ("one", "two"):
         store.delete(key)
+    if store.outbox is not None:
+        store.outbox.remove(store.outbox.page(10))
     assert seen
     return seen

@@ -23,8 +23,10 @@ from psched.backends.rdb.alerts import RdbFailures
 from psched.backends.rdb.lease_statements import LeaseStatements
 from psched.backends.rdb.next_due import DueTimes
 from psched.backends.rdb.node_registry import RdbNodes, nodes_table
+from psched.backends.rdb.outbox import RdbOutbox, outbox_table
 from psched.backends.rdb.run_stats import RdbRunStats, stats_table
 from psched.backends.rdb.schema import failures_table
+from psched.backends.rdb.watermarks import RdbWatermarks, watermarks_table
 from psched.backends.sql.compiled_statements import BulkUpdate, cached, table_named
 from psched.backends.sql.database import Database
 from psched.backends.sql.host_wakeup import HostWakeup
@@ -37,7 +39,6 @@ from psched.errors import IdempotentAlreadyFinishedError, PreemptedError, Schedu
 from psched.model import WORKER_DIED, Claim, Lease, Retry
 from psched.payload import MAX_BATCH_SIZE
 from psched.store import Accepts, AcquireOptions, Finding, StoreSettings, Wakeup
-from psched.store.ledger import OnCommit
 
 
 class RdbLeaseStore(SqlStore):
@@ -53,14 +54,15 @@ class RdbLeaseStore(SqlStore):
         *others: Table,
         strategy: AcquireStrategy | None = None,
     ) -> None:
-        """`others`: the tables that belong to `table`, besides that of failures.
+        """`others`: the tables that belong to `table`, besides those that each table has.
 
         `read_claim` returns the claim of a leased row, given the holder, the most bytes of data, and the columns
         `LeaseStatements.claimed`. `read` returns the schedule or task of a row, given the row and the most bytes of
         data. `strategy`: how due rows are chosen and leased; None: the earliest first.
         """
-        failures = table_named(failures_table, table.name)
-        tables = (table, *others, failures)
+        of_each = (failures_table, watermarks_table, outbox_table)
+        failures, watermarks, outbox = (table_named(make, table.name) for make in of_each)
+        tables = (table, *others, failures, watermarks, outbox)
         super().__init__(database, HashedSchema(database, *tables, common=(nodes_table(), stats_table())))
         dialect = type(database.dialect)
         self._table = table
@@ -72,6 +74,8 @@ class RdbLeaseStore(SqlStore):
         self.nodes = RdbNodes(database, table.name)
         self.stats = RdbRunStats(database, table.name)
         self.failures: RdbFailures = RdbFailures(database, failures, settings.holder)
+        self.watermarks = RdbWatermarks(database, watermarks)
+        self.outbox: RdbOutbox = RdbOutbox(database, outbox)
         self._keeps_failures = settings.keeps_failures
         self._read: Callable[[Mapping[Any, Any]], Any] = lambda row: read(row, settings.max_data_size)
         self._read_claim = partial(read_claim, settings.holder, settings.max_data_size)
@@ -233,12 +237,10 @@ class RdbLeaseStore(SqlStore):
         until: float,
         rows: Sequence[Mapping[str, Any]] | None = None,
         values: Mapping[str, Any] = MappingProxyType({}),
-        on_commit: OnCommit | None = None,
     ) -> list[ScheduleError | None]:
         """Execute `statement`, which ends leases with `outcome` (None: they go on), in transactions of `BATCH` rows.
 
-        `rows`: the values of each row, with its `lease_values`. `values`: the values that all rows share. `on_commit`
-        is only allowed for a single lease.
+        `rows`: the values of each row, with its `lease_values`. `values`: the values that all rows share.
         """
         answers: list[ScheduleError | None] = []
         values = {**values, "lease_holder": self._holder}
@@ -246,14 +248,9 @@ class RdbLeaseStore(SqlStore):
             part = leases[start : start + BATCH]
             given = [lease_values(lease) for lease in part] if rows is None else rows[start : start + BATCH]
             settle = partial(statement.execute, rows=given, values=values)
-            if on_commit is not None:
-                settle = partial(self._settle_with, settle, on_commit)
             found, _ = self._settle(part, settle, outcome, until)
-            answers += map(_refused, part, found) if found else [None] * len(part)
+            answers += map(refused, part, found) if found else [None] * len(part)
         return answers
-
-    def _settle_with(self, settle: Callable[[Connection], int], on_commit: OnCommit, connection: Connection) -> int:
-        return self._database.change_rows(connection, 1, partial(settle, connection), partial(on_commit, connection))
 
     def _settle(
         self,
@@ -326,7 +323,8 @@ def lease_of(row: RowMapping) -> Lease:
     return Lease(row["key"], row["fence"], row["due"] / 1000, cancelled, row["claim"], row["nonce"], paused=paused)
 
 
-def _refused(lease: Lease, answer: RowMapping | ScheduleError | None) -> ScheduleError | None:
+def refused(lease: Lease, answer: RowMapping | ScheduleError | None) -> ScheduleError | None:
+    """Return the error of a lease that `_settle` could not end, None if it has."""
     if answer is None or isinstance(answer, ScheduleError):
         return answer
     return PreemptedError(f"{lease.key!r}: this run could not be settled")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import builtins
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 import sqlalchemy as sa
 
 from psched.backends.common.batches import retired_together
 from psched.backends.common.rows import (
+    BATCH,
     RUNNING,
     TASK_CANCELLED,
     TASK_FAILED,
@@ -26,7 +28,7 @@ from psched.backends.rdb.acquire_for_threads import CombinedAcquire
 from psched.backends.rdb.fair_acquire import FairAcquire
 from psched.backends.rdb.inserts import RowInserts, task_columns, task_insert
 from psched.backends.rdb.lease_statements import LEASE_TYPES, LeaseStatements, next_fence
-from psched.backends.rdb.lease_store import RdbLeaseStore, lease_of, new_number
+from psched.backends.rdb.lease_store import RdbLeaseStore, lease_of, new_number, refused
 from psched.backends.rdb.reads import RdbTaskReads
 from psched.backends.rdb.schema import USER_BAND, has_status, has_user, queue_table, user_column, users_table
 from psched.backends.sql.callers_connection import CallersConnections
@@ -38,6 +40,7 @@ from psched.errors import AlreadyFinishedError, IdempotentNotFoundError, NotFoun
 from psched.model import Claim, NewTask, TaskFilter, TaskOutcome, TaskRow, TaskStatus
 from psched.payload import pack
 from psched.store import AcquireOptions, StoreSettings, TaskStore, only
+from psched.store.outbox import task_ended
 
 
 class RdbTaskStore(RdbLeaseStore, TaskStore):
@@ -49,6 +52,7 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
         users = table_named(users_table, table)
         strategy = FairAcquire(database, tasks, users)
         super().__init__(database, settings, claimed_task, read_task, tasks, users, strategy=strategy)
+        self._keeps_endings = settings.keeps_endings
         self._combined_acquire = CombinedAcquire(super()._acquire)
         self._callers = CallersConnections(database, table)
         self._inserts = RowInserts(database, self._table, cached(task_insert, type(database.dialect), self._table))
@@ -109,16 +113,59 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
         values = {"outcome": status, "retention": _milliseconds(retention), "error": storable(error)}
         retire = self._statements.retire
         answers: builtins.list[ScheduleError | None] = []
-        if status != TASK_FAILED or not self._keeps_failures:
-            for part in retired_together(claims):
+        is_recorded = self._keeps_endings or (status == TASK_FAILED and self._keeps_failures)
+        for part in retired_together(claims):
+            if is_recorded:
+                for start in range(0, len(part), BATCH):
+                    answers += self._retire_and_record(part[start : start + BATCH], status, values, until)
+            else:
                 leases, rows = [claim.lease for claim in part], [_ending(claim) for claim in part]
                 answers += self._settle_many(retire, status, leases, until, rows, values)
-            return answers
-        for claim in claims:
-            insert_failure = self.failures.insert(claim, error)
-            rows = [_ending(claim)]
-            answers += self._settle_many(retire, status, [claim.lease], until, rows, values, insert_failure)
         return answers
+
+    def _retire_and_record(
+        self,
+        claims: Sequence[Claim],
+        status: TaskStatus,
+        values: Mapping[str, Any],
+        until: float,
+        uncertain: bool = False,
+    ) -> builtins.list[ScheduleError | None]:
+        """Retire claims, and insert their events and failures, in one transaction; one by one if some are refused.
+
+        `uncertain`: an attempt without an answer may have retired them.
+        """
+        leases, rows = [claim.lease for claim in claims], [_ending(claim) for claim in claims]
+        values = {**values, "lease_holder": self._holder}
+
+        def settle(connection: sa.Connection) -> int:
+            retire = partial(self._statements.retire.execute, connection, rows, values)
+            record = partial(self._record, connection, claims, status, values["error"])
+            return len(claims) if self._database.change_rows(connection, len(claims), retire, record) else 0
+
+        found, uncertain = self._settle(leases, settle, status, until, uncertain)
+        if not found:
+            return [None] * len(claims)
+        answers: builtins.list[ScheduleError | None] = []
+        for claim, answer in zip(claims, found, strict=True):
+            if len(claims) > 1 and isinstance(answer, sa.RowMapping):  # it was refused with the others
+                answers += self._retire_and_record([claim], status, values, until, uncertain)
+            else:
+                answers.append(refused(claim.lease, answer))
+        return answers
+
+    def _record(
+        self, connection: sa.Connection, claims: Sequence[Claim], status: TaskStatus, error: str | None
+    ) -> None:
+        if self._keeps_endings:
+            events = [
+                task_ended(cast("TaskRow", claim.row), status, error, self._holder, claim.lease.fence)
+                for claim in claims
+            ]
+            self.outbox.insert(connection, events)
+        if status == TASK_FAILED and self._keeps_failures:
+            for claim in claims:
+                self.failures.insert(claim, error)(connection)
 
     def update_data(self, claim: Claim, data: Mapping[str, Any], until: float) -> None:
         is_compressed = cast("TaskRow", claim.row).compression is not None
@@ -137,11 +184,14 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
     def cancel_request(self, key: str, retention: float) -> None:
         of_waiting, of_running = self._statements.cancel, self._statements.flag
         tries = (of_waiting, of_running, of_waiting)  # a running task may be released in between
-        self._act(key, tries, {"retention": _milliseconds(retention)}, lambda _, row: row["status"] == TASK_CANCELLED)
+        values = {"retention": _milliseconds(retention)}
+        self._act(key, tries, values, lambda _, row: row["status"] == TASK_CANCELLED, TASK_CANCELLED)
 
     def force_finish(self, key: str, retention: float) -> None:
         values = {"retention": _milliseconds(retention)}
-        self._act(key, [self._statements.force_finish], values, lambda _, row: row["status"] == TASK_FINISHED)
+        self._act(
+            key, [self._statements.force_finish], values, lambda _, row: row["status"] == TASK_FINISHED, TASK_FINISHED
+        )
 
     def preempt(self, key: str, alive_time: float) -> Claim:
         number = new_number()
@@ -186,11 +236,12 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
         statements: Sequence[sa.Update],
         values: Mapping[str, Any],
         is_done: Callable[[sa.RowMapping, sa.RowMapping], bool],
+        ending: TaskStatus | None = None,
     ) -> None:
         """Execute `statements` until one of them finds the row. Raises what `_refusal` returns when none does.
 
         `is_done(before, now)` tells whether the row shows that an attempt whose answer was lost has changed it. A row
-        that was created since the call began is not changed.
+        that was created since the call began is not changed. `ending`: the status by which statements may end the task.
         """
         seen = self._database.run(lambda connection, _: self._row(connection, key))
         parameters = {"task_key": key, "task_nonce": None if seen is None else seen["nonce"], **values}
@@ -202,7 +253,12 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
             if uncertain and is_done(seen, row):
                 return True, row
             for statement in statements:
-                if connection.execute(statement, parameters).rowcount == 1:
+                change = partial(_rowcount, connection, statement, parameters)
+                record: builtins.list[Callable[[], object]] = []
+                if ending is not None and self._keeps_endings and statement is not self._statements.flag:
+                    event = task_ended(self._read(seen), ending, None, self._holder, None)
+                    record.append(partial(self.outbox.insert, connection, [event]))
+                if self._database.change_rows(connection, 1, change, *record):
                     return True, None
             row = self._row(connection, key)
             return False, None if row is None or row["nonce"] != seen["nonce"] else row
@@ -210,6 +266,10 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
         done, row = self._database.run(work)
         if not done:
             raise _refusal(key, row)
+
+
+def _rowcount(connection: sa.Connection, statement: sa.Update, parameters: Mapping[str, Any]) -> int:
+    return connection.execute(statement, parameters).rowcount
 
 
 def _ending(claim: Claim) -> dict[str, Any]:

@@ -31,7 +31,6 @@ from psched.backends.rdb.lease_statements import LEASE_TYPES, LeaseStatements, c
 from psched.backends.rdb.lease_store import RdbLeaseStore, lease_values, new_number
 from psched.backends.rdb.reads import RdbScheduleReads
 from psched.backends.rdb.schema import schedules_table
-from psched.backends.rdb.watermarks import RdbWatermarks, watermarks_table
 from psched.backends.sql.compiled_statements import BulkUpdate, GivenColumns, cached, cached_on_class, table_named
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import now_ms
@@ -48,14 +47,11 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
         """Connects to nothing yet. Raises ConfigError for a name that cannot be a table's."""
         rows = table_named(schedules_table, table)
         ledger, changes, outputs = (table_named(make, table) for make in LEDGER_TABLES)
-        watermarks = table_named(watermarks_table, table)
-        others = (ledger, changes, outputs, watermarks)
-        super().__init__(database, settings, claimed_schedule, read_schedule, rows, *others)
+        super().__init__(database, settings, claimed_schedule, read_schedule, rows, ledger, changes, outputs)
         self._reckoning = settings.reckoning
         self._records = cached(LedgerWriter, type(database.dialect), rows, ledger, changes, settings.reckoning)
         self.ledger = SqlLedger(database, ledger, changes, outputs)
         self.alerts = RdbOverdueAlerts(database, self._table)
-        self.watermarks = RdbWatermarks(database, watermarks)
         insert = cached(schedule_insert, type(database.dialect), self._table, self._records)
         change = self._records.change_parameters(ADD, settings.holder)
         record = None if database.dialect.nested_writes else partial(self._records.insert_added, change)

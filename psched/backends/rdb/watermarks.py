@@ -1,4 +1,4 @@
-"""Watermarks in `rdb`: a small table beside that of the schedules."""
+"""Watermarks in `rdb`: a small table beside that of the rows."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from psched.backends.sql.dialect import MYSQL_OPTIONS, ExactText, now_ms
 from psched.store.watermarks import Watermark, WatermarkKind
 
 
-def watermarks_table(metadata: MetaData, schedules: str) -> Table:
+def watermarks_table(metadata: MetaData, rows: str) -> Table:
     """Return the table of watermarks; `position` and `since` are in unix milliseconds."""
     return Table(
-        f"{checked_name(schedules)}_watermarks",
+        f"{checked_name(rows)}_watermarks",
         metadata,
         Column("kind", String(16), primary_key=True),
         Column("name", ExactText(255), primary_key=True),

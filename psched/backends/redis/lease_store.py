@@ -20,10 +20,12 @@ from psched.backends.redis import scripts
 from psched.backends.redis.alerts import RedisFailures
 from psched.backends.redis.client import Argument, RedisServer, is_refused, is_temporary
 from psched.backends.redis.node_registry import RedisNodes
+from psched.backends.redis.outbox import RedisOutbox
 from psched.backends.redis.rows import stored
 from psched.backends.redis.run_stats import RedisRunStats
 from psched.backends.redis.table_checks import Table
 from psched.backends.redis.wakeup import WakeList
+from psched.backends.redis.watermarks import RedisWatermarks
 from psched.clock import boottime
 from psched.errors import IdempotentNotFoundError, ScheduleError
 from psched.model import WORKER_DIED, Claim, Lease, Retry
@@ -55,6 +57,8 @@ class RedisLeaseStore(LeaseStore):
         self.stats = RedisRunStats(self._run)
         self._numbers = AcquireNumbers()
         self.failures = RedisFailures(self._run)
+        self.watermarks = RedisWatermarks(self._run)
+        self.outbox = RedisOutbox(self._run)
         self.sent_within = sent_within(server.location.timeouts)
 
     def create_tables(self) -> None:

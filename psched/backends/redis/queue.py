@@ -22,6 +22,7 @@ from psched.errors import AlreadyFinishedError, NotFoundError, NotSupportedError
 from psched.model import Claim, NewTask, RunResult, TaskFilter, TaskOutcome, TaskRow, TaskStatus
 from psched.payload import encode_headers, pack
 from psched.store import NO_TRANSACTION, StoreSettings, TaskStore, only
+from psched.store.outbox import task_ended
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _PAGE = 500
@@ -40,6 +41,7 @@ class RedisTaskStore(RedisLeaseStore, TaskStore):
     def __init__(self, server: RedisServer, table: str, settings: StoreSettings) -> None:
         holder = settings.holder
         self._keeps_failures = settings.keeps_failures
+        self._keeps_endings = settings.keeps_endings
         self.max_data_size = settings.max_data_size
         claimed = partial(claimed_task, holder, settings.max_data_size)
         super().__init__(server, Table(server, table, "queue"), holder, claimed)
@@ -95,28 +97,39 @@ class RedisTaskStore(RedisLeaseStore, TaskStore):
         answers: builtins.list[ScheduleError | None] = []
         if status != TASK_FAILED and error is None:
             for part in retired_together(claims):
-                answers += self._retire(part, status, common, until)
+                answers += self._retire(part, status, common, error, until)
             return answers
         for claim in claims:
             common[2:4] = claim.row.attempts, storable(error) or ""
             if status == TASK_FAILED and self._keeps_failures:
                 common[4:] = failure_arguments(claim, error, self._holder)
-            answers += self._retire([claim], status, common, until)
+            answers += self._retire([claim], status, common, error, until)
         return answers
 
     def _retire(
-        self, claims: Sequence[Claim], status: TaskStatus, common: Sequence[Argument], until: float
+        self, claims: Sequence[Claim], status: TaskStatus, common: Sequence[Argument], error: str | None, until: float
     ) -> builtins.list[ScheduleError | None]:
         """Retire claims by one script. Few of them have results: the others are sent without."""
         leases = [claim.lease for claim in claims]
-        if all(claim.result is None for claim in claims):
+        if not self._keeps_endings and all(claim.result is None for claim in claims):
             return self._settle_many("retire_many", status, leases, until, common=[*common, 2])
         left = [claim.result or RunResult() for claim in claims]
-        rows = [
+        rows: builtins.list[Sequence[Argument]] = [
             (*self._lease_arguments(lease), each.result or "", each.progress or "")
             for lease, each in zip(leases, left, strict=True)
         ]
-        return self._settle_many("retire_many", status, leases, until, rows, [*common, 4])
+        if self._keeps_endings:
+            rows = [(*row, self._ending(claim, status, error)) for row, claim in zip(rows, claims, strict=True)]
+        return self._settle_many("retire_many", status, leases, until, rows, [*common, 4 + self._keeps_endings])
+
+    def _ending(self, claim: Claim, status: TaskStatus, error: str | None) -> str:
+        row = cast("TaskRow", claim.row)
+        return json.dumps(task_ended(row, status, error, self._holder, claim.lease.fence))
+
+    def _ending_of(self, key: str, status: TaskStatus) -> str:
+        """Return the event of a task that ends without a run, '' if no events are kept."""
+        row = self.get(key) if self._keeps_endings else None
+        return "" if row is None else json.dumps(task_ended(row, status, None, self._holder, None))
 
     def update_data(self, claim: Claim, data: Mapping[str, Any], until: float) -> None:
         is_compressed = cast("TaskRow", claim.row).compression is not None
@@ -133,10 +146,12 @@ class RedisTaskStore(RedisLeaseStore, TaskStore):
         return {key: read_outcome(row) for key, row in rows.items() if row["status"] is not None}
 
     def cancel_request(self, key: str, retention: float) -> None:
-        self._act("cancel_request", key, [_milliseconds(retention)], b"cancelled")
+        ending = self._ending_of(key, "cancelled")
+        self._act("cancel_request", key, [_milliseconds(retention), ending], b"cancelled")
 
     def force_finish(self, key: str, retention: float) -> None:
-        self._act("force_finish", key, [_milliseconds(retention)], b"finished")
+        ending = self._ending_of(key, "finished")
+        self._act("force_finish", key, [_milliseconds(retention), ending], b"finished")
 
     def preempt(self, key: str, alive_time: float) -> Claim:
         found = self._act("preempt", key, [math.ceil(alive_time * 1000), self._holder, new_number()])

@@ -33,7 +33,6 @@ from psched.backends.redis.ledger import RedisLedger
 from psched.backends.redis.reads import RedisScheduleReads
 from psched.backends.redis.rows import claimed_schedule, entry_arguments, read_stored_schedule, stored
 from psched.backends.redis.table_checks import Table
-from psched.backends.redis.watermarks import RedisWatermarks
 from psched.errors import IdempotentNotFoundError, ScheduleError
 from psched.model import Lease, ScheduleFilter, ScheduleRow
 from psched.payload import pack
@@ -62,7 +61,6 @@ class RedisScheduleStore(RedisLeaseStore, ScheduleStore):
         self._keeps_failures = settings.keeps_failures
         self.ledger = RedisLedger(self._run)
         self.alerts = RedisOverdueAlerts(self._run)
-        self.watermarks = RedisWatermarks(self._run)
 
     @property
     def reads(self) -> RedisScheduleReads:

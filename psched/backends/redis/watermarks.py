@@ -1,4 +1,4 @@
-"""Watermarks on Redis: the hash `watermarks` of a table of schedules."""
+"""Watermarks on Redis: the hash `watermarks` of a table."""
 
 from __future__ import annotations
 

@@ -12,7 +12,8 @@ import redis
 import sqlalchemy as sa
 
 from psched.config.events import EventReceiver
-from psched.execution.run_events import OVERLAP, ChannelSender, EventThread, StreamSender, notification
+from psched.execution.event_senders import ChannelSender, StreamSender, notification
+from psched.execution.run_events import OVERLAP, EventThread
 from psched.store import ScheduleStore
 from psched.store.ledger import Entry
 from tests.stores.bench import FAR_OFF, Bench, soon
@@ -27,8 +28,12 @@ class Inbox:
     def __init__(self) -> None:
         self.got: list[tuple[str, str]] = []
         self.refused = 0
+        self.fails_at = -1
 
     def send(self, id_: str, event: dict[str, object]) -> None:
+        if len(self.got) == self.fails_at:
+            self.fails_at = -1
+            raise OSError("not now")
         if self.refused:
             self.refused -= 1
             raise OSError("not now")
@@ -130,6 +135,36 @@ def test_the_watermark_stays_behind_so_that_late_commits_are_seen(
     one.check()
     [mark] = store.watermarks.page("events", "", 10)
     assert store.now() - OVERLAP - 30 <= mark.position <= store.now() - OVERLAP
+
+
+def test_events_of_the_outbox_are_sent_in_their_order_and_again_when_refused(
+    bench: Bench, store: ScheduleStore, other: ScheduleStore, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("psched.execution.run_events._CLAIM", 0.0)
+    outbox = store.outbox
+    assert outbox is not None
+    for number in range(150):
+        outbox.put({"event": "late", "key": f"k{number}", "scheduled_time": 1})
+    end(bench, store, "run")
+    inbox.fails_at = 50
+    with pytest.raises(OSError, match="not now"):
+        node(store, inbox).check()
+    assert len(outbox.page(1000)) == 100
+    one = node(other, inbox)
+    assert one.check()
+    assert not one.check()
+    assert sorted(inbox.keys) == sorted(f"k{number}" for number in range(150))
+    assert len({id_ for _, id_ in inbox.got}) == 150
+    assert outbox.page(1) == []
+
+
+def test_events_that_are_not_wanted_any_more_are_dropped(store: ScheduleStore, inbox: Inbox) -> None:
+    assert store.outbox is not None
+    store.outbox.put({"event": "late", "key": "a", "scheduled_time": 1})
+    store.outbox.put({"event": "failed", "key": "b", "scheduled_time": 1, "failed_at": 2.5})
+    EventThread(store, inbox, "table", kinds=["run", "failed"]).check()
+    assert inbox.keys == ["b"]
+    assert store.outbox.page(1) == []
 
 
 @pytest.mark.parametrize("bare", ["redis"], indirect=True)

@@ -17,16 +17,16 @@ from tests.stores.bench import LONG_AGO, Bench
 class QueueBench(Bench):
     """One kind of queue on one database with one fresh table. `execute`, `raw` and `write` look past the store."""
 
-    beside: ClassVar[Sequence[str]] = ("users", "failures")
+    beside: ClassVar[Sequence[str]] = ("users", "failures", "watermarks", "outbox")
 
     _queues: list[TaskStore] = field(default_factory=list)
     _names: Iterator[int] = field(default_factory=itertools.count)
 
-    def queue(self, holder: str | None = None, read_only: bool = False) -> TaskStore:
+    def queue(self, holder: str | None = None, read_only: bool = False, **settings: bool) -> TaskStore:
         """Open one more store, as another process would; closed when the test ends."""
         name = f"host/1/{next(self._names)}" if holder is None else holder
-        settings = StoreSettings(url=self.url, holder=name, queue=self.table, pooler=self.pooler, read_only=read_only)
-        store = open_stores(self.type, settings).queue
+        settings = {"pooler": self.pooler, "read_only": read_only, **settings}
+        store = open_stores(self.type, StoreSettings(self.url, name, queue=self.table, **settings)).queue
         assert store is not None
         self._queues.append(store)
         return store

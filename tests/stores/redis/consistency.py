@@ -84,6 +84,8 @@ def _read(pipeline: Any, name: str, full: str) -> None:
         pipeline.hgetall(full)
     elif name.startswith(("held:", "blocked:")):
         pipeline.smembers(full)
+    elif name == "outbox":
+        pipeline.xlen(full)
     elif name.startswith("wake"):
         pipeline.llen(full)
     else:

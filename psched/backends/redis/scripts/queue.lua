@@ -347,14 +347,17 @@ for _, key in ipairs(keys) do
 end
 return {#keys == count and keys[count] or '', rows}
 
---- script queue/retire_many: common, queue, leases, alerts
+--- script queue/retire_many: common, queue, leases, alerts, outbox
 -- Retires leased rows. ARGV: status, retention in milliseconds ('' for ever), the number of attempts ('' as it is), the
 -- error ('' for none), name and members for `keep_failure`, then 2 and pairs of key and lease, or 4 and for each row key,
--- lease, result and progress ('' for none). Returns the answers of `settle_each`.
+-- lease, result and progress ('' for none), or 5 and the event of its end, too. Returns the answers of `settle_each`.
 local status, retention, attempts, problem, failure, members = unpack(ARGV, 1, 6)
 local step = tonumber(ARGV[7])
 return settle_each(8, step, function(key, row, lease, place)
   keep_failure(failure, members)
+  if step == 5 then
+    put_event(ARGV[place + 4])
+  end
   release_lease(key)
   retire_row(key, status, retention, lease_history(row, lease, status))
   if attempts ~= '' then
@@ -363,7 +366,7 @@ return settle_each(8, step, function(key, row, lease, place)
   if problem ~= '' then
     call('HSET', row, 'last_error', problem)
   end
-  for number = 2, step - 1 do
+  for number = 2, math.min(step, 4) - 1 do
     if ARGV[place + number] ~= '' then
       call('HSET', row, number == 2 and 'result' or 'progress', ARGV[place + number])
     end
@@ -396,9 +399,9 @@ if not refused then
 end
 return {refused or false}
 
---- script queue/cancel_request: common, queue, leases
+--- script queue/cancel_request: common, queue, leases, outbox
 -- Retires a waiting row as cancelled, or asks the run of a running one to stop. ARGV: key, creation number, retention
--- in milliseconds. Returns {'done'}; else {status}, which is nothing when there is no such row.
+-- in milliseconds, event ('' for none). Returns {'done'}; else {status}, which is nothing when there is no such row.
 local key = ARGV[1]
 local row = row_of(key)
 local status = status_of(key, ARGV[2])
@@ -409,11 +412,12 @@ call('HSET', row, 'cancel_requested', '1', 'updated', integer(now))
 if status == 'waiting' then
   take_out(key)
   retire_row(key, 'cancelled', ARGV[3])
+  put_event(ARGV[4])
 end
 return {'done'}
 
---- script queue/force_finish: common, queue, leases
--- Retires a row as finished, running or not. ARGV: key, creation number, retention in milliseconds.
+--- script queue/force_finish: common, queue, leases, outbox
+-- Retires a row as finished, running or not. ARGV: key, creation number, retention in milliseconds, event ('' for none).
 -- Returns {'done'}; else {status}, which is nothing when there is no such row.
 local key = ARGV[1]
 local status = status_of(key, ARGV[2])
@@ -423,6 +427,7 @@ end
 take_out(key)
 increment(row_of(key), 'fence', 1)
 retire_row(key, 'finished', ARGV[3])
+put_event(ARGV[4])
 return {'done'}
 
 --- script queue/preempt: common, queue, leases

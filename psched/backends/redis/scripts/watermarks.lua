@@ -17,7 +17,7 @@ local function write_watermark(field, mark)
     .. ',"detail":' .. cjson.encode(mark.detail) .. '}')
 end
 
---- script schedules/raise_watermark: common, schedules, watermarks
+--- script KIND/raise_watermark: common, KIND, watermarks
 -- Makes a mark, or moves it up. ARGV: its field, position, detail as JSON.
 local mark = watermark_in(ARGV[1])
 local position = tonumber(ARGV[2])
@@ -29,7 +29,7 @@ end
 mark.position = position
 write_watermark(ARGV[1], mark)
 
---- script schedules/watermarks: common, schedules
+--- script KIND/watermarks: common, KIND
 -- Returns marks as {field, JSON} in the order of their names. ARGV: the begin of their fields, the name after which
 -- they come, how many at most.
 local fields, found = call('HKEYS', T .. 'watermarks'), {}
@@ -45,7 +45,7 @@ for place = 1, math.min(#found, tonumber(ARGV[3])) do
 end
 return marks
 
---- script schedules/claim_watermark: common, schedules, watermarks
+--- script KIND/claim_watermark: common, KIND, watermarks
 -- Claims the right to report. ARGV: field, position, claimer, milliseconds. Returns 1, or 0 when another has it.
 local mark = watermark_in(ARGV[1])
 if not mark or mark.position ~= tonumber(ARGV[2])
@@ -56,7 +56,7 @@ mark.claimer, mark.claimed_until = ARGV[3], now + tonumber(ARGV[4])
 write_watermark(ARGV[1], mark)
 return 1
 
---- script schedules/remove_watermark: common, schedules, watermarks
+--- script KIND/remove_watermark: common, KIND, watermarks
 -- Removes a mark unless it has moved. ARGV: its field, position.
 local mark = watermark_in(ARGV[1])
 if mark and mark.position == tonumber(ARGV[2]) then

@@ -1,0 +1,57 @@
+"""The contract of the outbox: events to be sent, kept by the database until a receiver has accepted them.
+
+The end of a queue task is written in the transaction that retires the task. Alarms are written when they are reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from psched.error_text import shortened
+from psched.model import TaskRow, TaskStatus
+
+_LONGEST_ERROR = 2000
+"""Characters, as in the ledger."""
+
+
+class PendingEvent(NamedTuple):
+    """An event that was written `at` that time (unix seconds). `place`: distinguishes it from all others."""
+
+    place: str
+    at: float
+    facts: Mapping[str, Any]
+
+
+class EventOutbox(Protocol):
+    """The outbox of one table. Methods may be called from any thread; they raise the driver's errors."""
+
+    def put(self, facts: Mapping[str, object]) -> None:
+        """Add an event."""
+
+    def page(self, limit: int) -> list[PendingEvent]:
+        """Return up to `limit` events, the oldest first."""
+
+    def remove(self, events: Sequence[PendingEvent]) -> None:
+        """Delete events that were sent, some hundreds at most. Idempotent."""
+
+    def trim(self, age: float, limit: int) -> int:
+        """Delete up to about `limit` events that are older than `age` seconds, and return their number."""
+
+
+def task_ended(row: TaskRow, status: TaskStatus, error: str | None, node: str, fence: int | None) -> dict[str, Any]:
+    """Return the event of the end of a queue task, by its names. Names and meanings do not change.
+
+    `fence`: None for a task that ended without a run.
+    """
+    return {
+        "event": "task",
+        "key": row.key,
+        "type": row.type,
+        "scheduled_time": row.scheduled_time,
+        "fence": fence,
+        "outcome": status,
+        "attempts": row.attempts,
+        "error": None if error is None else shortened(error, _LONGEST_ERROR),
+        "node": node,
+    }
