@@ -20,14 +20,13 @@ from psched.cli.formatting import (
     write,
     write_rows,
 )
-from psched.cli.options import MOMENT, WIDE, Chosen, When, common_options, count
-from psched.cli.sections import opened
+from psched.cli.options import MOMENT, WIDE, Chosen, When, common_options, count, seconds
+from psched.cli.sections import listed_schedules
 from psched.clock import local_time
 from psched.error_text import error_summary
-from psched.errors import NotFoundError
 from psched.model import ScheduleRow
 from psched.schedules.schedule import FAILING, RUNNING
-from psched.store.ledger import KeptOutput, LedgerFilter, LedgerRow
+from psched.store.ledger import KeptOutput, LedgerRow
 
 _TABLE = Table(
     brief={"key": 3, "scheduled_time": 2, "outcome": KEPT, "attempts": KEPT, "detail": 0},
@@ -42,6 +41,14 @@ _TIMES = ("scheduled_time", "started", "ended")
 @click.option(
     "--failed", is_flag=True, help="Only occurrences with a failed or lost attempt, or skipped for being too late."
 )
+@click.option(
+    "--late",
+    type=seconds(),
+    metavar="SEC",
+    is_flag=False,
+    flag_value="1m",
+    help="As --failed, and occurrences that began more than SEC seconds late (or 90s, 5m, 2h). --late alone: 1m.",
+)
 @click.option("--since", type=MOMENT, help="From this time: unix seconds, a date, or 2d (two days ago).")
 @click.option("--until", type=MOMENT, help="Up to this time (default: now).")
 @click.option("--output", is_flag=True, help="Show the output of the last runs, if it was kept.")
@@ -54,6 +61,7 @@ def history(
     chosen: Chosen,
     key: str | None,
     failed: bool,
+    late: float | None,
     since: When | None,
     until: When | None,
     output: bool,
@@ -65,8 +73,10 @@ def history(
     With KEY: the occurrences of one schedule by their times; --since and --until limit these times.
     Without KEY: the occurrences of all schedules by the times when they were settled; --since and --until limit those.
 
-    With --failed, occurrences that are failing now and not settled yet come last; their outcome is `failing`, or
-    `running` during another attempt. rdb_compat does not record them.
+    With --failed or --late, occurrences that are failing now and not settled yet come last; their outcome is
+    `failing`, or `running` during another attempt. rdb_compat does not record them.
+
+    --late tells what was late or missed in a range: it reads each entry from --since to --until.
 
     With --output: the attempts whose output was kept, by key and then by time, each with how it ended and its output.
     With --failed as well: only attempts that failed. With --json as well: objects with key, scheduled_time, attempt,
@@ -79,19 +89,17 @@ def history(
     database) and extra (whether run-now added it to the regular occurrences). Times are unix seconds, and again as
     *_local. An unsettled occurrence has no fence, started, ended or reckoning.
     """
-    with opened(chosen) as schedules:
-        now = schedules.store.now()
+    if output and late is not None:
+        raise click.UsageError("--output takes no --late; leave one of them out")
+    with listed_schedules(chosen) as insight:
+        now = insight.now()
         first, last = None if since is None else since(now), None if until is None else until(now)
         most = _DEFAULT_LIMIT if limit is None and since is None else limit
-        settled = schedules.history(key, failed=failed, since=first, until=last, last=most)
-        if key is not None and schedules.store.get(key) is None:
-            ledger = schedules.ledger
-            if not ledger.changes(key) and next(ledger.rows(LedgerFilter(key)), None) is None:
-                raise NotFoundError(f"no schedule has or had the key {key!r}")
+        settled = insight.history(key, failed=failed, late=late, since=first, until=last, last=most)
         if output:
             kept: Iterable[KeptOutput] = (
                 row
-                for row in schedules.outputs(key)
+                for row in insight.outputs(key)
                 if (row.failed or not failed)
                 and _is_within(row.ended if key is None else row.scheduled_time, first, last)
             )
@@ -102,7 +110,7 @@ def history(
             return
         failing = (
             row
-            for row in (schedules.failing(key) if failed else ())
+            for row in (insight.failing(key) if failed or late is not None else ())
             if _is_within(now if key is None else row.next_time, first, last)
         )
         entries = _counted(chain(map(_settled, settled), map(_unsettled, failing)), most if limit is None else None)

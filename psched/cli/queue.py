@@ -24,7 +24,7 @@ from psched.cli.formatting import (
 )
 from psched.cli.migrate_from_ruby import migrate_command
 from psched.cli.options import LIMIT, PREFIX, UNIX_TIME, WIDE, Chosen, Page, common_options, count, read_data, seconds
-from psched.cli.sections import key_command, opened_queue, opened_section, required_section
+from psched.cli.sections import key_command, listed_tasks, opened_queue, opened_section, required_section
 from psched.cli.stats import LAST, report_fields, report_of, write_report
 from psched.cli.unrunnable_rows import LeftToRuby, warn_unless_routed
 from psched.clock import span
@@ -100,11 +100,11 @@ def list_(chosen: Chosen, /, limit: int | None, wide: bool, layout: str | None, 
     ISO 8601), data, headers, max_running, priority, attempts, max_attempts, compression, last_error, node, progress
     (null, or done, total, message and attempt), result, has_result and problem (why the row cannot be run).
     """
-    with opened_queue(chosen) as tasks:
+    with listed_tasks(chosen) as insight:
         left = LeftToRuby(chosen, "queue")
-        page = Page(tasks.list(**wanted), limit, lambda row: row.key)
+        page = Page(insight.rows(**wanted), limit, lambda row: row.key)
         write_rows(
-            map(_fields, left.counted(page)),
+            (_fields(left.seen(row)) for row in page),
             _TIMES,
             _TABLE,
             listed=_listed,
@@ -113,7 +113,7 @@ def list_(chosen: Chosen, /, limit: int | None, wide: bool, layout: str | None, 
             original=layout is not None,
         )
         page.note()
-        left.note(tasks.store)
+        left.note(insight)
 
 
 def _fields(row: TaskRow) -> Fields:

@@ -34,10 +34,11 @@ from psched.cli.options import (
     read_data,
     seconds,
 )
-from psched.cli.sections import key_command, opened, opened_section
+from psched.cli.sections import key_command, listed_schedules, opened, opened_section
 from psched.cli.unrunnable_rows import LeftToRuby, warn_unless_routed
 from psched.clock import span
 from psched.error_text import error_summary
+from psched.insight import ScheduleInsight
 from psched.model import CATCH_UP, NEVER, Policy, ScheduleRow
 from psched.schedules.collection import ScheduleCollection
 from psched.schedules.schedule import RUNNING, Schedule, ScheduleState, StateWord
@@ -146,12 +147,12 @@ def list_(
     as its type or the configuration says), owner, description, tags (a list), paused and regular_time (the regular
     occurrence that follows, if next_time is that of an extra run).
     """
-    with opened(chosen) as schedules:
+    with listed_schedules(chosen) as insight:
         left = LeftToRuby(chosen, "schedules")
-        now = schedules.store.now()
-        page = Page(_wanted(schedules, late, wanted), limit, lambda row: f"{number(row.next_run_time)}:{row.key}")
+        found = _wanted(insight, late, wanted)
+        page = Page(found, limit, lambda each: f"{number(each[0].next_run_time)}:{each[0].key}")
         write_rows(
-            (_fields(row, schedules.state(row, now)) for row in left.counted(page)),
+            (_fields(left.seen(row), state) for row, state in page),
             _TIMES,
             _TABLE,
             listed=_listed,
@@ -160,7 +161,7 @@ def list_(
             original=layout is not None,
         )
         page.note()
-        left.note(schedules.store)
+        left.note(insight)
 
 
 class _Wanted(TypedDict):
@@ -174,15 +175,15 @@ class _Wanted(TypedDict):
     after: tuple[float, str] | None
 
 
-def _wanted(schedules: ScheduleCollection, late: bool, wanted: _Wanted) -> Iterator[ScheduleRow]:
+def _wanted(insight: ScheduleInsight, late: bool, wanted: _Wanted) -> Iterator[tuple[ScheduleRow, ScheduleState]]:
     if not late:
-        return schedules.list(**wanted)
+        return insight.rows(**wanted)
     if wanted["state"] is not None or wanted["after"] is not None:
         raise click.UsageError("--late takes neither --state nor --after; leave one of them out")
     type_, prefix, owner, tag = wanted["type"], wanted["prefix"] or "", wanted["owner"], wanted["tag"]
     return (
-        row
-        for row in schedules.late()
+        (row, state)
+        for row, state in insight.late()
         if type_ in (None, row.type)
         and row.key.startswith(prefix)
         and owner in (None, row.policy.owner)

@@ -14,6 +14,7 @@ from psched.cli.errors import database_errors
 from psched.cli.options import Chosen, common_options
 from psched.config import Section, SectionName, Settings
 from psched.errors import ConfigError
+from psched.insight import ScheduleInsight, TaskInsight
 from psched.queue.queue import Queue, open_queue
 from psched.schedules.collection import ScheduleCollection, open_schedules
 from psched.store import holder_name
@@ -32,20 +33,20 @@ def required_section(settings: Settings, name: SectionName) -> Section:
 
 
 @contextmanager
-def opened_section(chosen: Chosen, name: SectionName, check: bool = True, read_only: bool = False) -> Iterator[Any]:
+def opened_section(chosen: Chosen, name: SectionName, check: bool = True, **access: bool) -> Iterator[Any]:
     """Raises ConfigError, and within the context DatabaseError. `check`: the tables must exist.
 
-    `read_only`: as in `StoreSettings`.
+    `access`: `read_only` and `long_reads`, as in `StoreSettings`.
     """
-    with opened_as(required_section(chosen.settings(name), name), name, check, read_only) as collection:
+    with opened_as(required_section(chosen.settings(name), name), name, check, **access) as collection:
         yield collection
 
 
 @contextmanager
-def opened_as(section: Section, name: SectionName, check: bool = True, read_only: bool = False) -> Iterator[Any]:
+def opened_as(section: Section, name: SectionName, check: bool = True, **access: bool) -> Iterator[Any]:
     """Open a section as schedules or queue, as `opened_section`."""
     holder = holder_name(f"psched-{os.getpid()}")
-    with _OPEN[name](section, holder, read_only=read_only) as collection, database_errors(section, collection.store):
+    with _OPEN[name](section, holder, **access) as collection, database_errors(section, collection.store):
         if check:
             collection.store.check_tables()
         yield collection
@@ -53,6 +54,20 @@ def opened_as(section: Section, name: SectionName, check: bool = True, read_only
 
 def opened(chosen: Chosen) -> AbstractContextManager[ScheduleCollection]:
     return opened_section(chosen, "schedules")
+
+
+@contextmanager
+def listed_schedules(chosen: Chosen) -> Iterator[ScheduleInsight]:
+    """Open the schedules for lists of any length. Raises as `opened_section`."""
+    with opened_section(chosen, "schedules", read_only=True, long_reads=True) as schedules:
+        yield ScheduleInsight(schedules)
+
+
+@contextmanager
+def listed_tasks(chosen: Chosen) -> Iterator[TaskInsight]:
+    """Open the queue for lists of any length. Raises as `opened_section`."""
+    with opened_section(chosen, "queue", read_only=True, long_reads=True) as tasks:
+        yield TaskInsight(tasks)
 
 
 def opened_queue(chosen: Chosen) -> AbstractContextManager[Queue]:

@@ -14,7 +14,8 @@ from psched.cli.options import Chosen
 from psched.cli.sections import required_section
 from psched.config import SectionName
 from psched.errors import ConfigError
-from psched.insight.doctor import live_workers, unrouted_types
+from psched.insight.common_questions import TableInsight
+from psched.insight.doctor import live_workers
 from psched.model import ScheduleRow, TaskRow
 from psched.queue.queue import Queue
 from psched.schedules.collection import ScheduleCollection
@@ -41,11 +42,11 @@ class LeftToRuby:
         self._unrunnable = 0
         self._unrouted = Counter[str]()
 
-    def counted(self, rows: Iterable[R]) -> Iterator[R]:
-        for row in rows:
-            if self._is_shared and (not isinstance(row, TaskRow) or row.due is not None):
-                self._count(row)
-            yield row
+    def seen(self, row: R) -> R:
+        """Count a row, and return it."""
+        if self._is_shared and (not isinstance(row, TaskRow) or row.due is not None):
+            self._count(row)
+        return row
 
     def _summary(self) -> str | None:
         unrouted = self._unrouted.total()
@@ -65,15 +66,14 @@ class LeftToRuby:
         if not self._is_shared:
             return
         rows: Iterable[ScheduleRow | TaskRow] = collection.list()
-        for _ in self.counted(islice(rows, _MAX_ROWS_READ)):
-            pass
+        for row in islice(rows, _MAX_ROWS_READ):
+            self.seen(row)
         yield Finding("Ruby's rows", True, self._summary() or "psched leaves none to Ruby workers: it can run all")
 
-    def note(self, store: LeaseStore) -> None:
+    def note(self, insight: TableInsight) -> None:
         """Print which types no live worker routes, and which rows psched leaves to Ruby workers."""
-        workers = live_workers(store)
-        unrouted = unrouted_types(store, workers) if workers else ""
-        if unrouted:
+        unrouted = insight.unrouted()
+        if unrouted is not None:
             click.echo(f"no live worker routes: {unrouted}", err=True)
         summary = self._summary()
         if summary is not None:

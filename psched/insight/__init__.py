@@ -6,6 +6,7 @@ page by page.
 """
 
 from psched.insight.forecast import Forecast, HourForecast
+from psched.insight.late_runs import LateRun
 from psched.insight.nodes import NodeState, merged
 from psched.insight.overview import Insight, Overview, open_insight
 from psched.insight.pages import Page
@@ -18,6 +19,7 @@ __all__ = [
     "Forecast",
     "HourForecast",
     "Insight",
+    "LateRun",
     "NodeState",
     "Overview",
     "Page",

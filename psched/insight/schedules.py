@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from psched.errors import ConfigError, NotFoundError
+from psched.insight.common_questions import TableInsight
 from psched.insight.forecast import HOUR, Forecast, forecast
+from psched.insight.late_runs import LateRun, late_runs, late_runs_page
+from psched.insight.late_runs import Place as LatePlace
 from psched.insight.pages import Page, first_page
-from psched.insight.table import TableInsight
 from psched.insight.why_waiting import Reason, why_waiting
 from psched.model import ScheduleFilter, ScheduleRow
 from psched.schedules import rules
 from psched.schedules.collection import ScheduleCollection
 from psched.schedules.schedule import ScheduleState, StateWord
-from psched.store.ledger import Change, LedgerFilter, LedgerRow
+from psched.store.ledger import Change, KeptOutput, LedgerFilter, LedgerRow
 
 WEEK = 168
 """Hours."""
@@ -78,6 +81,26 @@ class ScheduleInsight(TableInsight):
             lambda each: (each[0].next_run_time, each[0].key),
         )
 
+    def rows(
+        self,
+        *,
+        type: str | None = None,
+        state: StateWord | None = None,
+        prefix: str | None = None,
+        owner: str | None = None,
+        tag: str | None = None,
+        after: Place | None = None,
+    ) -> Iterator[tuple[ScheduleRow, ScheduleState]]:
+        """Yield all schedules behind `after` that pass the filter, by due time, as `ScheduleCollection.list` does."""
+        now = self._store.now()
+        rows = self._schedules.list(type=type, state=state, prefix=prefix, owner=owner, tag=tag, after=after)
+        return ((row, self._schedules.state(row, now)) for row in rows)
+
+    def late(self) -> Iterator[tuple[ScheduleRow, ScheduleState]]:
+        """Yield up to 1,000 overdue schedules with their data, the most overdue first."""
+        now = self._store.now()
+        return ((row, self._schedules.state(row, now)) for row in self._schedules.late())
+
     def details(self, key: str) -> ScheduleDetails:
         """Return one schedule, perhaps a deleted one. Raises NotFoundError if nothing is known of it."""
         ledger = self._store.ledger
@@ -108,6 +131,39 @@ class ScheduleInsight(TableInsight):
         """Return the schedules that are late now, as `ScheduleCollection.overdue` does."""
         return self._schedules.overdue(limit)
 
+    def failing(self, key: str | None = None) -> Iterator[ScheduleRow]:
+        """Yield the schedules that are failing now, as `ScheduleCollection.failing` does."""
+        return self._schedules.failing(key)
+
+    def history(
+        self,
+        key: str | None = None,
+        *,
+        failed: bool = False,
+        late: float | None = None,
+        since: float | None = None,
+        until: float | None = None,
+        last: int | None = None,
+    ) -> Iterator[LedgerRow]:
+        """Yield the ledger's entries, as `ScheduleCollection.history` does.
+
+        `late`: those that were missed, failed at some attempt, or began more than so many seconds late; `failed` and
+        `late` together are as `late`. Raises NotFoundError for a key that no schedule has or had.
+        """
+        settled = self._schedules.history(key, failed=failed, since=since, until=until, last=last)
+        ledger = self._schedules.ledger
+        is_unknown = key is not None and self._store.get(key) is None and not ledger.changes(key)
+        if is_unknown and next(ledger.rows(LedgerFilter(key)), None) is None:
+            raise NotFoundError(f"no schedule has or had the key {key!r}")
+        if late is None:
+            return settled
+        rows = (run.row for run in late_runs(ledger, LedgerFilter(key, since=since, until=until), late))
+        return rows if last is None else iter(deque(rows, last))
+
+    def outputs(self, key: str | None = None) -> Iterator[KeptOutput]:
+        """Yield the kept outputs of the last runs, as `ScheduleCollection.outputs` does."""
+        return self._schedules.outputs(key)
+
     def troubles(self, since: float | None = None, until: float | None = None, last: int = 50) -> Sequence[LedgerRow]:
         """Return the last occurrences settled in a range (unix seconds) that were missed, or failed at some attempt.
 
@@ -116,6 +172,25 @@ class ScheduleInsight(TableInsight):
         ledger = self._store.ledger
         wanted = LedgerFilter(failed=True, since=since, until=until, last=last)
         return [] if ledger is None else list(ledger.rows(wanted))
+
+    def late_runs(
+        self,
+        since: float,
+        until: float | None = None,
+        *,
+        late: float = 60.0,
+        after: LatePlace | None = None,
+        limit: int = 50,
+    ) -> Page[LateRun, LatePlace]:
+        """Return the first occurrences settled in a range (unix seconds) that were missed, failed or began late.
+
+        `late`: the seconds by which a run may begin late. In the order in which they were settled; none without a
+        ledger. `overdue` has those that are late now.
+        """
+        ledger = self._store.ledger
+        if ledger is None:
+            return Page((), None)
+        return late_runs_page(ledger, LedgerFilter(since=since, until=until), late, after, limit)
 
     def forecast(self, hours: int = WEEK) -> Forecast:
         """Return how many runs begin in each of the next `hours` full hours, and the workers that they keep busy.

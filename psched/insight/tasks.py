@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from psched.errors import NotFoundError
+from psched.insight.common_questions import TableInsight
 from psched.insight.pages import LOOKED_AT, Page, first_page
-from psched.insight.table import TableInsight
 from psched.insight.why_waiting import Reason, why_waiting
 from psched.model import TaskFilter, TaskRow, TaskStatus
 from psched.queue.queue import Queue
@@ -29,6 +29,7 @@ class TaskInsight(TableInsight):
     def __init__(self, queue: Queue) -> None:
         """`queue`: opened with `read_only`."""
         super().__init__(queue.store)
+        self._queue = queue
         self._store = queue.store
 
     def page(
@@ -57,6 +58,19 @@ class TaskInsight(TableInsight):
             lambda row: type in (None, row.type) and user in (None, row.user),
             lambda row: row.key,
         )
+
+    def rows(
+        self,
+        *,
+        status: TaskStatus | None = None,
+        type: str | None = None,
+        user: str | None = None,
+        prefix: str | None = None,
+        late: float | None = None,
+        after: str | None = None,
+    ) -> Iterator[TaskRow]:
+        """Yield all tasks behind the key `after` that pass the filter, by key. Raises ValueError."""
+        return self._queue.list(status=status, type=type, user=user, prefix=prefix, late=late, after=after)
 
     def details(self, key: str) -> TaskDetails:
         """Return one task and why it waits. Raises NotFoundError."""

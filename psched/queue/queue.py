@@ -451,14 +451,15 @@ def open_queue(
     connections: int = 1,
     database: Callable[[Any], Any] | None = None,
     read_only: bool = False,
+    long_reads: bool = False,
 ) -> Queue:
     """Return the queue that `section` configures. Connects to nothing yet.
 
     `prefetch_time`: seconds of the lease on prefetched tasks (default: `alive_time`). `connections`, `database`,
-    `read_only`: as in `StoreSettings`.
+    `read_only`, `long_reads`: as in `StoreSettings`.
     """
     own = section.store_settings(holder, connections)
-    settings = replace(own, queue=section.table, database=database, read_only=read_only)
+    settings = replace(own, queue=section.table, database=database, read_only=read_only, long_reads=long_reads)
     store = open_stores(section.type, settings).queue
     if store is None:
         raise ConfigError(f"the store type {section.type!r} keeps no queue")

@@ -347,15 +347,17 @@ def open_schedules(
     connections: int = 1,
     database: Callable[[Any], Any] | None = None,
     read_only: bool = False,
+    long_reads: bool = False,
 ) -> ScheduleCollection:
     """Return the collection that `section` configures. Connects to nothing yet.
 
     `prefetch_time`: seconds of the lease on prefetched runs (default: `alive_time`). `connections`, `database`,
-    `read_only`: as in `StoreSettings`.
+    `read_only`, `long_reads`: as in `StoreSettings`.
     """
     problem = partial(rule_problem, dialect=section.cron_dialect)
     own = section.store_settings(holder, connections)
-    settings = replace(own, schedules=section.table, problem=problem, database=database, read_only=read_only)
+    settings = replace(own, schedules=section.table, problem=problem, database=database)
+    settings = replace(settings, read_only=read_only, long_reads=long_reads)
     store = open_stores(section.type, settings).schedules
     if store is None:
         raise ConfigError(f"the store type {section.type!r} keeps no schedules")

@@ -69,7 +69,7 @@ class StoreSettings:
     `database`: makes the object by which a store on SQL reaches its database, of its dialect (None: a `Database` with
     connections of its own).
     `read_only`: for `psched.insight`: the store never writes, its sessions refuse writes, and no statement takes longer
-    than 2 s.
+    than 2 s. `long_reads`: such a store may take as long for a statement as one that writes.
     """
 
     url: str
@@ -89,6 +89,7 @@ class StoreSettings:
     keeps_endings: bool = False
     database: Callable[[Any], Any] | None = None
     read_only: bool = False
+    long_reads: bool = False
 
 
 Accepts = Callable[[str], bool]

@@ -6,7 +6,7 @@ clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, Protocol, get_args
 
@@ -52,6 +52,11 @@ class Entry:
     count: int | None = 1
     extra: bool = False
 
+    @property
+    def went_wrong(self) -> bool:
+        """Whether the occurrence has failed, or was skipped though its schedule was not paused."""
+        return self.outcome == FAILED or (self.outcome == SKIPPED and self.detail != PAUSED)
+
 
 OnCommit = Callable[[Any], object]
 """Further work in a store's transaction. Calls `TaskStore.submit` with its argument as `connection`."""
@@ -89,6 +94,11 @@ class LedgerRow(Entry):
     reckoning: str
 
     @property
+    def had_trouble(self) -> bool:
+        """Whether it went wrong, or an attempt failed or was lost."""
+        return self.went_wrong or self.attempts > 1 or self.error is not None
+
+    @property
     def end(self) -> int:
         """The last occurrence it stands for."""
         return self.scheduled_time if self.last is None else self.last
@@ -123,7 +133,7 @@ class LedgerFilter:
 
     `failed`: only those where an attempt failed or was lost, or that were skipped for coming too late. `since` and
     `until` are about the occurrences of one key, and for all keys about when they were settled (both included). `last`:
-    only so many of these rows, from the end.
+    only so many of these rows, from the end. `page`: as in `TaskFilter`.
     """
 
     key: str | None = None
@@ -131,6 +141,14 @@ class LedgerFilter:
     since: float | None = None
     until: float | None = None
     last: int | None = None
+    page: int | None = None
+
+
+class Definition(NamedTuple):
+    """Names a definition of a schedule: that of the change with this version."""
+
+    key: str
+    version: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +189,9 @@ class Ledger(Protocol):
 
     def changes(self, key: str) -> list[Change]:
         """Return the changes of a schedule's definition that are kept, the oldest first."""
+
+    def definitions(self, wanted: Collection[Definition]) -> Mapping[Definition, Change]:
+        """Return the definitions that are kept. At most some hundred may be wanted."""
 
     def row_before(self, key: str, time: int, version: int) -> LedgerRow | None:
         """Return the last entry by this definition of `key` whose first occurrence comes before `time`, or None."""

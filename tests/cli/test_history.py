@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 import psched
@@ -53,6 +55,20 @@ def test_failures_are_found_by_when_they_were_settled(ran: Commands) -> None:
     assert (row["key"], row["attempts"], row["error"]) == ("bad", 2, "Traceback\nValueError: it broke")
     assert ran.ok("history", "--failed", "--since", "2d", "--until", "1h", "--json").json == []
     assert len(ran.ok("history", "--since", "2d", "--json").json) == 4
+
+
+def test_what_was_late_or_missed_in_a_range_is_listed(ran: Commands) -> None:
+    ran.ok("modify", "bad", "-s", "4000000000")
+    ran.ok("add", "fine", "t", "* * * * * *", "{}", "-s", str(int(time.time())))
+    with schedules_of(ran) as schedules:
+        task = schedules.poll()
+        assert task is not None
+        task.finish()
+    found = [row["key"] for row in ran.ok("history", "--late", "--since", "1d", "--json").json]
+    assert (sorted(found), len(ran.ok("history", "--json").json)) == (["bad", "good", "good", "good"], 5)
+    assert ran.ok("history", "--late", "10000d", "--since", "1d", "--json").json[0]["key"] == "bad"
+    assert ran.ok("history", "fine", "--late", "--json").json == []
+    assert "--output takes no --late" in ran("history", "--late", "--output").err
 
 
 def test_the_occurrences_of_one_schedule_can_be_limited(ran: Commands) -> None:

@@ -162,6 +162,42 @@ def test_missed_occurrences_of_a_range_are_found(bench: Bench, store: ScheduleSt
 
 
 @on_our_tables
+def test_runs_that_were_late_or_missed_in_a_range_are_found(
+    bench: Bench, store: ScheduleStore, insight: ScheduleInsight, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = int(store.now())
+    runs = {
+        "in time": (now - 90, 0.0, Entry(started=now - 60)),
+        "late": (now - 91, 0.0, Entry(started=now - 30.5)),
+        "delayed": (now - 600, 550.0, Entry(started=now - 45)),
+        "before its time": (now + 600, -700.0, Entry(started=now - 20)),
+        "missed": (now - 90, 0.0, Entry("skipped", "max_lateness")),
+        "paused": (now - 90, 0.0, Entry("skipped", "paused")),
+        "enqueued": (now - 200, 0.0, Entry("enqueued", "task-1", now - 100)),
+    }
+    for key, (time, delay, entry) in runs.items():
+        bench.add(store, key, rule=Rule("* * * * *", "UTC", delay), next_time=time, due=LONG_AGO)
+        store.advance(bench.take(store, key), FAR_OFF, FAR_OFF, soon(), entry=entry)
+    found = insight.late_runs(now - 60, now + 60)
+    expected = ["late", "before its time", "missed", "enqueued"]
+    assert [run.row.key for run in found.rows] == expected
+    assert [run.late for run in found.rows] == pytest.approx([60.5, 80.0, None, 100.0])
+    assert [row.key for row in insight.history(late=60)] == expected
+    assert [row.key for row in insight.history(late=90, last=1)] == ["enqueued"]
+    assert [row.key for row in insight.history("late", late=10)] == ["late"]
+    assert insight.late_runs(now - 120, now - 60).rows == []
+    monkeypatch.setattr("psched.insight.pages.LOOKED_AT", 2)
+    seen, after = [], None
+    for _ in runs:
+        page = insight.late_runs(now - 60, now + 60, limit=1, after=after)
+        seen += [run.row.key for run in page.rows]
+        after = page.after
+        if after is None:
+            break
+    assert (seen, after) == (expected, None)
+
+
+@on_our_tables
 def test_why_a_schedule_waits(bench: Bench, store: ScheduleStore, insight: ScheduleInsight) -> None:
     def words(key: str) -> list[str]:
         return [reason.word for reason in insight.details(key).waits]

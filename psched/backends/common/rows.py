@@ -26,7 +26,7 @@ from psched.model import (
 from psched.payload import MAX_DATA_SIZE, decode, decode_value, is_compressed, pack, type_from_key
 from psched.schedule_options import decode_options, encode_options
 from psched.store.alerts import Overdue, UnreportedFailure
-from psched.store.ledger import ACTIONS, FAILED, OUTCOMES, PAUSED, SKIPPED, Change, Entry, KeptOutput, LedgerRow
+from psched.store.ledger import ACTIONS, OUTCOMES, Change, Entry, KeptOutput, LedgerRow
 
 LAST_SECOND = 253_402_300_799
 """The end of the year 9999 in unix seconds."""
@@ -392,7 +392,6 @@ def changed_columns(seen: ScheduleRow, wanted: ScheduleRow, max_data_size: int) 
 def entry_columns(row: ScheduleRow, entry: Entry) -> dict[str, Any]:
     """Return the columns of an entry that are known before it is made."""
     error = storable(row.last_error)
-    went_wrong = entry.outcome == FAILED or (entry.outcome == SKIPPED and entry.detail != PAUSED)
     return {
         "outcome": entry.outcome,
         "detail": entry.detail,
@@ -401,7 +400,7 @@ def entry_columns(row: ScheduleRow, entry: Entry) -> dict[str, Any]:
         "extra": int(entry.extra),
         "previous": optional_milliseconds(row.previous),
         "attempts": row.attempts,
-        "trouble": int(went_wrong or row.attempts > 1 or error is not None),
+        "trouble": int(entry.went_wrong or row.attempts > 1 or error is not None),
         "error": None if error is None else shortened(error, _LEDGER_ERROR_LENGTH),
     }
 

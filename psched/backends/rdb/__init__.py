@@ -20,6 +20,7 @@ def open_stores(settings: StoreSettings) -> Stores:
             settings.pooler,
             settings.database,
             settings.read_only,
+            settings.long_reads,
         )
 
     return Stores(

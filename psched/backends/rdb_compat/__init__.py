@@ -19,6 +19,7 @@ def open_stores(settings: StoreSettings) -> Stores:
             pooler=settings.pooler,
             made=settings.database,
             read_only=settings.read_only,
+            long_reads=settings.long_reads,
         )
 
     stores = Stores()

@@ -15,7 +15,7 @@ from psched.store import Stores, StoreSettings
 def open_stores(settings: StoreSettings) -> Stores:
     """Return a store for each table that `settings` names. Connects to nothing. Raises ConfigError."""
     stores = Stores()
-    location = located(settings.url, settings.tls, settings.read_only)
+    location = located(settings.url, settings.tls, settings.read_only and not settings.long_reads)
     if settings.schedules is not None:
         store = RedisScheduleStore(RedisServer(location), settings.schedules, settings)
         stores = stores._replace(schedules=store)

@@ -99,8 +99,8 @@ class Location:
         return encryption_finding(encrypted, verify, host, self.tls, "write rediss:// in `url:`")
 
 
-def located(url: str, tls: Mapping[str, Any], read_only: bool = False) -> Location:
-    """Read a URL and the configuration's `tls` mapping. `read_only`: see `StoreSettings`. Raises ConfigError."""
+def located(url: str, tls: Mapping[str, Any], short_reads: bool = False) -> Location:
+    """Read a URL and the configuration's `tls` mapping. `short_reads`: no call takes over 2 s. Raises ConfigError."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -114,7 +114,7 @@ def located(url: str, tls: Mapping[str, Any], read_only: bool = False) -> Locati
     if unknown is not None:
         raise ConfigError(f"url: unknown option {unknown!r}; known are {', '.join(_OPTIONS)}")
     timeouts, cluster, database = Timeouts.of(given), given.get("cluster", "auto"), given.get("db", "")
-    if read_only:
+    if short_reads:
         timeouts = timeouts.for_readers()
     if cluster not in _CLUSTER:
         raise ConfigError(f"url: cluster must be auto, true or false, got {cluster!r}")

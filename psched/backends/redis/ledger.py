@@ -7,13 +7,13 @@ import heapq
 import json
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from typing import Any
 
 from psched.backends.common.rows import milliseconds, read_change, read_ledger_row, read_output
 from psched.model import Claim
-from psched.store.ledger import KEPT_OUTPUTS, Change, KeptOutput, LedgerFilter, LedgerRow, Output
+from psched.store.ledger import KEPT_OUTPUTS, Change, Definition, KeptOutput, LedgerFilter, LedgerRow, Output
 
 _PAGE = 500
 """Entries read at once."""
@@ -29,7 +29,7 @@ class RedisLedger:
 
     def rows(self, wanted: LedgerFilter) -> Iterator[LedgerRow]:
         if wanted.last is None:
-            return self._rows(wanted, _PAGE)
+            return self._rows(wanted, min(_PAGE, wanted.page or _PAGE))
         newest = self._rows(wanted, min(_PAGE, wanted.last), backwards=True)
         return reversed(list(islice(newest, wanted.last)))
 
@@ -53,6 +53,15 @@ class RedisLedger:
 
     def changes(self, key: str) -> list[Change]:
         return [read_change(_object(change) | {"key": key}) for change in self._run("changes", key)]
+
+    def definitions(self, wanted: Collection[Definition]) -> Mapping[Definition, Change]:
+        names = sorted(wanted)
+        found = self._run("definitions", *chain.from_iterable(names)) if names else []
+        return {
+            name: read_change(_object(change) | {"key": name.key})
+            for name, change in zip(names, found, strict=True)
+            if change
+        }
 
     def keys(self) -> Iterator[str]:
         after = b""

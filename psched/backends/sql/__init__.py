@@ -29,12 +29,13 @@ def open_database(
     pooler: str = "auto",
     made: Callable[[Dialect], Database] | None = None,
     read_only: bool = False,
+    long_reads: bool = False,
 ) -> Database:
     """Return the database at `url`; nothing is connected yet.
 
     A URL without a driver takes psched's driver; `mysql+mysqldb://` and the like are taken as they are. `connections`:
-    how many stay open while they are idle. `pooler`, `read_only`, and for `made` `database`: see `StoreSettings`.
-    Raises ConfigError; no message shows the URL, which holds a password.
+    how many stay open while they are idle. `pooler`, `read_only`, `long_reads`, and for `made` `database`: see
+    `StoreSettings`. Raises ConfigError; no message shows the URL, which holds a password.
     """
     try:
         parsed = make_url(url)
@@ -44,7 +45,7 @@ def open_database(
             "postgresql://… or sqlite:///psched.db"
         ) from error
     timeouts = Timeouts.of(parsed.query)
-    if read_only:
+    if read_only and not long_reads:
         timeouts = timeouts.for_readers()
     parsed = parsed.difference_update_query(["connect_timeout", "read_timeout"])
     name, _, driver = parsed.drivername.partition("+")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 import random
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
 from typing import Any, cast
@@ -36,7 +36,7 @@ from psched.backends.sql.dialect import MYSQL_OPTIONS, Dialect, ExactText, LongT
 from psched.backends.sql.paging import OrderedPages
 from psched.backends.sql.run_output import SqlRunOutput, output_table
 from psched.model import Claim, Lease, ScheduleRow
-from psched.store.ledger import DELETE, Change, Entry, KeptOutput, LedgerFilter, LedgerRow, Output
+from psched.store.ledger import DELETE, Change, Definition, Entry, KeptOutput, LedgerFilter, LedgerRow, Output
 
 _OLDEST = now_ms() - sa.bindparam("age", type_=sa.BigInteger)
 _ALL = 2**62
@@ -140,6 +140,8 @@ class SqlLedger:
         self._ledger = ledger
         c = changes.c
         self._of_key = sa.select(*c).where(c.key == sa.bindparam("of_key")).order_by(c.version)
+        these = [column.in_(sa.bindparam(f"of_{column.name}s", expanding=True)) for column in (c.key, c.version)]
+        self._definitions = sa.select(*c).where(*these)
         self._next_key = sa.select(c.key).where(c.key > sa.bindparam("after_key")).order_by(c.key).limit(1)
         row = ledger.c
         self._before = (
@@ -173,10 +175,10 @@ class SqlLedger:
             conditions = [c.key == wanted.key, *_between(c.scheduled_time, wanted)]
             if wanted.failed:
                 conditions.append(c.trouble == 1)
-            return map(read_ledger_row, self._pages((c.scheduled_time, c.fence), conditions, wanted.last))
+            return map(read_ledger_row, self._pages((c.scheduled_time, c.fence), conditions, wanted))
         order = (c.ended, c.key, c.scheduled_time, c.fence)
         kinds = [
-            self._pages(order, [c.trouble == trouble, *_between(c.ended, wanted)], wanted.last)
+            self._pages(order, [c.trouble == trouble, *_between(c.ended, wanted)], wanted)
             for trouble in ((1,) if wanted.failed else (0, 1))
         ]
         merged = heapq.merge(*kinds, key=itemgetter(*(column.name for column in order)))
@@ -190,6 +192,14 @@ class SqlLedger:
     def changes(self, key: str) -> list[Change]:
         return [read_change(row) for row in self._database.rows(self._of_key, {"of_key": key})]
 
+    def definitions(self, wanted: Collection[Definition]) -> Mapping[Definition, Change]:
+        if not wanted:
+            return {}
+        keys, versions = zip(*wanted, strict=True)
+        rows = self._database.rows(self._definitions, {"of_keys": keys, "of_versions": versions})
+        found = {Definition(change.key, change.version): change for change in map(read_change, rows)}
+        return {name: change for name, change in found.items() if name in wanted}
+
     def keys(self) -> Iterator[str]:
         after = ""
         while found := self._database.rows(self._next_key, {"after_key": after}):
@@ -197,18 +207,19 @@ class SqlLedger:
             yield after
 
     def _pages(
-        self, order: Sequence[sa.Column[Any]], conditions: Sequence[sa.ColumnElement[bool]], last: int | None
+        self, order: Sequence[sa.Column[Any]], conditions: Sequence[sa.ColumnElement[bool]], wanted: LedgerFilter
     ) -> Iterator[sa.RowMapping]:
         """Yield rows in `order`, a page at a time, or the `last` ones at once.
 
         Needs an index on the columns of `conditions`, then `order`.
         """
         rows = sa.select(*self._ledger.c).where(*conditions)
-        if last is not None:
-            newest = rows.order_by(*(column.desc() for column in order)).limit(last)
+        if wanted.last is not None:
+            newest = rows.order_by(*(column.desc() for column in order)).limit(wanted.last)
             yield from reversed(self._database.rows(newest, {}))
             return
-        pages = OrderedPages(rows, {column.name: column for column in order}, BATCH)
+        size = BATCH if wanted.page is None else min(wanted.page, BATCH)
+        pages = OrderedPages(rows, {column.name: column for column in order}, size)
         for page in pages.pages(self._database.rows):
             yield from page
 

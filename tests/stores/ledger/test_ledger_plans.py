@@ -7,7 +7,7 @@ from itertools import islice
 import pytest
 
 from psched.store import ScheduleStore
-from psched.store.ledger import Ledger, LedgerFilter
+from psched.store.ledger import Definition, Ledger, LedgerFilter
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, soon
 from tests.stores.statements import watched
 from tests.stores.test_plans import see_that_few_rows_were_read, stop_analysing
@@ -71,6 +71,11 @@ def changes(ledger: Ledger) -> None:
     assert len(ledger.changes("key0007")) == 1
 
 
+def definitions(ledger: Ledger) -> None:
+    wanted = {Definition(f"key{n:04}", ledger.changes(f"key{n:04}")[0].version) for n in range(10)}
+    assert ledger.definitions(wanted | {Definition("key0001", 1)}).keys() == wanted
+
+
 def keys(ledger: Ledger) -> None:
     assert len(list(islice(ledger.keys(), 20))) == 20
 
@@ -87,7 +92,19 @@ def trim_many(ledger: Ledger) -> None:
     assert ledger.trim(1e9, 50, 60, "key0007")
 
 
-READS = (of_a_key, of_a_key_in_a_span, before, failures, recent, last, last_failures, last_of_a_key, changes, keys)
+READS = (
+    of_a_key,
+    of_a_key_in_a_span,
+    before,
+    failures,
+    recent,
+    last,
+    last_failures,
+    last_of_a_key,
+    changes,
+    keys,
+    definitions,
+)
 VERBS = (*READS, trim_nothing, trim_old, trim_many)
 
 

@@ -143,6 +143,14 @@ return rows
 -- Returns the changes of a schedule's definition, the oldest first. ARGV: key.
 return call('ZRANGE', T .. 'changes:' .. ARGV[1], 0, -1)
 
+--- script schedules/definitions: common, schedules, ledger
+-- Returns the changes with given versions, each '' when there is none. ARGV: key and version, and so on.
+local found = {}
+for at = 1, #ARGV, 2 do
+  found[#found + 1] = call('ZRANGEBYSCORE', T .. 'changes:' .. ARGV[at], ARGV[at + 1], ARGV[at + 1])[1] or ''
+end
+return found
+
 --- script schedules/keep_output: common, schedules, ledger
 -- Keeps what a run wrote. ARGV: key, fence, members of a JSON object, runs of which the output is kept, and milliseconds
 -- after which the outputs of the schedule are deleted.

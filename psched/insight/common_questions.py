@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from psched.insight.doctor import live_workers, unrouted_types
 from psched.insight.run_stats import RunReport, RunsAt, run_report, runs_by_time
 from psched.store import ScheduleStore, TaskStore
 from psched.store.node_registry import Node
@@ -35,6 +36,11 @@ class TableInsight:
     def now(self) -> float:
         """Return the time on the database's clock, in unix seconds."""
         return self._table.now()
+
+    def unrouted(self) -> str | None:
+        """Return the types with due rows that no live worker routes; None if there is none, or no live worker."""
+        workers = live_workers(self._table)
+        return (unrouted_types(self._table, workers) if workers else "") or None
 
     def nodes(self) -> list[Node] | None:
         """Return the live workers of this table, None where that is not recorded."""

@@ -1,0 +1,78 @@
+"""Which occurrences of a range were missed, failed at some attempt, or began late."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from psched.insight import pages
+from psched.insight.pages import Page, first_page
+from psched.model import NEVER
+from psched.store.ledger import Change, Definition, Ledger, LedgerFilter, LedgerRow
+
+BATCH = 500
+"""Entries that are read at once for a reader of all of them."""
+
+Place = tuple[float, int]
+"""Where a page begins: the time by which entries are ordered, and how many with this time come before the page."""
+
+
+@dataclass(frozen=True, slots=True)
+class LateRun:
+    """An occurrence that was missed, failed at some attempt, or began late.
+
+    `late`: the seconds by which its last attempt began after its time; None if none began, or if its time is unknown.
+    """
+
+    row: LedgerRow
+    late: float | None
+
+
+def late_runs(ledger: Ledger, wanted: LedgerFilter, seconds: float) -> Iterator[LateRun]:
+    """Yield the occurrences with trouble, and those whose run began more than `seconds` late, as the ledger is ordered.
+
+    Reads all entries that `wanted` names. Its `failed` and `last` must not be given.
+    """
+    return (run for run, _ in _measured(ledger, wanted, BATCH) if _is_late(run, seconds))
+
+
+def late_runs_page(
+    ledger: Ledger, wanted: LedgerFilter, seconds: float, after: Place | None, limit: int
+) -> Page[LateRun, Place]:
+    """Return the first `limit` of the occurrences that `late_runs` yields behind `after`."""
+    time, passed = (None, 0) if after is None else after
+    begin = wanted if time is None else replace(wanted, since=time)
+    runs = _measured(ledger, begin, pages.LOOKED_AT + 1, passed)
+    found = first_page(runs, limit, lambda each: _is_late(each[0], seconds), lambda each: each[1])
+    return Page([run for run, _ in found.rows], found.after)
+
+
+def _is_late(run: LateRun, seconds: float) -> bool:
+    return run.row.had_trouble or (run.late is not None and run.late > seconds)
+
+
+def _measured(ledger: Ledger, wanted: LedgerFilter, size: int, passed: int = 0) -> Iterator[tuple[LateRun, Place]]:
+    """Yield all entries with the places behind them, but for the first `passed`. They are read `size` at a time."""
+    rows = ledger.rows(replace(wanted, page=size + passed))
+    time, count = None, 0
+    while batch := list(islice(rows, size)):
+        definitions = ledger.definitions({Definition(row.key, row.version) for row in batch if row.started is not None})
+        for row in batch:
+            at = row.ended if wanted.key is None else row.scheduled_time
+            count = count + 1 if at == time else 1
+            time = at
+            if passed:
+                passed -= 1
+            else:
+                yield LateRun(row, _lateness(row, definitions)), (at, count)
+
+
+def _lateness(row: LedgerRow, definitions: Mapping[Definition, Change]) -> float | None:
+    change = definitions.get(Definition(row.key, row.version))
+    if row.started is None or change is None:
+        return None
+    due = row.scheduled_time + change.rule.delay
+    if row.scheduled_time == change.first and change.due < NEVER:  # another time may have been given for the first run
+        due = max(due, change.due)
+    return row.started - due
