@@ -30,11 +30,14 @@ class PeriodicThread(threading.Thread):
         self.interval = interval
         """Seconds between two ticks; a tick may change it."""
         self._woken = threading.Event()
-        self.wake = self._woken.set
-        """Ends the sleep of an idle thread. A thread that is not idle ticks at once."""
         self.is_idle = False
         """Whether the thread sleeps until `wake`. Also true during a tick, which may find nothing to do."""
         self._closed = False
+
+    def wake(self) -> None:
+        """End the sleep of an idle thread. A thread that is not idle ticks at once."""
+        if not self._woken.is_set():  # looking is quicker than setting it again, as is done for each run during a tick
+            self._woken.set()
 
     def close(self) -> None:
         self._closed = True

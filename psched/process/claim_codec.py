@@ -1,30 +1,39 @@
-"""Claims as JSON values, for messages between processes of one master."""
+"""Claims as plain values, for messages between processes of one master."""
 
 from __future__ import annotations
 
 from dataclasses import astuple, fields
 from typing import Any
 
-from psched.model import Claim, Lease, Policy, Rule, ScheduleRow, TaskRow
+from psched.model import Claim, Lease, Policy, Progress, Rule, ScheduleRow, TaskRow
 
 _SCHEDULE_FIELDS = tuple(each.name for each in fields(ScheduleRow))
+_HEADERS = TaskRow._fields.index("headers")
+_PROGRESS = TaskRow._fields.index("progress")
 
 
-def encode_claim(claim: Claim) -> list[Any]:
-    """Return lists of JSON values: named tuples are written as lists, a schedule as the values of its fields."""
+def encode_claim(claim: Claim) -> tuple[Any, ...]:
+    """Return tuples, dicts, lists, numbers and text: a schedule as a dict of its fields, a task as a list."""
     row = claim.row
+    written: Any
     if isinstance(row, ScheduleRow):
-        values = {name: getattr(row, name) for name in _SCHEDULE_FIELDS}
-        written: Any = values | {"rule": astuple(row.rule), "policy": astuple(row.policy)}
+        written = {name: getattr(row, name) for name in _SCHEDULE_FIELDS}
+        written |= {"rule": astuple(row.rule), "policy": astuple(row.policy)}
     else:
-        written = row
-    return [written, claim.lease, claim.started, claim.records_begin]
+        written = list(row)
+        written[_HEADERS] = dict(row.headers)
+        if row.progress is not None:
+            written[_PROGRESS] = tuple(row.progress)
+    return (written, tuple(claim.lease), claim.started, claim.records_begin)
 
 
-def decode_claim(message: list[Any]) -> Claim:
+def decode_claim(message: tuple[Any, ...]) -> Claim:
     written, lease, started, records_begin = message
+    row: ScheduleRow | TaskRow
     if isinstance(written, dict):
-        pauses = tuple((begin, end) for begin, end in written["earlier_pauses"])
-        nested = {"rule": Rule(*written["rule"]), "policy": Policy(*written["policy"]), "earlier_pauses": pauses}
-        return Claim(ScheduleRow(**(written | nested)), Lease(*lease), started, records_begin)
-    return Claim(TaskRow(*written), Lease(*lease), started, records_begin)
+        row = ScheduleRow(**written | {"rule": Rule(*written["rule"]), "policy": Policy(*written["policy"])})
+    else:
+        if written[_PROGRESS] is not None:
+            written[_PROGRESS] = Progress(*written[_PROGRESS])
+        row = TaskRow._make(written)
+    return Claim(row, Lease._make(lease), started, records_begin)

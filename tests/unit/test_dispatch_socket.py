@@ -162,9 +162,9 @@ def test_connections_are_taken_in_order_with_the_names_of_their_children(dispatc
     taken = list(dispatch.accept())
     assert [name for name, _ in taken] == list(mine)
     for name, connection in taken:
-        assert list(connection.receive()) == [["hello", name]]
+        assert list(connection.receive()) == [("hello", name)]
         connection.send(("run", name))
-        assert list(mine[name].receive()) == [["run", name]]
+        assert list(mine[name].receive()) == [("run", name)]
         connection.close()
         assert list(mine[name].receive()) == []
         assert not mine[name].is_open
