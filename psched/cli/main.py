@@ -6,7 +6,7 @@ from functools import partial
 
 import click
 
-from psched.cli import audit, doctor, explain, exporter, forecast, history, nodes, queue, schedules, stats
+from psched.cli import audit, doctor, explain, exporter, forecast, history, nodes, queue, schedules, stats, web
 from psched.cli import next as upcoming
 from psched.cli.command_group import CommandGroup
 from psched.cli.errors import run_command
@@ -65,6 +65,7 @@ for command in (
     audit.audit,
     doctor.doctor,
     exporter.exporter,
+    web.web,
     migrate_command("schedules"),
     run,
     queue.queue,

@@ -17,6 +17,7 @@ from psched.config.healthchecks import Healthchecks, healthchecks
 from psched.config.hooks import NO_HOOK, Hook, hook
 from psched.config.structuring import Check
 from psched.config.urls import masked_url
+from psched.config.web import Web, web
 from psched.cron import DIALECTS, CronDialect, reckoning
 from psched.payload import MAX_DATA_SIZE
 from psched.retry_wait import Backoff
@@ -137,6 +138,7 @@ class Settings:
     child_heartbeat_limit: Positive = 10.0
     child_fork_frequency_limit: NotNegative = 5.0
     max_request_per_child: CountOrNone = None
+    web: Annotated[Web, Check(web)] = Web()  # noqa: RUF009 – frozen
 
     def metrics_path(self, pid_file: Path | None) -> Path | None:
         """Return the file of counters of the daemon that holds this pid file, if it has one."""

@@ -25,6 +25,14 @@ class TableInsight:
         """`store`: opened with `read_only`."""
         self._table = store
 
+    def check_tables(self) -> None:
+        """Raise ConfigError naming the remedy when a table is missing, or was made by another version."""
+        self._table.check_tables()
+
+    def is_unavailable(self, error: Exception) -> bool:
+        """Return whether `error` means that the database is away, overloaded, or refuses our user."""
+        return self._table.is_unavailable(error) or self._table.is_refused(error)
+
     def counts(self, most: int = MOST) -> Mapping[str, Counted]:
         """Return how many rows there are by state or status, as `Reads.counts` does."""
         return self._table.reads.counts(most)

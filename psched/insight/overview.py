@@ -39,18 +39,20 @@ class Insight:
     `schedules` and `tasks` are None where the configuration has no such section.
     """
 
-    def __init__(self, settings: Settings) -> None:
-        """Connects to nothing yet. Raises ConfigError."""
+    def __init__(self, settings: Settings, connections: int = 1) -> None:
+        """Connects to nothing yet. `connections`: as for `open_insight`. Raises ConfigError."""
         holder = holder_name(f"psched-{os.getpid()}")
         self._settings = settings
         self._tables: dict[SectionName, ScheduleCollection | Queue] = {}
         self.schedules: ScheduleInsight | None = None
         self.tasks: TaskInsight | None = None
         if settings.schedules is not None:
-            schedules = self._tables["schedules"] = open_schedules(settings.schedules, holder, read_only=True)
+            schedules = self._tables["schedules"] = open_schedules(
+                settings.schedules, holder, connections=connections, read_only=True
+            )
             self.schedules = ScheduleInsight(schedules)
         if settings.queue is not None:
-            queue = self._tables["queue"] = open_queue(settings.queue, holder, read_only=True)
+            queue = self._tables["queue"] = open_queue(settings.queue, holder, connections=connections, read_only=True)
             self.tasks = TaskInsight(queue)
 
     def __enter__(self) -> Self:
@@ -82,6 +84,15 @@ class Insight:
             found += section_findings(name, section, self._tables[name], writing=False)
         return found
 
+    def check_tables(self) -> None:
+        """Raise ConfigError naming the remedy when a table is missing, or was made by another version."""
+        for part in self._parts:
+            part.check_tables()
+
+    def is_unavailable(self, error: Exception) -> bool:
+        """Return whether `error` means that a database is away, overloaded, or refuses our user."""
+        return any(part.is_unavailable(error) for part in self._parts)
+
     @property
     def _parts(self) -> Sequence[TableInsight]:
         return [part for part in (self.schedules, self.tasks) if part is not None]
@@ -92,6 +103,9 @@ class Insight:
             table.close()
 
 
-def open_insight(settings: Settings) -> Insight:
-    """Return the sections of a configuration for readers. Connects to nothing yet. Raises ConfigError."""
-    return Insight(settings)
+def open_insight(settings: Settings, connections: int = 1) -> Insight:
+    """Return the sections of a configuration for readers. Connects to nothing yet. Raises ConfigError.
+
+    `connections`: the most idle ones that each section keeps open, one for each thread that asks.
+    """
+    return Insight(settings, connections)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from psched.cron import CronDialect
 from psched.errors import ConfigError, NotFoundError
 from psched.insight.common_questions import TableInsight
 from psched.insight.forecast import HOUR, Forecast, forecast
@@ -15,6 +16,7 @@ from psched.insight.pages import Page, first_page
 from psched.insight.why_waiting import Reason, why_waiting
 from psched.model import ScheduleFilter, ScheduleRow
 from psched.schedules import rules
+from psched.schedules.audit_result import Verdict
 from psched.schedules.collection import ScheduleCollection
 from psched.schedules.schedule import ScheduleState, StateWord
 from psched.store.ledger import Change, KeptOutput, LedgerFilter, LedgerRow
@@ -126,6 +128,20 @@ class ScheduleInsight(TableInsight):
         except ConfigError:  # `row.problem` says why
             return []
         return [time + rule.delay for time in times]
+
+    def last_runs(self, keys: Sequence[str], last: int = _RUNS) -> Mapping[str, Sequence[LedgerRow]]:
+        """Return the last entries of the ledger of each of these schedules, the oldest first; none without a ledger."""
+        ledger = self._store.ledger
+        return {key: [] if ledger is None else list(ledger.rows(LedgerFilter(key, last=last))) for key in keys}
+
+    def audit(self, since: int, until: int, keys: Sequence[str] | None = None) -> Iterator[Verdict]:
+        """Yield what the ledger proves of each schedule (or of `keys`), as `ScheduleCollection.audit` does."""
+        return self._schedules.audit(since, until, keys=keys)
+
+    @property
+    def cron_dialect(self) -> CronDialect:
+        """The dialect in which cron expressions are read."""
+        return self._schedules.cron_dialect
 
     def overdue(self, limit: int = 50) -> list[ScheduleRow]:
         """Return the schedules that are late now, as `ScheduleCollection.overdue` does."""

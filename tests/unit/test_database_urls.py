@@ -104,6 +104,7 @@ def test_the_core_has_no_driver_but_pymysql_and_each_extra_that_messages_name_ex
         "otel",
         "prometheus",
         "sentry",
+        "web",
     }
 
 

@@ -1,0 +1,143 @@
+"""Who may see the pages, and who may change what."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import inspect
+import os
+import secrets
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from ipaddress import ip_address
+from typing import Final
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+
+from psched.config.web import Web, is_loopback
+from psched.errors import ConfigError
+
+ACTIONS: Final = frozenset({"run-now", "pause", "resume", "edit", "retry", "cancel", "delete"})
+"""What visitors can do: the first four to schedules, the others to tasks."""
+FULL: Final = "PSCHED_WEB_AUTH"
+READ_ONLY: Final = "PSCHED_WEB_READ_AUTH"
+"""The variables with `user:password` for Basic authentication: of one who may act, and of one who may only look."""
+_LONGEST_USER = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """A visitor who may see the pages: by which name actions are recorded, and which of `ACTIONS` are allowed."""
+
+    user: str
+    actions: Collection[str] = field(default=frozenset())
+
+
+AccessFunction = Callable[[Request], "Access | Awaitable[Access | None] | None"]
+"""Returns what a visitor may do, None for one who may see nothing. May be asynchronous."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedError(Exception):
+    """Why a request is refused."""
+
+    status: HTTPStatus
+    message: str
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        unauthorized = self.status == HTTPStatus.UNAUTHORIZED
+        return {"WWW-Authenticate": 'Basic realm="psched", charset="UTF-8"'} if unauthorized else {}
+
+
+class Gate:
+    """Finds out what a visitor may do: by the host application's function, a proxy's header, or a password.
+
+    Without any of these, only visitors on this host are let in.
+    """
+
+    def __init__(self, web: Web, access: AccessFunction | None, environment: Mapping[str, str] | None = None) -> None:
+        """Raises ConfigError for a variable that is not `user:password`."""
+        self._web = web
+        self._access = access
+        variables = os.environ if environment is None else environment
+        self._passwords = {
+            _credentials(name, variables[name]): actions
+            for name, actions in ((FULL, ACTIONS), (READ_ONLY, frozenset[str]()))
+            if variables.get(name)
+        }
+
+    @property
+    def authenticates(self) -> bool:
+        """Whether visitors are known by more than their address."""
+        return self._access is not None or self._web.user_header is not None or bool(self._passwords)
+
+    async def access_of(self, request: Request) -> Access:
+        """Return what the visitor may do. Raises RefusedError."""
+        if self._access is not None:
+            answer = self._access(request)
+            found = await answer if inspect.isawaitable(answer) else answer
+            if found is None:
+                raise RefusedError(HTTPStatus.FORBIDDEN, "you may not see these pages")
+        elif self._web.user_header is not None:
+            found = Access(self._name_by_proxy(request, self._web.user_header), ACTIONS)
+        elif self._passwords:
+            found = self._known_by_password(request)
+        else:
+            self._check_is_local(request)
+            found = Access("local", ACTIONS)
+        return Access(found.user[:_LONGEST_USER], ACTIONS & set(found.actions) if self._web.actions else frozenset())
+
+    def _name_by_proxy(self, request: Request, header: str) -> str:
+        peer = "" if request.client is None else request.client.host
+        try:
+            is_trusted = any(ip_address(peer) in network for network in self._web.trusted_proxies)
+        except ValueError:
+            is_trusted = False
+        name = request.headers.get(header, "").strip()
+        if not is_trusted or not name:
+            raise RefusedError(HTTPStatus.FORBIDDEN, "these pages are open to users that the proxy names")
+        return name
+
+    def _known_by_password(self, request: Request) -> Access:
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "basic":
+            try:
+                user, colon, password = base64.b64decode(given, validate=True).decode().partition(":")
+            except (binascii.Error, UnicodeDecodeError):
+                user = colon = password = ""
+            found = None
+            for known, actions in self._passwords.items():  # all of them, so that the time tells nothing
+                if secrets.compare_digest(known.encode(), f"{user}:{password}".encode()) and colon:
+                    found = Access(user, actions)
+            if found is not None:
+                return found
+        raise RefusedError(HTTPStatus.UNAUTHORIZED, "give a user and a password")
+
+    def _check_is_local(self, request: Request) -> None:
+        """Raise RefusedError unless the visitor is on this host and names it so, against DNS rebinding."""
+        peer = "" if request.client is None else request.client.host
+        host = host_of(request.headers.get("host", ""))
+        if not is_loopback(peer) or not (is_loopback(host) or host in self._web.hosts):
+            message = (
+                f"without authentication, these pages are open to http://127.0.0.1 on this host only; set {FULL}, "
+                "or user_header and trusted_proxies, or hosts"
+            )
+            raise RefusedError(HTTPStatus.FORBIDDEN, message)
+
+
+def host_of(netloc: str) -> str:
+    """Return the host name of `host:port` in lower case, an empty text if it is none."""
+    try:
+        return urlsplit(f"//{netloc}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _credentials(name: str, value: str) -> str:
+    user, colon, password = value.partition(":")
+    if not (user and colon and password):
+        raise ConfigError(f"{name}: expected user:password")
+    return value

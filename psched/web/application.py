@@ -1,0 +1,234 @@
+"""The ASGI application: its routes, and what happens around each page."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import parse_qs
+from zoneinfo import ZoneInfo
+
+import anyio
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from psched.clock import shown_zone
+from psched.config import SectionName, Settings, coerce
+from psched.error_text import one_line
+from psched.errors import ConfigError, NotFoundError, ScheduleError
+from psched.web import pages
+from psched.web.access import AccessFunction, Gate, RefusedError
+from psched.web.protection import Protection
+from psched.web.rendering import STATIC, page
+from psched.web.site import Site
+from psched.web.snapshots import INTERVAL, Status
+
+log = logging.getLogger(__name__)
+
+_LONGEST_ANSWER = 8.0
+"""Seconds after which a page says that the database does not answer. Its statements may take 2 s each."""
+_THREADS = 8
+"""Pages that are made at a time."""
+_QUIET = 15.0
+"""Seconds after which a stream without changes sends a comment, so that proxies keep it open."""
+_LONGEST_FORM = 1_000_000
+
+Answer = Callable[[Request, Site], Response]
+
+
+def app(
+    settings: Settings | Mapping[str, Any] | str | os.PathLike[str],
+    *,
+    access: AccessFunction | None = None,
+    environment: str | None = None,
+    reader: SectionName = "schedules",
+) -> Starlette:
+    """Return the pages as an ASGI application, to be mounted or served. Connects to nothing yet.
+
+    `settings`: a configuration file, a mapping, or `Settings`, as for `psched.Scheduler`. `access` returns what a
+    visitor may do; without it visitors are known by what `web:` and the environment say. Nothing can be changed unless
+    `web.actions` is true, whatever `access` returns. Raises ConfigError.
+    """
+    found = coerce(settings, environment, reader)
+    if not found.sections:
+        raise ConfigError("the configuration has neither schedules nor a queue")
+    site = Site(found, Gate(found.web, access))
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        yield
+        await anyio.to_thread.run_sync(site.close)
+
+    routes = [
+        *(Route(path, _endpoint(answer), methods=["GET"]) for path, answer in pages.PAGES.items()),
+        *(Route(path, _endpoint(answer), methods=["POST"]) for path, answer in pages.ACTIONS.items()),
+        Route("/changes", _changes, methods=["GET"]),
+        Mount("/static", _Static(directory=STATIC)),
+    ]
+    middleware = [
+        Middleware(Protection),
+        Middleware(GZipMiddleware, minimum_size=1000, compresslevel=5),
+        Middleware(_Visitors, site=site),
+    ]
+    made = Starlette(
+        routes=routes,
+        middleware=middleware,
+        lifespan=lifespan,
+        exception_handlers={HTTPStatus.NOT_FOUND: _not_found, HTTPStatus.METHOD_NOT_ALLOWED: _not_allowed},
+    )
+    made.state.site = site
+    made.state.limiter = anyio.CapacityLimiter(_THREADS)
+    return made
+
+
+class _Visitors:
+    """Finds out what each visitor may do, and refuses those who may do nothing, or change nothing."""
+
+    def __init__(self, app: ASGIApp, site: Site) -> None:
+        self._app = app
+        self._site = site
+        zone = site.settings.web.timezone
+        self._zone = None if zone is None else ZoneInfo(zone)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope, receive)
+        answer: ASGIApp = self._app
+        before = shown_zone.set(self._zone)
+        try:
+            try:
+                access = await self._site.gate.access_of(request)
+                scope.setdefault("state", {})["access"] = access
+                if request.method not in ("GET", "HEAD") and not access.actions:
+                    raise RefusedError(HTTPStatus.FORBIDDEN, "nothing can be changed here: these pages are read-only")
+            except RefusedError as error:
+                answer = page(request, "error.html", error.status, title=error.status.phrase, message=error.message)
+                answer.headers.update(error.headers)
+            await answer(scope, receive, send)
+        finally:
+            shown_zone.reset(before)
+
+
+class _Static(StaticFiles):
+    """Files that a browser may keep for ever, as their version is in their address."""
+
+    def file_response(self, *args: Any, **options: Any) -> Response:
+        answer = super().file_response(*args, **options)
+        answer.headers["Cache-Control"] = "public, max-age=31536000, immutable"
+        return answer
+
+
+def _endpoint(answer: Answer) -> Callable[[Request], Any]:
+    """Return an endpoint that makes a page in a thread, unless the database is known to be away."""
+
+    async def endpoint(request: Request) -> Response:
+        site: Site = request.app.state.site
+        if request.method == "POST":
+            form = await _form(request)
+            if form is None:
+                return page(request, "error.html", HTTPStatus.REQUEST_ENTITY_TOO_LARGE, title="Too long", message="")
+            request.state.form = form
+        limiter: anyio.CapacityLimiter = request.app.state.limiter
+        found: Response | None = None
+        with anyio.move_on_after(_LONGEST_ANSWER):
+            found = await anyio.to_thread.run_sync(
+                partial(_answered, answer, request, site), abandon_on_cancel=True, limiter=limiter
+            )
+        return found if found is not None else _away(request, site.snapshots.status(0))
+
+    return endpoint
+
+
+async def _form(request: Request) -> Mapping[str, list[str]] | None:
+    """Return the fields of a form, None for one that is too long."""
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > _LONGEST_FORM:
+            return None
+    return parse_qs(body.decode(errors="replace"), keep_blank_values=True)
+
+
+def _answered(answer: Answer, request: Request, site: Site) -> Response:
+    request.state.status = status = site.snapshots.status()
+    if status.away_since is not None or status.snapshot is None:
+        return _away(request, status)
+    try:
+        return answer(request, site)
+    except NotFoundError as error:
+        return page(request, "error.html", HTTPStatus.NOT_FOUND, title="Not found", message=str(error))
+    except RefusedError as error:
+        return page(request, "error.html", error.status, title=error.status.phrase, message=error.message)
+    except (ScheduleError, ValueError) as error:
+        return page(request, "error.html", HTTPStatus.BAD_REQUEST, title="Not done", message=one_line(error))
+    except Exception as error:
+        if not site.insight.is_unavailable(error):
+            log.exception("page failed: %s", request.url.path)
+            message = f"{type(error).__name__}; the log of psched web has the whole error"
+            return page(request, "error.html", HTTPStatus.INTERNAL_SERVER_ERROR, title="An error", message=message)
+        status = site.snapshots.next_status()
+        if status.away_since is not None:
+            return _away(request, status)
+        log.warning("page failed: %s: %s", request.url.path, one_line(error))
+        message = f"the database answers, but not to this page: {one_line(error)}"
+        return page(request, "error.html", HTTPStatus.SERVICE_UNAVAILABLE, title="No answer in time", message=message)
+
+
+def _away(request: Request, status: Status) -> Response:
+    """Return a page that says since when the database has not answered; a browser asks again by itself."""
+    since = time.time() if status.away_since is None else status.away_since
+    answer = page(request, "away.html", HTTPStatus.SERVICE_UNAVAILABLE, since=since, problem=status.problem)
+    answer.headers["Retry-After"] = "5"
+    answer.headers["Refresh"] = "5"
+    return answer
+
+
+async def _changes(request: Request) -> Response:
+    """Stream a mark whenever the pages should be fetched again: the more streams, the less often."""
+    site: Site = request.app.state.site
+
+    async def events() -> AsyncIterator[str]:
+        site.streams += 1
+        last, unsent = "", 0.0
+        try:
+            yield "retry: 3000\n\n"
+            while not site.snapshots.is_closed:
+                status = site.snapshots.status(0)
+                mark = "away" if status.away_since is not None else status.snapshot.mark if status.snapshot else ""
+                if mark != last and (not last or "away" in (mark, last) or unsent >= _pause(site.streams)):
+                    yield f"data: {mark}\n\n"
+                    last, unsent = mark, 0.0
+                elif unsent and unsent % _QUIET == 0:
+                    yield ": still here\n\n"
+                await anyio.sleep(INTERVAL)
+                unsent += INTERVAL
+        finally:
+            site.streams -= 1
+
+    return StreamingResponse(events(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+
+
+def _pause(streams: int) -> float:
+    """Return the seconds between two changes of one stream: all browsers together fetch two pages a second at most."""
+    return max(2.0, streams / 2)
+
+
+async def _not_found(request: Request, _: Exception) -> Response:
+    return page(request, "error.html", HTTPStatus.NOT_FOUND, title="Not found", message="there is no such page")
+
+
+async def _not_allowed(request: Request, _: Exception) -> Response:
+    return RedirectResponse(request.scope.get("root_path", "") + "/", HTTPStatus.SEE_OTHER)

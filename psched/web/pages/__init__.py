@@ -1,0 +1,29 @@
+"""The pages: functions from a request to an answer, by their paths."""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from psched.web.pages import changing, nodes, now, schedules, tasks
+from psched.web.site import Site
+
+Answer = Callable[[Request, Site], Response]
+
+PAGES: Final[Mapping[str, Answer]] = {
+    "/": now.now,
+    "/schedules": schedules.schedules,
+    "/schedule": schedules.schedule,
+    "/queue": tasks.queue,
+    "/tasks": tasks.tasks,
+    "/task": tasks.task,
+    "/nodes": nodes.nodes,
+    "/doctor": nodes.doctor,
+}
+"""The pages that only show something."""
+ACTIONS: Final[Mapping[str, Answer]] = {
+    "/schedule/action": changing.change_schedule,
+    "/task/action": changing.change_task,
+}
+"""What changes something, and then leads to a page."""

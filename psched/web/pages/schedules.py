@@ -1,0 +1,263 @@
+"""The list of schedules, and the page of one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Any, get_args
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from psched.clock import local_time
+from psched.cron.words import in_words
+from psched.cron.zones import load_zone
+from psched.errors import ConfigError, NotFoundError, NotSupportedError
+from psched.insight import ScheduleDetails, ScheduleInsight
+from psched.model import Policy, Rule, ScheduleRow
+from psched.schedules.audit_result import Verdict
+from psched.schedules.schedule import ScheduleState, StateWord
+from psched.store.ledger import Change, LedgerRow
+from psched.web.charts import columns
+from psched.web.rendering import duration, page
+from psched.web.site import Site
+
+_PAGE = 25
+_STRIP = 20
+_WEEK = 7 * 86400
+_GOOD = ("finished", "enqueued")
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A schedule as a row of the list. `late`: the most seconds by which one of its last runs began late."""
+
+    row: ScheduleRow
+    state: ScheduleState
+    words: str
+    there: str
+    runs: Sequence[LedgerRow]
+    late: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class NextRun:
+    """A run to come, in the schedule's zone. `note`: what the clock does before it, or an empty text."""
+
+    time: float
+    there: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A change of a definition. `changes`: name, value before and value after of each field that differs."""
+
+    change: Change
+    changes: Sequence[tuple[str, str, str]]
+
+
+def schedules_of(site: Site) -> ScheduleInsight:
+    """Return the questions about schedules. Raises NotFoundError without that section."""
+    if site.insight.schedules is None:
+        raise NotFoundError("this configuration has no section `schedules`")
+    return site.insight.schedules
+
+
+def schedules(request: Request, site: Site) -> Response:
+    table, given = schedules_of(site), request.query_params
+    state = given.get("state") or None
+    if state is not None and state not in get_args(StateWord):
+        raise ValueError(f"state must be one of {', '.join(get_args(StateWord))}")
+    time, _, key = given.get("after", "").partition(":")
+    after = (float(time), key) if key else None
+    wanted: dict[str, Any] = {name: given.get(name) or None for name in ("type", "prefix", "owner", "tag")}
+    wanted["state"] = state
+
+    def ask() -> tuple[Sequence[Listed], str | None]:
+        found = table.page(**wanted, after=after, limit=_PAGE)
+        runs = table.last_runs([row.key for row, _ in found.rows], _STRIP)
+        listed = [_listed(table, row, state, runs[row.key]) for row, state in found.rows]
+        return listed, None if found.after is None else f"{found.after[0]!r}:{found.after[1]}"
+
+    rows, more = site.answer(("schedules", str(sorted(given.items()))), 2, ask)
+    return page(
+        request,
+        "schedules.html",
+        rows=rows,
+        more=more,
+        given=given,
+        wanted={name: value for name, value in wanted.items() if value is not None},
+        states=get_args(StateWord),
+        now=request.state.status.snapshot.taken,
+        is_filtered=any(wanted.values()),
+        done=done(request),
+    )
+
+
+def schedule(request: Request, site: Site) -> Response:
+    table, key = schedules_of(site), request.query_params.get("key", "")
+    found = table.details(key)
+    now = request.state.status.snapshot.taken
+    verdict = site.answer(("audit", key), 10, lambda: _verdict(table, key, int(now)))
+    runs = [run for run in found.history if run.started is not None]
+    outputs = {each.scheduled_time: each for each in table.outputs(key)} if found.history else {}
+    rule = found.versions[-1].rule if found.row is None else found.row.rule
+    return page(
+        request,
+        "schedule.html",
+        key=key,
+        found=found,
+        row=found.row,
+        state=found.state,
+        rule=rule,
+        words=words_of(table, rule),
+        now=now,
+        next_runs=_next_runs(found),
+        policy=[] if found.row is None else list(_policy(found.row.policy)),
+        history=list(reversed(found.history)),
+        outputs=outputs,
+        versions=_versions(found.versions),
+        durations=columns([_taken(run) for run in runs], least=0.001),
+        lateness=columns([_late(run, rule) for run in runs], least=0.001),
+        longest=max((run.ended - run.started for run in runs if run.started is not None), default=None),
+        latest=latest(runs, rule),
+        verdict=verdict,
+        week=_WEEK,
+        shows_data=site.settings.web.show_data,
+        done=done(request),
+    )
+
+
+def words_of(table: ScheduleInsight, rule: Rule) -> str:
+    """Return when a rule is due, in words; nothing for a rule that cannot be used."""
+    try:
+        return in_words(rule.cron, table.cron_dialect)
+    except ConfigError:  # the row's problem says why
+        return ""
+
+
+def latest(runs: Sequence[LedgerRow], rule: Rule) -> float | None:
+    """Return the most seconds by which one of these runs began late, None without a run."""
+    late = [lateness for run in runs if (lateness := lateness_of(run, rule)) is not None]
+    return max(late, default=None)
+
+
+def lateness_of(run: LedgerRow, rule: Rule) -> float | None:
+    """Return how late a run began, None without a run. A run that was retried began late by its waits."""
+    if run.started is None:
+        return None
+    return max(0.0, run.started - run.scheduled_time - (0 if run.extra else rule.delay))
+
+
+def done(request: Request) -> str | None:
+    """Return what the visitor has just done, by a word of ours: the address could say anything."""
+    return _DONE.get(request.query_params.get("done", ""))
+
+
+_DONE: Mapping[str, str] = {
+    "run-now": "The schedule is due now.",
+    "pause": "The schedule is paused.",
+    "resume": "The schedule goes on.",
+    "retry": "The task is due now.",
+    "cancel": "The task is cancelled, or asked to stop.",
+    "delete": "The task is deleted.",
+}
+
+
+def _listed(table: ScheduleInsight, row: ScheduleRow, state: ScheduleState, runs: Sequence[LedgerRow]) -> Listed:
+    return Listed(
+        row, state, words_of(table, row.rule), _there(row.next_run_time, row.rule), runs, latest(runs, row.rule)
+    )
+
+
+def _there(time: float, rule: Rule) -> str:
+    """Return a time in the schedule's own zone, nothing where that cannot be said."""
+    try:
+        return f"{datetime.fromtimestamp(time, load_zone(rule.timezone)):%a %Y-%m-%d %H:%M:%S %Z}"
+    except (ConfigError, ValueError, OverflowError):
+        return ""
+
+
+def _next_runs(found: ScheduleDetails) -> Sequence[NextRun]:
+    if found.row is None or not found.next_runs:
+        return ()
+    rule, listed = found.row.rule, []
+    zone = load_zone(rule.timezone)
+    before = None
+    for time in found.next_runs:
+        there = datetime.fromtimestamp(time, zone)
+        offset = there.utcoffset()
+        note = (
+            ""
+            if before in (None, offset)
+            else f"the clock changes before it: from UTC{_offset(before)} to UTC{there:%z}"
+        )
+        listed.append(NextRun(time, f"{there:%a %Y-%m-%d %H:%M:%S %Z}", note))
+        before = offset
+    return listed
+
+
+def _offset(offset: Any) -> str:
+    minutes = int(offset.total_seconds() // 60)
+    return f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02}{abs(minutes) % 60:02}"
+
+
+def _policy(policy: Policy) -> Iterator[tuple[str, str]]:
+    """Yield name and value of what differs from a schedule without options."""
+    for each in fields(policy):
+        value = getattr(policy, each.name)
+        if value != getattr(Policy(), each.name):
+            yield each.name, _shown(value)
+
+
+def _versions(changes: Sequence[Change]) -> Sequence[Version]:
+    """Return the changes, the last first, each with what differs from the one before it."""
+    listed: list[Version] = []
+    before: Mapping[str, Any] | None = None
+    for change in changes:
+        now = _definition(change)
+        known = now if before is None else before
+        differing = [(name, _shown(known.get(name)), _shown(value)) for name, value in now.items()]
+        listed.append(Version(change, [each for each in differing if each[1] != each[2]]))
+        before = now
+    return list(reversed(listed))
+
+
+def _definition(change: Change) -> Mapping[str, Any]:
+    rule, policy = change.rule, change.policy
+    return {
+        "type": change.type,
+        **{each.name: getattr(rule, each.name) for each in fields(rule)},
+        **{each.name: getattr(policy, each.name) for each in fields(policy)},
+    }
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, tuple | list):
+        return ", ".join(map(str, value)) or "none"
+    return "none" if value is None else str(value)
+
+
+def _taken(run: LedgerRow) -> tuple[float, float, str]:
+    seconds = max(0.0, run.ended - (run.started or run.ended))
+    is_good = run.outcome in _GOOD
+    return (
+        seconds if is_good else 0.0,
+        0.0 if is_good else seconds,
+        f"{local_time(run.scheduled_time)}: {duration(seconds)}",
+    )
+
+
+def _late(run: LedgerRow, rule: Rule) -> tuple[float, float, str]:
+    seconds = lateness_of(run, rule) or 0.0
+    return seconds, 0.0, f"{local_time(run.scheduled_time)}: {duration(seconds)} late"
+
+
+def _verdict(table: ScheduleInsight, key: str, now: int) -> Verdict | None:
+    """Return what the ledger proves of the last week, None without a ledger."""
+    try:
+        return next(iter(table.audit(now - _WEEK, now, [key])), None)
+    except NotSupportedError:
+        return None

@@ -1,0 +1,116 @@
+"""The queue by type, its tasks, and the page of one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from psched.errors import NotFoundError, NotSupportedError
+from psched.insight import RunRates, TaskInsight
+from psched.model import TASK_STATUSES
+from psched.store.reads import TypeCounts
+from psched.web.charts import troubled
+from psched.web.pages.schedules import done
+from psched.web.rendering import page
+from psched.web.site import Site
+
+_PAGE = 50
+_HOUR = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class OfType:
+    """What there is of one type, and how its runs of the last hour went. Either may be missing."""
+
+    type: str
+    counts: TypeCounts | None
+    rates: RunRates | None
+    troubled: int
+
+
+def tasks_of(site: Site) -> TaskInsight:
+    """Return the questions about tasks. Raises NotFoundError without that section."""
+    if site.insight.tasks is None:
+        raise NotFoundError("this configuration has no section `queue`")
+    return site.insight.tasks
+
+
+def queue(request: Request, site: Site) -> Response:
+    table = tasks_of(site)
+    return page(
+        request,
+        "queue.html",
+        counts=request.state.status.snapshot.tasks,
+        statuses=TASK_STATUSES,
+        types=site.answer("types", 4, lambda: _types(table)),
+        done=done(request),
+    )
+
+
+def tasks(request: Request, site: Site) -> Response:
+    table, given = tasks_of(site), request.query_params
+    wanted = wanted_tasks(given)
+    after = given.get("after") or None
+    found = site.answer(
+        ("tasks", str(sorted(given.items()))), 2, lambda: table.page(**wanted, after=after, limit=_PAGE)
+    )
+    return page(
+        request,
+        "tasks.html",
+        rows=found.rows,
+        more=found.after,
+        given=given,
+        wanted={name: value for name, value in wanted.items() if value is not None},
+        statuses=TASK_STATUSES,
+        is_filtered=any(value is not None for value in wanted.values()),
+        now=request.state.status.snapshot.taken,
+        done=done(request),
+    )
+
+
+def task(request: Request, site: Site) -> Response:
+    table, key = tasks_of(site), request.query_params.get("key", "")
+    row, waits = table.details(key)
+    web = site.settings.web
+    return page(
+        request,
+        "task.html",
+        key=key,
+        row=row,
+        waits=waits,
+        now=request.state.status.snapshot.taken,
+        shows_data=web.show_data,
+        done=done(request),
+    )
+
+
+def wanted_tasks(given: Mapping[str, str]) -> dict[str, Any]:
+    """Return the arguments of `TaskInsight.page` in a query. Raises ValueError for an unknown status."""
+    status = given.get("status") or None
+    if status is not None and status not in TASK_STATUSES:
+        raise ValueError(f"status must be one of {', '.join(TASK_STATUSES)}")
+    return {
+        "status": status,
+        "type": given.get("type") or None,
+        "user": given.get("user") or None,
+        "prefix": given.get("prefix") or None,
+    }
+
+
+def _types(table: TaskInsight) -> Sequence[OfType]:
+    try:
+        counted = table.types()
+        rates = table.run_report(_HOUR).types
+    except NotSupportedError:  # rdb_compat keeps types in the data
+        return ()
+    by_type = {each.type: each for each in rates}
+    here = [OfType(each.type, each, *_rates(by_type.pop(each.type, None))) for each in counted]
+    return [*here, *(OfType(name, None, *_rates(each)) for name, each in by_type.items())]
+
+
+def _rates(rates: RunRates | None) -> tuple[RunRates | None, int]:
+    return rates, 0 if rates is None else troubled(rates.outcomes)

@@ -1,0 +1,170 @@
+"""Templates, and how values are shown: no text of keys, types, errors or data can act on the page."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+
+from psched.clock import local_datetime, shown_zone, span
+from psched.error_text import ESCAPES, error_summary
+from psched.model import NEVER
+
+_HERE = Path(__file__).parent
+STATIC: Final = _HERE / "static"
+MASK: Final = "••••••"
+_SECRET = re.compile(
+    r"pass(word|wd|phrase)?$|^pwd$|secret|token|(api|access|private)_?key|authorization|credential|cookie",
+    re.IGNORECASE,
+)
+NAVIGATION: Final = (
+    ("", "Now", "n"),
+    ("schedules", "Schedules", "s"),
+    ("queue", "Queue", "q"),
+    ("nodes", "Nodes", "o"),
+    ("doctor", "Doctor", "d"),
+)
+"""The pages that each page links to: path, title, and the key that leads there."""
+_MOST_DATA = 20_000
+"""Characters of data that are shown."""
+
+
+def harmless(value: Any) -> Any:
+    """Return a value for the page: control and bidirectional characters in texts are written as escapes."""
+    if isinstance(value, str) and not isinstance(value, Markup):
+        return value.translate(ESCAPES).encode("utf-8", "backslashreplace").decode()
+    return "" if value is None else value
+
+
+def masked(value: Any) -> Any:
+    """Return JSON in which the members named like secrets are masked, at any depth."""
+    if isinstance(value, Mapping):
+        return {name: MASK if _SECRET.search(str(name)) else masked(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [masked(each) for each in value]
+    return value
+
+
+def as_json(value: Any) -> str:
+    """Return data as indented text, its secrets masked, cut to a length that a page can show."""
+    try:
+        text = json.dumps(masked(value), indent=2, ensure_ascii=False, default=repr)
+    except (ValueError, RecursionError):
+        return "(this data cannot be shown as JSON)"
+    return text if len(text) <= _MOST_DATA else f"{text[:_MOST_DATA]}\n… ({len(text):,} characters)"
+
+
+def moment(seconds: float | None, seconds_shown: bool = True) -> Markup:
+    """Return unix seconds as a `<time>` in the shown zone, with UTC as its title."""
+    if seconds is None:
+        return Markup("–")
+    if seconds >= NEVER:
+        return Markup("never")
+    there = local_datetime(seconds)
+    if there is None:
+        return Markup(str(seconds))  # noqa: S704 – a number
+    utc = datetime.fromtimestamp(seconds, UTC)
+    text = f"{there:%Y-%m-%d %H:%M:%S}" if seconds_shown else f"{there:%Y-%m-%d %H:%M}"
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(
+        f"{utc:%Y-%m-%dT%H:%M:%SZ}", f"{utc:%Y-%m-%d %H:%M:%S} UTC", text
+    )
+
+
+def ago(seconds: float | None, now: float) -> Markup:
+    """Return how long ago a moment is, or how far ahead, as a `<time>` with its date as title."""
+    if seconds is None:
+        return Markup("–")
+    if seconds >= NEVER:
+        return Markup("never")
+    there, utc = local_datetime(seconds), datetime.fromtimestamp(seconds, UTC)
+    text = f"in {span(seconds - now)}" if seconds > now else f"{span(now - seconds)} ago"
+    return Markup('<time datetime="{}" title="{}" data-from="{}">{}</time>').format(
+        f"{utc:%Y-%m-%dT%H:%M:%SZ}", f"{there:%Y-%m-%d %H:%M:%S %z}", f"{seconds:.0f}", text
+    )
+
+
+def when(seconds: float) -> str:
+    """Return unix seconds as a date in the shown zone, for a title."""
+    there = local_datetime(seconds)
+    return str(seconds) if there is None else f"{there:%Y-%m-%d %H:%M:%S}"
+
+
+def duration(seconds: float | None) -> str:
+    """Return seconds as `3 ms`, `1.25 s` or `2 min 5 s`."""
+    if seconds is None:
+        return "–"
+    if seconds < 1:
+        return f"{max(0.0, seconds) * 1000:.0f} ms"
+    return f"{seconds:.3g} s" if seconds < 60 else span(seconds)
+
+
+def zone_name() -> str:
+    """Return the name of the zone in which times are shown now."""
+    zone = shown_zone.get()
+    there = datetime.now(UTC).astimezone(zone)
+    return getattr(zone, "key", None) or f"{there:%Z}"
+
+
+def path(request: Request, page: str, /, **query: Any) -> str:
+    """Return the path of a page, with those parts of `query` that are not None."""
+    given = urlencode({name: value for name, value in query.items() if value is not None and value != ""})
+    return f"{request.scope.get('root_path', '')}/{page}{'?' if given else ''}{given}"
+
+
+def _below(request: Request) -> str:
+    """Return the path below that where the application is mounted."""
+    return str(request.scope["path"]).removeprefix(request.scope.get("root_path", ""))
+
+
+@cache
+def static_version(name: str) -> str:
+    return hashlib.sha256((STATIC / name).read_bytes()).hexdigest()[:12]
+
+
+def page(request: Request, template: str, /, status: int = 200, **values: Any) -> HTMLResponse:
+    """Return a page. What changes on it has the id `live`: htmx fetches the page again, and takes that part."""
+    shown = values | {
+        "path": lambda page, **query: path(request, page, **query),
+        "static": lambda name: f"{path(request, 'static')}/{name}?v={static_version(name)}",
+        "request": request,
+        "here": f"{request.scope.get('root_path', '')}{_below(request)}?{request.url.query}",
+        "nav": NAVIGATION,
+        "current": _below(request).strip("/"),
+        "zone": zone_name(),
+        "access": getattr(request.state, "access", None),
+    }
+    return HTMLResponse(_templates().get_template(template).render(shown), status)
+
+
+@cache
+def _templates() -> Environment:
+    found = Environment(
+        loader=FileSystemLoader(_HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=harmless,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    found.filters |= {
+        "ago": ago,
+        "duration": duration,
+        "json": as_json,
+        "moment": moment,
+        "span": span,
+        "summary": error_summary,
+        "when": when,
+    }
+    return found

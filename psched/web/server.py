@@ -1,0 +1,63 @@
+"""`psched web`: uvicorn serves the pages in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from contextlib import closing
+from types import FrameType
+
+import uvicorn
+
+from psched.config import Settings
+from psched.config.web import is_loopback
+from psched.errors import ConfigError
+from psched.web.access import FULL
+from psched.web.application import app
+from psched.web.site import Site
+
+_GRACE = 3
+"""Seconds that answers in progress have at a stop."""
+
+
+def serve(settings: Settings, listen: tuple[str, int], ready: Callable[[str], None]) -> None:
+    """Serve the pages until TERM or INT. `ready` gets the URL when the socket listens.
+
+    Raises ConfigError for an address that others can reach, unless visitors authenticate; OSError if it is taken.
+    """
+    made = app(settings)
+    host, port = listen
+    with closing(made.state.site) as site:
+        if not is_loopback(host) and not site.gate.authenticates:
+            raise ConfigError(
+                f"web.listen: {host} can be reached from other hosts, and nothing says who may see the pages; set "
+                f"{FULL}=user:password in the environment, or web.user_header and web.trusted_proxies behind a proxy "
+                "that authenticates, or listen on 127.0.0.1"
+            )
+        config = uvicorn.Config(
+            made,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_graceful_shutdown=_GRACE,
+        )
+        is_v6 = ":" in host
+        with socket.create_server((host, port), family=socket.AF_INET6 if is_v6 else socket.AF_INET) as listener:
+            ready(f"http://{f'[{host}]' if is_v6 else host}:{listener.getsockname()[1]}/")
+            asyncio.run(_Server(config, site).serve([listener]))
+
+
+class _Server(uvicorn.Server):
+    """Ends the streams of changes at a stop, which uvicorn would otherwise wait for, and returns then."""
+
+    def __init__(self, config: uvicorn.Config, site: Site) -> None:
+        super().__init__(config)
+        self._site = site
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """uvicorn would send itself the signal again after the stop."""
+        self._site.snapshots.end()
+        self.force_exit = self.should_exit
+        self.should_exit = True

@@ -1,0 +1,182 @@
+"""What all visitors see at once: one thread asks the database once a second, as long as anybody looks."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from psched.clock import monotonic
+from psched.error_text import one_line
+from psched.insight import Insight, NodeState
+from psched.model import ScheduleRow
+from psched.store.reads import Counted
+
+log = logging.getLogger(__name__)
+
+INTERVAL: Final = 1.0
+"""Seconds from one snapshot to the next."""
+_SLOW_INTERVAL = 4.0
+"""Seconds for which workers and overdue schedules are not asked for again."""
+PATIENCE: Final = 2.5
+"""Seconds after which a database that has not answered counts as away."""
+_NOBODY = 30.0
+"""Seconds after the last visitor when the thread ends."""
+_REFRESH = 15
+"""Seconds after which a page is fetched again, though no number has changed."""
+_MOST = 1000
+"""Rows of each state are counted up to this: more cost time each second, and nobody reads the difference."""
+_MOST_OVERDUE = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What there was at `taken` (unix seconds by the database's clock). `mark` differs if the pages should.
+
+    `overdue`: schedules that are late, the first of them by their times.
+    """
+
+    taken: float
+    mark: str
+    schedules: Mapping[str, Counted]
+    tasks: Mapping[str, Counted]
+    nodes: Sequence[NodeState]
+    overdue: Sequence[ScheduleRow]
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The last snapshot, if any. `away_since`: unix seconds since when the database does not answer; else None."""
+
+    snapshot: Snapshot | None = None
+    away_since: float | None = None
+    problem: str = ""
+
+
+class Snapshots:
+    """Keeps the status of the database. Safe to use from several threads."""
+
+    def __init__(self, insight: Callable[[], Insight]) -> None:
+        """`insight`: opens what answers, when it is first needed."""
+        self._insight = insight
+        self._changed = threading.Condition()
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._wanted_until = 0.0
+        self._asked: tuple[float, float] | None = None
+        """When the question was asked that has no answer yet, monotonic and unix seconds."""
+        self._status = Status()
+        self._answered = -1e9
+        self._slow: tuple[float, Sequence[NodeState], Sequence[ScheduleRow]] = (-1e9, (), ())
+        self._is_checked = False
+
+    def status(self, wait: float = PATIENCE) -> Status:
+        """Return what is known now. Waits up to `wait` seconds for the first answer of a thread that begins."""
+        until = monotonic() + wait
+        with self._changed:
+            self._begin()
+            while monotonic() < until and monotonic() - self._answered > 2 * PATIENCE and not self._closed.is_set():
+                self._changed.wait(max(0.0, until - monotonic()))
+            return self._now()
+
+    def next_status(self) -> Status:
+        """Return what is known after an answer that comes later than this call, or that the database is away."""
+        asked = monotonic()
+        with self._changed:
+            self._begin()
+            while self._answered <= asked and monotonic() - asked < 2 * PATIENCE and not self._closed.is_set():
+                if self._now().away_since is not None:
+                    break
+                self._changed.wait(INTERVAL / 4)
+            return self._now()
+
+    def end(self) -> None:
+        """Make the thread and the streams of changes end soon. Safe in a signal handler."""
+        self._closed.set()
+
+    def close(self) -> None:
+        """End the thread, without waiting for a database that does not answer. Idempotent."""
+        self.end()
+        with self._changed:
+            self._changed.notify_all()
+            thread = self._thread
+        if thread is not None:
+            thread.join(PATIENCE)
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed.is_set()
+
+    def _begin(self) -> None:
+        self._wanted_until = monotonic() + _NOBODY
+        if (self._thread is None or not self._thread.is_alive()) and not self._closed.is_set():
+            self._thread = threading.Thread(target=self._run, name="psched web snapshots", daemon=True)
+            self._thread.start()
+
+    def _now(self) -> Status:
+        """Return the status; the database is away if it has not answered for `PATIENCE` seconds."""
+        if self._status.away_since is None and self._asked is not None and monotonic() - self._asked[0] > PATIENCE:
+            return Status(self._status.snapshot, self._asked[1], "no answer")
+        return self._status
+
+    def _run(self) -> None:
+        while not self._closed.is_set() and self._is_wanted():
+            with self._changed:
+                self._asked = (monotonic(), time.time())
+            try:
+                status = Status(self._take())
+            except Exception as error:  # noqa: BLE001 – whatever a driver raises, the database does not answer
+                status = self._away(error)
+            with self._changed:
+                if status.away_since is None and self._status.away_since is not None:
+                    log.info("the database answers again")
+                self._status, self._asked, self._answered = status, None, monotonic()
+                self._changed.notify_all()
+            self._closed.wait(INTERVAL)
+
+    def _is_wanted(self) -> bool:
+        with self._changed:
+            is_wanted = monotonic() < self._wanted_until
+            if not is_wanted:
+                self._thread = None
+            return is_wanted
+
+    def _away(self, error: Exception) -> Status:
+        before, problem = self._status, one_line(error)
+        if before.away_since is not None:
+            return Status(before.snapshot, before.away_since, problem)
+        log.warning("the database does not answer: %s", problem)
+        return Status(before.snapshot, time.time() if self._asked is None else self._asked[1], problem)
+
+    def _take(self) -> Snapshot:
+        insight = self._insight()
+        if not self._is_checked:
+            insight.check_tables()
+            self._is_checked = True
+        part = insight.schedules or insight.tasks
+        assert part is not None
+        now = part.now()
+        schedules = {} if insight.schedules is None else insight.schedules.counts(_MOST)
+        tasks = {} if insight.tasks is None else insight.tasks.counts(_MOST)
+        asked, nodes, overdue = self._slow
+        if monotonic() - asked >= _SLOW_INTERVAL:
+            nodes = insight.nodes()
+            overdue = () if insight.schedules is None else insight.schedules.overdue(_MOST_OVERDUE)
+            self._slow = (monotonic(), nodes, overdue)
+        return Snapshot(now, _mark(now, schedules, tasks, nodes, overdue), schedules, tasks, nodes, overdue)
+
+
+def _mark(
+    now: float,
+    schedules: Mapping[str, Counted],
+    tasks: Mapping[str, Counted],
+    nodes: Sequence[NodeState],
+    overdue: Sequence[ScheduleRow],
+) -> str:
+    workers = [(node.name, node.vanished, node.processes) for node in nodes]
+    seen = (int(now) // _REFRESH, *schedules.items(), *tasks.items(), *workers, *(row.key for row in overdue))
+    return hashlib.sha256(repr(seen).encode("utf-8", "backslashreplace")).hexdigest()[:12]

@@ -1,0 +1,185 @@
+"""What the pages show, and that nothing of it acts on the browser."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from starlette.testclient import TestClient
+
+from faultlab.laboratory import Lab
+from faultlab.redis import Redis
+from psched.config import from_mapping
+from psched.queue.queue import Queue, open_queue
+from psched.schedules.collection import ScheduleCollection
+from psched.web import app
+from psched.web.pages import PAGES
+from tests.daemon.harness import wait_for
+from tests.web.conftest import OWN, Visit, settings_of
+
+HOSTILE = "<script>alert(1)</script>\"'\u202e\x07\x1b[31m\u0085\n/../é"
+"""A key as anybody may choose it who may add schedules or tasks."""
+
+
+def test_every_answer_has_the_policy(visit: Visit) -> None:
+    client = visit()
+    answers = [client.get(path) for path in (*PAGES, "/static/psched.css", "/nothing", "/schedule?key=nothing")]
+    answers += [client.post("/schedule/action"), visit(peer="192.0.2.7").get("/")]
+    policy = (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+    )
+    assert {answer.headers["content-security-policy"] for answer in answers} == {policy}
+    assert [answer.status_code for answer in answers[len(PAGES) :]] == [200, 404, 404, 403, 403]
+    for answer in answers[: len(PAGES)]:
+        assert answer.headers["cache-control"] == "no-store"
+        assert not re.search(r"<script(?! src=\"/static/)|\son\w+=|\sstyle=|https?://", answer.text), "forbidden inline"
+
+
+def test_pages_without_rows_say_how_to_begin(visit: Visit) -> None:
+    client = visit()
+    assert "psched add KEY TYPE CRON DATA" in client.get("/schedules").text
+    assert "psched queue submit KEY TYPE DATA" in client.get("/tasks").text
+    assert "No worker is running" in client.get("/").text
+
+
+def test_no_text_of_rows_acts_on_the_page(visit: Visit, schedules: ScheduleCollection, queue: Queue) -> None:
+    schedules.add(HOSTILE, HOSTILE, cron="* * * * *", data={HOSTILE: HOSTILE})
+    queue.submit(HOSTILE, HOSTILE, {HOSTILE: HOSTILE}, user=HOSTILE, headers={"h": HOSTILE})
+    client = visit(show_data=True, actions=True)
+    keyed = {"key": HOSTILE, "prefix": HOSTILE, "type": HOSTILE, "user": HOSTILE, "done": HOSTILE, "after": HOSTILE}
+    for path in PAGES:
+        for query in ({}, {"key": HOSTILE}, {"done": HOSTILE}, keyed):
+            text = client.get(path, params=query).text
+            assert "<script>alert" not in text
+            assert not re.search("[\u202a-\u202e\u2066-\u2069\x00-\x08\x0b-\x1f\x7f-\x9f]", text), path
+    for path in ("/schedule", "/task"):
+        text = client.get(path, params={"key": HOSTILE}).text
+        assert "&lt;script&gt;alert(1)&lt;/script&gt;&#34;&#39;\\u202e\\x07\\x1b[31m\\x85\\x0a/../é" in text
+
+
+def test_a_key_comes_back_from_a_form_as_it_is(visit: Visit, schedules: ScheduleCollection, queue: Queue) -> None:
+    schedules.add(HOSTILE, "a", cron="* * * * *")
+    queue.submit(HOSTILE, "a")
+    client = visit(actions=True)
+    for page, action, path in (("/schedules", "pause", "/schedule/action"), ("/tasks", "cancel", "/task/action")):
+        [key] = re.findall(r'name="key" value="([^"]*)"', client.get(page).text)
+        answer = client.post(path, data={"key": key, "action": action}, headers=OWN)
+        assert answer.status_code == 303
+        assert client.get(answer.headers["location"]).status_code == 200
+    assert schedules[HOSTILE].metadata().paused
+    assert queue[HOSTILE].metadata().status == "cancelled"
+
+
+def test_data_is_shown_on_request_only_and_secrets_never(
+    visit: Visit, queue: Queue, schedules: ScheduleCollection
+) -> None:
+    data = {"shown": "this", "password": "hunter2", "deep": [{"apiKey": "hunter3", "Auth_Token": "hunter4"}]}
+    queue.submit("k", "a", data, headers={"authorization": "hunter5", "trace": "this"})
+    schedules.add("k", "a", cron="* * * * *", data=data)
+    for path in ("/task?key=k", "/schedule?key=k"):
+        assert "shown" not in re.sub("not shown|shows them|shows it", "", visit().get(path).text)
+        text = visit(show_data=True).get(path).text
+        assert "this" in text
+        assert "hunter" not in text
+        assert "••••••" in text
+
+
+def test_actions_on_tasks(visit: Visit, queue: Queue) -> None:
+    client = visit(actions=True)
+    queue.submit("k", "a")
+
+    def act(action: str) -> int:
+        return client.post("/task/action", data={"key": "k", "action": action}, headers=OWN).status_code
+
+    assert act("retry") == 400
+    assert act("cancel") == 303
+    assert act("retry") == 303
+    assert queue["k"].metadata().status == "waiting"
+    assert act("format-disk") == 403
+    assert act("delete") == 303
+    assert not queue["k"].exists()
+    assert act("delete") == 404
+
+
+def test_actions_on_schedules(visit: Visit, schedules: ScheduleCollection) -> None:
+    client = visit(actions=True)
+    schedules.add("k", "a", cron="0 0 1 1 *")
+
+    def act(action: str) -> int:
+        return client.post("/schedule/action", data={"key": "k", "action": action}, headers=OWN).status_code
+
+    assert [act("pause"), act("run-now")] == [303, 303]
+    row = schedules["k"].metadata()
+    assert (row.paused, row.is_asked_for) == (True, True)
+    assert act("resume") == 303
+    assert not schedules["k"].metadata().paused
+
+
+def test_lists_are_filtered_and_paged(visit: Visit, schedules: ScheduleCollection, queue: Queue) -> None:
+    for number in range(30):
+        schedules.add(f"s{number:02}", "a" if number % 2 else "b", cron="0 0 * * *", delay=number)
+    for number in range(60):
+        queue.submit(f"t{number:02}", "a", user="u" if number % 2 else None)
+    client = visit()
+
+    def listed(path: str, name: str) -> list[str]:
+        found: list[str] = []
+        while path:
+            text = client.get(path).text
+            found += re.findall(rf'href="/{name}\?key=(\w+)"', text)
+            following = re.search(r'<a class="button" href="([^"]*after=[^"]*)"', text)
+            path = following[1].replace("&amp;", "&") if following else ""
+        return found
+
+    assert listed("/schedules", "schedule") == [f"s{number:02}" for number in range(30)]
+    assert listed("/schedules?type=a&prefix=s1", "schedule") == [f"s{number}" for number in range(11, 20, 2)]
+    assert listed("/schedules?state=paused", "schedule") == []
+    assert listed("/tasks?user=u", "task") == [f"t{number:02}" for number in range(1, 60, 2)]
+    assert client.get("/schedules?state=tired").status_code == 400
+    assert client.get("/tasks?status=tired").status_code == 400
+
+
+def test_it_can_be_mounted(settings: object, url: str) -> None:
+    mounted = app(settings_of(url))
+    client = TestClient(Starlette(routes=[Mount("/cron", mounted)]), "http://localhost", client=("::1", 1))
+    try:
+        text = client.get("/cron/schedules").text
+        assert set(re.findall(r'(?:href|src|action|hx-get)="(/[^/"?]*)', text)) == {"/cron"}
+        assert client.get("/cron/static/psched.css").status_code == 200
+        assert 'aria-current="page">Schedules' in text
+    finally:
+        mounted.state.site.close()
+
+
+def test_a_missing_table_is_named_with_its_remedy(url: str) -> None:
+    with TestClient(app(settings_of(url)), "http://localhost", client=("127.0.0.1", 1)) as client:
+        answer = client.get("/")
+    assert answer.status_code == 503
+    assert "psched init" in answer.text
+
+
+@pytest.mark.slow
+def test_a_database_that_is_away_is_said_so_with_the_time_until_it_is_back(lab: Lab) -> None:
+    with lab.private(Redis) as server:
+        url = server.url(server.create_database())
+        settings = from_mapping({"type": "redis", "url": url, "queue": {}})
+        assert settings.queue is not None
+        with open_queue(settings.queue, "test") as queue:
+            queue.store.create_tables()
+        with TestClient(app(settings), "http://localhost", client=("127.0.0.1", 1)) as client:
+            assert client.get("/").status_code == 200
+            before = time.time()
+            server.stop()
+            wait_for(lambda: client.get("/queue").status_code == 503)
+            answers = [client.get("/"), client.get("/queue")]
+            since = {re.findall(r'since <time datetime="([^"]*)"', answer.text)[0] for answer in answers}
+            assert len(since) == 1, "the time does not move on"
+            begun = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(before - 1))
+            assert since.pop() >= begun
+            assert answers[0].headers["retry-after"] == "5"
+            server.start()
+            wait_for(lambda: client.get("/queue").status_code == 200)
