@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
+from hashlib import blake2b
 from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
 
 from psched.retry_wait import Backoff
@@ -34,16 +35,27 @@ _NOTHING = _Nothing()
 class Rule:
     """When a schedule is due: an expression, read in a time zone, plus a delay in seconds (may be negative).
 
-    `cron`: a cron expression, `@every 5m` or `@at 2027-03-01T09:00`.
+    `cron`: a cron expression, `@every 5m` or `@at 2027-03-01T09:00`. `start`, `end`: unix seconds; there is no
+    occurrence before `start` or after `end`. `spread`: seconds; each schedule has a further delay of its own, from 0 to
+    that, which depends on its key alone.
     """
 
     cron: str
     timezone: str
     delay: float = 0
+    start: Instant | None = None
+    end: Instant | None = None
+    spread: float = 0
 
-    def run_time(self, time: int) -> float:
-        """Return when the run for the occurrence `time` is due."""
-        return time + self.delay if time < NEVER else NO_OCCURRENCE
+    def delay_of(self, key: str) -> float:
+        """Return the seconds by which the runs of the schedule `key` come after their occurrences."""
+        return self.delay + spread_offset(key, self.spread) / 1000 if self.spread else self.delay
+
+
+def spread_offset(key: str, spread: float) -> int:
+    """Return the milliseconds from 0 to `spread` (seconds, not included) that belong to `key`, everywhere the same."""
+    fraction = int.from_bytes(blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
+    return fraction * round(spread * 1000) >> 64
 
 
 Instant = Annotated[float, "unix seconds"]
@@ -156,6 +168,19 @@ class ScheduleRow:
     version: int = 0
 
     @property
+    def delay(self) -> float:
+        """The seconds by which a run comes after its occurrence: the delay of the rule and this schedule's spread."""
+        rule = self.rule
+        return rule.delay_of(self.key) if rule.spread else rule.delay
+
+    def run_time(self, time: int) -> float:
+        """Return when the run for the regular occurrence `time` is due."""
+        rule = self.rule
+        if time >= NEVER:
+            return NO_OCCURRENCE
+        return time + (rule.delay_of(self.key) if rule.spread else rule.delay)
+
+    @property
     def ended(self) -> bool:
         """Whether no regular occurrence follows, and no extra run waits or runs."""
         return self.next_time >= NEVER
@@ -191,7 +216,7 @@ class ScheduleRow:
         """Return the row with its next regular occurrence, instead of an extra run."""
         if self.regular_time is None:
             return self
-        due = self.rule.run_time(self.regular_time) if self.regular_run_time is None else self.regular_run_time
+        due = self.run_time(self.regular_time) if self.regular_run_time is None else self.regular_run_time
         return replace(
             self,
             status="waiting",
@@ -231,6 +256,9 @@ class NewSchedule(NamedTuple):
     owner: str | None = None
     description: str | None = None
     tags: Sequence[str] | None = ()
+    start: Instant | None = None
+    end: Instant | None = None
+    spread: float | None = 0
 
 
 class NewTask(NamedTuple):

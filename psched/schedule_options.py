@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
+from datetime import date
 from typing import Any
 
 from psched.error_text import did_you_mean, shown
@@ -18,8 +19,23 @@ from psched.payload import check_characters, check_key
 LONGEST_DESCRIPTION = 2000
 """The most characters of a description."""
 MOST_TAGS = 50
+LONGEST_SPREAD = 7 * 86400
+"""Seconds."""
+LAST_TIME = 253_402_300_800
+"""Unix seconds at the end of the year 9999."""
 LONGEST_TAG = 100
 """The most characters of a tag."""
+
+
+def check_time(name: str, time: object) -> float:
+    """Return `time`. Raises ValueError unless it is unix seconds of the years 1970 to 9999."""
+    if isinstance(time, bool) or not isinstance(time, int | float) or not 0 <= time < LAST_TIME:
+        hint = "; convert a datetime that has a zone with int(when.timestamp())" if isinstance(time, date) else ""
+        raise ValueError(
+            f"{name} must be unix seconds, a number from 0 to {LAST_TIME - 1} (the years 1970 to 9999), "
+            f"got {shown(time)}{hint}"
+        )
+    return time
 
 
 def check_owner(owner: object) -> str | None:
@@ -51,7 +67,33 @@ def _check_tags(tags: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(tags))
 
 
-OPTIONS: Mapping[str, Callable[[object], Any]] = {"description": _check_description, "tags": _check_tags}
+def _check_instant(name: str) -> Callable[[object], float | None]:
+    def check(time: object) -> float | None:
+        return None if time is None else _whole(check_time(name, time))
+
+    return check
+
+
+def _check_spread(seconds: object) -> float:
+    if seconds is None:
+        return 0
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= LONGEST_SPREAD:
+        raise ValueError(f"spread must be seconds from 0 to {LONGEST_SPREAD} (7 days), got {shown(seconds)}")
+    return _whole(seconds)
+
+
+def _whole(number: float) -> float:
+    """Return whole numbers as integers, so that equal options have equal texts."""
+    return int(number) if number == int(number) else number
+
+
+OPTIONS: Mapping[str, Callable[[object], Any]] = {
+    "description": _check_description,
+    "tags": _check_tags,
+    "start": _check_instant("start"),
+    "end": _check_instant("end"),
+    "spread": _check_spread,
+}
 """The check of each option: returns the value as the rule or policy has it, or raises ValueError."""
 
 _DEFAULTS = {field.name: field.default for owner in (Rule, Policy) for field in fields(owner)}

@@ -200,7 +200,7 @@ class Task:
         if row.attempts > 1:
             return None
         if isinstance(row, ScheduleRow):
-            due = None if row.is_asked_for else row.next_time + row.rule.delay
+            due = None if row.is_asked_for else row.run_time(row.next_time)
         else:
             due = row.run_at
         # The lease ends on both clocks, see `claim`.

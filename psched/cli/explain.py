@@ -17,6 +17,7 @@ from psched.cron.words import Verdict, day_in, in_words, why
 from psched.cron.zones import load_zone
 from psched.errors import NotFoundError
 from psched.model import Rule
+from psched.schedules import rules
 from psched.schedules.collection import ScheduleCollection
 from psched.store.ledger import LedgerRow
 
@@ -78,9 +79,9 @@ def _show(
     chosen: Chosen, rule: Rule, dialect: crons.CronDialect, at: date | None, runs: Sequence[LedgerRow] | None
 ) -> None:
     load_zone(rule.timezone)  # refuses an unknown zone
-    words = in_words(rule.cron, dialect)
+    words = ", ".join([in_words(rule.cron, dialect), *rules.restrictions(rule)])
     found: dict[str, Any] = {"cron": rule.cron, "timezone": rule.timezone, "words": words}
-    verdict = None if at is None else why(rule.cron, rule.timezone, at, dialect)
+    verdict = None if at is None else _restricted(rule, why(rule.cron, rule.timezone, at, dialect))
     if chosen.json:
         if verdict is not None:
             found |= {
@@ -109,6 +110,14 @@ def _show(
         write([f"  settled: {_local(run.scheduled_time, rule)} {run.outcome}{detail}"])
     if runs is not None and not runs and verdict.occurrences:
         write(["  the ledger has no entry of that date; `psched audit` tells which occurrences are missing"])
+
+
+def _restricted(rule: Rule, verdict: Verdict) -> Verdict:
+    """Return the verdict without the times of the expression that are no occurrences of the rule."""
+    found = {each: rules.why_not(rule, each.time) for each in verdict.occurrences}
+    reasons = tuple(dict.fromkeys(reason for reason in found.values() if reason is not None))
+    left = tuple(each for each, reason in found.items() if reason is None)
+    return Verdict(verdict.matches and bool(left), (*verdict.reasons, *reasons), left)
 
 
 def _occurrences(verdict: Verdict, rule: Rule) -> list[dict[str, Any]]:

@@ -28,7 +28,7 @@ from psched.error_text import shown
 from psched.errors import ConfigError
 from psched.payload import long_number
 from psched.retry_wait import MAX_COUNT, MAX_SECONDS
-from psched.schedules.validation import LAST_TIME
+from psched.schedule_options import LAST_TIME
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -248,6 +248,8 @@ def _within(text: str, found: float | datetime, earliest: int) -> float:
 
 UNIX_TIME = _Parsed("time", _unix_time)
 """Unix seconds, or a date with time and zone, 1973 or later."""
+UNIX_TIME_OR_NONE = _Parsed("time", lambda text: NO_BOUND if text == "none" else _unix_time(text))
+"""The same, or the word none, for no limit."""
 WHOLE_TIME = _Parsed("time", lambda text: math.ceil(_unix_time(text)))
 """The same, rounded up to whole seconds."""
 MOMENT = _Parsed("when", _moment)

@@ -25,6 +25,7 @@ from psched.cli.options import (
     PLACE,
     PREFIX,
     UNIX_TIME,
+    UNIX_TIME_OR_NONE,
     WHOLE_TIME,
     WIDE,
     Chosen,
@@ -40,9 +41,10 @@ from psched.clock import span
 from psched.error_text import error_summary
 from psched.insight import ScheduleInsight
 from psched.model import CATCH_UP, NEVER, Policy, ScheduleRow
+from psched.schedule_options import LONGEST_SPREAD
 from psched.schedules.collection import ScheduleCollection
 from psched.schedules.schedule import RUNNING, Schedule, ScheduleState, StateWord
-from psched.schedules.validation import LONGEST_DELAY
+from psched.schedules.validation import LONGEST_DELAY, RULE_OPTIONS
 
 
 def rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -52,6 +54,17 @@ def rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option("--description", metavar="TEXT", help='What the schedule is for; "" removes it.'),
         click.option("--owner", metavar="TEXT", help='Whose schedule it is; "" removes it.'),
+        click.option(
+            "--spread",
+            type=seconds(0, LONGEST_SPREAD, none=True),
+            help="Delay each schedule by a part of SEC seconds that its key decides: at most 7 days.",
+        ),
+        click.option(
+            "--not-after", "end", type=UNIX_TIME_OR_NONE, help="No occurrence after TIME; none removes the limit."
+        ),
+        click.option(
+            "--not-before", "start", type=UNIX_TIME_OR_NONE, help="No occurrence before TIME; none removes the limit."
+        ),
         click.option(
             "--max-attempts",
             type=count(none=True),
@@ -98,6 +111,7 @@ _TABLE = Table(
     original=_COLUMNS | {"data": 0},
 )
 _TIMES = ("next_time", "next_run_time")
+_INSTANTS = ("start", "end")
 
 
 @click.command()
@@ -144,8 +158,8 @@ def list_(
     since the occurrence became due, if not finished), overdue (true if lateness is more than 60 s and more than twice
     the longest retry_wait, unless the first attempt is running), attempts (so far, including the running one),
     last_error, node, problem (why the row cannot be run), catch_up, max_lateness, alert_after, max_attempts (null:
-    as its type or the configuration says), owner, description, tags (a list), paused and regular_time (the regular
-    occurrence that follows, if next_time is that of an extra run).
+    as its type or the configuration says), owner, description, tags (a list), start, end (unix seconds, or null),
+    spread, paused and regular_time (the regular occurrence that follows, if next_time is that of an extra run).
     """
     with listed_schedules(chosen) as insight:
         left = LeftToRuby(chosen, "schedules")
@@ -262,7 +276,7 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
 
     A bound of `none` and an empty text of a policy are None.
     """
-    terms = {field.name for field in fields(Policy)}
+    terms = {*(field.name for field in fields(Policy)), *RULE_OPTIONS}
     return {
         name: None if name in terms and value in (NO_BOUND, "", ("",)) else value
         for name, value in options.items()
@@ -315,7 +329,7 @@ def show(chosen: Chosen, key: str) -> None:
     else:
         lateness = span(row["lateness"]) if row["lateness"] >= 1 else None
         attempts = f"{row['attempts']} so far" if row["attempts"] else "0"
-        write_fields(_shown(row) | {"lateness": lateness, "attempts": attempts}, (*_TIMES, "regular_time"))
+        write_fields(_shown(row) | {"lateness": lateness, "attempts": attempts}, (*_TIMES, *_INSTANTS, "regular_time"))
 
 
 @key_command("schedules")

@@ -152,7 +152,7 @@ def _latency(task: Task) -> float | None:
     begun = task.claim.started
     if begun is None:
         return None
-    delay = task.row.rule.delay if isinstance(task.row, ScheduleRow) else 0.0
+    delay = task.row.delay if isinstance(task.row, ScheduleRow) else 0.0
     return max(0.0, begun - task.scheduled_time - delay)
 
 
@@ -217,6 +217,8 @@ def monitor_slug(key: str) -> str:
 
 def monitor_config(row: ScheduleRow) -> dict[str, Any] | None:
     """Return the monitor of a schedule, or None for a rule that Sentry does not know, such as one with seconds."""
+    if row.rule.start is not None or row.rule.end is not None:
+        return None
     cron = _NICKNAMES.get(row.rule.cron.strip().lower(), row.rule.cron)
     fields = cron.split()
     items = [item for each in fields for item in each.split(",")]
@@ -226,7 +228,7 @@ def monitor_config(row: ScheduleRow) -> dict[str, Any] | None:
         "schedule": {"type": "crontab", "value": " ".join(fields)},
         "timezone": row.rule.timezone,
     }
-    delay, alert_after = row.rule.delay, row.policy.alert_after
+    delay, alert_after = row.delay, row.policy.alert_after
     if alert_after is not None:
         config["checkin_margin"] = _minutes(delay + alert_after)
         config["max_runtime"] = _minutes(alert_after)

@@ -98,7 +98,7 @@ def section_readers(insight: Insight) -> list[SectionReader]:
 def _schedule_facts(schedules: ScheduleInsight) -> SectionFacts:
     facts = _facts(schedules)
     now = time.time() + facts.clock_offset
-    late = {row.key: now - row.next_time - row.rule.delay for row in schedules.overdue(MOST_OVERDUE)}
+    late = {row.key: now - row.next_time - row.delay for row in schedules.overdue(MOST_OVERDUE)}
     return SectionFacts(facts.counts, facts.types, late, facts.clock_offset)
 
 

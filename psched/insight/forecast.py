@@ -66,17 +66,18 @@ def forecast(
     The occurrences of each rule are counted once. `durations` returns how long the last runs of some schedules took, in
     seconds.
     """
-    used: dict[Rule, Counter[str | None]] = defaultdict(Counter)
+    used: dict[tuple[Rule, float], Counter[str | None]] = defaultdict(Counter)
     types: dict[str | None, _OfType] = defaultdict(lambda: _OfType([0] * hours))
     for use in uses:
         examples = types[use.type].examples
-        if use.type not in used[use.rule] and len(examples) < _EXAMPLES:
+        counts = used[use.rule, use.rule.delay_of(use.key)]
+        if use.type not in counts and len(examples) < _EXAMPLES:
             examples.append(use.key)
-        used[use.rule][use.type] += use.count
+        counts[use.type] += use.count
     unusable = 0
-    for rule, counts in used.items():
+    for (rule, delay), counts in used.items():
         try:
-            starts = starts_per_hour(rule, begin, hours, dialect)
+            starts = starts_per_hour(rule, delay, begin, hours, dialect)
         except ConfigError:  # doctor and list show these schedules as broken
             unusable += counts.total()
             continue
@@ -87,12 +88,14 @@ def forecast(
     return _summed(types, begin, hours, durations, schedules, unusable)
 
 
-def starts_per_hour(rule: Rule, begin: int, hours: int, dialect: CronDialect) -> Mapping[int, int]:
+def starts_per_hour(rule: Rule, delay: float, begin: int, hours: int, dialect: CronDialect) -> Mapping[int, int]:
     """Return how many runs of a rule begin in each of `hours` hours from `begin`; hours without any are left out.
+
+    `delay`: seconds by which a run comes after its occurrence.
 
     Raises ConfigError.
     """
-    first = begin - math.floor(rule.delay)  # in seconds of the occurrences
+    first = begin - math.floor(delay)  # in seconds of the occurrences
     total = rules.count(rule, first - 1, first + hours * HOUR - 1, dialect)
     found: dict[int, int] = defaultdict(int)
     if total > hours:  # counting the occurrences of an hour is cheaper than listing them

@@ -72,7 +72,7 @@ def _lateness(row: LedgerRow, definitions: Mapping[Definition, Change]) -> float
     change = definitions.get(Definition(row.key, row.version))
     if row.started is None or change is None:
         return None
-    due = row.scheduled_time + change.rule.delay
+    due = row.scheduled_time + change.delay
     if row.scheduled_time == change.first and change.due < NEVER:  # another time may have been given for the first run
         due = max(due, change.due)
     return row.started - due

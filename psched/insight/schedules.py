@@ -127,7 +127,7 @@ class ScheduleInsight(TableInsight):
             times = list(rules.times(rule, regular.next_time, _RUNS, self._schedules.cron_dialect))
         except ConfigError:  # `row.problem` says why
             return []
-        return [time + rule.delay for time in times]
+        return [time + row.delay for time in times]
 
     def last_runs(self, keys: Sequence[str], last: int = _RUNS) -> Mapping[str, Sequence[LedgerRow]]:
         """Return the last entries of the ledger of each of these schedules, the oldest first; none without a ledger."""

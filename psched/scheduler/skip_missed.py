@@ -75,7 +75,7 @@ class MissedOccurrences:
             self._finish_abandoned(row.key, start)
             return False
         time = rules.first_time(row.rule, start, self.schedules.cron_dialect)
-        wanted = replace(row, next_time=time, next_run_time=row.rule.run_time(time))
+        wanted = replace(row, next_time=time, next_run_time=row.run_time(time))
         if not self.schedules.store.modify(row, wanted):
             return False
         log.warning(

@@ -18,6 +18,7 @@ from psched.errors import ConfigError, NotSupportedError
 from psched.model import NEVER, NO_OCCURRENCE, LeaseTimes, NewSchedule, ScheduleFilter, ScheduleRow
 from psched.payload import check_key
 from psched.retry_wait import check_attempts, check_wait
+from psched.schedule_options import check_time
 from psched.schedules.audit_result import Verdict
 from psched.schedules.ledger_audit import GRACE, AuditRecords, AuditScope, audit, versions_at
 from psched.schedules.schedule import (
@@ -38,7 +39,7 @@ from psched.schedules.schedule import (
     state_of,
 )
 from psched.schedules.settlement import ScheduleSettlement, rule_problem, with_rule_problem
-from psched.schedules.validation import Terms, check_distinct, check_time, check_times, new_rows
+from psched.schedules.validation import Terms, check_distinct, check_times, new_rows
 from psched.store import ScheduleStore, TaskStore
 from psched.store.ledger import Change, KeptOutput, Ledger, LedgerFilter, LedgerRow
 from psched.task_source import PolledTable
@@ -108,6 +109,9 @@ class ScheduleCollection(PolledTable):
         latest unless it is more than a minute late (`none`). An occurrence that would begin more than `max_lateness`
         seconds late is skipped. An occurrence that is not finished `alert_after` seconds after its time is reported as
         overdue. An occurrence has failed after `max_attempts` attempts, and the next one follows (docs/ledger.md).
+
+        There is no occurrence before `start` or after `end` (unix seconds). With `spread` (seconds, up to 7 days) each
+        schedule runs by a delay of its own later, from 0 to that, which its key decides (docs/cron.md).
 
         `owner`, `description` and `tags` (up to 50 texts) say what the schedule is for; lists select by owner and tag.
 
@@ -302,7 +306,7 @@ class ScheduleCollection(PolledTable):
         """
         age = self.overdue_after
         found = {row.key: row for row in (*self.store.long_due(age, limit), *self.store.failing(age, limit))}
-        return sorted(found.values(), key=lambda row: row.next_time + row.rule.delay)[:limit]
+        return sorted(found.values(), key=lambda row: row.next_time + row.delay)[:limit]
 
     def failing(self, key: str | None = None) -> Iterator[ScheduleRow]:
         """Yield the schedules (or the one with `key`) whose next occurrence has failed at least once and is retried.

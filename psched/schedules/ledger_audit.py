@@ -154,8 +154,8 @@ def _definitions(records: AuditRecords, scope: AuditScope, verdict: Verdict) -> 
         if before is None or change.pending != change.first:
             earliest = math.inf
         elif change.first != before.first:
-            earliest = change.first + before.rule.delay
-        earliest = min(change.first + change.rule.delay, change.due, earliest)
+            earliest = change.first + before.delay
+        earliest = min(change.first + change.delay, change.due, earliest)
         found.append(_Definition(records, scope, verdict, change, following, earliest))
         before = change
     if found and found[0].change.action != ADD:
@@ -306,7 +306,7 @@ class _Definition:
 
     def _pauses_of(self, row: ScheduleRow) -> Iterator[tuple[float, float]]:
         """Yield begin and end (not included) of each pause of the row, as occurrences."""
-        delay = self.change.rule.delay
+        delay = self.change.delay
         for begin, until in row.ended_pauses:
             yield math.ceil(begin - delay), math.ceil(until - delay)
         if row.paused_from is not None and row.paused:
@@ -314,7 +314,7 @@ class _Definition:
 
     def _end_of_due(self, time: float) -> float:
         """Return the end (not included) of the audited occurrences that were due at `time`."""
-        return min(self.scope.until, math.floor(time - self.change.rule.delay)) + 1
+        return min(self.scope.until, math.floor(time - self.change.delay)) + 1
 
     def _report_missing_until(self, end: float, why: Why = _NOTHING_KNOWN) -> None:
         """Report the expected occurrences before `end` as missing (as unknown before the oldest kept entry)."""
@@ -383,7 +383,7 @@ class _Definition:
 
     def _unpermitted(self, row: LedgerRow) -> str | None:
         """Return the violation if the definition does not allow the reason of the recorded skip, else None."""
-        policy, delay, reason = self.change.policy, self.change.rule.delay, row.detail
+        policy, delay, reason = self.change.policy, self.change.delay, row.detail
         bound = lateness_bound(policy)
         max_lateness = "no max_lateness" if policy.max_lateness is None else f"max_lateness={policy.max_lateness:g}"
         terms = f"catch_up={policy.catch_up}, {max_lateness}"
@@ -404,7 +404,7 @@ class _Definition:
     def _check_begin(self, row: LedgerRow, started: float) -> None:
         """Report a run that began before its time, or later than the scope allows."""
         time, change = row.scheduled_time, self.change
-        earliest = latest = time + change.rule.delay
+        earliest = latest = time + change.delay
         if time == change.first:
             earliest = self.earliest
             latest = latest if change.due >= NEVER else max(latest, change.due)

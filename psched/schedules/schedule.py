@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, Unpack, cast
+from typing import Any, Final, Literal, Unpack
 
 from psched.async_methods import async_twin
 from psched.cron import CronDialect
@@ -16,6 +16,7 @@ from psched.schedules import rules
 from psched.schedules.settlement import with_rule_problem
 from psched.schedules.transitions import moved, paused, resumed, run_now, with_regular
 from psched.schedules.validation import (
+    RULE_OPTIONS,
     Terms,
     check_enqueued_key,
     check_has_occurrence,
@@ -71,8 +72,8 @@ class Schedule:
     ) -> None:
         """Change the given values in one write. None leaves a value as it is.
 
-        The terms of its policy (`catch_up` to `tags`, see `ScheduleCollection.add`) are changed if given. For these
-        None means no bound, or no text.
+        The terms (`catch_up` to `spread`, see `ScheduleCollection.add`) are changed if given. For these None means no
+        bound, or no text.
 
         A new rule moves the next occurrence to the first match from now on. An occurrence that has come is kept. While
         a run is leased or waits for a retry, only the rule is written, and the run settles by the new rule. During an
@@ -88,17 +89,20 @@ class Schedule:
 
         def change(seen: ScheduleRow) -> ScheduleRow:
             changes: dict[str, Any] = {"cron": cron, "timezone": timezone, "delay": delay}
-            rule = replace(seen.rule, **{name: value for name, value in changes.items() if value is not None})
+            given = {name: value for name, value in changes.items() if value is not None}
+            rule = replace(seen.rule, **given, **of_rule)
             wanted = replace(
                 seen,
                 type=seen.type if type is None else type,
                 data=seen.data if data is None else object_of(data),
                 rule=rule if rule == seen.rule else checked_rule(rule, self._dialect),
-                policy=checked_policy(replace(seen.policy, **cast("dict[str, Any]", terms))),
+                policy=checked_policy(replace(seen.policy, **of_policy)),
             )
             timed = self._timed(seen.regular(), wanted.regular(), next_time, next_run_time)
             return with_regular(wanted, timed) if seen.is_extra else timed
 
+        of_rule: dict[str, Any] = {name: value for name, value in terms.items() if name in RULE_OPTIONS}
+        of_policy: dict[str, Any] = {name: value for name, value in terms.items() if name not in RULE_OPTIONS}
         check_times(next_time=next_time, next_run_time=next_run_time)
         if type is not None:
             check_enqueued_key(self.key, check_key(type, "type"))
@@ -177,7 +181,7 @@ class Schedule:
         if explicit:
             time = seen.next_time if next_time is None else rules.first_time(wanted.rule, next_time, self._dialect)
             check_has_occurrence(time, next_run_time)
-            due = wanted.rule.run_time(time) if next_run_time is None else next_run_time
+            due = wanted.run_time(time) if next_run_time is None else next_run_time
             return replace(wanted, next_time=time, next_run_time=seen.next_run_time if seen.paused else due)
         if wanted.rule == seen.rule or not seen.settled:
             return wanted
@@ -232,7 +236,7 @@ def state_of(row: ScheduleRow, now: float, bound: float) -> ScheduleState:
     failed = failed_attempts(row)
     if row.paused and not is_held:
         return ScheduleState(PAUSED, 0.0, False)
-    time = row.next_time + (0 if row.is_extra else row.rule.delay)
+    time = row.next_time + (0 if row.is_extra else row.delay)
     if row.status == WAITING and not row.attempts:
         time = max(time, row.next_run_time)  # its first run may be later
     lateness = max(0.0, now - time)

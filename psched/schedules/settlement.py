@@ -202,7 +202,7 @@ class ScheduleSettlement(Settlement):
             return Step(claim, regular.next_time, regular.next_run_time, entry)
         settled = row.next_time if entry.last is None else entry.last
         next_time = rules.next_time(row.rule, settled, self._dialect)
-        return Step(claim, next_time, NEVER if row.paused else row.rule.run_time(next_time), entry)
+        return Step(claim, next_time, NEVER if row.paused else row.run_time(next_time), entry)
 
     def problem(self, row: Row) -> str | None:
         return rule_problem(row, self._dialect)
@@ -245,17 +245,18 @@ def skip_entry(row: ScheduleRow, now: float, dialect: CronDialect) -> Entry | No
     """
     if row.is_extra or row.is_asked_for:
         return None
-    time = row.next_time + row.rule.delay
-    if row.paused_from is not None or row.earlier_pauses:
-        for begin, end in row.ended_pauses:
-            if begin <= time < end:
-                return _until(row, end, PAUSED, dialect)
     policy = row.policy
+    if row.paused_from is None and not row.earlier_pauses and policy.catch_up == "all" and policy.max_lateness is None:
+        return None
+    delay = row.delay
+    time = row.next_time + delay
+    for begin, end in row.ended_pauses:
+        if begin <= time < end:
+            return _until(row, end, PAUSED, dialect)
     if policy.catch_up != "all":
-        rule = row.rule
-        latest = rules.last_time(rule, row.next_time, math.floor(now - rule.delay), dialect)
+        latest = rules.last_time(row.rule, row.next_time, math.floor(now - delay), dialect)
         if latest is not None:
-            return _until(row, latest + row.rule.delay, SUPERSEDED, dialect)
+            return _until(row, latest + delay, SUPERSEDED, dialect)
     bound = lateness_bound(policy)
     if bound is not None and row.attempts <= 1 and time < now - bound:
         return _until(row, now - bound, TOO_LATE, dialect)
@@ -270,7 +271,7 @@ def lateness_bound(policy: Policy) -> float | None:
 def _until(row: ScheduleRow, end: float, reason: str, dialect: CronDialect) -> Entry:
     """Return the entry of the row's occurrence and later ones whose run time is before `end`."""
     rule, time, count = row.rule, row.next_time, 1
-    last = rules.last_time(rule, time, math.ceil(end - rule.delay) - 1, dialect)
+    last = rules.last_time(rule, time, math.ceil(end - row.delay) - 1, dialect)
     if last is None:
         return Entry(SKIPPED, reason)
     while time < last and count < _COUNTED:

@@ -47,15 +47,15 @@ def paused(row: ScheduleRow, now: float, dialect: CronDialect) -> ScheduleRow:
 def _is_to_come(row: ScheduleRow, pause: tuple[float, float], dialect: CronDialect) -> bool:
     """Return whether the row's next occurrence, or any later one, falls into `pause`."""
     begin, end = pause
-    rule, time = row.rule, row.next_time
-    if end <= time + rule.delay:
+    delay, time = row.delay, row.next_time
+    if end <= time + delay:
         return False
-    if begin > time + rule.delay:
+    if begin > time + delay:
         try:
-            time = rules.first_time(rule, max(time + 1, begin - rule.delay), dialect)
+            time = rules.first_time(row.rule, max(time + 1, begin - delay), dialect)
         except ConfigError:  # the stored rule is invalid, so the pause is kept
             return True
-    return time + rule.delay < end
+    return time + delay < end
 
 
 def resumed(row: ScheduleRow, now: float, dialect: CronDialect) -> tuple[ScheduleRow, Entry | None]:
@@ -69,17 +69,17 @@ def resumed(row: ScheduleRow, now: float, dialect: CronDialect) -> tuple[Schedul
     row = replace(row, paused_until=now, extra_waits=False)
     if row.is_extra:
         regular = row.regular()
-        row = with_regular(row, replace(regular, next_run_time=row.rule.run_time(regular.next_time)))
+        row = with_regular(row, replace(regular, next_run_time=row.run_time(regular.next_time)))
     if row.status == "running":
         return row, None
     if row.is_extra or row.is_asked_for or not row.settled:
         return replace(row, next_run_time=now), None
     entry = skip_entry(row, now, dialect)
     if entry is None or entry.detail != PAUSED:
-        return replace(row, next_run_time=row.rule.run_time(row.next_time)), None
+        return replace(row, next_run_time=row.run_time(row.next_time)), None
     last = row.next_time if entry.last is None else entry.last
     time = rules.next_time(row.rule, last, dialect)
-    return replace(row, next_time=time, next_run_time=row.rule.run_time(time), previous=last), entry
+    return replace(row, next_time=time, next_run_time=row.run_time(time), previous=last), entry
 
 
 def run_now(row: ScheduleRow, now: float) -> ScheduleRow:
@@ -103,7 +103,7 @@ def run_now(row: ScheduleRow, now: float) -> ScheduleRow:
 
 def _has_come(row: ScheduleRow, now: float) -> bool:
     """Return whether the occurrence has come, before or after its delay, or was begun."""
-    return not row.settled or min(row.next_time, row.next_time + row.rule.delay, row.next_run_time) <= now
+    return not row.settled or min(row.next_time, row.next_time + row.delay, row.next_run_time) <= now
 
 
 def moved(row: ScheduleRow, old: Rule, now: float, dialect: CronDialect) -> ScheduleRow:
@@ -114,11 +114,11 @@ def moved(row: ScheduleRow, old: Rule, now: float, dialect: CronDialect) -> Sche
     """
     if row.next_run_time <= now:
         return row
-    same_times = (row.rule.cron, row.rule.timezone) == (old.cron, old.timezone)
+    same_times = replace(row.rule, delay=old.delay, spread=old.spread) == old
     if same_times or row.next_time <= now:
-        return replace(row, next_run_time=row.rule.run_time(row.next_time))
+        return replace(row, next_run_time=row.run_time(row.next_time))
     time = rules.first_time(row.rule, now, dialect)
-    return replace(row, next_time=time, next_run_time=row.rule.run_time(time))
+    return replace(row, next_time=time, next_run_time=row.run_time(time))
 
 
 def with_regular(row: ScheduleRow, regular: ScheduleRow) -> ScheduleRow:

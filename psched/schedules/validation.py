@@ -8,18 +8,18 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import fields, replace
-from datetime import date
 from functools import cache, lru_cache, partial
 from operator import attrgetter
 from typing import TypedDict
 
 from psched import cron
+from psched.clock import local_time
 from psched.error_text import shown
 from psched.errors import ConfigError, NotSupportedError
-from psched.model import CATCH_UP, NEVER, NO_OCCURRENCE, CatchUp, NewSchedule, Policy, Rule, ScheduleRow
+from psched.model import CATCH_UP, NEVER, NO_OCCURRENCE, CatchUp, Instant, NewSchedule, Policy, Rule, ScheduleRow
 from psched.payload import MAX_KEY_LENGTH, check_key, enqueued_key, object_of
 from psched.retry_wait import check_attempts, check_wait
-from psched.schedule_options import OPTIONS, check_owner
+from psched.schedule_options import OPTIONS, check_owner, check_time
 from psched.schedules import rules
 from psched.store import ScheduleStore
 
@@ -27,8 +27,6 @@ log = logging.getLogger(__name__)
 
 ENQUEUED = re.compile(r"^enqueue(\.|\Z)")
 """The types of schedules that submit tasks (`psched.handlers.enqueue`)."""
-LAST_TIME = 253_402_300_800
-"""Unix seconds at the end of the year 9999."""
 LONGEST_DELAY = 366 * 86400
 """Seconds by which a run may come before or after its occurrence."""
 MOST_AHEAD = 1000
@@ -38,11 +36,13 @@ _DEFAULT_POLICY = Policy()
 TERMS = tuple(field.name for field in fields(Policy))
 _terms_of = attrgetter(*TERMS)
 _OPTIONS = tuple(name for name in TERMS if name in OPTIONS)
+RULE_OPTIONS = tuple(field.name for field in fields(Rule) if field.name in OPTIONS)
+_DEFAULTS = {field.name: field.default for field in fields(Rule)}
 _default = partial(getattr, _DEFAULT_POLICY)
 
 
 class Terms(TypedDict, total=False):
-    """The fields of `Policy` as keyword arguments. None means no bound, or no text."""
+    """The fields of `Policy`, and `RULE_OPTIONS`, as keyword arguments. None means no bound, or no text."""
 
     catch_up: CatchUp
     max_lateness: float | None
@@ -51,6 +51,9 @@ class Terms(TypedDict, total=False):
     owner: str | None
     description: str | None
     tags: Sequence[str] | None
+    start: Instant | None
+    end: Instant | None
+    spread: float | None
 
 
 def new_rows(
@@ -70,19 +73,21 @@ def new_rows(
             raise without_policies(new.key, [name for name in TERMS if getattr(policy, name) != _default(name)])
         check_times(next_time=new.next_time, next_run_time=new.next_run_time)
         timezone = default_timezone if new.timezone is None else new.timezone
-        rule = checked_rule(Rule(new.cron, timezone, new.delay), dialect)
+        options = {name: value for name in RULE_OPTIONS if (value := getattr(new, name)) != _DEFAULTS[name]}
+        if options and not store.keeps_policies:
+            raise without_policies(new.key, options)
+        rule = checked_rule(Rule(new.cron, timezone, new.delay, **options), dialect)
         first = rules.first_time(rule, now() if new.next_time is None else new.next_time, dialect)
         check_enqueued_key(check_key(new.key), check_key(new.type, "type"))
         check_has_occurrence(first, new.next_run_time)
         if first == NO_OCCURRENCE:
             log.warning("the schedule %r has ended: %r has no occurrence from now on", new.key, rule.cron)
-        due = rule.run_time(first) if new.next_run_time is None else new.next_run_time
+        due = 0 if new.next_run_time is None else new.next_run_time
         data = object_of(new.data)
-        rows.append(
-            ScheduleRow(
-                new.key, new.type, data, "waiting", rule=rule, next_time=first, next_run_time=due, policy=policy
-            )
+        row = ScheduleRow(
+            new.key, new.type, data, "waiting", rule=rule, next_time=first, next_run_time=due, policy=policy
         )
+        rows.append(row if new.next_run_time is not None else replace(row, next_run_time=row.run_time(first)))
     return rows
 
 
@@ -107,11 +112,19 @@ def checked_policy(policy: Policy) -> Policy:
 
 
 def checked_rule(rule: Rule, dialect: cron.CronDialect) -> Rule:
-    """Return `rule`. Raises ConfigError for its cron or time zone, ValueError for its delay."""
+    """Return `rule` with its options as they are stored.
+
+    Raises ConfigError for its cron or time zone, ValueError for its delay or an option.
+    """
     for name, value, example in (("cron", rule.cron, "0 * * * *"), ("timezone", rule.timezone, "Europe/Berlin")):
         given: object = value
         if not isinstance(given, str):
             raise ConfigError(f"{name} must be text like {example!r}, got {shown(given)}")
+    given = {name: value for name in RULE_OPTIONS if (value := getattr(rule, name)) != _DEFAULTS[name]}
+    if given:
+        rule = replace(rule, **{name: OPTIONS[name](value) for name, value in given.items()})
+    if rule.start is not None and rule.end is not None and rule.start > rule.end:
+        raise ValueError(f"end {local_time(rule.end)} is before start {local_time(rule.start)}; give a later end")
     rules.validate(rule, dialect)
     _warn_of_step(rule.cron, dialect)
     check_delay(rule.delay)
@@ -161,16 +174,6 @@ def check_times(**times: object) -> None:
     for name, time in times.items():
         if time is not None:
             check_time(name, time)
-
-
-def check_time(name: str, time: object) -> None:
-    """Raise ValueError unless `time` is unix seconds of the years 1970 to 9999."""
-    if isinstance(time, bool) or not isinstance(time, int | float) or not 0 <= time < LAST_TIME:
-        hint = "; convert a datetime that has a zone with int(when.timestamp())" if isinstance(time, date) else ""
-        raise ValueError(
-            f"{name} must be unix seconds, a number from 0 to {LAST_TIME - 1} (the years 1970 to 9999), "
-            f"got {shown(time)}{hint}"
-        )
 
 
 def check_has_occurrence(time: int, next_run_time: float | None) -> None:

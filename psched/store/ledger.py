@@ -177,6 +177,11 @@ class Change:
     paused_from: float | None = None
     paused_until: float | None = None
 
+    @property
+    def delay(self) -> float:
+        """The seconds by which a run comes after its occurrence."""
+        return self.rule.delay_of(self.key)
+
 
 class Ledger(Protocol):
     """The ledger of one table of schedules. Methods may be called from any thread; they raise the driver's errors."""

@@ -21,7 +21,7 @@ from psched.clock import parse_seconds
 from psched.cron.zones import load_zone
 from psched.error_text import shown
 from psched.errors import NotSupportedError
-from psched.schedules.validation import check_time
+from psched.schedule_options import check_time
 
 Moment = str | datetime | float
 """A point in time: ISO 8601 text, a datetime, or unix seconds."""

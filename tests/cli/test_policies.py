@@ -42,7 +42,7 @@ def test_schedules_are_listed_by_owner_and_tag(psched: Commands) -> None:
     shown = psched.ok("show", "key", "--json").json
     assert (shown["owner"], shown["description"], shown["tags"]) == (None, None, [])
     psched.ok("delete", "key")
-    psched.ok("import", str(copy))
+    psched.ok("import", "json", str(copy))
     assert psched.ok("show", "key", "--json").json["tags"] == ["mail", "nightly"]
 
 
@@ -70,3 +70,23 @@ def test_an_extra_run_is_asked_for(psched: Commands) -> None:
     assert psched.ok("show", "key", "--json").json["next_time"] == regular
     [entry] = psched.ok("history", "key", "--json").json
     assert (entry["detail"], entry["extra"]) == ("run-now", True)
+
+
+def test_the_options_of_a_rule_are_given_and_removed(psched: Commands) -> None:
+    psched.ok(
+        "add", "key", "t", "@daily", "{}", "--not-before", "2027-01-01T00:00Z", "--not-after", "2028-01-01T00:00Z"
+    )
+    psched.ok("modify", "key", "--spread", "10m")
+    shown = psched.ok("show", "key", "--json").json
+    assert (shown["start"], shown["end"], shown["spread"]) == (1798761600, 1830297600, 600)
+    assert "\nend            1830297600  2028-01-01 " in psched.ok("show", "key").out
+    words = (
+        "at 00:00 every day, not before 2027-01-01 00:00:00 UTC, not after 2028-01-01 00:00:00 UTC, spread over 600 s"
+    )
+    assert psched.ok("explain", "--key", "key").out == f"@daily  UTC: {words}\n"
+    out = psched("explain", "--key", "key", "--at", "2026-12-31").out
+    assert "Thu 2026-12-31: not due\n  because the schedule starts 2027-01-01 00:00:00 UTC\n" in out
+    assert psched("modify", "key", "--not-after", "2026-01-01T00:00Z").err.strip().endswith("give a later end")
+    psched.ok("modify", "key", "--not-before", "none", "--not-after", "none", "--spread", "none")
+    shown = psched.ok("show", "key", "--json").json
+    assert (shown["start"], shown["end"], shown["spread"]) == (None, None, 0)

@@ -30,31 +30,36 @@ class Past:
 
     def add(self) -> None:
         first = rules.first_time(self.rule, int(self.now) + 1, "vixie")
-        due = first + self.rule.delay
-        self.row = ScheduleRow("key", "t", {}, "waiting", rule=self.rule, next_time=first, next_run_time=due)
+        row = ScheduleRow("key", "t", {}, "waiting", rule=self.rule, next_time=first, next_run_time=0)
+        self.row = replace(row, next_run_time=row.run_time(first))
         self._change(ADD, None)
 
     def run(self, seconds: float = 1, late: float = 0.5, detail: str | None = None) -> None:
-        """Run the next occurrence at its time, or now when that is past."""
+        """Run the next occurrence at its time, or now when that is past; nothing when the schedule has ended."""
         row = self.there
-        started = max(self.now, row.next_time + row.rule.delay + late)
+        if row.ended:
+            return
+        started = max(self.now, row.next_time + row.delay + late)
         self.now = started + seconds
         self.settle("finished", detail, started=started)
 
     def skip(self, count: int) -> None:
-        """Skip the next `count` occurrences."""
+        """Skip the next `count` occurrences, or as many as there are."""
         row = self.there
-        last = row.next_time
-        for _ in range(count - 1):
-            last = rules.next_time(row.rule, last, "vixie")
-        self.now = max(self.now, last + row.rule.delay + 1)
+        if row.ended:
+            return
+        *_, last = times = list(rules.times(row.rule, row.next_time, count, "vixie")) or [row.next_time]
+        if times[0] != row.next_time:  # an occurrence of the rule before, which was kept
+            *_, last = times = [row.next_time, *times[: count - 1]]
+        count = len(times)
+        self.now = max(self.now, last + row.delay + 1)
         self.settle("skipped", "late", last, count)
 
     def catch_up(self) -> None:
         """Skip all due occurrences."""
         row = self.there
-        due = rules.count(row.rule, row.next_time, int(self.now - row.rule.delay), "vixie")
-        if row.next_time + row.rule.delay <= self.now:
+        due = rules.count(row.rule, row.next_time, int(self.now - row.delay), "vixie")
+        if row.next_time + row.delay <= self.now:
             self.skip(1 + due)
 
     def modify(self, rule: Rule) -> None:
@@ -67,7 +72,7 @@ class Past:
         """Change the time of the next occurrence, back or forth."""
         row = self.there
         time = rules.first_time(row.rule, time, "vixie")
-        self.row = replace(row, next_time=time, next_run_time=time + row.rule.delay)
+        self.row = replace(row, next_time=time, next_run_time=row.run_time(time))
         self._change(MODIFY, row.next_time)
 
     def run_now(self) -> None:
@@ -162,4 +167,4 @@ class Past:
         )
         end = row.next_time if last is None else last
         time = rules.next_time(row.rule, end, "vixie")
-        self.row = replace(row, next_time=time, next_run_time=time + row.rule.delay, previous=end)
+        self.row = replace(row, next_time=time, next_run_time=row.run_time(time), previous=end)

@@ -45,13 +45,13 @@ def listed(rule: Rule, hours: int) -> dict[int, int]:
     ids=str,
 )
 def test_starts_are_those_of_the_occurrences(rule: Rule) -> None:
-    assert dict(starts_per_hour(rule, BEGIN, 60, "vixie")) == listed(rule, 60)
+    assert dict(starts_per_hour(rule, rule.delay, BEGIN, 60, "vixie")) == listed(rule, 60)
 
 
 def test_a_week_with_a_clock_change_has_all_its_starts() -> None:
     spring = 1_774_652_400  # 2026-03-27 23:00 UTC
     daily = Rule("30 2 * * *", "Europe/Berlin")
-    assert sum(starts_per_hour(daily, spring, 168, "vixie").values()) == 7
+    assert sum(starts_per_hour(daily, 0, spring, 168, "vixie").values()) == 7
 
 
 def test_equal_rules_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,10 @@ RULES = [
     Rule("30 2 * * *", "America/New_York", -5),
     Rule("*/20 * * * * *", "Asia/Tokyo", 1.5),
     Rule("0 0 1 * *", "UTC", 0),
+    Rule("@every 7m phase 30s", "UTC"),
+    Rule("@at 2020-09-13T13:00", "UTC", 30),
+    Rule("*/3 * * * *", "Asia/Tokyo", 1, start=BEGIN + 1800, end=BEGIN + 9000),
+    Rule("*/10 * * * *", "UTC", -3, spread=400),
 ]
 ACTIONS = st.one_of(
     st.tuples(st.just("run"), st.floats(0.1, 5000)),

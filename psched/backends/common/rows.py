@@ -22,6 +22,7 @@ from psched.model import (
     ScheduleRow,
     TaskOutcome,
     TaskRow,
+    spread_offset,
 )
 from psched.payload import MAX_DATA_SIZE, decode, decode_value, is_compressed, pack, type_from_key
 from psched.schedule_options import decode_options, encode_options
@@ -259,7 +260,7 @@ def _plain_schedule(holder: str, max_data_size: int, row: Sequence[Any]) -> Sche
         attempts,
         error,
         holder,
-        rule=Rule(cron, timezone, delay / 1000 if delay % 1000 else delay // 1000),
+        rule=_plain_rule(cron, timezone, delay),
         next_time=time // 1000,
         next_run_time=due / 1000 if due % 1000 else due // 1000,
         settled=False,
@@ -267,6 +268,11 @@ def _plain_schedule(holder: str, max_data_size: int, row: Sequence[Any]) -> Sche
         previous=None if last is None else last // 1000,
         version=version,
     )
+
+
+@lru_cache(maxsize=4096)
+def _plain_rule(cron: str, timezone: str, delay_ms: int) -> Rule:
+    return Rule(cron, timezone, delay_ms / 1000 if delay_ms % 1000 else delay_ms // 1000)
 
 
 @lru_cache(maxsize=256)
@@ -309,8 +315,11 @@ def read_schedule(row: Mapping[Any, Any], max_data_size: int = MAX_DATA_SIZE) ->
 
 
 def read_rule(fields: RowReader, options: Mapping[str, Any]) -> Rule:
-    """`options`: those of a rule, as `RowReader.options` returns them."""
-    return Rule(fields.text("cron"), fields.text("timezone"), fields.seconds("delay_ms", 1000), **options)
+    """`options`: those of a rule, as `RowReader.options` returns them. See `rule_columns` for the delay."""
+    delay = fields.seconds("delay_ms", 1000)
+    if "spread" in options:
+        delay = round(delay - spread_offset(fields.text("key"), options["spread"]) / 1000, 3)
+    return Rule(fields.text("cron"), fields.text("timezone"), delay, **options)
 
 
 def read_policy(fields: RowReader, options: Mapping[str, Any]) -> Policy:
@@ -336,13 +345,17 @@ def with_tag(rows: Iterator[ScheduleRow], tag: str | None) -> Iterator[ScheduleR
     return rows if tag is None else (row for row in rows if tag in row.policy.tags)
 
 
-def rule_columns(rule: Rule) -> dict[str, Any]:
-    return {"cron": rule.cron, "timezone": rule.timezone, "delay_ms": milliseconds(rule.delay)}
+def rule_columns(key: str, rule: Rule) -> dict[str, Any]:
+    """Return the columns of a rule. `delay_ms` includes the spread of `key`, for statements that compute run times."""
+    delay = milliseconds(rule.delay)
+    if rule.spread:
+        delay += spread_offset(key, rule.spread)
+    return {"cron": rule.cron, "timezone": rule.timezone, "delay_ms": delay}
 
 
 def definition_columns(row: ScheduleRow) -> dict[str, Any]:
     """Return the columns `DEFINITION`. A time computed from them holds only while they are unchanged."""
-    return {**rule_columns(row.rule), "version": row.version}
+    return {**rule_columns(row.key, row.rule), "version": row.version}
 
 
 def policy_columns(policy: Policy) -> dict[str, Any]:
@@ -364,7 +377,7 @@ def alert_at(row: ScheduleRow) -> int | None:
     time = regular_time(row)
     if row.policy.alert_after is None or row.paused or time >= NEVER:
         return None
-    return milliseconds(time + row.rule.delay + row.policy.alert_after)
+    return milliseconds(time + row.delay + row.policy.alert_after)
 
 
 def regular_time(row: ScheduleRow) -> int:
@@ -429,7 +442,7 @@ def all_columns(row: ScheduleRow) -> dict[str, Any]:
     """Return all columns of `row` but key and data."""
     return {
         "type": row.type,
-        **rule_columns(row.rule),
+        **rule_columns(row.key, row.rule),
         "next_time": milliseconds(row.next_time),
         "due": milliseconds(row.next_run_time),
         "last_time": optional_milliseconds(row.previous),

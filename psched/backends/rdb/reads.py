@@ -140,8 +140,9 @@ class RdbScheduleReads(RdbReads):
 
     def rules(self) -> Iterator[RuleUse]:
         c = self._table.c
-        columns = (c.type, c.cron, c.timezone, c.delay_ms)
-        runs = sa.case((c.paused_from.is_(None) | c.paused_until.is_not(None), 1)).label("runs")
+        columns = (c.type, c.cron, c.timezone, c.delay_ms, c.options)
+        is_paused = c.paused_from.is_not(None) & c.paused_until.is_(None)
+        runs = sa.case((sa.not_(is_paused) & (c.due < milliseconds(NO_OCCURRENCE)), 1)).label("runs")
         page = sa.select(c.key, *columns, runs).where(c.key > sa.bindparam("after")).order_by(c.key).limit(_PAGE)
         rows = page.subquery()
         names = [rows.c[column.name] for column in columns]
@@ -153,7 +154,9 @@ class RdbScheduleReads(RdbReads):
             found = self._database.rows(statement, {"after": after})
             for row in found:
                 if row["count"]:
-                    yield RuleUse(read_rule(RowReader(row), {}), row["type"], row["count"], row["key"])
+                    fields = RowReader(row)
+                    rule = read_rule(fields, fields.options("options")[0])
+                    yield RuleUse(rule, row["type"], row["count"], row["key"])
             is_full = sum(row["every"] for row in found) == _PAGE
             keys = [row["key"] for row in found if isinstance(row["key"], str)]  # SQLite may hold other text
             after = max(keys, default=None) if is_full else None

@@ -72,7 +72,7 @@ class CompatLedgerWriter:
             return self._insert_definition(connection, row, UPGRADE)
         if last["action"] == DELETE:
             return self._insert_definition(connection, row, ADD)
-        if any(last[name] != value for name, value in rule_columns(row.rule).items()):
+        if any(last[name] != value for name, value in rule_columns(row.key, row.rule).items()):
             return self._insert_definition(connection, row, MODIFY, pending=row.next_time)
         return int(last["version"])
 
@@ -94,7 +94,7 @@ class CompatLedgerWriter:
             "action": action,
             "node": node,
             "type": storable(row.type[:255]),  # in Ruby's tables it may be any text
-            **rule_columns(row.rule),
+            **rule_columns(row.key, row.rule),
             **policy_columns(Policy()),
             "pending": optional_milliseconds(pending),
             "first_time": milliseconds(row.next_time),

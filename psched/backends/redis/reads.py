@@ -23,7 +23,7 @@ from psched.store.reads import Counted, RuleUse, TypeCounts
 
 _PAGE = 1000
 """Schedules whose rules one script reads."""
-_RULE = (b"type", b"cron", b"timezone", b"delay_ms")
+_RULE = (b"type", b"cron", b"timezone", b"delay_ms", b"options")
 _SCHEDULES = ("total", "due", "running", "failing", "paused", "ended")
 _TASKS = (WAITING, "due", RUNNING, TASK_FAILED, TASK_CANCELLED, TASK_FINISHED)
 """What the scripts `counts` return, in this order."""
@@ -59,11 +59,12 @@ class RedisScheduleReads(RedisReads):
     def rules(self) -> Iterator[RuleUse]:
         last = b""
         while True:
-            last, page = self._run("rules", last, _PAGE)
+            last, page = self._run("rules", last, _PAGE, milliseconds(NO_OCCURRENCE))
             for key, *values in page:
-                fields = chain.from_iterable(zip(_RULE, values, strict=True))
-                row = stored(key, list(fields))
-                yield RuleUse(read_rule(RowReader(row), {}), row["type"], 1, row["key"])
+                row = stored(key, list(chain.from_iterable(zip(_RULE, values, strict=True))))
+                row["options"] = row["options"] or None
+                fields = RowReader(row)
+                yield RuleUse(read_rule(fields, fields.options("options")[0]), row["type"], 1, row["key"])
             if not last:
                 return
 

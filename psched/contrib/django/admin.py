@@ -186,7 +186,9 @@ class ScheduleAdmin(RowAdmin):
             "cron": row.rule.cron,
             "time zone": row.rule.timezone,
         }.items()
-        yield "delay", row.rule.delay
+        for name in ("delay", "start", "end", "spread"):
+            value = getattr(row.rule, name)
+            yield name, _moment(value) if name in ("start", "end") and value is not None else value
         yield "next occurrence", None if row.ended else _moment(row.next_time)
         yield "next run", None if row.paused or row.ended else _moment(row.next_run_time)
         yield "data", json.dumps(row.data, indent=2, ensure_ascii=False)

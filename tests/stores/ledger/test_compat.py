@@ -136,6 +136,10 @@ def test_it_has_neither_policies_nor_pauses(tmp_path: Path) -> None:
         schedules.store.create_tables()
         with pytest.raises(NotSupportedError, match="catch_up, owner; type: rdb"):
             schedules.add("key", "t", cron="* * * * *", catch_up="latest", owner="me")
+        with pytest.raises(NotSupportedError, match="keeps no start, spread; type: rdb"):
+            schedules.add("key", "t", cron="* * * * *", start=5, spread=5)
+        with pytest.raises(NotSupportedError, match="PerfectSched knows only"):
+            schedules.add("key", "t", cron="@every 5m")
         schedules.add("key", "t", cron="* * * * *")
         with pytest.raises(NotSupportedError, match="keeps no tags; type: rdb"):
             schedules["key"].modify(tags=["mail"])

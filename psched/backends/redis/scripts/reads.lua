@@ -112,13 +112,15 @@ end
 return found
 
 --- script schedules/rules: common, schedules, reads
--- Returns a page of schedules that are not paused, as {key, type, cron, time zone, delay in milliseconds}, and the last
--- key that was looked at ('' at the end). ARGV: the last key of the page before ('' at first), the most schedules.
+-- Returns a page of schedules that are neither paused nor ended, as {key, type, cron, time zone, delay in milliseconds,
+-- options}, and the last key that was looked at ('' at the end). ARGV: the last key of the page before ('' at first), the
+-- most schedules, the due time of ended ones.
 local keys, found = call('ZRANGEBYLEX', T .. 'recorded', '(' .. ARGV[1], '+', 'LIMIT', 0, tonumber(ARGV[2])), {}
 for _, key in ipairs(keys) do
-  local fields = redis.pcall('HMGET', row_of(key), 'type', 'cron', 'timezone', 'delay_ms', 'paused_from', 'paused_until')
-  if fields[2] and not (fields[5] and not fields[6]) then
-    found[#found + 1] = {key, fields[1] or '', fields[2], fields[3] or '', fields[4] or '0'}
+  local fields = redis.pcall('HMGET', row_of(key), 'type', 'cron', 'timezone', 'delay_ms', 'options', 'paused_from',
+    'paused_until', 'due')
+  if fields[2] and not (fields[6] and not fields[7]) and (tonumber(fields[8]) or 0) < tonumber(ARGV[3]) then
+    found[#found + 1] = {key, fields[1] or '', fields[2], fields[3] or '', fields[4] or '0', fields[5] or ''}
   end
 end
 return {#keys == tonumber(ARGV[2]) and keys[#keys] or '', found}

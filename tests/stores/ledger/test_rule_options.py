@@ -1,0 +1,100 @@
+"""The options of a rule hold on every store: start, end and spread."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from psched.insight import ScheduleInsight
+from psched.model import NO_OCCURRENCE, LeaseTimes, NewSchedule, Rule, spread_offset
+from psched.schedules.collection import Defaults, ScheduleCollection
+from psched.store import ScheduleStore
+from tests.stores.bench import Bench
+
+DAY = 86400
+FIRST = 1_600_041_600
+"""2020-09-14 00:00 UTC."""
+
+
+@pytest.fixture
+def schedules(store: ScheduleStore) -> ScheduleCollection:
+    return ScheduleCollection(store, LeaseTimes(300, 0, 300), Defaults("UTC"))
+
+
+def run(schedules: ScheduleCollection) -> list[int]:
+    """Finish what is due, all of it; return the occurrences."""
+    times = []
+    while (task := schedules.poll()) is not None:
+        times.append(task.scheduled_time)
+        task.finish()
+    return times
+
+
+def proved(schedules: ScheduleCollection, ran: int, skipped: int = 0) -> bool:
+    [verdict] = schedules.audit(0, int(schedules.store.now()), keys=["key"])
+    return (verdict.violations, verdict.ran, verdict.skipped, verdict.pending) == ([], ran, skipped, 0)
+
+
+def alert_at(bench: Bench) -> int:
+    row = bench.raw("key")
+    assert row is not None
+    return int(row["alert_at"])
+
+
+@pytest.mark.parametrize("catch_up", ["all", "latest"])
+def test_occurrences_are_from_start_to_end(schedules: ScheduleCollection, catch_up: str) -> None:
+    start, end = FIRST + DAY + 1, FIRST + 4 * DAY
+    schedules.add("key", "t", cron="@daily", next_time=FIRST, start=start, end=end, catch_up=catch_up)
+    row = schedules["key"].metadata()
+    assert (row.next_time, row.rule.start, row.rule.end) == (FIRST + 2 * DAY, start, end)
+    expected = [FIRST + 2 * DAY, FIRST + 3 * DAY, FIRST + 4 * DAY]
+    assert run(schedules) == (expected if catch_up == "all" else expected[-1:])
+    assert schedules["key"].metadata().next_time == NO_OCCURRENCE
+    assert proved(schedules, *((3, 0) if catch_up == "all" else (1, 2)))
+    schedules["key"].modify(end=None, next_time=FIRST + 5 * DAY)
+    assert schedules["key"].metadata().rule == Rule("@daily", "UTC", start=start)
+    schedules["key"].modify(end=FIRST + 5 * DAY + 0.5)
+    assert run(schedules) == [FIRST + 5 * DAY]
+    assert proved(schedules, *((4, 0) if catch_up == "all" else (2, 2)))
+    assert [change.rule.end for change in schedules.ledger.changes("key")] == [end, None, FIRST + 5 * DAY + 0.5]
+
+
+def test_a_spread_delays_the_run_and_all_that_is_counted_from_it(
+    bench: Bench, store: ScheduleStore, schedules: ScheduleCollection
+) -> None:
+    offset = spread_offset("key", 3600) / 1000
+    schedules.add("key", "t", cron="@daily", next_time=FIRST, delay=2.5, spread=3600, alert_after=60, max_lateness=DAY)
+    row = schedules["key"].metadata()
+    assert row.rule == Rule("@daily", "UTC", 2.5, spread=3600)
+    assert row.next_run_time == pytest.approx(FIRST + 2.5 + offset, abs=0.001)
+    alert = 1000 * (FIRST + 62.5 + offset)
+    assert alert_at(bench) == pytest.approx(alert, abs=1)
+    claim = bench.take(store, "key")
+    schedules._settlement.finish(claim, float("inf"))
+    row = schedules["key"].metadata()
+    assert row.next_run_time == pytest.approx(FIRST + DAY + 2.5 + offset, abs=0.001)
+    assert alert_at(bench) == pytest.approx(alert + 1000 * DAY, abs=1)
+    [change] = schedules.ledger.changes("key")
+    assert change.rule == row.rule
+    schedules["key"].modify(spread=0)
+    assert schedules["key"].metadata().rule == Rule("@daily", "UTC", 2.5)
+    schedules["key"].modify(spread=60, delay=0)
+    assert schedules["key"].metadata().rule == Rule("@daily", "UTC", spread=60)
+    [verdict] = schedules.audit(0, int(store.now()), keys=["key"])
+    assert {found.kind for found in verdict.violations} == {"missing"}
+
+
+def test_the_forecast_knows_spread_and_end(schedules: ScheduleCollection) -> None:
+    begin = int(schedules.store.now()) // 3600 * 3600 + 3600
+    new = NewSchedule("", "t", f"@every 1d phase {begin % DAY}s", spread=7200)
+    schedules.add_many([new._replace(key=f"key{n}") for n in range(50)])
+    schedules.add("ended", "t", cron=new.cron, end=FIRST)
+    found = ScheduleInsight(schedules).forecast(24)
+    later = sum(spread_offset(f"key{n}", 7200) >= 3_600_000 for n in range(50))
+    assert [hour.starts for hour in found.hours[:3]] == [50 - later, later, 0]
+    assert found.schedules == 50
+    details = ScheduleInsight(schedules).details("key1")
+    assert details.next_runs[0] == pytest.approx(begin + spread_offset("key1", 7200) / 1000, abs=0.001)
+    row = schedules["key1"].metadata()
+    assert replace(row.rule, spread=0) == Rule(new.cron, "UTC")

@@ -1,0 +1,84 @@
+"""The occurrences of a rule are those of its expression that its options leave; a spread is even and never changes."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from psched import cron
+from psched.errors import ConfigError
+from psched.model import NO_OCCURRENCE, Rule, ScheduleRow, spread_offset
+from psched.schedules import rules
+from psched.schedules.validation import checked_rule
+
+BEGIN = 1_767_225_600
+"""2026-01-01 00:00 UTC."""
+EXPRESSIONS = ("*/7 * * * *", "30 2 * * *", "@every 11m phase 5s", "@at 2026-01-01T10:00")
+
+
+@given(
+    st.sampled_from(EXPRESSIONS),
+    st.none() | st.integers(-20_000, 90_000),
+    st.none() | st.integers(-20_000, 90_000),
+    st.integers(-30_000, 30_000),
+    st.integers(0, 90_000),
+)
+def test_next_last_and_count_agree(text: str, start: int | None, end: int | None, after: int, span: int) -> None:
+    first, last = (None if bound is None else BEGIN + bound + 0.5 for bound in (start, end))
+    rule = Rule(text, "Europe/Berlin", start=first, end=last)
+    listed = [each.time for each in cron.occurrences(text, BEGIN - 30_000, "Europe/Berlin", 400)]
+    left = [time for time in listed if rules.why_not(rule, time) is None]
+    assert left == [time for time in listed if (first is None or time >= first) and (last is None or time <= last)]
+    after += BEGIN
+    later = [time for time in left if time > after]
+    known = [time for time in later if time <= after + span]
+    if later or listed[-1] < BEGIN + 90_000:
+        assert rules.next_time(rule, after, "vixie") == (later[0] if later else NO_OCCURRENCE)
+    assert rules.last_time(rule, after, after + span, "vixie") == (known[-1] if known else None)
+    assert rules.count(rule, after, after + span, "vixie") == len(known)
+    assert list(rules.times(rule, after + 1, 3, "vixie"))[: len(later)] == later[:3]
+
+
+def test_a_thousand_schedules_of_one_time_begin_evenly() -> None:
+    rule = Rule("0 3 * * *", "UTC", 30, spread=600)
+    rows = [
+        ScheduleRow(f"report-{n}", "t", {}, "waiting", rule=rule, next_time=0, next_run_time=0) for n in range(1000)
+    ]
+    offsets = [row.run_time(BEGIN) - BEGIN - 30 for row in rows]
+    assert all(0 <= offset < 600 for offset in offsets)
+    of_five_seconds = Counter(int(offset // 5) for offset in offsets)
+    assert max(of_five_seconds.values()) <= 3 * len(rows) / (600 / 5)
+    assert len(of_five_seconds) > 110
+    assert [row.delay for row in rows] == pytest.approx([30 + offset for offset in offsets])
+
+
+@pytest.mark.parametrize(
+    ("key", "spread", "milliseconds"),
+    [("nightly-report", 600, 300_227), ("a", 0.001, 0), ("ключ", 86400, 25_929_726), ("\ud800", 60, 15_476)],
+)
+def test_the_offset_of_a_key_is_the_same_in_every_version(key: str, spread: float, milliseconds: int) -> None:
+    assert spread_offset(key, spread) == milliseconds
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"start": BEGIN, "end": BEGIN - 1}, "end .* is before start"),
+        ({"start": "tomorrow"}, "start must be unix seconds"),
+        ({"end": float("nan")}, "end must be unix seconds"),
+        ({"spread": -1}, "spread must be"),
+        ({"spread": 8 * 86400}, r"spread must be seconds from 0 to 604800 \(7 days\)"),
+        ({"spread": True}, "spread must be"),
+    ],
+)
+def test_an_unusable_option_is_refused(options: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        checked_rule(Rule("* * * * *", "UTC", **options), "vixie")
+
+
+def test_options_do_not_hide_a_mistake_in_the_expression() -> None:
+    with pytest.raises(ConfigError, match="fields"):
+        checked_rule(Rule("0 9 *", "UTC", start=BEGIN), "vixie")
