@@ -11,10 +11,9 @@ from psched.application import Application
 from psched.backends import is_driver_error
 from psched.error_text import one_line
 from psched.errors import ConfigError
-from psched.execution.alert_hooks import AlertThread, open_alert_threads
 from psched.execution.node_heartbeat import NodeHeartbeat, RecordedSection
 from psched.execution.poller import RowPoller
-from psched.execution.run_events import EventThread, open_event_threads
+from psched.execution.reporting_threads import ReportingThreads
 from psched.execution.run_statistics import StatsWriter, counted_tables, run_counter
 from psched.execution.section_sources import OpenSection
 from psched.store.node_registry import NodeProcess
@@ -43,10 +42,7 @@ class PolledSections:
         self._runs_nothing = all(types.is_nothing for types in served.values())
         self.types = {opened.name: ClaimableTypes(opened.source, served[opened.name]) for opened in sections}
         self.pollers: list[RowPoller[Any]] = []
-        self._alert_threads: list[AlertThread | EventThread] = [
-            *open_alert_threads(sections),
-            *open_event_threads(sections),
-        ]
+        self._reporting = ReportingThreads(sections)
         recorded = [
             RecordedSection(opened.name, nodes, served[opened.name])
             for opened in sections
@@ -86,8 +82,8 @@ class PolledSections:
                         poller.report_trouble(error)
 
     def start(self) -> None:
-        for thread in (*self._alert_threads, self._heartbeat):
-            thread.start()
+        self._reporting.start()
+        self._heartbeat.start()
         if self._stats_writer is not None:
             self._stats_writer.start()
 
@@ -110,8 +106,8 @@ class PolledSections:
         self._heartbeat.close()
         if self._stats_writer is not None:
             self._stats_writer.close()
-        for alert_thread in self._alert_threads:
-            alert_thread.close()
+        self._reporting.close()
+        self._reporting.join()
         if waits:
             self._heartbeat.join(_WITHDRAWAL)
         if self._stats_writer is not None:

@@ -26,9 +26,6 @@ log = logging.getLogger(__name__)
 
 _GRACE = 2.0
 """Seconds between SIGTERM and SIGKILL of a hook that takes longer, or runs at a stop."""
-STOPPING = _GRACE + 1
-"""Seconds within which a hook ends at a stop."""
-
 
 _AT_ONCE = 100
 """Overdue occurrences of one check, those longest overdue first."""
@@ -78,10 +75,8 @@ class AlertThread(threading.Thread):
                 is_failing = True
 
     def close(self) -> None:
-        """Stop the thread and end a running hook, which another node then runs again."""
+        """End a running hook, which another node then runs again, and the thread soon."""
         self._closing.set()
-        if self.is_alive():
-            self.join(STOPPING)
 
     @property
     def may_run(self) -> bool:

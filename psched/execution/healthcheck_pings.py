@@ -11,7 +11,8 @@ from psched import telemetry
 from psched.config import Settings
 from psched.config.healthchecks import Healthchecks
 from psched.http_client import Request, RequestQueue
-from psched.task import Task
+from psched.store import LeaseStore
+from psched.task import Task, store_of
 
 _CLOSE = 3.0
 """Seconds for which a process that ends sends the pings that still wait."""
@@ -24,10 +25,13 @@ _RUNS = uuid.UUID("5e0f5a4e-6d5c-4c55-9d0a-2f3c1f1f3b0a")
 class HealthcheckPings:
     """The pings of one handler process."""
 
-    def __init__(self, configured: Healthchecks, put: Callable[[Request], None]) -> None:
-        """`put` must not wait."""
+    def __init__(
+        self, configured: Healthchecks, put: Callable[[Request], None], store: LeaseStore | None = None
+    ) -> None:
+        """`put` must not wait. `store`: ping its runs only; a process may have several schedulers."""
         self._configured = configured
         self._put = put
+        self._store = store
 
     def listen(self, event: telemetry.Event, fields: dict[str, Any]) -> None:
         """Listener of `run_start` and `settle`; the latter is emitted after the commit."""
@@ -43,6 +47,8 @@ class HealthcheckPings:
                     self._ping(task, "/fail", task.error)
 
     def _ping(self, task: Task, action: str, text: str = "") -> None:
+        if self._store is not None and store_of(task) is not self._store:
+            return
         url = self._configured.url_of(task.key, task.type)
         if url is not None:
             body = text[:_LONGEST_ERROR].encode(errors="replace")
@@ -62,13 +68,16 @@ def ping_url(url: str, action: str, rid: str) -> str:
     return urlunsplit(parts._replace(path=parts.path.rstrip("/") + action, query=query))
 
 
-def start_pings(settings: Settings) -> Callable[[], None]:
-    """Ping from now on, if configured. Return a function that sends what waits, for a bounded time, and ends it."""
+def start_pings(settings: Settings, store: LeaseStore | None = None) -> Callable[[], None]:
+    """Ping from now on, if configured. Return a function that sends what waits, for a bounded time, and ends it.
+
+    `store`: as for `HealthcheckPings`.
+    """
     configured = None if settings.schedules is None else settings.schedules.healthchecks
     if configured is None:
         return lambda: None
     queue = RequestQueue("healthchecks")
-    detach = telemetry.attach(HealthcheckPings(configured, queue.put).listen, "run_start", "settle")
+    detach = telemetry.attach(HealthcheckPings(configured, queue.put, store).listen, "run_start", "settle")
 
     def close() -> None:
         detach()

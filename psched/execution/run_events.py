@@ -46,7 +46,6 @@ _CLAIM = 60.0
 _RENEWED = 20.0
 """Seconds of sending after which the claim is renewed."""
 _LONGEST_PAUSE = 60.0
-_CLOSE = 3.0
 
 Send = Callable[[str, dict[str, object]], None]
 """Sends an event with this id.
@@ -92,9 +91,8 @@ class EventThread(threading.Thread):
                 pause, is_failing = min(2 * max(pause, _INTERVAL), _LONGEST_PAUSE), True
 
     def close(self) -> None:
+        """End the thread soon, when the event that is being sent was answered."""
         self._closing.set()
-        if self.is_alive():
-            self.join(_CLOSE)
 
     def check(self) -> bool:
         """Send what was not sent yet, if no other node does. Return whether there may be more.

@@ -6,7 +6,7 @@ import atexit
 import os
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, ParamSpec, TypeVar, overload
 
@@ -276,6 +276,7 @@ class Scheduler:
                 names = ", ".join(map(repr, unbound))
                 raise ScheduleError(f"registered, but not bound to a handler: {names}; bind each before the start")
             threads = SchedulerThreads(
+                self._settings,
                 open_scheduler_stores(self._settings, self._concurrency),
                 dict(self._bindings),
                 dict(self._registrations),
@@ -411,7 +412,7 @@ def _arguments(
     return dict(function.new_task(**(data or {})).data)
 
 
-def create_scheduler(
+def create_scheduler(  # noqa: PLR0913 – each is a keyword
     url: str,
     *,
     prefix: str = "_schedule_mq:",
@@ -422,6 +423,12 @@ def create_scheduler(
     misfire_grace_time: float = 5.0,
     tls: Mapping[str, Any] | None = None,
     pooler: str = "auto",
+    on_late: str | Sequence[str] | Mapping[str, Any] | None = None,
+    on_failure: str | Sequence[str] | Mapping[str, Any] | None = None,
+    on_recovered: str | Sequence[str] | Mapping[str, Any] | None = None,
+    alert_interval: float = 10.0,
+    events: Mapping[str, Any] | None = None,
+    healthchecks: str | Mapping[str, Any] | None = None,
 ) -> Scheduler:
     """Return a scheduler on the database at `url`; connects to nothing yet.
 
@@ -432,13 +439,22 @@ def create_scheduler(
     `misfire_grace_time`: seconds; occurrences that came while no instance ran are run if the oldest of them is
     less than that late when an instance starts, else skipped.
     `poll_interval`: seconds between polls, on databases that cannot wake a waiting process.
-    `tls`, `pooler`: as in the configuration.
+    `tls`, `pooler`, `on_late`, `on_failure`, `on_recovered`, `alert_interval`, `events`, `healthchecks`: as in the
+    configuration of a daemon.
 
     Raises:
         ConfigError: the URL, the prefix, the time zone or a setting of the connection cannot be used.
         ValueError: `poll_interval`, `concurrency` or `misfire_grace_time` cannot be used.
     """
-    settings = scheduler_settings(url, prefix, timezone, tls, retention_time, pooler)
+    reports = {
+        "on_late": on_late,
+        "on_failure": on_failure,
+        "on_recovered": on_recovered,
+        "alert_interval": alert_interval,
+        "events": events,
+        "healthchecks": healthchecks,
+    }
+    settings = scheduler_settings(url, prefix, timezone, tls, retention_time, pooler, **reports)
     open_scheduler_stores(settings).close()  # reports a bad URL here instead of in the first push
     check_positive("poll_interval", poll_interval)
     check_wait("misfire_grace_time", misfire_grace_time)

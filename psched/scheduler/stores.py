@@ -103,9 +103,15 @@ def open_scheduler_queue(section: Section, connections: int = 1) -> Queue:
 
 
 def scheduler_settings(
-    url: str, prefix: str, timezone: str, tls: Mapping[str, Any] | None, retention: float, pooler: str = "auto"
+    url: str,
+    prefix: str,
+    timezone: str,
+    tls: Mapping[str, Any] | None,
+    retention: float,
+    pooler: str = "auto",
+    **reports: Any,
 ) -> Settings:
-    """`retention`: seconds for which finished tasks are kept. Raises ConfigError."""
+    """`retention`: seconds for which finished tasks are kept. `reports`: further keys, or None. Raises ConfigError."""
     stem = table_stem(prefix)
     return from_mapping(
         {
@@ -118,6 +124,7 @@ def scheduler_settings(
             "failed_retention_time": retention,
             "stats_retention": STATS_RETENTION,
             "retry_wait": {"first": 1},
+            **reports,
             "schedules": {"table": f"{stem}_schedules", "alive_time": _OCCURRENCE_LEASE, **_LEDGER},
             "queue": {"table": f"{stem}_queue", "alive_time": _TASK_LEASE},
         }

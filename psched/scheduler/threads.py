@@ -2,7 +2,9 @@
 
 - `psched occurrences` submits a task for each due occurrence.
 - `psched handler N` acquires tasks and calls the bound functions, one at a time.
-- Four periodic threads renew leases, cancel handlers whose lease is lost, and write this instance's heartbeat.
+- Periodic threads renew leases, cancel handlers whose lease is lost, and write this instance's heartbeat and
+  statistics.
+- Threads report overdue schedules, and alarms and events if they are configured.
 """
 
 from __future__ import annotations
@@ -15,15 +17,19 @@ from collections.abc import Callable, Mapping, Sequence
 from psched.application import Application
 from psched.backends import is_driver_error
 from psched.clock import monotonic
+from psched.config import Settings
 from psched.error_text import one_line
 from psched.errors import ConfigError
 from psched.execution.batch_size import BatchSizer
 from psched.execution.handler_thread import ActiveRuns, HandlerLoop, WaitingTaskReleaser
+from psched.execution.healthcheck_pings import start_pings
 from psched.execution.lease_renewal import LeaseRenewer
 from psched.execution.node_heartbeat import NodeHeartbeat, RecordedSection
 from psched.execution.poller import PollTimer, SectionPoller
+from psched.execution.reporting_threads import STOPPING, ReportingThreads
 from psched.execution.run_statistics import CountedTable, StatsWriter, run_counter
 from psched.execution.run_watchdog import RunWatchdog
+from psched.execution.section_sources import OpenSection
 from psched.execution.stop_event import StopEvent
 from psched.process.child_protocol import RunningTable
 from psched.process.logs import log_runs
@@ -49,6 +55,7 @@ class SchedulerThreads:
 
     def __init__(
         self,
+        settings: Settings,
         stores: OpenStores,
         bindings: Mapping[str, Function],
         registrations: Mapping[str, Registration],
@@ -76,9 +83,9 @@ class SchedulerThreads:
         occurrences = Application((OccurrenceRouter(bindings, stores),))
         functions = Application((FunctionRouter(bindings),))
         self._occurrences = self._handler_loop(
-            0, "registrations", stores.schedules.source, occurrences, _OCCURRENCES_PER_POLL
+            0, "schedules", stores.schedules.source, occurrences, _OCCURRENCES_PER_POLL
         )
-        handlers = [self._handler_loop(cell, "tasks", stores.tasks, functions, 1) for cell in range(1, concurrency + 1)]
+        handlers = [self._handler_loop(cell, "queue", stores.tasks, functions, 1) for cell in range(1, concurrency + 1)]
         self._threads = [
             threading.Thread(target=self._submit_occurrences, name="psched occurrences", daemon=True),
             *(
@@ -94,7 +101,7 @@ class SchedulerThreads:
             self._releaser,
             RunWatchdog(self._runs, _CANCEL_GRACE, self._log_overrun),
         ]
-        served = (("registrations", stores.schedules.store, occurrences), ("tasks", stores.queue, functions))
+        served = (("schedules", stores.schedules.store, occurrences), ("queue", stores.queue, functions))
         recorded = [
             RecordedSection(name, store.nodes, application.types())
             for name, store, application in served
@@ -102,7 +109,16 @@ class SchedulerThreads:
         ]
         self._heartbeat = NodeHeartbeat(recorded, os.getpid(), self._processes)
         self._run_counter = run_counter(CountedTable(name, store, STATS_RETENTION) for name, store, _ in served)
+        self._settings = settings
+        assert settings.schedules is not None and settings.queue is not None
+        source = stores.schedules.source
+        sections = [
+            OpenSection("schedules", settings.schedules, source, stores.schedules.store.alerts),
+            OpenSection("queue", settings.queue, stores.tasks),
+        ]
+        self._reporting = ReportingThreads(sections)
         self._detach: Callable[[], None] = lambda: None
+        self._close_pings: Callable[[], None] = lambda: None
         self._stats_writer = StatsWriter(self._run_counter)
         self._periodic_threads = [*self._runs.threads, self._instances.thread, self._heartbeat, self._stats_writer]
 
@@ -118,6 +134,7 @@ class SchedulerThreads:
                 raise
             log.warning("the database does not answer: %s; retrying", one_line(error))
         self._detach = attach(self._run_counter, "settle")
+        self._close_pings = start_pings(self._settings, self.stores.schedules.store)
         for thread in [*self._runs.threads, self._stats_writer, *self._threads]:
             thread.start()
 
@@ -160,6 +177,7 @@ class SchedulerThreads:
         store_registrations(self.stores.schedules, self._registrations)
         self._instances.thread.start()
         self._heartbeat.start()
+        self._reporting.start()
         self._ready.set()
 
     def _processes(self) -> list[NodeProcess]:
@@ -188,6 +206,8 @@ class SchedulerThreads:
 
     def _close_when_done(self) -> None:
         _join(self._threads, None)
+        self._reporting.close()
+        self._reporting.join(None)
         self._close(None)
 
     def _close(self, end: float | None) -> bool:
@@ -196,14 +216,21 @@ class SchedulerThreads:
             self._instances.unregister()  # otherwise its thread does so
         for thread in self._periodic_threads:
             thread.close()
-        if not _join(self._periodic_threads, end):
+        self._reporting.close()
+        if not _join(self._periodic_threads, end) or not self._reporting.join(_left(end, STOPPING)):
             return False
         self._detach()
+        self._close_pings()
         with self._closing:
             self._stopping.close()
             self.stores.close()
             self._running_table.close()
         return True
+
+
+def _left(end: float | None, most: float) -> float:
+    """Return the seconds until `end` (monotonic), `most` at most."""
+    return most if end is None else max(0.0, min(most, end - monotonic()))
 
 
 def _join(threads: Sequence[threading.Thread], end: float | None) -> bool:

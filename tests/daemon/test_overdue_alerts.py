@@ -85,6 +85,7 @@ def test_closing_ends_a_hook_that_runs(alerts: OverdueAlerts, tmp_path: Path) ->
         assert time.monotonic() < deadline
         time.sleep(0.01)
     alerter.close()
+    alerter.join(20)
     assert not alerter.is_alive()
 
 

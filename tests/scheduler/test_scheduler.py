@@ -305,7 +305,7 @@ def test_an_instance_tells_what_it_runs_until_it_stops(sqlite_and_redis: Site) -
     scheduler.push("long")
     with scheduler:
         [node] = sqlite_and_redis.wait_for(lambda: [node for node in nodes.alive() if any(_runs(node))])
-        assert (node.pid, node.section) == (os.getpid(), "tasks")
+        assert (node.pid, node.section) == (os.getpid(), "queue")
         [run] = _runs(node)
         assert node.started < run.since <= sqlite_and_redis.now()
         ends.set()

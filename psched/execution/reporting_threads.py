@@ -1,0 +1,35 @@
+"""The threads by which a node reports to the outside: alarms and events. A node needs them once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from psched.clock import monotonic
+from psched.execution.alert_hooks import AlertThread, open_alert_threads
+from psched.execution.run_events import EventThread, open_event_threads
+from psched.execution.section_sources import OpenSection
+
+STOPPING = 3.0
+"""Seconds that a stop waits for a hook to end, and for a request to be answered."""
+
+
+class ReportingThreads:
+    def __init__(self, sections: Sequence[OpenSection]) -> None:
+        self._threads: list[AlertThread | EventThread] = [*open_alert_threads(sections), *open_event_threads(sections)]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """Let all threads end soon."""
+        for thread in self._threads:
+            thread.close()
+
+    def join(self, seconds: float | None = STOPPING) -> bool:
+        """Wait until all threads have ended. Return False if one has not after `seconds`; None: for ever."""
+        end = None if seconds is None else monotonic() + seconds
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join(None if end is None else max(0.0, end - monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
