@@ -6,17 +6,17 @@ after its fork.
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 import re
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from hashlib import sha256
 from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 import sentry_sdk
 from sentry_sdk.consts import OP, SPANDATA, SPANSTATUS
@@ -24,13 +24,13 @@ from sentry_sdk.crons import MonitorStatus, capture_checkin
 from sentry_sdk.integrations import Integration
 from sentry_sdk.integrations.logging import ignore_logger
 from sentry_sdk.scope import should_send_default_pii
-from sentry_sdk.tracing import TransactionSource
+from sentry_sdk.tracing import Span, TransactionSource
 from sentry_sdk.utils import event_from_exception
 
 from psched import telemetry
 from psched.execution.healthcheck_pings import run_id
 from psched.model import NewTask, ScheduleRow
-from psched.queue.queue import Queue, QueuedTask
+from psched.submit_call import SubmitCall
 from psched.task import Task
 
 __all__ = ["PschedIntegration"]
@@ -77,8 +77,7 @@ class PschedIntegration(Integration):
     def setup_once() -> None:
         """Attach to psched's telemetry, once for a process."""
         ignore_logger("psched.runs")  # its errors are reported by `run_error`, with more about the run
-        telemetry.attach(_listen, "run_start", "run_error", "run_end", "settle")
-        _trace_submits()
+        telemetry.attach(_listen, "run_start", "run_error", "run_end", "settle", "submit_start", "submit_end")
 
 
 class _OpenRun(threading.local):
@@ -89,6 +88,7 @@ class _OpenRun(threading.local):
 
 
 _open_run = _OpenRun()
+_open_submits: WeakKeyDictionary[SubmitCall, list[Span]] = WeakKeyDictionary()
 
 
 def _listen(event: telemetry.Event, fields: dict[str, Any]) -> None:
@@ -101,6 +101,10 @@ def _listen(event: telemetry.Event, fields: dict[str, Any]) -> None:
         _capture(fields["task"], fields["error"])
     elif event == "run_end":
         _end(fields["task"])
+    elif event == "submit_start":
+        _publish(fields["call"])
+    elif event == "submit_end":
+        _published(fields["call"], fields["error"])
     elif fields["error"] is None and fields["section"] == "schedules":
         for task in fields["tasks"]:
             _check_in_end(integration, task)
@@ -241,45 +245,35 @@ def _minutes(seconds: float) -> int:
     return max(1, math.ceil(seconds / 60))
 
 
-def _trace_submits() -> None:
-    """Open a span around each submit, and put its trace into the task's headers."""
-    submit_many, asubmit = Queue.submit_many, Queue.asubmit
-
-    @functools.wraps(submit_many)
-    def traced_submit_many(self: Queue, tasks: Iterable[NewTask], connection: Any = None) -> list[str]:
-        given = list(tasks)
-        with _publishing(self, [(task.key, task.type) for task in given]) as trace:
-            return submit_many(
-                self, [task._replace(headers=_joined(task.headers, trace)) for task in given], connection
-            )
-
-    @functools.wraps(asubmit)
-    async def traced_asubmit(self: Queue, key: str, type: str, *data: Any, **options: Any) -> QueuedTask:
-        with _publishing(self, [(key, type)]) as trace:
-            if trace:
-                options["headers"] = _joined(options.get("headers") or {}, trace)
-            return await cast("Callable[..., Awaitable[QueuedTask]]", asubmit)(self, key, type, *data, **options)
-
-    Queue.submit_many = traced_submit_many  # type: ignore[method-assign]
-    Queue.asubmit = traced_asubmit  # type: ignore[method-assign]
+def _publish(call: SubmitCall) -> None:
+    """Open a span for each type, and put its trace into the tasks' headers, where the store keeps headers."""
+    of_types: dict[str, list[NewTask]] = {}
+    for task in call.tasks:
+        of_types.setdefault(task.type, []).append(task)
+    spans = {type_: sentry_sdk.start_span(op=OP.QUEUE_PUBLISH, name=type_, origin=_ORIGIN) for type_ in of_types}
+    _open_submits[call] = list(spans.values())
+    for type_, span in spans.items():
+        first, *more = of_types[type_]
+        _describe(span, first.key, type_)
+        if more:
+            span.set_data("messaging.batch.message_count", len(more) + 1)
+    if len(spans) == 1:  # statements that Sentry traces, too, are children of the span
+        span.__enter__()
+    if call.keeps_headers:
+        scope = sentry_sdk.get_current_scope()
+        traces = {type_: dict(scope.iter_trace_propagation_headers(span=span)) for type_, span in spans.items()}
+        call.tasks = [task._replace(headers=_joined(task.headers, traces[task.type])) for task in call.tasks]
 
 
-@contextmanager
-def _publishing(queue: Queue, tasks: Sequence[tuple[str, str]]) -> Iterator[Mapping[str, str]]:
-    """Open a span for a submit, and yield the headers of its trace; none where the store keeps no headers."""
-    if sentry_sdk.get_client().get_integration(PschedIntegration) is None or not tasks:
-        yield {}
-        return
-    key, type_ = tasks[0]
-    with sentry_sdk.start_span(op=OP.QUEUE_PUBLISH, name=type_, origin=_ORIGIN) as span:
-        _describe(span, key, type_)
-        if len(tasks) > 1:
-            span.set_data("messaging.batch.message_count", len(tasks))
-        yield (
-            dict(sentry_sdk.get_current_scope().iter_trace_propagation_headers(span))
-            if queue.store.keeps_headers
-            else {}
-        )
+def _published(call: SubmitCall, error: BaseException | None) -> None:
+    spans = _open_submits.pop(call, [])
+    for span in spans:
+        if len(spans) == 1:
+            span.__exit__(None if error is None else type(error), error, None)
+        else:
+            if error is not None:
+                span.set_status(SPANSTATUS.INTERNAL_ERROR)
+            span.finish()
 
 
 def _joined(headers: Mapping[str, Any], trace: Mapping[str, str]) -> Mapping[str, Any]:

@@ -3,6 +3,9 @@
 A telemetry listener counts each settled run in the process that ran it. A handler child sends its numbers to the
 fetching child every second; the child that polls writes them when their minute is over. A handler child that is killed
 loses a second of numbers, a fetching child that is killed loses what it had not written: a minute of its node.
+
+`psched.metrics.listeners` counts the same runs for the exporter, in memory that outlives the process: without minutes,
+for one host, and only where there is a file of counters. One listener for both would have to do all that each does.
 """
 
 from __future__ import annotations

@@ -126,11 +126,15 @@ def test_the_span_of_a_run_belongs_to_the_trace_of_its_submit(daemon: Daemon, re
     assert not of_type(receiver, "check_in")
 
 
-def test_a_submit_has_a_span_and_its_task_the_headers(daemon: Daemon, receiver: Receiver) -> None:
+def test_each_submit_has_a_span_and_its_tasks_the_headers(daemon: Daemon, receiver: Receiver) -> None:
     submitted = """
+import asyncio
+
 @app.task("submit")
 def submit(task):
-    good.submit()
+    good.using(key="one").submit()
+    asyncio.run(good.using(key="awaited").asubmit())
+    good.queue.get().submit_many([*(good.new_task()._replace(key=key) for key in ("m1", "m2")), bad.new_task()])
 """
     daemon.write_app((daemon.folder / "app.py").read_text() + submitted)
     section = daemon.settings().queue
@@ -138,13 +142,22 @@ def submit(task):
     with open_queue(section, holder_name("test")) as queue:
         queue.submit("first", "submit")
     daemon.start()
-    daemon.wait_for(lambda: len(of_type(receiver, "transaction")) == 2)
+    daemon.wait_for(lambda: len(of_type(receiver, "transaction")) == 6)
     daemon.stop()
-    runs = {run["transaction"]: run for run in of_type(receiver, "transaction")}
-    published = [span for span in runs["submit"]["spans"] if span["op"] == "queue.publish"]
-    assert [span["data"]["messaging.destination.name"] for span in published] == ["good"]
-    assert runs["good"]["contexts"]["trace"]["trace_id"] == runs["submit"]["contexts"]["trace"]["trace_id"]
-    assert runs["good"]["contexts"]["trace"]["parent_span_id"] == published[0]["span_id"]
+    runs = {_key_of(run): run for run in of_type(receiver, "transaction")}
+    published = [span for span in runs["first"]["spans"] if span["op"] == "queue.publish"]
+    about = [(span["description"], span["data"].get("messaging.batch.message_count")) for span in published]
+    assert about == [("good", None), ("good", None), ("good", 2), ("bad", None)]
+    traces = {key: run["contexts"]["trace"] for key, run in runs.items()}
+    assert {trace["trace_id"] for trace in traces.values()} == {traces["first"]["trace_id"]}
+    parents = [traces[key]["parent_span_id"] for key in ("one", "awaited", "m1")]
+    assert parents == [span["span_id"] for span in published[:3]]
+    assert traces["m2"]["parent_span_id"] == parents[2]
+
+
+def _key_of(run: dict[str, Any]) -> str:
+    [span] = [span for span in run["spans"] if span["op"] == "queue.process"]
+    return str(span["data"]["messaging.message.id"])
 
 
 @pytest.mark.parametrize(
