@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from psched.insight.doctor import live_workers, unrouted_types
 from psched.insight.run_stats import RunReport, RunsAt, run_report, runs_by_time
 from psched.store import ScheduleStore, TaskStore
 from psched.store.node_registry import Node
 from psched.store.reads import Counted, TypeCounts
+from psched.store.visitor_actions import VisitorAction
 
 MOST = 10_000
 """Rows of one state are counted up to this."""
@@ -57,6 +58,10 @@ class TableInsight:
     def known_nodes(self) -> list[Node] | None:
         """Return the workers of this table, with those that have vanished in the last day; None as in `nodes`."""
         return None if self._table.nodes is None else self._table.nodes.known()
+
+    def actions(self, limit: int = 20, key: str | None = None) -> Sequence[VisitorAction]:
+        """Return what visitors of the web pages did last (to one row, if `key` is given), the last first."""
+        return () if self._table.actions is None else self._table.actions.last(limit, key)
 
     def run_report(self, seconds: float = 3600) -> RunReport:
         """Return the runs that ended in the last `seconds`, by type. Raises NotSupportedError on `rdb_compat`."""

@@ -47,6 +47,7 @@ from psched.store.node_registry import Nodes
 from psched.store.outbox import EventOutbox
 from psched.store.reads import ScheduleReads, TaskReads
 from psched.store.run_stats import RunStats
+from psched.store.visitor_actions import VisitorActions
 from psched.store.watermarks import Watermarks
 
 
@@ -205,6 +206,8 @@ class LeaseStore(ABC):
     """Events to be sent; None where they are not kept."""
     stats: RunStats | None = None
     """Statistics of the runs; None where none are kept (`rdb_compat`, whose tables are the original's)."""
+    actions: VisitorActions | None = None
+    """What visitors of the web pages did; None where that is not recorded (`rdb_compat`)."""
 
     sent_within: float
     """Seconds after its begin for which a call without a deadline may still be sent again."""

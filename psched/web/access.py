@@ -8,7 +8,7 @@ import inspect
 import os
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http import HTTPStatus
 from ipaddress import ip_address
 from typing import Final
@@ -19,8 +19,8 @@ from starlette.requests import Request
 from psched.config.web import Web, is_loopback
 from psched.errors import ConfigError
 
-ACTIONS: Final = frozenset({"run-now", "pause", "resume", "edit", "retry", "cancel", "delete"})
-"""What visitors can do: the first four to schedules, the others to tasks."""
+ACTIONS: Final = ("run-now", "pause", "resume", "retry", "cancel", "delete")
+"""What visitors can do: the first three to schedules, the others to tasks."""
 FULL: Final = "PSCHED_WEB_AUTH"
 READ_ONLY: Final = "PSCHED_WEB_READ_AUTH"
 """The variables with `user:password` for Basic authentication: of one who may act, and of one who may only look."""
@@ -32,7 +32,7 @@ class Access:
     """A visitor who may see the pages: by which name actions are recorded, and which of `ACTIONS` are allowed."""
 
     user: str
-    actions: Collection[str] = field(default=frozenset())
+    actions: Collection[str] = ()
 
 
 AccessFunction = Callable[[Request], "Access | Awaitable[Access | None] | None"]
@@ -65,7 +65,7 @@ class Gate:
         variables = os.environ if environment is None else environment
         self._passwords = {
             _credentials(name, variables[name]): actions
-            for name, actions in ((FULL, ACTIONS), (READ_ONLY, frozenset[str]()))
+            for name, actions in ((FULL, ACTIONS), (READ_ONLY, ()))
             if variables.get(name)
         }
 
@@ -88,7 +88,8 @@ class Gate:
         else:
             self._check_is_local(request)
             found = Access("local", ACTIONS)
-        return Access(found.user[:_LONGEST_USER], ACTIONS & set(found.actions) if self._web.actions else frozenset())
+        allowed = frozenset(ACTIONS).intersection(found.actions if self._web.actions else ())
+        return Access(found.user[:_LONGEST_USER], allowed)
 
     def _name_by_proxy(self, request: Request, header: str) -> str:
         peer = "" if request.client is None else request.client.host

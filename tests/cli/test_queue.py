@@ -14,7 +14,7 @@ AT = 4_000_000_000
 SUBMIT = ("submit", "task-id", "type1", '{"uid":1,"name":"値"}')
 BOTH = "development: {type: rdb, url: 'sqlite:///../psched.db', schedules: {}, queue: {}}"
 QUEUE_TABLES = {
-    *("psched_meta", "psched_nodes", "psched_stats"),
+    *("psched_meta", "psched_nodes", "psched_stats", "psched_actions"),
     *(f"psched_queue{part}" for part in ("", "_users", "_failures", "_watermarks", "_outbox")),
 }
 

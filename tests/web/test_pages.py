@@ -13,9 +13,10 @@ from starlette.testclient import TestClient
 from faultlab.laboratory import Lab
 from faultlab.redis import Redis
 from psched.config import from_mapping
+from psched.model import NewTask
 from psched.queue.queue import Queue, open_queue
 from psched.schedules.collection import ScheduleCollection
-from psched.web import app
+from psched.web import ACTIONS, Access, app
 from psched.web.pages import PAGES
 from tests.daemon.harness import wait_for
 from tests.web.conftest import OWN, Visit, settings_of
@@ -103,6 +104,39 @@ def test_actions_on_tasks(visit: Visit, queue: Queue) -> None:
     assert act("delete") == 303
     assert not queue["k"].exists()
     assert act("delete") == 404
+
+
+def test_all_tasks_that_pass_a_filter_are_treated_after_their_number_was_shown(visit: Visit, queue: Queue) -> None:
+    client = visit(lambda _: Access("alice", ACTIONS), actions=True)
+    queue.submit_many(NewTask(f"t{number:03}", "a" if number % 3 else HOSTILE) for number in range(450))
+    wanted = {"action": "cancel", "status": "waiting", "type": HOSTILE}
+    link = re.findall(r'href="(/tasks/bulk[^"]*cancel[^"]*)"', client.get("/tasks", params=wanted).text)[0]
+    asked = client.get(link.replace("&amp;", "&"))
+    assert "Cancel 150 tasks?" in asked.text
+    form = dict(re.findall(r'name="(\w+)" value="([^"]*)"', asked.text))
+    answer = client.post("/tasks/bulk", data=form, headers=OWN)
+    assert "150 tasks are cancelled" in client.get(answer.headers["location"]).text
+    assert {row.type for row in queue.list("cancelled")} == {HOSTILE}
+    assert len(list(queue.list("waiting"))) == 300
+    for wrong in ({"action": "cancel"}, {"action": "retry", "status": "waiting"}):
+        assert client.post("/tasks/bulk", data=wrong, headers=OWN).status_code == 400
+    assert queue.store.actions is not None
+    [recorded] = queue.store.actions.last(10)
+    assert (recorded.user, recorded.action, recorded.key) == ("alice", "cancel", "")
+    assert (recorded.detail or "").startswith("all tasks with status waiting, type <script>")
+
+
+def test_each_action_is_recorded_with_its_user_before_it_is_done(visit: Visit, schedules: ScheduleCollection) -> None:
+    client = visit(lambda _: Access(HOSTILE, ACTIONS), actions=True)
+    schedules.add("k", "a", cron="0 0 1 1 *")
+    for action in ("pause", "resume"):
+        client.post("/schedule/action", data={"key": "k", "action": action}, headers=OWN)
+    client.post("/schedule/action", data={"key": "gone", "action": "pause"}, headers=OWN)
+    assert schedules.store.actions is not None
+    found = schedules.store.actions.last(10)
+    assert sorted((each.action, each.key) for each in found) == [("pause", "gone"), ("pause", "k"), ("resume", "k")]
+    assert {each.user for each in found} == {HOSTILE}
+    assert "Done on these pages" in visit().get("/schedule?key=k").text
 
 
 def test_actions_on_schedules(visit: Visit, schedules: ScheduleCollection) -> None:

@@ -26,6 +26,7 @@ from psched.backends.rdb.node_registry import RdbNodes, nodes_table
 from psched.backends.rdb.outbox import RdbOutbox, outbox_table
 from psched.backends.rdb.run_stats import RdbRunStats, stats_table
 from psched.backends.rdb.schema import failures_table
+from psched.backends.rdb.visitor_actions import RdbVisitorActions, actions_table
 from psched.backends.rdb.watermarks import RdbWatermarks, watermarks_table
 from psched.backends.sql.compiled_statements import BulkUpdate, cached, table_named
 from psched.backends.sql.database import Database
@@ -63,7 +64,9 @@ class RdbLeaseStore(SqlStore):
         of_each = (failures_table, watermarks_table, outbox_table)
         failures, watermarks, outbox = (table_named(make, table.name) for make in of_each)
         tables = (table, *others, failures, watermarks, outbox)
-        super().__init__(database, HashedSchema(database, *tables, common=(nodes_table(), stats_table())))
+        super().__init__(
+            database, HashedSchema(database, *tables, common=(nodes_table(), stats_table(), actions_table()))
+        )
         dialect = type(database.dialect)
         self._table = table
         self._holder = settings.holder
@@ -73,6 +76,7 @@ class RdbLeaseStore(SqlStore):
         self._due_times = DueTimes(database, table)
         self.nodes = RdbNodes(database, table.name)
         self.stats = RdbRunStats(database, table.name)
+        self.actions = RdbVisitorActions(database, table.name)
         self.failures: RdbFailures = RdbFailures(database, failures, settings.holder)
         self.watermarks = RdbWatermarks(database, watermarks)
         self.outbox: RdbOutbox = RdbOutbox(database, outbox)

@@ -24,6 +24,7 @@ from psched.backends.redis.outbox import RedisOutbox
 from psched.backends.redis.rows import stored
 from psched.backends.redis.run_stats import RedisRunStats
 from psched.backends.redis.table_checks import Table
+from psched.backends.redis.visitor_actions import RedisVisitorActions
 from psched.backends.redis.wakeup import WakeList
 from psched.backends.redis.watermarks import RedisWatermarks
 from psched.clock import boottime
@@ -55,6 +56,7 @@ class RedisLeaseStore(LeaseStore):
         self._claimed = claimed
         self.nodes = RedisNodes(self._run)
         self.stats = RedisRunStats(self._run)
+        self.actions = RedisVisitorActions(self._run)
         self._numbers = AcquireNumbers()
         self.failures = RedisFailures(self._run)
         self.watermarks = RedisWatermarks(self._run)

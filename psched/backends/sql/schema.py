@@ -33,6 +33,7 @@ class Schema:
         self._database = database
         self._table = table
         self._tables = (table, *others)
+        self._indexed: Sequence[sa.Table] = self._tables
         self._key = key
         self._maker = maker
 
@@ -132,7 +133,7 @@ class Schema:
 
     def _missing_indexes(self, connection: sa.Connection) -> list[sa.Index]:
         missing: list[sa.Index] = []
-        for table in self._tables:
+        for table in self._indexed:
             present = [tuple(index["column_names"]) for index in sa.inspect(connection).get_indexes(table.name)]
             indexes = [index for index in table.indexes if tuple(index.columns.keys()) not in present]
             missing += sorted(indexes, key=lambda index: str(index.name))
@@ -236,6 +237,7 @@ class HashedSchema(Schema):
         super().__init__(database, tables[0], "key", "psched's rdb store", *tables[1:])
         self._meta = meta = _meta_table()
         self._common = tuple(common)
+        self._indexed = (*self._tables, *self._common)
         self._current = cached(schema_hash, (*tables, *common))
         self._recorded = sa.select(meta.c.schema_hash).where(meta.c.table_name == self._table.name)
 

@@ -6,7 +6,7 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from psched.web.pages import changing, nodes, now, schedules, tasks
+from psched.web.pages import bulk, changing, nodes, now, schedules, tasks
 from psched.web.site import Site
 
 Answer = Callable[[Request, Site], Response]
@@ -18,6 +18,7 @@ PAGES: Final[Mapping[str, Answer]] = {
     "/queue": tasks.queue,
     "/tasks": tasks.tasks,
     "/task": tasks.task,
+    "/tasks/bulk": bulk.ask,
     "/nodes": nodes.nodes,
     "/doctor": nodes.doctor,
 }
@@ -25,5 +26,6 @@ PAGES: Final[Mapping[str, Answer]] = {
 ACTIONS: Final[Mapping[str, Answer]] = {
     "/schedule/action": changing.change_schedule,
     "/task/action": changing.change_task,
+    "/tasks/bulk": bulk.act,
 }
 """What changes something, and then leads to a page."""

@@ -10,10 +10,12 @@ from urllib.parse import unquote
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from psched.config import Section
 from psched.error_text import ESCAPES
 from psched.errors import NotFoundError
 from psched.queue.queue import QueuedTask
 from psched.schedules.schedule import Schedule
+from psched.store import LeaseStore
 from psched.web.access import Access, RefusedError
 from psched.web.rendering import path
 from psched.web.site import Site
@@ -25,7 +27,7 @@ _OF_SCHEDULES: Mapping[str, Callable[[Schedule], object]] = {
     "pause": Schedule.pause,
     "resume": Schedule.resume,
 }
-_OF_TASKS: Mapping[str, Callable[[QueuedTask], object]] = {
+OF_TASKS: Mapping[str, Callable[[QueuedTask], object]] = {
     "retry": QueuedTask.retry,
     "cancel": QueuedTask.cancel_request,
     "delete": QueuedTask.delete,
@@ -37,27 +39,31 @@ def change_schedule(request: Request, site: Site) -> Response:
     if site.schedules is None:
         raise NotFoundError("this configuration has no section `schedules`")
     schedule = site.schedules[key]
-    _log(request, action, key)
+    record(request, site.schedules.store, site.settings.schedules, action, key)
     _OF_SCHEDULES[action](schedule)
     return _back(request, site, action, {"schedule": {"key": key}, "schedules": {}}, "schedule")
 
 
 def change_task(request: Request, site: Site) -> Response:
-    action, key = _asked(request, _OF_TASKS)
+    action, key = _asked(request, OF_TASKS)
     if site.queue is None:
         raise NotFoundError("this configuration has no section `queue`")
     task = site.queue[key]
-    _log(request, action, key)
-    _OF_TASKS[action](task)
+    record(request, site.queue.store, site.settings.queue, action, key)
+    OF_TASKS[action](task)
     return _back(request, site, action, {"task": {"key": key}, "tasks": {}}, "task")
 
 
 def _asked(request: Request, known: Mapping[str, object]) -> tuple[str, str]:
     """Return the action and the key. Raises RefusedError for what this visitor may not do, or nobody can."""
-    action, access = field(request, "action"), request.state.access
-    if action not in known or action not in access.actions:
+    return asked_action(request, known, field(request, "action")), unquote(field(request, "key"))
+
+
+def asked_action(request: Request, known: Mapping[str, object], action: str) -> str:
+    """Return the action. Raises RefusedError as `_asked` does."""
+    if action not in known or action not in request.state.access.actions:
         raise RefusedError(HTTPStatus.FORBIDDEN, f"you may not do this: {action[:50]}")
-    return action, unquote(field(request, "key"))
+    return action
 
 
 def field(request: Request, name: str) -> str:
@@ -66,9 +72,18 @@ def field(request: Request, name: str) -> str:
     return values[0]
 
 
-def _log(request: Request, action: str, key: str) -> None:
+def record(
+    request: Request, store: LeaseStore, section: Section | None, action: str, key: str, detail: str | None = None
+) -> None:
+    """Record who is about to do what. What cannot be recorded is not done.
+
+    `rdb_compat` has no table for that: the log has it.
+    """
     access: Access = request.state.access
-    log.info("action=%s key=%s user=%s", action, key.translate(ESCAPES), access.user.translate(ESCAPES))
+    about = key if detail is None else detail
+    log.info("action=%s key=%s user=%s", action, about.translate(ESCAPES), access.user.translate(ESCAPES))
+    if store.actions is not None and section is not None:
+        store.actions.record(access.user, action, key, detail, section.ledger_retention)
 
 
 def _back(request: Request, site: Site, action: str, pages: Mapping[str, Mapping[str, str]], default: str) -> Response:

@@ -124,6 +124,7 @@ def schedule(request: Request, site: Site) -> Response:
         longest=max((run.ended - run.started for run in runs if run.started is not None), default=None),
         latest=latest(runs, rule),
         verdict=verdict,
+        actions=table.actions(key=key),
         week=_WEEK,
         shows_data=site.settings.web.show_data,
         done=done(request),
@@ -153,7 +154,9 @@ def lateness_of(run: LedgerRow, rule: Rule) -> float | None:
 
 def done(request: Request) -> str | None:
     """Return what the visitor has just done, by a word of ours: the address could say anything."""
-    return _DONE.get(request.query_params.get("done", ""))
+    given = request.query_params
+    text = _DONE.get(given.get("done", ""))
+    return text if text is None else text.format(count=int(given["count"]) if given.get("count", "").isdecimal() else 0)
 
 
 _DONE: Mapping[str, str] = {
@@ -163,6 +166,9 @@ _DONE: Mapping[str, str] = {
     "retry": "The task is due now.",
     "cancel": "The task is cancelled, or asked to stop.",
     "delete": "The task is deleted.",
+    "all-retry": "{count:,} tasks are due now.",
+    "all-cancel": "{count:,} tasks are cancelled, or asked to stop.",
+    "all-delete": "{count:,} tasks are deleted.",
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,6 +18,14 @@ from psched.web.pages.schedules import done
 from psched.web.rendering import page
 from psched.web.site import Site
 
+POSSIBLE: Final[Mapping[str | None, tuple[str, ...]]] = {
+    "waiting": ("cancel", "delete"),
+    "running": ("cancel", "delete"),
+    "finished": ("delete",),
+    "failed": ("retry", "delete"),
+    "cancelled": ("retry", "delete"),
+}
+"""What can be done to all tasks of a status. Without a status nothing can: too much would be meant."""
 _PAGE = 50
 _HOUR = 3600
 
@@ -68,6 +76,8 @@ def tasks(request: Request, site: Site) -> Response:
         statuses=TASK_STATUSES,
         is_filtered=any(value is not None for value in wanted.values()),
         now=request.state.status.snapshot.taken,
+        actions=[] if after else _possible(request, wanted["status"]),
+        recorded=table.actions(key="") if request.state.access.actions else (),
         done=done(request),
     )
 
@@ -82,6 +92,7 @@ def task(request: Request, site: Site) -> Response:
         key=key,
         row=row,
         waits=waits,
+        actions=table.actions(key=key),
         now=request.state.status.snapshot.taken,
         shows_data=web.show_data,
         done=done(request),
@@ -99,6 +110,11 @@ def wanted_tasks(given: Mapping[str, str]) -> dict[str, Any]:
         "user": given.get("user") or None,
         "prefix": given.get("prefix") or None,
     }
+
+
+def _possible(request: Request, status: str | None) -> list[str]:
+    """Return what the visitor may do to all tasks of a status."""
+    return [action for action in POSSIBLE.get(status, ()) if action in request.state.access.actions]
 
 
 def _types(table: TaskInsight) -> Sequence[OfType]:

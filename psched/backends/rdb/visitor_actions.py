@@ -1,0 +1,66 @@
+"""The table `psched_actions`: what visitors of the web pages did."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from functools import cache
+
+import sqlalchemy as sa
+
+from psched.backends.sql.database import Database
+from psched.backends.sql.dialect import MYSQL_OPTIONS, ExactText, LongText, now_ms
+from psched.store.visitor_actions import VisitorAction
+
+
+@cache
+def actions_table() -> sa.Table:
+    """Return the table of the actions on all tables of a database, the same for all stores.
+
+    `number` is that of the call, which recognises it when the answer was lost. `at`: unix milliseconds.
+    """
+    return sa.Table(
+        "psched_actions",
+        sa.MetaData(),
+        sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
+        sa.Column("table_name", ExactText(64), nullable=False),
+        sa.Column("at", sa.BigInteger, nullable=False),
+        sa.Column("user_name", ExactText(255), nullable=False),
+        sa.Column("action", ExactText(32), nullable=False),
+        sa.Column("key", ExactText(255), nullable=False),
+        sa.Column("detail", LongText),
+        sa.Index("psched_actions_at", "table_name", "at"),
+        sa.Index("psched_actions_key", "table_name", "key", "at"),
+        **MYSQL_OPTIONS,
+    )
+
+
+class RdbVisitorActions:
+    """Implements `VisitorActions` for one table of rows."""
+
+    def __init__(self, database: Database, table: str) -> None:
+        """`table`: the name of the table of the rows."""
+        self._database = database
+        self._table = table
+
+    def record(self, user: str, action: str, key: str, detail: str | None, retention: float) -> None:
+        actions = actions_table()
+        number = secrets.randbits(62)
+        row = {"number": number, "table_name": self._table, "at": now_ms(), "user_name": user}
+        row |= {"action": action, "key": key, "detail": detail}
+        old = (actions.c.table_name == self._table, actions.c.at < now_ms() - round(retention * 1000))
+
+        def work(connection: sa.Connection, _: bool) -> None:
+            self._database.dialect.insert_one(connection, actions, row)
+            connection.execute(sa.delete(actions).where(*old))
+
+        self._database.run(work)
+
+    def last(self, limit: int, key: str | None = None) -> Sequence[VisitorAction]:
+        c = actions_table().c
+        wanted = [c.table_name == self._table, *([] if key is None else [c.key == key])]
+        columns = (c.at, c.user_name, c.action, c.key, c.detail)
+        found = self._database.rows(sa.select(*columns).where(*wanted).order_by(c.at.desc()).limit(limit))
+        return [
+            VisitorAction(row["at"] / 1000, row["user_name"], row["action"], row["key"], row["detail"]) for row in found
+        ]

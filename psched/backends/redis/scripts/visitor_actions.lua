@@ -1,0 +1,18 @@
+-- What visitors of the web pages did: the list `actions` of JSON arrays of number, milliseconds, user, action, key and
+-- detail, the last first.
+
+--- script KIND/record_action: common, KIND, visitor_actions
+-- Records an action, unless the call was sent before. ARGV: its number, how many actions are kept, the rest as JSON.
+local begin = '[' .. ARGV[1] .. ','
+for _, known in ipairs(call('LRANGE', T .. 'actions', 0, 99)) do
+  if known:sub(1, #begin) == begin then
+    return 0
+  end
+end
+call('LPUSH', T .. 'actions', begin .. integer(now) .. ',' .. ARGV[3] .. ']')
+call('LTRIM', T .. 'actions', 0, ARGV[2] - 1)
+return 1
+
+--- script KIND/last_actions: common, KIND, visitor_actions
+-- ARGV: how many.
+return call('LRANGE', T .. 'actions', 0, ARGV[1] - 1)

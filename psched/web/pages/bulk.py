@@ -1,0 +1,85 @@
+"""The same action on all tasks that pass a filter: first a page with their number, then the action, in portions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import unquote
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from psched.clock import monotonic
+from psched.errors import NotFoundError, ScheduleError
+from psched.insight import TaskInsight
+from psched.model import TaskRow
+from psched.store.reads import Counted
+from psched.web.pages.changing import OF_TASKS, asked_action, record
+from psched.web.pages.tasks import POSSIBLE, tasks_of, wanted_tasks
+from psched.web.rendering import page, path
+from psched.web.site import Site
+
+_MOST = 1000
+"""Tasks of one portion, and how far they are counted."""
+_LONGEST = 5.0
+"""Seconds after which a portion ends."""
+_SHOWN = 10
+_PAGE = 200
+
+
+def ask(request: Request, site: Site) -> Response:
+    """Show how many tasks an action would be done to, and which come first."""
+    action, wanted = _asked(request, request.query_params)
+    count, first = 0, list[TaskRow]()
+    for row in _passing(tasks_of(site), wanted):
+        count += 1
+        if len(first) < _SHOWN:
+            first.append(row)
+        if count > _MOST:
+            break
+    shown = {name: value for name, value in wanted.items() if value is not None}
+    return page(request, "bulk.html", action=action, wanted=shown, count=Counted.up_to(_MOST, count), first=first)
+
+
+def act(request: Request, site: Site) -> Response:
+    """Do an action to a portion of the tasks, and lead back to those that are left."""
+    given = {name: unquote(values[0]) for name, values in request.state.form.items()}
+    action, wanted = _asked(request, given)
+    if site.queue is None:
+        raise NotFoundError("this configuration has no section `queue`")
+    shown = {name: value for name, value in wanted.items() if value is not None}
+    about = ", ".join(f"{name} {value}" for name, value in shown.items())
+    record(request, site.queue.store, site.settings.queue, action, "", f"all tasks with {about}, at most {_MOST}")
+    until, done = monotonic() + _LONGEST, 0
+    for number, row in enumerate(_passing(tasks_of(site), wanted)):
+        if number == _MOST or monotonic() > until:
+            break
+        with suppress(ScheduleError):  # it has changed since, or is gone
+            OF_TASKS[action](site.queue[row.key])
+            done += 1
+    site.forget_answers()
+    return RedirectResponse(
+        path(request, "tasks", done=f"all-{action}", count=str(done), **shown), HTTPStatus.SEE_OTHER
+    )
+
+
+def _asked(request: Request, given: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
+    """Return the action and the filter. Raises RefusedError, and ValueError for a filter of too many tasks."""
+    action = asked_action(request, OF_TASKS, given.get("action", ""))
+    wanted = wanted_tasks(given)
+    if action not in POSSIBLE.get(wanted["status"], ()):
+        raise ValueError(f"tasks of this status cannot all be treated so: {action}")
+    return action, wanted
+
+
+def _passing(table: TaskInsight, wanted: Mapping[str, Any]) -> Iterator[TaskRow]:
+    """Yield the tasks that pass a filter, a page at a time."""
+    after: str | None = None
+    while True:
+        found = table.page(**wanted, after=after, limit=_PAGE)
+        yield from found.rows
+        if found.after is None:
+            return
+        after = found.after
