@@ -37,7 +37,8 @@ class Rule:
 
     `cron`: a cron expression, `@every 5m` or `@at 2027-03-01T09:00`. `start`, `end`: unix seconds; there is no
     occurrence before `start` or after `end`. `spread`: seconds; each schedule has a further delay of its own, from 0 to
-    that, which depends on its key alone.
+    that, which depends on its key alone. `max_runs`: the schedule has ended when so many regular occurrences have been
+    run; those that are skipped do not count.
     """
 
     cron: str
@@ -46,6 +47,7 @@ class Rule:
     start: Instant | None = None
     end: Instant | None = None
     spread: float = 0
+    max_runs: int | None = None
 
     def delay_of(self, key: str) -> float:
         """Return the seconds by which the runs of the schedule `key` come after their occurrences."""
@@ -141,6 +143,7 @@ class ScheduleRow:
     included; `earlier_pauses` are those before it that may have occurrences still to be skipped, each with its begin
     and end. `extra_waits`: the run that `run_now` asked for was asked for before the pause that lasts, and waits for
     its end.
+    `runs`: how many occurrences have been run since `Rule.max_runs` was given; None before the first, and without it.
     """
 
     key: str
@@ -166,6 +169,13 @@ class ScheduleRow:
     earlier_pauses: tuple[tuple[float, float], ...] = ()
     extra_waits: bool = False
     version: int = 0
+    runs: int | None = None
+
+    @property
+    def has_run_enough(self) -> bool:
+        """Whether as many occurrences have been run as the rule allows."""
+        most = self.rule.max_runs
+        return most is not None and (self.runs or 0) >= most
 
     @property
     def delay(self) -> float:
@@ -259,6 +269,7 @@ class NewSchedule(NamedTuple):
     start: Instant | None = None
     end: Instant | None = None
     spread: float | None = 0
+    max_runs: int | None = None
 
 
 class NewTask(NamedTuple):

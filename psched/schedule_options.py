@@ -10,11 +10,12 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from datetime import date
-from typing import Any
+from typing import Any, cast
 
 from psched.error_text import did_you_mean, shown
 from psched.model import Policy, Rule
 from psched.payload import check_characters, check_key
+from psched.retry_wait import check_attempts
 
 LONGEST_DESCRIPTION = 2000
 """The most characters of a description."""
@@ -82,6 +83,12 @@ def _check_spread(seconds: object) -> float:
     return _whole(seconds)
 
 
+def _check_max_runs(number: object) -> int | None:
+    if number is not None:
+        check_attempts("max_runs", number)
+    return cast("int | None", number)
+
+
 def _whole(number: float) -> float:
     """Return whole numbers as integers, so that equal options have equal texts."""
     return int(number) if number == int(number) else number
@@ -93,6 +100,7 @@ OPTIONS: Mapping[str, Callable[[object], Any]] = {
     "start": _check_instant("start"),
     "end": _check_instant("end"),
     "spread": _check_spread,
+    "max_runs": _check_max_runs,
 }
 """The check of each option: returns the value as the rule or policy has it, or raises ValueError."""
 

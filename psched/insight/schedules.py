@@ -124,7 +124,8 @@ class ScheduleInsight(TableInsight):
             return []
         rule, regular = row.rule, row.regular()
         try:
-            times = list(rules.times(rule, regular.next_time, _RUNS, self._schedules.cron_dialect))
+            most = _RUNS if rule.max_runs is None else min(_RUNS, rule.max_runs - (row.runs or 0))
+            times = list(rules.times(rule, regular.next_time, most, self._schedules.cron_dialect))
         except ConfigError:  # `row.problem` says why
             return []
         return [time + row.delay for time in times]

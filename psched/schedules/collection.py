@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -41,7 +42,7 @@ from psched.schedules.schedule import (
 from psched.schedules.settlement import ScheduleSettlement, rule_problem, with_rule_problem
 from psched.schedules.validation import Terms, check_distinct, check_times, new_rows
 from psched.store import ScheduleStore, TaskStore
-from psched.store.ledger import Change, KeptOutput, Ledger, LedgerFilter, LedgerRow
+from psched.store.ledger import SKIPPED, Change, KeptOutput, Ledger, LedgerFilter, LedgerRow
 from psched.task_source import PolledTable
 
 _FAILING = 1000
@@ -111,7 +112,8 @@ class ScheduleCollection(PolledTable):
         overdue. An occurrence has failed after `max_attempts` attempts, and the next one follows (docs/ledger.md).
 
         There is no occurrence before `start` or after `end` (unix seconds). With `spread` (seconds, up to 7 days) each
-        schedule runs by a delay of its own later, from 0 to that, which its key decides (docs/cron.md).
+        schedule runs by a delay of its own later, from 0 to that, which its key decides (docs/cron.md). The schedule
+        has ended when `max_runs` regular occurrences have been run; those that are skipped do not count.
 
         `owner`, `description` and `tags` (up to 50 texts) say what the schedule is for; lists select by owner and tag.
 
@@ -283,6 +285,10 @@ class ScheduleCollection(PolledTable):
         oldest = next(ledger.rows(LedgerFilter(key)), None)
         found = [ledger.row_before(key, scope.since, version) for version in versions_at(changes, scope.since)]
         before = sorted((row for row in found if row is not None), key=lambda row: (row.scheduled_time, row.fence))
+        runs_before: Mapping[int, int] = {}
+        if any(change.rule.max_runs is not None for change in changes):
+            earlier = ledger.rows(LedgerFilter(key, until=scope.since - 1))
+            runs_before = Counter(row.version for row in earlier if not row.extra and row.outcome != SKIPPED)
         return AuditRecords(
             key=key,
             changes=changes,
@@ -292,6 +298,7 @@ class ScheduleCollection(PolledTable):
             now=now,
             kept_since=now - self._defaults.ledger_retention,
             reckoning=cron.reckoning(self._defaults.cron_dialect),
+            runs_before=runs_before,
         )
 
     def state(self, row: ScheduleRow, now: float) -> ScheduleState:

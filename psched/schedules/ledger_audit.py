@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from operator import itemgetter
@@ -52,7 +52,8 @@ class AuditRecords:
     entry before the scope's span by each of `versions_at`, which may cover the beginning of the span, then the
     entries in the span. `oldest`: the first entry that is still kept. `present`: the schedule's row as read before
     `rows`, None if it was deleted. `now`: the database's clock before that read. Entries settled before `kept_since`
-    may have been deleted. `reckoning`: of this process, also used for definitions that recorded none.
+    may have been deleted. `reckoning`: of this process, also used for definitions that recorded none. `runs_before`: by
+    version, how many entries before the scope's span count for `max_runs`; not needed where no definition has that.
     """
 
     key: str
@@ -63,6 +64,7 @@ class AuditRecords:
     now: float
     kept_since: float = -math.inf
     reckoning: str = "vixie"
+    runs_before: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def known_from(self) -> float:
@@ -156,7 +158,9 @@ def _definitions(records: AuditRecords, scope: AuditScope, verdict: Verdict) -> 
         elif change.first != before.first:
             earliest = change.first + before.delay
         earliest = min(change.first + change.delay, change.due, earliest)
-        found.append(_Definition(records, scope, verdict, change, following, earliest))
+        continues = found and before is not None and change.action not in (ADD, UPGRADE)
+        predecessor = found[-1] if continues and found[-1].change.rule.max_runs is not None else None
+        found.append(_Definition(records, scope, verdict, change, following, earliest, predecessor))
         before = change
     if found and found[0].change.action != ADD:
         _report_unknown_beginning(found[0].change, scope, verdict)
@@ -194,7 +198,8 @@ class _Definition:
     """One definition of a schedule: compares its occurrences with its ledger entries, and reports to the verdict.
 
     `compare` is called with each entry, then `end`. `following`: the next change, if any. `earliest`: when the first
-    run may begin. `due`: the next occurrence without an entry yet.
+    run may begin. `predecessor`: the definition before, whose runs count for `max_runs`, too. `due`: the next
+    occurrence without an entry yet. `runs`: entries that count for `max_runs`.
     """
 
     records: AuditRecords
@@ -203,13 +208,16 @@ class _Definition:
     change: Change
     following: Change | None
     earliest: float
+    predecessor: _Definition | None
     dialect: cron.CronDialect = field(init=False)
     due: float = field(init=False)
+    runs: int = field(init=False)
 
     def __post_init__(self) -> None:
         """Report the occurrences of a rule that is invalid by now as unknown, as they cannot be computed."""
         change, since, until = self.change, self.scope.since, self.scope.until
         self.dialect = self._dialect_of(change.reckoning)
+        self.runs = self.records.runs_before.get(change.version, 0)
         self.due = float(change.first) if change.first >= since else self._next(since - 1)
         begin = max(change.first, since)
         try:
@@ -229,6 +237,7 @@ class _Definition:
             return
         if since <= time:
             self._report_missing_until(time)
+            self._count_for_max_runs(row)
         if time == self.due or time < since:
             self._count(row)
         elif not is_repeated:
@@ -242,6 +251,8 @@ class _Definition:
     def end(self) -> None:
         """Judge the occurrences after the last entry, up to the next change or up to now."""
         following = self.following
+        if self._has_ended_by_max_runs():
+            self.due = math.inf
         if following is None:
             self._end_at_present()
             return
@@ -253,6 +264,34 @@ class _Definition:
         else:
             # Occurrences that were due and that the change has moved past are skipped by it.
             self.verdict.skip(MOVED, self._count_until(min(following.first, self._end_of_due(following.at))))
+
+    def _count_for_max_runs(self, row: LedgerRow) -> None:
+        """Count a run; report one that began after as many as `max_runs` allows."""
+        most = self.change.rule.max_runs
+        if row.outcome == SKIPPED:
+            return
+        if most is not None and self._runs_so_far() >= most and (row.started or 0) > self.change.at:
+            self.verdict.add_violation(
+                Kind.EXTRA, row.scheduled_time, f"max_runs is {most}, and as many had run before"
+            )
+        self.runs += 1
+
+    def _runs_so_far(self) -> int:
+        runs, before = self.runs, self.predecessor
+        while before is not None:
+            runs, before = runs + before.runs, before.predecessor
+        return runs
+
+    def _has_ended_by_max_runs(self) -> bool:
+        """Whether the schedule has ended by `max_runs`. Takes that for granted where entries have been deleted."""
+        most, present = self.change.rule.max_runs, self.records.present
+        if self.following is not None:
+            pending = self.following.pending
+        else:
+            pending = None if present is None else present.regular().next_time
+        if most is None or pending is None or pending < NEVER:
+            return False
+        return self._runs_so_far() >= most or self.records.known_from > -math.inf
 
     def _end_at_present(self) -> None:
         """Judge the occurrences that are due now by the schedule's present row, if there is one."""

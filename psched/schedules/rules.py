@@ -61,6 +61,8 @@ def restrictions(rule: Rule) -> Iterator[str]:
         yield f"not before {_local(rule, rule.start)}"
     if rule.end is not None:
         yield f"not after {_local(rule, rule.end)}"
+    if rule.max_runs is not None:
+        yield "once" if rule.max_runs == 1 else f"{rule.max_runs} times at the most"
     if rule.spread:
         yield f"spread over {rule.spread:g} s"
 

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, Unpack
 from psched.async_methods import async_twin
 from psched.cron import CronDialect
 from psched.errors import NotFoundError, NotSupportedError, ScheduleError
-from psched.model import ScheduleRow
+from psched.model import NO_OCCURRENCE, ScheduleRow
 from psched.payload import check_key, object_of, pack
 from psched.retry_wait import Backoff
 from psched.schedules import rules
@@ -91,11 +91,13 @@ class Schedule:
             changes: dict[str, Any] = {"cron": cron, "timezone": timezone, "delay": delay}
             given = {name: value for name, value in changes.items() if value is not None}
             rule = replace(seen.rule, **given, **of_rule)
+            rule = rule if rule == seen.rule else checked_rule(rule, self._dialect)
             wanted = replace(
                 seen,
                 type=seen.type if type is None else type,
                 data=seen.data if data is None else object_of(data),
-                rule=rule if rule == seen.rule else checked_rule(rule, self._dialect),
+                rule=rule,
+                runs=None if rule.max_runs is None else seen.runs,
                 policy=checked_policy(replace(seen.policy, **of_policy)),
             )
             timed = self._timed(seen.regular(), wanted.regular(), next_time, next_run_time)
@@ -180,6 +182,8 @@ class Schedule:
             raise ScheduleError(f"{self.key!r} is paused, so it has no run time; resume it first, or use run_now")
         if explicit:
             time = seen.next_time if next_time is None else rules.first_time(wanted.rule, next_time, self._dialect)
+            if wanted.has_run_enough:
+                time = NO_OCCURRENCE
             check_has_occurrence(time, next_run_time)
             due = wanted.run_time(time) if next_run_time is None else next_run_time
             return replace(wanted, next_time=time, next_run_time=seen.next_run_time if seen.paused else due)

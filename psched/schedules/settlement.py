@@ -13,7 +13,7 @@ from typing import cast
 from psched.clock import Clock, boottime
 from psched.cron import CronDialect
 from psched.errors import ConfigError, NotSupportedError, ScheduleError
-from psched.model import NEVER, Claim, NewTask, Policy, Row, ScheduleRow
+from psched.model import NEVER, NO_OCCURRENCE, Claim, NewTask, Policy, Row, ScheduleRow
 from psched.schedules import rules
 from psched.schedules.validation import check_delay
 from psched.settlement import Settlement
@@ -30,6 +30,7 @@ from psched.store.ledger import (
     Outcome,
     Output,
     Step,
+    runs_after,
 )
 from psched.submit_call import SubmitCall
 
@@ -202,6 +203,8 @@ class ScheduleSettlement(Settlement):
             return Step(claim, regular.next_time, regular.next_run_time, entry)
         settled = row.next_time if entry.last is None else entry.last
         next_time = rules.next_time(row.rule, settled, self._dialect)
+        if row.rule.max_runs is not None and replace(row, runs=runs_after(row, entry)).has_run_enough:
+            next_time = NO_OCCURRENCE
         return Step(claim, next_time, NEVER if row.paused else row.run_time(next_time), entry)
 
     def problem(self, row: Row) -> str | None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from psched.cron import CronDialect
 from psched.errors import ConfigError, ScheduleError
-from psched.model import NEVER, Rule, ScheduleRow
+from psched.model import NEVER, NO_OCCURRENCE, Rule, ScheduleRow
 from psched.schedules import rules
 from psched.schedules.settlement import skip_entry
 from psched.store.ledger import PAUSED, Entry
@@ -109,12 +109,16 @@ def _has_come(row: ScheduleRow, now: float) -> bool:
 def moved(row: ScheduleRow, old: Rule, now: float, dialect: CronDialect) -> ScheduleRow:
     """Return `row`, which has a new rule, with its next occurrence by that rule at `now`.
 
-    A due occurrence stays as it is. An occurrence that has come but waits for its delay gets the new delay. Any other
-    occurrence is replaced by the first match of the new rule.
+    A schedule that has run as often as the rule allows has ended. A due occurrence stays as it is. An occurrence that
+    has come but waits for its delay gets the new delay. Any other occurrence is replaced by the first match of the new
+    rule.
     """
+    if row.has_run_enough:
+        return replace(row, next_time=NO_OCCURRENCE, next_run_time=NO_OCCURRENCE)
     if row.next_run_time <= now:
         return row
-    same_times = replace(row.rule, delay=old.delay, spread=old.spread) == old
+    times = replace(row.rule, delay=old.delay, spread=old.spread, max_runs=old.max_runs)
+    same_times = times == old and not row.ended
     if same_times or row.next_time <= now:
         return replace(row, next_run_time=row.run_time(row.next_time))
     time = rules.first_time(row.rule, now, dialect)

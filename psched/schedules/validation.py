@@ -54,6 +54,7 @@ class Terms(TypedDict, total=False):
     start: Instant | None
     end: Instant | None
     spread: float | None
+    max_runs: int | None
 
 
 def new_rows(
@@ -83,9 +84,15 @@ def new_rows(
         if first == NO_OCCURRENCE:
             log.warning("the schedule %r has ended: %r has no occurrence from now on", new.key, rule.cron)
         due = 0 if new.next_run_time is None else new.next_run_time
-        data = object_of(new.data)
         row = ScheduleRow(
-            new.key, new.type, data, "waiting", rule=rule, next_time=first, next_run_time=due, policy=policy
+            key=new.key,
+            type=new.type,
+            data=object_of(new.data),
+            status="waiting",
+            rule=rule,
+            next_time=first,
+            next_run_time=due,
+            policy=policy,
         )
         rows.append(row if new.next_run_time is not None else replace(row, next_run_time=row.run_time(first)))
     return rows

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, Protocol, get_args
 
-from psched.model import Claim, Policy, Rule
+from psched.model import Claim, Policy, Rule, ScheduleRow
 
 Outcome = Literal["finished", "enqueued", "skipped", "failed"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
@@ -60,6 +60,13 @@ class Entry:
 
 OnCommit = Callable[[Any], object]
 """Further work in a store's transaction. Calls `TaskStore.submit` with its argument as `connection`."""
+
+
+def runs_after(row: ScheduleRow, entry: Entry) -> int | None:
+    """Return `ScheduleRow.runs` after its occurrence has been settled with `entry`."""
+    if row.rule.max_runs is None:
+        return None
+    return (row.runs or 0) + (not entry.extra and entry.outcome != SKIPPED)
 
 
 class Step(NamedTuple):

@@ -76,17 +76,16 @@ def test_the_options_of_a_rule_are_given_and_removed(psched: Commands) -> None:
     psched.ok(
         "add", "key", "t", "@daily", "{}", "--not-before", "2027-01-01T00:00Z", "--not-after", "2028-01-01T00:00Z"
     )
-    psched.ok("modify", "key", "--spread", "10m")
+    psched.ok("modify", "key", "--spread", "10m", "--max-runs", "5")
     shown = psched.ok("show", "key", "--json").json
     assert (shown["start"], shown["end"], shown["spread"]) == (1798761600, 1830297600, 600)
     assert "\nend            1830297600  2028-01-01 " in psched.ok("show", "key").out
-    words = (
-        "at 00:00 every day, not before 2027-01-01 00:00:00 UTC, not after 2028-01-01 00:00:00 UTC, spread over 600 s"
-    )
-    assert psched.ok("explain", "--key", "key").out == f"@daily  UTC: {words}\n"
+    bounds = "not before 2027-01-01 00:00:00 UTC, not after 2028-01-01 00:00:00 UTC, 5 times at the most"
+    assert psched.ok("explain", "--key", "key").out == f"@daily  UTC: at 00:00 every day, {bounds}, spread over 600 s\n"
     out = psched("explain", "--key", "key", "--at", "2026-12-31").out
     assert "Thu 2026-12-31: not due\n  because the schedule starts 2027-01-01 00:00:00 UTC\n" in out
     assert psched("modify", "key", "--not-after", "2026-01-01T00:00Z").err.strip().endswith("give a later end")
     psched.ok("modify", "key", "--not-before", "none", "--not-after", "none", "--spread", "none")
+    psched.ok("modify", "key", "--max-runs", "none")
     shown = psched.ok("show", "key", "--json").json
-    assert (shown["start"], shown["end"], shown["spread"]) == (None, None, 0)
+    assert [shown[name] for name in ("start", "end", "spread", "max_runs", "runs")] == [None, None, 0, None, None]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
 
-from psched.model import Policy, Rule, ScheduleRow
+from psched.model import NO_OCCURRENCE, Policy, Rule, ScheduleRow
 from psched.schedules import rules
 from psched.schedules.audit_result import Verdict
 from psched.schedules.ledger_audit import GRACE, AuditRecords, AuditScope, audit, versions_at
 from psched.schedules.transitions import moved, with_regular
-from psched.store.ledger import ADD, DELETE, MODIFY, RUN_NOW, Change, LedgerRow
+from psched.store.ledger import ADD, DELETE, MODIFY, RUN_NOW, SKIPPED, Change, LedgerRow, runs_after
 
 BEGIN = 1_600_000_000
 NOW_DIALECT = "vixie 2026f"
@@ -65,13 +66,14 @@ class Past:
     def modify(self, rule: Rule) -> None:
         """Change the rule, as `Schedule.modify` does."""
         row = self.there
-        self.row = moved(replace(row, rule=rule), row.rule, self.now, "vixie")
+        runs = None if rule.max_runs is None else row.runs
+        self.row = moved(replace(row, rule=rule, runs=runs), row.rule, self.now, "vixie")
         self._change(MODIFY, row.next_time)
 
     def move(self, time: int) -> None:
         """Change the time of the next occurrence, back or forth."""
         row = self.there
-        time = rules.first_time(row.rule, time, "vixie")
+        time = NO_OCCURRENCE if row.has_run_enough else rules.first_time(row.rule, time, "vixie")
         self.row = replace(row, next_time=time, next_run_time=row.run_time(time))
         self._change(MODIFY, row.next_time)
 
@@ -104,7 +106,17 @@ class Past:
         ]
         before.sort(key=lambda row: (row.scheduled_time, row.fence))
         rows = before + [row for row in rows if since <= row.scheduled_time <= until]
-        history = AuditRecords("key", self.changes, iter(rows), oldest, self.row, self.now, reckoning=NOW_DIALECT)
+        earlier = [row for row in self.rows if row.scheduled_time < since and not row.extra and row.outcome != SKIPPED]
+        history = AuditRecords(
+            "key",
+            self.changes,
+            iter(rows),
+            oldest,
+            self.row,
+            self.now,
+            reckoning=NOW_DIALECT,
+            runs_before=Counter(row.version for row in earlier),
+        )
         return audit(history, AuditScope(since, until, late, GRACE if late is None else late))
 
     @property
@@ -167,4 +179,7 @@ class Past:
         )
         end = row.next_time if last is None else last
         time = rules.next_time(row.rule, end, "vixie")
-        self.row = replace(row, next_time=time, next_run_time=row.run_time(time), previous=end)
+        row = replace(row, runs=runs_after(row, self.rows[-1]), previous=end)
+        if row.has_run_enough:
+            time = NO_OCCURRENCE
+        self.row = replace(row, next_time=time, next_run_time=row.run_time(time))

@@ -23,6 +23,8 @@ RULES = [
     Rule("@at 2020-09-13T13:00", "UTC", 30),
     Rule("*/3 * * * *", "Asia/Tokyo", 1, start=BEGIN + 1800, end=BEGIN + 9000),
     Rule("*/10 * * * *", "UTC", -3, spread=400),
+    Rule("*/5 * * * *", "Europe/Berlin", 2, max_runs=2),
+    Rule("*/4 * * * *", "UTC", max_runs=5),
 ]
 ACTIONS = st.one_of(
     st.tuples(st.just("run"), st.floats(0.1, 5000)),
@@ -130,6 +132,32 @@ def test_a_run_during_another_one_is_overlapping(actions: list[tuple[str, object
     past.rows[place] = replace(past.rows[place], started=before.ended - 0.01)
     times = {past.rows[place].scheduled_time, past.rows[runs[number - 1]].scheduled_time}
     assert times & {time for kind, time in kinds(past.judged()) if kind == "overlapping"}
+
+
+def test_a_schedule_ends_by_max_runs_and_no_sooner() -> None:
+    past = Past(rule=Rule("*/5 * * * *", "UTC", max_runs=3))
+    past.add()
+    for _ in range(3):
+        past.run()
+    first, *_, last = (row.scheduled_time for row in past.rows)
+    past.now += 5000
+    assert past.there.ended
+    for since, until in ((0, 2**31), (last, 2**31), (last + 1, 2**31), (first, last - 1)):
+        assert kinds(past.judged(since, until)) == []
+    past.rows.pop(1)
+    assert ("missing", last + 300) in kinds(past.judged())
+    past.modify(Rule("*/5 * * * *", "UTC", max_runs=3, delay=1))
+    assert ("missing", last + 300) in kinds(past.judged())
+
+
+def test_a_run_beyond_max_runs_is_extra() -> None:
+    past = Past(rule=Rule("*/5 * * * *", "UTC"))
+    past.add()
+    past.now = past.there.next_time + 1
+    for _ in range(4):
+        past.run()
+    past.changes[0] = replace(past.changes[0], rule=replace(past.rule, max_runs=3))
+    assert ("extra", past.rows[-1].scheduled_time) in kinds(past.judged())
 
 
 def test_a_run_that_began_later_than_the_given_bound_is_late() -> None:

@@ -54,6 +54,7 @@ _SCHEDULE: Values = {
         "",
     ],
     "extra_waits": [None, 1, "1"],
+    "runs": [None, 0, 7, "x"],
     "catch_up": ["all", "none", "never", None],
     "max_lateness_ms": [None, 500],
     "alert_after_ms": [None, 500],

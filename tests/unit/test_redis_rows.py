@@ -23,6 +23,7 @@ _VALUES: dict[str, list[bytes | None]] = {
     "paused_from": [None, b"1700000000000"],
     "earlier_pauses": [None, b"1700000000000-1700000000500 1700000001000-1700000002000", b"1-", b"\xff"],
     "extra_waits": [None, b"1", b"x"],
+    "runs": [None, b"0", b"7", b"x"],
     "catch_up": [b"all", b"none", b"never", b"", None],
     "alert_after_ms": [None, b"500"],
     "options": [None, b'{"tags":["a"]}', b"{}", b"[1]", b"\xff"],

@@ -26,7 +26,7 @@ _SCHEDULE_COLUMNS = (
     *("key", "data", "size", "type", "cron", "timezone", "delay_ms", "next_time", "due"),
     *POLICY_COLUMNS,
     *OPTION_COLUMNS,
-    "alert_at",
+    *("runs", "alert_at"),
 )
 
 _TASK_COLUMNS = (

@@ -39,7 +39,7 @@ from psched.backends.sql.paging import begins_with, read_pages
 from psched.errors import IdempotentNotFoundError, NotFoundError, OutcomeUnknownError, ScheduleError
 from psched.model import Lease, ScheduleFilter, ScheduleRow
 from psched.store import ScheduleStore, StoreSettings, only
-from psched.store.ledger import ADD, DELETE, FAILED, MODIFY, Entry, OnCommit, Step
+from psched.store.ledger import ADD, DELETE, FAILED, MODIFY, Entry, OnCommit, Step, runs_after
 
 
 class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
@@ -183,6 +183,7 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
             "following": milliseconds(step.next_time),
             "following_due": milliseconds(step.next_run_time),
             "settled": settled_time(row, step.entry),
+            "counted": runs_after(row, step.entry),
         }
 
     def _on_commit(self, step: Step) -> OnCommit | None:
@@ -230,6 +231,7 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
                 "next_time": row["following"],
                 "due": row["following_due"],
                 "last_time": row["settled"],
+                "runs": row["counted"],
                 "alert_at": alert_at,
                 "attempts": constant(0),
                 "crashes": constant(0),
@@ -241,6 +243,6 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
         types = LEASE_TYPES | {name: c[name].type for name in DEFINITION}
         self._park = BulkUpdate(LEASE_TYPES, park)
         self._advance = BulkUpdate(
-            types | dict.fromkeys(("following", "following_due", "settled"), sa.BigInteger()), advance
+            types | dict.fromkeys(("following", "following_due", "settled", "counted"), sa.BigInteger()), advance
         )
         self._advance_and_record = records.settle_and_insert(self._advance)

@@ -124,7 +124,8 @@ def schedules_table(metadata: sa.MetaData, name: str) -> sa.Table:
     the last one that `run_now` asked for. While `next_time` is that of an extra run, `regular_time` is the regular
     occurrence that comes after it, due at `regular_due`. `paused_from` and `paused_until` (NULL: it lasts) are the last
     pause, `earlier_pauses` those before it that may have occurrences still to be skipped, as `<from>-<until>` with
-    spaces between them; `extra_waits` is 1 when a run by `run_now` waits for the end of the pause. Of the alert:
+    spaces between them; `extra_waits` is 1 when a run by `run_now` waits for the end of the pause. `runs` counts for
+    `max_runs`. Of the alert:
     `alert_at` is when the next regular occurrence is overdue (NULL for never), `alerted` the last occurrence whose
     alert was sent, `alert_claimed_until` the end of the claim of the node that is sending one.
     `failing` is when `next_time` was to run, NULL unless an attempt of it has failed: a schedule without
@@ -153,6 +154,7 @@ def schedules_table(metadata: sa.MetaData, name: str) -> sa.Table:
         sa.Column("paused_until", sa.BigInteger),
         sa.Column("earlier_pauses", LongText),
         sa.Column("extra_waits", sa.Integer),
+        sa.Column("runs", sa.Integer),
         *option_columns(),
     )
     failed = "attempts > CASE WHEN status = 'running' THEN 1 ELSE 0 END"

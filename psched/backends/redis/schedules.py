@@ -37,7 +37,7 @@ from psched.errors import IdempotentNotFoundError, ScheduleError
 from psched.model import Lease, ScheduleFilter, ScheduleRow
 from psched.payload import pack
 from psched.store import ScheduleStore, StoreSettings, only
-from psched.store.ledger import FAILED, MODIFY, Entry, Step
+from psched.store.ledger import FAILED, MODIFY, Entry, Step, runs_after
 
 _PAGE = 500
 """Rows read at once."""
@@ -171,7 +171,7 @@ class RedisScheduleStore(RedisLeaseStore, ScheduleStore):
     def _step(self, step: Step) -> builtins.list[Argument]:
         """Return the arguments of `advance_row` in schedule_runs.lua."""
         row, entry = cast("ScheduleRow", step.claim.row), step.entry
-        settled = settled_time(row, entry)
+        settled, counted = settled_time(row, entry), runs_after(row, entry)
         failed = entry.outcome == FAILED and self._keeps_failures
         return [
             *self._lease_arguments(step.claim.lease),
@@ -179,6 +179,7 @@ class RedisScheduleStore(RedisLeaseStore, ScheduleStore):
             milliseconds(step.next_time),
             milliseconds(step.next_run_time),
             "" if settled is None else settled,
+            "" if counted is None else counted,
             milliseconds(row.next_time),
             "" if entry.started is None else milliseconds(entry.started),
             *entry_arguments(row, entry, self._reckoning),

@@ -10,7 +10,8 @@ from psched.insight import ScheduleInsight
 from psched.model import NO_OCCURRENCE, LeaseTimes, NewSchedule, Rule, spread_offset
 from psched.schedules.collection import Defaults, ScheduleCollection
 from psched.store import ScheduleStore
-from tests.stores.bench import Bench
+from psched.task import finish_many
+from tests.stores.bench import Bench, soon
 
 DAY = 86400
 FIRST = 1_600_041_600
@@ -98,3 +99,51 @@ def test_the_forecast_knows_spread_and_end(schedules: ScheduleCollection) -> Non
     assert details.next_runs[0] == pytest.approx(begin + spread_offset("key1", 7200) / 1000, abs=0.001)
     row = schedules["key1"].metadata()
     assert replace(row.rule, spread=0) == Rule(new.cron, "UTC")
+
+
+def test_a_schedule_ends_when_it_has_run_often_enough(schedules: ScheduleCollection) -> None:
+    schedules.add("key", "t", cron="@daily", next_time=FIRST, max_runs=3)
+    assert len(ScheduleInsight(schedules).details("key").next_runs) == 3
+    assert run(schedules) == [FIRST, FIRST + DAY, FIRST + 2 * DAY]
+    row = schedules["key"].metadata()
+    assert (row.ended, row.runs) == (True, 3)
+    assert proved(schedules, 3)
+    schedules["key"].run_now()
+    assert len(run(schedules)) == 1
+    assert schedules["key"].metadata().runs == 3
+    schedules["key"].modify(max_runs=4)
+    now = schedules.store.now()
+    row = schedules["key"].metadata()
+    assert now <= row.next_time <= now + DAY
+    schedules["key"].modify(max_runs=3)
+    assert schedules["key"].metadata().ended
+    schedules["key"].modify(max_runs=None)
+    assert (schedules["key"].metadata().ended, schedules["key"].metadata().runs) == (False, None)
+    [verdict] = schedules.audit(0, int(schedules.store.now()), keys=["key"])
+    assert (verdict.violations, verdict.ran, verdict.extra_runs) == ([], 4, 1)
+
+
+def test_runs_are_counted_and_skips_are_not(bench: Bench, schedules: ScheduleCollection) -> None:
+    schedules.add("key", "t", cron="@daily", next_time=FIRST, max_runs=2, catch_up="latest", max_attempts=1)
+    task = schedules.poll()
+    assert task is not None
+    task.retry(error="it broke")
+    row = schedules["key"].metadata()
+    assert (row.runs, row.ended) == (1, False)
+    others = [NewSchedule(f"other{n}", "t", "@daily", next_time=FIRST, max_runs=1) for n in range(3)]
+    schedules.add_many([*others, NewSchedule("plain", "t", "@daily", next_time=FIRST)])
+    tasks = schedules.poll_multi(10)
+    assert finish_many(tasks, soon()) == {}
+    assert [schedules[f"other{n}"].metadata().ended for n in range(3)] == [True] * 3
+    assert schedules["plain"].metadata().runs is None
+
+
+def test_max_runs_that_is_given_during_a_run_counts_that_run(schedules: ScheduleCollection) -> None:
+    schedules.add("key", "t", cron="@daily", next_time=FIRST)
+    task = schedules.poll()
+    assert task is not None
+    schedules["key"].modify(max_runs=1)
+    task.finish()
+    row = schedules["key"].metadata()
+    assert (row.ended, row.runs) == (True, 1)
+    assert proved(schedules, 1)
