@@ -79,9 +79,9 @@ class Lab:
         return self._folder
 
     @property
-    def processes(self) -> set[int]:
-        """The pids of the shared servers, and of the fork server."""
-        return {self.forks.pid}.union(*(server.processes for server in self._shared.values()))
+    def servers(self) -> set[int]:
+        """The pids of the wrappers of the shared servers: all processes of a server descend from its wrapper."""
+        return {server.wrapper for server in self._shared.values()}
 
     @property
     def descriptors(self) -> set[int]:

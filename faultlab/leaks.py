@@ -27,10 +27,10 @@ _DESCRIPTORS = Path("/proc/self/fd") if _HAS_PROC else Path("/dev/fd")
 
 
 class Owned(Protocol):
-    """What belongs to the session and is no leak: pids and file descriptors."""
+    """What belongs to the session and is no leak: servers with their descendants (pids), and file descriptors."""
 
     @property
-    def processes(self) -> set[int]: ...
+    def servers(self) -> set[int]: ...
 
     @property
     def descriptors(self) -> set[int]: ...
@@ -58,9 +58,9 @@ class Holdings:
 
         What ended meanwhile is nobody's any more: a server's session may, before it is asked whose it is.
         """
-        ours = {process for pid in self.pids - before.pids for process in _ours(pid)}
-        pids = owned.processes if ours else set()
-        return {process for process in ours if process.pid not in pids and process.is_running()}
+        new = self.pids - before.pids
+        servers = owned.servers if new else set()
+        return {process for pid in new for process in _ours(pid, servers) if process.is_running()}
 
     def since(self, before: Holdings, owned: Owned) -> list[str]:
         """Return the names of what is here and was not there before."""
@@ -91,9 +91,10 @@ def kill_since(before: Holdings, owned: Owned) -> None:
     psutil.wait_procs(new, timeout=5)
 
 
-def _ours(pid: int) -> Iterator[psutil.Process]:
-    """Yield the process with this pid if it is the session's: by its mark, or by its ancestry."""
-    if _is_marked(pid) or os.getpid() in _ancestors(pid):
+def _ours(pid: int, servers: set[int]) -> Iterator[psutil.Process]:
+    """Yield the process with this pid if it is the session's and no server's: by its mark, or by its ancestry."""
+    lineage = {pid, *_ancestors(pid)}
+    if lineage.isdisjoint(servers) and (os.getpid() in lineage or _is_marked(pid)):
         with suppress(psutil.NoSuchProcess):
             yield psutil.Process(pid)
 

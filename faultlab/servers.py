@@ -142,6 +142,13 @@ class Server(ABC):
         return self._pid
 
     @property
+    def wrapper(self) -> int:
+        """The parent of the running server's main process."""
+        if self._wrapper is None:
+            raise RuntimeError(f"{self.name} is not running")
+        return self._wrapper.pid
+
+    @property
     def processes(self) -> set[int]:
         """The pids that belong to this server at this moment, its wrapper included."""
         if self._wrapper is None:

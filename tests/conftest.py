@@ -58,6 +58,16 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None]:
+    """Collect tests without the garbage collector, which takes a quarter of that time; let it run seldom afterwards."""
+    gc.disable()
+    yield
+    gc.freeze()  # the tests stay: the collector need not scan them
+    gc.set_threshold(20_000)  # of the 700 by default: 5 % less processor time (2026-11-24)
+    gc.enable()
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run tests marked `slow` first: they mostly wait, and other pytest workers run the rest meanwhile."""
@@ -75,7 +85,6 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 @pytest.fixture(scope="session")
 def lab() -> Iterator[Lab]:
     """Shared servers, started when a test first asks for them, and private ones."""
-    gc.freeze()  # these objects stay: the collector need not scan them after each test
     with pytest.MonkeyPatch.context() as patch, Lab(Path(os.environ[_TEMPLATES])) as lab:
         patch.setenv(MARK, uuid.uuid4().hex)
         patch.setenv(SOCKET, str(lab.forks.path))
