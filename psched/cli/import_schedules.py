@@ -9,11 +9,16 @@ from typing import Any, TypeVar
 
 import click
 
+from psched.application.loader import find, import_file, import_module
 from psched.cli.bulk_import import import_json
 from psched.cli.command_group import CommandGroup
 from psched.cli.formatting import json_lines, local_iso, write
-from psched.cli.options import WHOLE_TIME, Chosen, common_options, read_source
+from psched.cli.options import INCLUDE, WHOLE_TIME, Chosen, common_options, read_source
+from psched.config.validators import is_file
 from psched.cron.zones import check_timezone
+from psched.errors import ConfigError
+from psched.importers.apscheduler_jobs import read_apscheduler
+from psched.importers.celery_beat import read_celery
 from psched.importers.crontab import has_user_column, read_crontab
 from psched.importers.entries import Imported, distinct_keys, merged
 from psched.importers.hosts import host_timezone
@@ -77,7 +82,48 @@ def crontab(
     for file in files:
         name, text = read_source(file)
         found.append(read_crontab(name, text, has_user_column(name) if user_column is None else user_column, zone))
-    _finish(chosen, merged(found), zone, **options)
+    _finish(chosen, merged(found), **options)
+
+
+_APP = click.option("--app", required=True, metavar="MODULE:NAME", help="Where it is; MODULE may be a file.")
+
+
+@import_.command("celery")
+@_APP
+@INCLUDE
+@_file_options
+@common_options()
+def celery(chosen: Chosen, /, app: str, **options: Any) -> None:
+    """Read the periodic tasks of Celery.
+
+    They are those of beat_schedule of the application, in its time zone. Each becomes a schedule whose type is the name
+    of the task.
+    """
+    _finish(chosen, read_celery(_named(app)), **options)
+
+
+@import_.command("apscheduler")
+@_APP
+@_TIMEZONE
+@INCLUDE
+@_file_options
+@common_options()
+def apscheduler(chosen: Chosen, /, app: str, timezone: str | None, at: int | None, **options: Any) -> None:
+    """Read the jobs of a scheduler of APScheduler 3.
+
+    They are those that were added, and those in its job stores. Each becomes a schedule whose type is the name of the
+    function.
+    """
+    begin = int(time.time()) if at is None else at
+    _finish(chosen, read_apscheduler(_named(app), _zone(timezone), begin), at=begin, **options)
+
+
+def _named(name: str) -> Any:
+    """Return the object called `module:NAME`. Raises ConfigError."""
+    module, _, attribute = name.rpartition(":")
+    if not module or not attribute:
+        raise ConfigError(f"--app {name!r}: expected MODULE:NAME, such as shop.celery:app")
+    return find(import_file(module) if is_file(module) else import_module(module), attribute)
 
 
 def _zone(timezone: str | None) -> str:
@@ -87,12 +133,12 @@ def _zone(timezone: str | None) -> str:
 
 
 def _finish(
-    chosen: Chosen, imported: Imported, timezone: str, owner: str, output: str, force: bool, prefix: str, at: int | None
+    chosen: Chosen, imported: Imported, owner: str, output: str, force: bool, prefix: str, at: int | None
 ) -> None:
     """Write the file, and then the report. Raises ValueError."""
     keyed = distinct_keys(imported.entries, prefix)
-    text = schedules_yaml(imported, keyed, owner, timezone)
-    reported = report(imported, keyed, int(time.time()) if at is None else at, timezone)
+    text = schedules_yaml(imported, keyed, owner)
+    reported = report(imported, keyed, int(time.time()) if at is None else at)
     if output == "-":
         click.echo(text, nl=False)
     else:
@@ -106,7 +152,7 @@ def _finish(
     written = f"{imported.scheduler}: {len(reported)} read, {sum(map(len, keyed))} schedules written{target}"
     for line in (
         f"{written}; {differing} differ, of which {missing} are not written",
-        *lines(imported.scheduler, imported.notes, reported),
+        *lines(imported, reported),
     ):
         click.echo(line, err=output == "-")
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from psched.cron.zones import change_between, load_zone, offset_at
 from psched.errors import ConfigError
 from psched.importers.entries import Definition, Following
-from psched.model import Rule
+from psched.model import NO_OCCURRENCE, Rule
 from psched.schedules import rules
+from psched.schedules_file.reader import FORMS
 
 DAY = 86400
+_YEAR = 365 * DAY
 DAYS = 400
 """How far ahead runs are compared."""
 _FULL = 2000
@@ -77,25 +80,41 @@ def _samples(begin: int, end: int, timezone: str) -> Iterator[tuple[int, int, in
     yield from sorted(around + days)
 
 
-def clock_changes(begin: int, end: int, timezone: str) -> Iterable[int]:
-    """Yield the instants of a zone's clock changes."""
+def clock_changes(begin: int, end: int, timezone: str) -> Iterator[int]:
+    """Yield the instants of a zone's clock changes after `begin` and up to `end`."""
+    for number in range(begin // _YEAR, end // _YEAR + 1):
+        yield from (change for change in _changes_of_year(number, timezone) if begin < change <= end)
+
+
+def next_clock_change(after: int, timezone: str) -> int | None:
+    """Return the first clock change within about a year, or None."""
+    return next(iter(clock_changes(after, after + _YEAR, timezone)), None)
+
+
+@lru_cache(256)
+def _changes_of_year(number: int, timezone: str) -> tuple[int, ...]:
     zone = load_zone(timezone)
-    for low in range(begin, end, DAY):
-        if offset_at(zone, low) != offset_at(zone, low + DAY):
-            yield change_between(zone, low, low + DAY)
+    days = range(number * _YEAR, (number + 1) * _YEAR, DAY)
+    return tuple(
+        change_between(zone, day, day + DAY) for day in days if offset_at(zone, day) != offset_at(zone, day + DAY)
+    )
 
 
 def _following(definition: Definition, timezone: str) -> Following:
-    rule = Rule(definition["cron"], timezone)
+    rule = Rule(_expression(definition), timezone)
     rules.validate(rule, "vixie")
 
     def following(after: int) -> int | None:
-        try:
-            return rules.next_time(rule, after, "vixie")
-        except ConfigError:  # none before the year 10000
-            return None
+        found = rules.next_time(rule, after, "vixie")
+        return None if found == NO_OCCURRENCE else found
 
     return following
+
+
+def _expression(definition: Definition) -> str:
+    """Return what `cron` is for a definition with `cron`, `every` or `at`."""
+    [(name, form)] = [(name, form) for name, form in FORMS.items() if name in definition]
+    return form.format(definition[name])
 
 
 def problem_of(definition: Definition, timezone: str) -> str | None:

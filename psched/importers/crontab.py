@@ -73,7 +73,7 @@ def read_crontab(name: str, text: str, user_column: bool, timezone: str) -> Impo
         notes.append(
             f"psched runs a program as the user of its daemon: let a daemon of each user run its types ({types})"
         )
-    return Imported(scheduler="cron", entries=entries, defaults=dict(DEFAULTS), notes=notes)
+    return Imported(scheduler="cron", timezone=timezone, entries=entries, defaults=dict(DEFAULTS), notes=notes)
 
 
 def parse(text: str, user_column: bool) -> Iterator[Job | Unreadable]:

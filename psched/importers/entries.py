@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from psched.schedules_file.writer import duration
 
 Definition = dict[str, Any]
 """A schedule as the file of schedules has it: type, cron, every or at, and options."""
@@ -32,9 +34,14 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class Imported:
-    """The entries of one import. `notes` are about all of them, `defaults` and `calendars` go into the file."""
+    """The entries of one import.
+
+    `timezone`: of the definitions that have none. `notes` are about all entries; `defaults` and `calendars` go into the
+    file.
+    """
 
     scheduler: str
+    timezone: str
     entries: list[Entry]
     defaults: Definition = field(default_factory=dict)
     calendars: dict[str, Any] = field(default_factory=dict)
@@ -45,6 +52,7 @@ def merged(parts: Sequence[Imported]) -> Imported:
     """Return several imports from one scheduler as one; each note once."""
     return Imported(
         scheduler=parts[0].scheduler,
+        timezone=parts[0].timezone,
         entries=[entry for part in parts for entry in part.entries],
         defaults=parts[0].defaults,
         calendars={name: days for part in parts for name, days in part.calendars.items()},
@@ -69,6 +77,7 @@ def _free(name: str, taken: set[str]) -> str:
     return key
 
 
-def without_none(definition: Mapping[str, Any]) -> Definition:
-    """Return the definition without the options that are not set."""
-    return {name: value for name, value in definition.items() if value is not None}
+def duration_text(seconds: float) -> str:
+    """Return whole seconds as a duration such as `90s`, `5m` or `2d`."""
+    text = str(duration(seconds))
+    return text if text[-1].isalpha() else f"{text}s"

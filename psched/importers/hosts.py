@@ -1,9 +1,10 @@
-"""What an importer asks the host it runs on: its time zone and its users."""
+"""Names of time zones, and of the users of the host on which an importer runs."""
 
 from __future__ import annotations
 
 import os
 import pwd
+from datetime import tzinfo
 from pathlib import Path
 
 from psched.cron.zones import check_timezone
@@ -31,6 +32,12 @@ def _names() -> list[str]:
     if _TIMEZONE.is_file():
         names.append(_TIMEZONE.read_text(encoding="utf-8").strip())
     return ["UTC" if name in ("Etc/UTC", "Etc/UCT", "UCT", "Zulu") else name for name in names]
+
+
+def zone_name(zone: tzinfo | None) -> str:
+    """Return the name of a time zone object; an offset has one that the tz database lacks."""
+    name = getattr(zone, "key", None) or getattr(zone, "zone", None) or str(zone)
+    return "UTC" if name in ("UTC", "Etc/UTC") else str(name)
 
 
 def own_user() -> str:

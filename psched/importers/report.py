@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from psched.clock import local_time
 from psched.error_text import shown
-from psched.importers.comparison import Difference, first_difference, following_of
+from psched.importers.comparison import Difference, clock_changes, first_difference, following_of
 from psched.importers.entries import Definition, Entry, Imported
 from psched.schedules_file.reader import FORMS, options
+
+_UNKNOWN = "this version of psched does not know the option `{}`, and refuses the file with it"
+_BEFORE_CHANGE = 2 * 3600
+_AFTER_CHANGE = 48 * 3600
+"""Seconds around a clock change in which a difference is put down to it."""
 
 
 @dataclass(frozen=True)
 class Reported:
     """An entry with its keys. `difference`: of its times. `first_run`: by the other scheduler, if that is known.
 
-    `unsupported`: options of its schedules that this version of psched lacks.
+    `unsupported`: options of its schedules that this version of psched lacks. `timezone`: that of its schedules.
     """
 
     entry: Entry
     keys: tuple[str, ...]
     difference: Difference | None
     first_run: int | None
-    unsupported: tuple[str, ...] = ()
+    unsupported: tuple[str, ...]
+    timezone: str
 
     @property
     def is_the_same(self) -> bool:
@@ -38,43 +44,50 @@ class Reported:
         return None if self.is_the_same else self.first_run
 
 
-def report(imported: Imported, keyed: Sequence[dict[str, Definition]], begin: int, timezone: str) -> list[Reported]:
+def report(imported: Imported, keyed: Sequence[dict[str, Definition]], begin: int) -> list[Reported]:
     """Compare each entry with its schedules, for 400 days from `begin` on."""
     found = []
     for entry, definitions in zip(imported.entries, keyed, strict=True):
         first = None if entry.following is None else entry.following(begin - 1)
         difference = None
+        zone = next((definition["timezone"] for definition in definitions.values() if "timezone" in definition), None)
+        zone = imported.timezone if zone is None else zone
         if entry.following is not None and definitions:
-            zone = next(iter(definitions.values())).get("timezone", timezone)
-            ours = following_of(list(definitions.values()), timezone)
+            ours = following_of(list(definitions.values()), imported.timezone)
             difference = first_difference(entry.following, ours, begin, zone)
         elif first is not None:
             difference = Difference(first, psched_runs=False)
-        known = {*FORMS, *options()}
-        unsupported = {name for definition in definitions.values() for name in definition if name not in known}
-        found.append(Reported(entry, tuple(definitions), difference, first, tuple(sorted(unsupported))))
+        unsupported = unknown_options(name for definition in definitions.values() for name in definition)
+        found.append(Reported(entry, tuple(definitions), difference, first, unsupported, zone))
     return found
 
 
-def lines(scheduler: str, notes: Sequence[str], reported: Sequence[Reported]) -> Iterator[str]:
+def unknown_options(names: Iterable[str]) -> tuple[str, ...]:
+    """Return those of the options that this version of psched lacks."""
+    return tuple(sorted(set(names) - {*FORMS, *options()}))
+
+
+def lines(imported: Imported, reported: Sequence[Reported]) -> Iterator[str]:
     """Yield the report as text."""
     for each in reported:
-        yield from _of_entry(scheduler, each)
-    for note in notes:
-        yield f"all: {note}"
+        yield from _of_entry(imported, each)
+    yield from (f"all: {note}" for note in imported.notes)
+    yield from (f"all: {_UNKNOWN.format(name)}" for name in unknown_options(imported.defaults))
 
 
-def _of_entry(scheduler: str, each: Reported) -> Iterator[str]:
+def _of_entry(imported: Imported, each: Reported) -> Iterator[str]:
     if each.is_the_same:
         return
     entry = each.entry
     head = f"{entry.origin}: {', '.join(each.keys) or 'NOT WRITTEN'} ({shown(entry.rule)[1:-1]})"
     yield head if entry.problem is None else f"{head}: {entry.problem}"
     if each.difference is not None:
-        runs, idle = ("psched", scheduler) if each.difference.psched_runs else (scheduler, "psched")
-        yield f"  from {local_time(each.difference.instant)}: {runs} runs it then, {idle} does not"
+        instant, names = each.difference.instant, (imported.scheduler, "psched")
+        runs, idle = reversed(names) if each.difference.psched_runs else names
+        change = next(clock_changes(instant - _AFTER_CHANGE, instant + _BEFORE_CHANGE, each.timezone), None)
+        reason = "" if change is None else f" (the clock in {each.timezone} is changed at {local_time(change)})"
+        yield f"  from {local_time(instant)}: {runs} runs it then, {idle} does not{reason}"
     elif each.first_run is not None:
         yield f"  from {local_time(each.first_run)}, its first run:"
     yield from (f"  {remark}" for remark in entry.remarks)
-    for name in each.unsupported:
-        yield f"  this version of psched does not know the option `{name}`: remove it from the file, or upgrade"
+    yield from (f"  {_UNKNOWN.format(name)}" for name in each.unsupported)

@@ -22,9 +22,9 @@ def _text(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
 _Dumper.add_representer(str, _text)
 
 
-def schedules_yaml(imported: Imported, keyed: Sequence[dict[str, Definition]], owner: str, timezone: str) -> str:
+def schedules_yaml(imported: Imported, keyed: Sequence[dict[str, Definition]], owner: str) -> str:
     """Return the text of a file with all schedules of an import, in its order; a comment says where each was."""
-    lines = [*_lines({"owner": owner, "defaults": {"timezone": timezone, **imported.defaults}})]
+    lines = [*_lines({"owner": owner, "defaults": {"timezone": imported.timezone, **imported.defaults}})]
     if imported.calendars:
         lines += _lines({"calendars": imported.calendars})
     lines.append("schedules:" if any(keyed) else "schedules: {}")

@@ -15,6 +15,18 @@ HOME=/srv
 0 0 13 * 5 mail -s Greetings ann%Hello%
 @reboot /srv/bin/warm
 """
+_CELERY = """\
+from celery import Celery
+
+app = Celery(set_as_current=False)
+app.conf.beat_schedule = {"tick": {"task": "shop.tick", "schedule": 300}}
+"""
+_APSCHEDULER = """\
+from apscheduler.schedulers.background import BackgroundScheduler
+
+app = BackgroundScheduler(timezone="Asia/Tokyo")
+app.add_job(print, "cron", hour=3, id="tick")
+"""
 _AT = "2026-11-24T00:00Z"
 
 
@@ -72,6 +84,32 @@ def test_json_prints_each_entry(fresh: Commands, crontab: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("scheduler", "source", "expected"),
+    [
+        (
+            "celery",
+            _CELERY,
+            ("tick", "shop.tick", "@every 5m", "UTC"),
+        ),
+        (
+            "apscheduler",
+            _APSCHEDULER,
+            ("tick", "builtins.print", "0 3 * * *", "Asia/Tokyo"),
+        ),
+    ],
+)
+def test_an_application_is_loaded_and_read(
+    fresh: Commands, scheduler: str, source: str, expected: tuple[str, ...]
+) -> None:
+    module = f"site_of_{scheduler}"
+    (fresh.folder / f"{module}.py").write_text(source)
+    fresh.ok("import", scheduler, "-I", ".", "--app", f"{module}:app", "--owner", "ann")
+    text = (fresh.folder / "schedules.yml").read_text().replace("  overlap: skip\n", "")  # until it is an option
+    [new] = declared(text).schedules
+    assert (new.key, new.type, new.cron, new.timezone) == expected
+
+
+@pytest.mark.parametrize(
     ("words", "message"),
     [
         (("missing", "--owner", "ann"), "missing: No such file or directory; name a file that can be read"),
@@ -82,4 +120,6 @@ def test_a_mistake_gets_one_line_and_writes_nothing(
     fresh: Commands, crontab: str, words: tuple[str, ...], message: str
 ) -> None:
     assert message in fresh.fault("import", "crontab", *words)
+    assert "expected MODULE:NAME" in fresh.fault("import", "celery", "--app", "shop", "--owner", "ann")
+    assert "expected a scheduler" in fresh.fault("import", "apscheduler", "--app", "os:path", "--owner", "ann")
     assert not (fresh.folder / "schedules.yml").exists()

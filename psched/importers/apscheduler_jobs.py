@@ -1,0 +1,298 @@
+"""Reads the jobs of a scheduler of APScheduler 3. When it runs them is asked of its own triggers."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from psched.error_text import shown
+from psched.errors import ConfigError
+from psched.importers.arguments import data_of_call
+from psched.importers.comparison import problem_of
+from psched.importers.cron_fields import MatchingFields, definitions_of
+from psched.importers.entries import Definition, Entry, Following, Imported, duration_text
+from psched.importers.hosts import zone_name
+from psched.importers.program_names import plain_name
+
+DEFAULTS: Definition = {"max_attempts": 1}
+_NOTES = (
+    "the types are the names of the functions: each needs a function that `app:` of psched's configuration knows",
+)
+_LIMITS = {
+    "month": (1, 12),
+    "day": (1, 31),
+    "day_of_week": (0, 6),
+    "hour": (0, 23),
+    "minute": (0, 59),
+    "second": (0, 59),
+}
+_MOST_STEPS = 2000
+"""Runs of one trigger that are looked at for one that all have in common."""
+_LAST_YEAR = 9999
+_MOST_YEARS = 10
+"""Stretches of years for which schedules are written."""
+_LAST_POSITION = 5
+_SHORTEST_GRACE = 60
+"""Seconds. A shorter misfire_grace_time becomes `catch_up: none`, which skips what is a minute late."""
+_GENERATED_ID = re.compile(r"[0-9a-f]{32}")
+
+
+class _NotExpressibleError(Exception):
+    """The trigger has no rule in psched; the message says why."""
+
+
+def read_apscheduler(scheduler: Any, timezone: str, begin: int) -> Imported:
+    """Return the jobs that were added, and those in the job stores.
+
+    `timezone`: of the file. `begin`: rules that end before it are left out. Raises ConfigError if this is no scheduler
+    of APScheduler 3.
+    """
+    if not (hasattr(scheduler, "get_jobs") and hasattr(scheduler, "add_jobstore")):
+        raise ConfigError(f"expected a scheduler of APScheduler 3, got {shown(scheduler)}; name it as module:NAME")
+    defaults = getattr(scheduler, "_job_defaults", {})
+    calendars: dict[str, Any] = {}
+    entries = [_entry(job, defaults, timezone, begin, calendars) for job in _jobs(scheduler)]
+    notes = list(_NOTES) if entries else []
+    return Imported(
+        scheduler="APScheduler",
+        timezone=timezone,
+        entries=entries,
+        defaults=dict(DEFAULTS),
+        calendars=calendars,
+        notes=notes,
+    )
+
+
+def _jobs(scheduler: Any) -> Iterator[Any]:
+    """Yield all jobs. A scheduler that was not started knows those that were added; its stores have the others."""
+    found = scheduler.get_jobs()
+    yield from found
+    if not scheduler.running:
+        known = {job.id for job in found}
+        for alias, store in scheduler._jobstores.items():
+            store.start(scheduler, alias)
+            yield from (job for job in store.get_all_jobs() if job.id not in known)
+
+
+def _entry(job: Any, defaults: Mapping[str, Any], timezone: str, begin: int, calendars: dict[str, Any]) -> Entry:
+    trigger = job.trigger
+    function = job.func_ref or getattr(job, "name", "job")
+    type_ = function.replace(":", ".")
+    key = type_.rpartition(".")[2] if _GENERATED_ID.fullmatch(job.id) else job.id
+    entry = Entry(origin=f"job {job.id}", rule=str(trigger), name=key if key.isprintable() else plain_name(key))
+    if getattr(job, "next_run_time", trigger) is None:
+        return replace(entry, problem="it is paused; resume it before it is imported")
+    remarks: list[str] = []
+    following = following_of_trigger(trigger)
+    try:
+        rules = list(_rules(trigger, timezone, begin, calendars, remarks))
+    except _NotExpressibleError as error:
+        return replace(entry, problem=str(error), following=following)
+    common = _options(job, defaults, remarks)
+    common |= data_of_call(job.func, job.args, job.kwargs, remarks)
+    definitions = tuple({"type": type_, **rule, **common} for rule in rules)
+    problem = next(filter(None, (problem_of(definition, timezone) for definition in definitions)), None)
+    if not definitions:
+        problem = "it has no run any more"
+    if problem is not None:
+        return replace(entry, problem=problem, following=following)
+    return replace(entry, definitions=definitions, following=following, remarks=tuple(remarks))
+
+
+def _kind(trigger: Any) -> str:
+    return type(trigger).__name__
+
+
+def _without_jitter(trigger: Any) -> Any:
+    own = copy.copy(trigger)
+    if hasattr(own, "jitter"):
+        own.jitter = None
+    if hasattr(own, "triggers"):
+        own.triggers = [_without_jitter(part) for part in own.triggers]
+    return own
+
+
+def following_of_trigger(trigger: Any) -> Following:
+    """Return when a trigger fires, without its jitter."""
+    if _kind(trigger) == "DateTrigger":
+        date = int(trigger.run_date.timestamp())
+        return lambda after: date if date > after else None
+    if _kind(trigger) == "AndTrigger":
+        return _all_of([following_of_trigger(part) for part in trigger.triggers])
+    own = _without_jitter(trigger)
+    counts_from_last_run = _kind(trigger) == "OrTrigger" and any(
+        _kind(part) == "IntervalTrigger" for part in trigger.triggers
+    )
+
+    def following(after: int) -> int | None:
+        moment = datetime.fromtimestamp(after, UTC)
+        if counts_from_last_run:
+            found = own.get_next_fire_time(moment, moment)
+        else:  # with a last run, a CronTrigger forgets its start
+            found = own.get_next_fire_time(None, moment + timedelta(seconds=1))
+        return None if found is None else int(found.timestamp())
+
+    return following
+
+
+def _all_of(parts: Sequence[Following]) -> Following:
+    """Return the runs that all have in common. APScheduler's own search ends in the year 9999 if there are none."""
+
+    def following(after: int) -> int | None:
+        for _ in range(_MOST_STEPS):
+            found = [part(after) for part in parts]
+            if None in found:
+                return None
+            times = [time for time in found if time is not None]
+            if min(times) == max(times):
+                return times[0]
+            after = max(times) - 1
+        return None
+
+    return following
+
+
+def _rules(
+    trigger: Any, timezone: str, begin: int, calendars: dict[str, Any], remarks: list[str]
+) -> Iterator[Definition]:
+    """Yield definitions with the rule alone. Raises _NotExpressibleError."""
+    kind = _kind(trigger)
+    jitter = getattr(trigger, "jitter", None)
+    spread: Definition = {}
+    if jitter:
+        spread = {"spread": jitter}
+        remarks.append(f"APScheduler draws a jitter of up to {jitter} s for each run; psched derives one from the key")
+    if kind == "CronTrigger":
+        for rule in _of_fields(trigger, begin, calendars):
+            yield rule | spread | _zone(trigger.timezone, timezone)
+    elif kind == "IntervalTrigger":
+        yield _of_interval(trigger, begin) | spread
+    elif kind == "DateTrigger":
+        if trigger.run_date.timestamp() >= begin:
+            yield _of_date(trigger.run_date, timezone)
+    elif kind == "OrTrigger":
+        for part in trigger.triggers:
+            for rule in _rules(part, timezone, begin, calendars, remarks):
+                yield spread | rule
+    elif kind == "AndTrigger":
+        raise _NotExpressibleError(
+            "psched has no rule for the runs that several triggers have in common; write one trigger"
+        )
+    else:
+        raise _NotExpressibleError(f"a trigger of the class {kind}, which psched does not know")
+
+
+def _zone(zone: Any, timezone: str) -> Definition:
+    name = zone_name(zone)
+    return {} if name == timezone else {"timezone": name}
+
+
+def _of_date(moment: datetime, timezone: str) -> Definition:
+    return {"at": moment.replace(tzinfo=None, microsecond=0).isoformat(), **_zone(moment.tzinfo, timezone)}
+
+
+def _of_interval(trigger: Any, begin: int) -> Definition:
+    seconds = trigger.interval_length
+    if seconds != int(seconds) or seconds < 1:
+        raise _NotExpressibleError(f"an interval of {seconds:g} s: psched's are whole seconds")
+    phase = int(trigger.start_date.timestamp()) % int(seconds)
+    every = duration_text(seconds) + (f" phase {duration_text(phase)}" if phase else "")
+    return {"every": every, **_bounds(trigger.start_date, trigger.end_date, begin)}
+
+
+def _bounds(start: datetime | None, end: datetime | None, begin: int) -> Definition:
+    bounds: Definition = {}
+    if start is not None and start.timestamp() > begin:
+        bounds["start"] = start.replace(microsecond=0).isoformat()
+    if end is not None:
+        bounds["end"] = end.replace(microsecond=0).isoformat()
+    return bounds
+
+
+def _of_fields(trigger: Any, begin: int, calendars: dict[str, Any]) -> Iterator[Definition]:
+    fields = {field.name: field for field in trigger.fields}
+    if str(fields["week"]) != "*":
+        raise _NotExpressibleError("`week` restricts it to weeks of the year, which psched's expressions do not have")
+    values = {name: _values(fields[name], *limits) for name, limits in _LIMITS.items()}
+    days = [type(expression).__name__ for expression in fields["day"].expressions]
+    matching = MatchingFields(
+        seconds=values["second"],
+        minutes=values["minute"],
+        hours=values["hour"],
+        days=values["day"],
+        last_day="LastDayOfMonthExpression" in days,
+        nth_weekdays=_positions(fields["day"]),
+        months=values["month"],
+        weekdays=[(weekday + 1) % 7 for weekday in values["day_of_week"]],
+        stars=[f"{name}s" for name, field in fields.items() if str(field).startswith("*")],
+    )
+    rules, needed = definitions_of(matching)
+    calendars |= needed
+    for start, end in _years(fields["year"], trigger, begin):
+        for rule in rules:
+            yield rule | _bounds(start, end, begin)
+
+
+def _values(field: Any, low: int, high: int) -> set[int]:
+    """Return the numbers of a field; nth weekdays and the last day are none."""
+    found: set[int] = set()
+    for each in field.expressions:
+        kind = type(each).__name__
+        if kind == "AllExpression":
+            found |= set(range(low, high + 1, each.step or 1))
+        elif kind.endswith("RangeExpression"):
+            last = each.last if each.last is not None else (each.first if each.step is None else high)
+            found |= set(range(each.first, last + 1, each.step or 1))
+    return found
+
+
+def _positions(field: Any) -> list[tuple[int, int]]:
+    return [
+        ((each.weekday + 1) % 7, -1 if each.option_num == _LAST_POSITION else each.option_num + 1)
+        for each in field.expressions
+        if type(each).__name__ == "WeekdayPositionExpression"
+    ]
+
+
+def _years(field: Any, trigger: Any, begin: int) -> Iterator[tuple[datetime | None, datetime | None]]:
+    """Yield the first and the last moment of each stretch of years. Raises _NotExpressibleError."""
+    start, end = trigger.start_date, trigger.end_date
+    if str(field) == "*":
+        yield start, end
+        return
+    this_year = datetime.fromtimestamp(begin, UTC).year - 1
+    stretches: list[list[int]] = []
+    for year in sorted(year for year in _values(field, 1970, _LAST_YEAR) if year >= this_year):
+        if stretches and stretches[-1][-1] == year - 1:
+            stretches[-1].append(year)
+        else:
+            stretches.append([year])
+    if len(stretches) > _MOST_YEARS:
+        raise _NotExpressibleError(f"year={str(field)!r} has gaps without end, which psched's expressions do not have")
+    for years in stretches:
+        first = datetime(years[0], 1, 1, tzinfo=trigger.timezone)
+        last = datetime(years[-1], 12, 31, 23, 59, 59, tzinfo=trigger.timezone)
+        yield max(first, start or first), None if years[-1] == _LAST_YEAR else min(last, end or last)
+
+
+def _options(job: Any, defaults: Mapping[str, Any], remarks: list[str]) -> Definition:
+    def option(name: str, default: Any) -> Any:
+        return getattr(job, name, defaults.get(name, default))
+
+    found: Definition = {}
+    grace, instances = option("misfire_grace_time", 1), option("max_instances", 1)
+    if grace is None or grace >= _SHORTEST_GRACE:
+        found["catch_up"] = "latest" if option("coalesce", True) else "all"
+        if grace is not None:
+            found["max_lateness"] = grace
+    if instances != 1:
+        found["overlap"] = "wait"
+        remarks.append(f"max_instances={instances}: psched runs one occurrence of a schedule at a time")
+    executor = option("executor", "default")
+    if executor != "default":
+        remarks.append(f"executor={executor!r}: let the workers that are to run it take its type (docs/routing.md)")
+    return found

@@ -1,0 +1,40 @@
+"""Turns the arguments of a call into the data of a schedule, which a function gets by the names of its parameters."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from psched.importers.entries import Definition
+
+
+def data_of_call(
+    function: Callable[..., Any] | None, args: Sequence[Any], kwargs: Mapping[str, Any], remarks: list[str]
+) -> Definition:
+    """Return `data` for a definition, or nothing without arguments. `function`: None if it is not known."""
+    data = dict(kwargs)
+    if args:
+        names = [] if function is None else _positional(function)
+        if len(names) >= len(args):
+            data = dict(zip(names, args, strict=False)) | data
+        else:
+            data["args"] = list(args)
+            remarks.append(
+                "the parameters of its function are not known: its positional arguments are in data as `args`"
+            )
+    try:
+        json.dumps(data, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        remarks.append(f"its arguments are not written, since they are no JSON: {error}")
+        return {}
+    return {"data": data} if data else {}
+
+
+def _positional(function: Callable[..., Any]) -> list[str]:
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    try:
+        return [name for name, each in inspect.signature(function).parameters.items() if each.kind in kinds]
+    except (TypeError, ValueError):
+        return []

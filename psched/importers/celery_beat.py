@@ -1,0 +1,203 @@
+"""Reads the periodic tasks of Celery: `beat_schedule` of an application.
+
+When Celery runs them is asked of its own schedules, as beat does: at the latest every five minutes, and with the last
+run as it would be then.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+from psched.cron.zones import load_zone
+from psched.error_text import shown
+from psched.errors import ConfigError
+from psched.importers.arguments import data_of_call
+from psched.importers.comparison import following_of, next_clock_change, problem_of
+from psched.importers.cron_fields import MatchingFields, definitions_of
+from psched.importers.entries import Definition, Entry, Following, Imported, duration_text
+from psched.importers.hosts import zone_name
+
+DEFAULTS: Definition = {"catch_up": "latest", "max_attempts": 1}
+"""What beat does: after a pause it sends a task once, and a task that fails is not tried again."""
+_LONGEST_SLEEP = 300
+"""Seconds after which beat looks again."""
+_AROUND_CHANGE = 4 * 3600
+"""Seconds before and after a clock change in which beat's estimates depend on when it looks."""
+_LONGEST_SEARCH = 9 * 366 * 86400
+"""Seconds: from one 29th of February to the next, over the year 2100."""
+_NOTES = (
+    "Celery's workers may run several of a task at a time; psched runs one occurrence of a schedule at a time",
+    "the types are the names of the tasks: each needs a function that `app:` of psched's configuration knows",
+)
+_FIELDS = {
+    "minutes": "_orig_minute",
+    "hours": "_orig_hour",
+    "days": "_orig_day_of_month",
+    "months": "_orig_month_of_year",
+}
+
+
+def read_celery(app: Any) -> Imported:
+    """Return the entries of `beat_schedule`. Raises ConfigError if this is no application of Celery."""
+    if not (hasattr(app, "conf") and hasattr(app, "finalize") and hasattr(app, "timezone")):
+        raise ConfigError(f"expected an application of Celery, got {shown(app)}; name it as module:NAME")
+    app.loader.import_default_modules()
+    app.finalize()
+    timezone = zone_name(app.timezone)
+    calendars: dict[str, Any] = {}
+    entries = [
+        _entry(app, str(name), found, timezone, calendars) for name, found in (app.conf.beat_schedule or {}).items()
+    ]
+    return Imported(
+        scheduler="Celery",
+        entries=entries,
+        timezone=timezone,
+        defaults=dict(DEFAULTS),
+        calendars=calendars,
+        notes=list(_NOTES) if entries else [],
+    )
+
+
+def _entry(app: Any, name: str, found: Mapping[str, Any], timezone: str, calendars: dict[str, Any]) -> Entry:
+    given = found.get("schedule")
+    entry = Entry(origin=f"beat_schedule[{name!r}]", rule=str(given), name=name)
+    schedules = importlib.import_module("celery.schedules")
+    schedule = schedules.maybe_schedule(given, bool(found.get("relative")), app=app)
+    remarks: list[str] = []
+    task = found.get("task")
+    if not isinstance(task, str) or not task:
+        return replace(entry, problem=f"`task` must be the name of a task, got {shown(task)}")
+    if isinstance(schedule, schedules.solar):
+        return replace(
+            entry, problem="runs by the position of the sun, which psched does not know", following=_solar(schedule)
+        )
+    try:
+        rules, following = _rules(schedules, schedule, timezone, calendars, remarks)
+    except _NotExpressibleError as error:
+        return replace(entry, problem=str(error))
+    if getattr(schedule, "nowfun", None) is not None:
+        remarks.append("its `nowfun` is ignored: psched goes by the clock of the database, in the zone of the schedule")
+    registered = app.tasks.get(task)
+    common = {
+        "type": task,
+        **_options(found.get("options") or {}, remarks),
+        **data_of_call(getattr(registered, "run", None), found.get("args") or (), found.get("kwargs") or {}, remarks),
+    }
+    definitions = tuple({"type": task, **rule, **common} for rule in rules)
+    problem = next(filter(None, (problem_of(definition, timezone) for definition in definitions)), None)
+    if problem is not None:
+        return replace(entry, problem=problem, following=following)
+    if following is None:
+        following = following_of(definitions, timezone)
+    return replace(entry, definitions=definitions, following=following, remarks=tuple(remarks))
+
+
+class _NotExpressibleError(Exception):
+    """The schedule has no rule in psched; the message says why."""
+
+
+def _rules(
+    schedules: Any, schedule: Any, timezone: str, calendars: dict[str, Any], remarks: list[str]
+) -> tuple[list[Definition], Following | None]:
+    """Return definitions with the rule alone, and when Celery runs it; None for instants that follow beat's start."""
+    if isinstance(schedule, schedules.crontab):
+        zone = zone_name(schedule.tz)
+        rules, needed = definitions_of(_matching(schedule))
+        calendars |= needed
+        own = {} if zone == timezone else {"timezone": zone}
+        return [{**rule, **own} for rule in rules], _following(schedule, zone)
+    if isinstance(schedule, schedules.schedule):
+        seconds = schedule.seconds
+        if seconds < 1 or seconds != int(seconds):
+            raise _NotExpressibleError(f"an interval of {seconds:g} s: psched's are whole seconds")
+        if schedule.relative:
+            if seconds == 86400:
+                return [{"cron": "0 0 * * *"}], _following(schedule, timezone)
+            return [{"every": duration_text(seconds)}], _following(schedule, timezone)
+        remarks.append("beat counts from its start and from the last run; psched counts from 1970-01-01 00:00 UTC")
+        return [{"every": duration_text(seconds)}], None
+    raise _NotExpressibleError(f"a schedule of the class {type(schedule).__name__}, which psched does not know")
+
+
+def _matching(schedule: Any) -> MatchingFields:
+    stars = [name for name, field in _FIELDS.items() if str(getattr(schedule, field)).startswith("*")]
+    return MatchingFields(
+        minutes=schedule.minute,
+        hours=schedule.hour,
+        days=schedule.day_of_month,
+        months=schedule.month_of_year,
+        weekdays=schedule.day_of_week,
+        stars=stars,
+    )
+
+
+def _following(schedule: Any, timezone: str) -> Following:
+    """Return when beat sends the task, if it was sent last at the instant that is given."""
+    own, zone = copy.copy(schedule), load_zone(timezone)
+    own.app = schedule.app  # which a copy lacks
+
+    def following(after: int) -> int | None:
+        last = datetime.fromtimestamp(after, UTC).astimezone(zone)
+        now = after
+        while now < after + _LONGEST_SEARCH:
+            own.nowfun = partial(datetime.fromtimestamp, now, zone)
+            remaining: int = math.ceil(own.remaining_estimate(last).total_seconds())
+            if remaining <= 0 and now > after:
+                return now
+            now = _next_look(now, now + max(remaining, 1), timezone)
+        return None
+
+    return following
+
+
+def _next_look(now: int, then: int, timezone: str) -> int:
+    """Return when beat looks again, or a later time up to which what it sees does not change."""
+    change = next_clock_change(now - _AROUND_CHANGE, timezone)
+    if change is None or then < change - _AROUND_CHANGE:
+        return then
+    return min(then, max(now + _LONGEST_SLEEP, change - _AROUND_CHANGE))
+
+
+def _solar(schedule: Any) -> Following:
+    own = copy.copy(schedule)
+
+    def following(after: int) -> int | None:
+        moment = datetime.fromtimestamp(after, UTC)
+        own.nowfun = lambda: moment
+        try:
+            remaining: int = math.ceil(own.remaining_estimate(moment).total_seconds())
+            return after + max(1, remaining)
+        except Exception as error:  # noqa: BLE001 – of the library `ephem`, where the sun does not rise
+            del error
+            return None
+
+    return following
+
+
+def _options(options: Mapping[str, Any], remarks: list[str]) -> Definition:
+    """Return the options of psched that stand for those of `apply_async`."""
+    found: Definition = {}
+    for name, value in options.items():
+        if name == "expires" and isinstance(value, int | float | timedelta):
+            found["max_lateness"] = _seconds(value)
+        elif name == "expires" and isinstance(value, datetime):
+            found["end"] = (value if value.tzinfo else value.replace(tzinfo=UTC)).isoformat()
+        elif name == "countdown" and isinstance(value, int | float):
+            found["delay"] = value
+        elif name in ("queue", "routing_key", "exchange"):
+            remarks.append(f"{name}={value!r}: let the workers that are to run it take its type (docs/routing.md)")
+        else:
+            remarks.append(f"the option {name}={shown(value)} is not written")
+    return found
+
+
+def _seconds(value: float | timedelta) -> float:
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    return int(seconds) if seconds == int(seconds) else seconds

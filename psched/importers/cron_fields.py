@@ -1,0 +1,113 @@
+"""Writes rules whose fields must all match, as in Celery, APScheduler and systemd, as psched's expressions.
+
+In an expression either the day of the month or the weekday is enough, unless one of them begins with `*`. So a rule
+that restricts both becomes an nth weekday where that says the same (`1-7` and Monday: `mon#1`), and otherwise an
+expression with the days alone that excludes a calendar of the other weekdays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from psched.importers.entries import Definition
+
+WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+ALL_SECONDS = ALL_MINUTES = frozenset(range(60))
+ALL_HOURS = frozenset(range(24))
+ALL_DAYS = frozenset(range(1, 32))
+ALL_MONTHS = frozenset(range(1, 13))
+ALL_WEEKDAYS = frozenset(range(7))
+_WEEKS = {n: frozenset(range(7 * n - 6, min(7 * n, 31) + 1)) for n in range(1, 6)}
+"""The days of the month on which a weekday is the nth of the month."""
+_LAST = -1
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatchingFields:
+    """Values of fields that must all match.
+
+    A date matches by its `days`, by being the last of the month (`last_day`), or by one of `nth_weekdays`: (weekday,
+    n), -1 for the last one. It must also be one of the `weekdays` (Sunday: 0). `stars`: the names of the fields that
+    are to be written with `*`, which decides what clock changes do to hours and minutes.
+    """
+
+    seconds: Collection[int] = frozenset((0,))
+    minutes: Collection[int] = ALL_MINUTES
+    hours: Collection[int] = ALL_HOURS
+    days: Collection[int] = ALL_DAYS
+    last_day: bool = False
+    nth_weekdays: Collection[tuple[int, int]] = ()
+    months: Collection[int] = ALL_MONTHS
+    weekdays: Collection[int] = ALL_WEEKDAYS
+    stars: Collection[str] = ("seconds", "minutes", "hours", "days", "months")
+
+
+def definitions_of(fields: MatchingFields) -> tuple[list[Definition], dict[str, Any]]:
+    """Return definitions with `cron`, and `exclude` where it is needed, and the calendars that these name."""
+    clock = [
+        _text(fields.minutes, 0, 59, "minutes" in fields.stars),
+        _text(fields.hours, 0, 23, "hours" in fields.stars),
+    ]
+    if set(fields.seconds) != {0}:
+        clock.insert(0, _text(fields.seconds, 0, 59, "seconds" in fields.stars))
+    month = _text(fields.months, 1, 12, "months" in fields.stars)
+    definitions: list[Definition] = []
+    calendars: dict[str, Any] = {}
+    for day, weekday, excluded in _day_parts(fields):
+        definition: Definition = {"cron": " ".join((*clock, day, month, weekday))}
+        if excluded:
+            name = "-".join(WEEKDAYS[number] for number in sorted(excluded))
+            calendars[name] = {"weekdays": [WEEKDAYS[number] for number in sorted(excluded)]}
+            definition["exclude"] = [name]
+        definitions.append(definition)
+    return definitions, calendars
+
+
+def _day_parts(fields: MatchingFields) -> list[tuple[str, str, frozenset[int]]]:
+    """Return the fields of days and weekdays, and the weekdays to be excluded, of each expression."""
+    days, weekdays = frozenset(fields.days), frozenset(fields.weekdays)
+    others = ALL_WEEKDAYS - weekdays
+    nth = sorted((weekday, n) for weekday, n in fields.nth_weekdays if weekday in weekdays)
+    nth_text = ",".join(f"{WEEKDAYS[weekday]}L" if n == _LAST else f"{WEEKDAYS[weekday]}#{n}" for weekday, n in nth)
+    if days == ALL_DAYS:
+        return [("*", _text(weekdays, 0, 6, star=True), frozenset())]
+    day_text = _text(days, 1, 31, "days" in fields.stars and not nth) if days else ""
+    day_text = ",".join(filter(None, (day_text, "L" if fields.last_day else "")))
+    if not others:
+        return [(day_text or "*", nth_text or "*", frozenset())]  # beside each other, one of them is enough
+    parts = [("*", nth_text, frozenset[int]())] if nth else []
+    if day_text:
+        weeks = [n for n, week in _WEEKS.items() if week <= days]
+        if not fields.last_day and days and days == frozenset().union(*(_WEEKS[n] for n in weeks)):
+            parts.append(
+                ("*", ",".join(f"{WEEKDAYS[each]}#{n}" for n in weeks for each in sorted(weekdays)), frozenset())
+            )
+        elif day_text.startswith("*"):
+            parts.append((day_text, _text(weekdays, 0, 6, star=False), frozenset()))
+        else:
+            parts.append((day_text, "*", others))
+    return parts
+
+
+def _text(values: Collection[int], low: int, high: int, star: bool) -> str:
+    """Return a field for values: `*`, a step, or a list of values and ranges. `star`: whether it may begin with `*`."""
+    ordered = sorted(set(values))
+    if star and ordered == list(range(low, high + 1)):
+        return "*"
+    step = ordered[1] - ordered[0] if len(ordered) > 2 else 1
+    if step > 1 and ordered == list(range(ordered[0], ordered[-1] + 1, step)):
+        if star and ordered[0] == low and ordered[-1] + step > high:
+            return f"*/{step}"
+        return f"{ordered[0]}-{ordered[-1]}/{step}"
+    terms: list[str] = []
+    runs: list[list[int]] = []
+    for value in ordered:
+        if runs and runs[-1][-1] == value - 1:
+            runs[-1].append(value)
+        else:
+            runs.append([value])
+    for run in runs:
+        terms += map(str, run) if len(run) < 3 else [f"{run[0]}-{run[-1]}"]
+    return ",".join(terms)
