@@ -32,13 +32,30 @@ _NOTHING = _Nothing()
 
 
 @dataclass(frozen=True, slots=True)
+class Calendar:
+    """Days without occurrences for the rules that exclude it: dates such as `2026-12-25`, and weekdays `mon` to `sun`.
+
+    Both are in order. `version` grows with each change.
+    """
+
+    name: str
+    version: int
+    dates: tuple[str, ...] = ()
+    weekdays: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.name} (version {self.version})"
+
+
+@dataclass(frozen=True, slots=True)
 class Rule:
     """When a schedule is due: an expression, read in a time zone, plus a delay in seconds (may be negative).
 
     `cron`: a cron expression, `@every 5m` or `@at 2027-03-01T09:00`. `start`, `end`: unix seconds; there is no
     occurrence before `start` or after `end`. `spread`: seconds; each schedule has a further delay of its own, from 0 to
     that, which depends on its key alone. `max_runs`: the schedule has ended when so many regular occurrences have been
-    run; those that are skipped do not count.
+    run; those that are skipped do not count. `exclude`: calendars; there is no occurrence on their days, in the time
+    zone of the rule.
     """
 
     cron: str
@@ -48,6 +65,7 @@ class Rule:
     end: Instant | None = None
     spread: float = 0
     max_runs: int | None = None
+    exclude: tuple[Calendar, ...] = ()
 
     def delay_of(self, key: str) -> float:
         """Return the seconds by which the runs of the schedule `key` come after their occurrences."""
@@ -270,6 +288,7 @@ class NewSchedule(NamedTuple):
     end: Instant | None = None
     spread: float | None = 0
     max_runs: int | None = None
+    exclude: Sequence[str] | None = ()
 
 
 class NewTask(NamedTuple):

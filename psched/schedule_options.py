@@ -7,13 +7,15 @@ all, with the check that a value passes when it is given and when it is read.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from datetime import date
+from functools import lru_cache
 from typing import Any, cast
 
 from psched.error_text import did_you_mean, shown
-from psched.model import Policy, Rule
+from psched.model import Calendar, Policy, Rule
 from psched.payload import check_characters, check_key
 from psched.retry_wait import check_attempts
 
@@ -89,6 +91,72 @@ def _check_max_runs(number: object) -> int | None:
     return cast("int | None", number)
 
 
+WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+MOST_DATES = 1000
+"""The most dates of one calendar."""
+MOST_CALENDARS = 10
+"""The most calendars that one schedule excludes."""
+
+
+def checked_calendar(name: str, version: int, days: object) -> Calendar:
+    """Return a calendar of dates and weekdays. Raises ValueError."""
+    check_key(name, "the name of a calendar")
+    if isinstance(days, str) or not isinstance(days, Iterable):
+        raise ValueError(f"the days of a calendar must be a list such as ['2026-12-25', 'sun'], got {shown(days)}")
+    dates, weekdays = set[str](), set[str]()
+    for day in days:
+        text = day.isoformat() if isinstance(day, date) else day
+        word = text.lower() if isinstance(text, str) else ""
+        if word in WEEKDAYS:
+            weekdays.add(word)
+        elif _DATE.fullmatch(word) and _is_date(word):
+            dates.add(word)
+        else:
+            raise ValueError(
+                f"the calendar {name!r} has the day {shown(day)}; expected a date such as 2026-12-25, or a weekday: "
+                f"{', '.join(WEEKDAYS)}"
+            )
+    if len(dates) > MOST_DATES:
+        raise ValueError(f"the calendar {name!r} has {len(dates)} dates; expected at most {MOST_DATES}")
+    return Calendar(name, version, tuple(sorted(dates)), tuple(sorted(weekdays, key=WEEKDAYS.index)))
+
+
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
+
+
+def _is_date(text: str) -> bool:
+    try:
+        date.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _check_exclude(calendars: object) -> tuple[Calendar, ...]:
+    """Accept calendars, or what `_plain` makes of them."""
+    if calendars is None:
+        return ()
+    if isinstance(calendars, str) or not isinstance(calendars, Sequence):
+        raise ValueError(f"exclude must be a list of calendars, got {shown(calendars)}")
+    if len(calendars) > MOST_CALENDARS:
+        raise ValueError(f"exclude names {len(calendars)} calendars; expected at most {MOST_CALENDARS}")
+    return tuple(each if isinstance(each, Calendar) else _read_calendar(each) for each in calendars)
+
+
+def _read_calendar(stored: object) -> Calendar:
+    match stored:
+        case [str(name), int(version), [*days]]:
+            return checked_calendar(name, version, days)
+    raise ValueError(f"exclude has {shown(stored)}; expected a name, a version and a list of days")
+
+
+def _plain(value: object) -> object:
+    """Return a value as JSON has it."""
+    if not isinstance(value, Calendar):
+        raise TypeError(f"{value!r} is no JSON")
+    return [value.name, value.version, [*value.dates, *value.weekdays]]
+
+
 def _whole(number: float) -> float:
     """Return whole numbers as integers, so that equal options have equal texts."""
     return int(number) if number == int(number) else number
@@ -101,6 +169,7 @@ OPTIONS: Mapping[str, Callable[[object], Any]] = {
     "end": _check_instant("end"),
     "spread": _check_spread,
     "max_runs": _check_max_runs,
+    "exclude": _check_exclude,
 }
 """The check of each option: returns the value as the rule or policy has it, or raises ValueError."""
 
@@ -115,11 +184,15 @@ def encode_options(rule: Rule, policy: Policy) -> str | None:
     """
     values = {name: getattr(rule if name in _OF_RULE else policy, name) for name in OPTIONS}
     given = {name: value for name, value in values.items() if value != _DEFAULTS[name]}
-    return json.dumps(given, separators=(",", ":"), sort_keys=True) if given else None
+    return json.dumps(given, separators=(",", ":"), sort_keys=True, default=_plain) if given else None
 
 
+@lru_cache(maxsize=1024)
 def decode_options(text: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the options in a stored text: those of the rule, and those of the policy. Raises ValueError."""
+    """Return the options in a stored text: those of the rule, and those of the policy. Raises ValueError.
+
+    Cached: not to be changed.
+    """
     stored = json.loads(text)
     if not isinstance(stored, dict):
         raise ValueError(f"expected a JSON object, got {shown(stored)}")

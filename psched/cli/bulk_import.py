@@ -41,8 +41,8 @@ def import_json(chosen: Chosen, file: str) -> None:
 
     FILE (- for standard input) is a JSON array as `list --json` prints it, or has one JSON object per line. Each object
     has key, type and cron, and may have data, timezone, delay, next_time, catch_up, max_lateness, alert_after,
-    max_attempts, owner, description, tags, start, end, spread and max_runs. The other fields that `list` prints are
-    ignored, but a paused schedule is refused.
+    max_attempts, owner, description, tags, start, end, spread, max_runs and exclude. The other fields that `list`
+    prints are ignored, but a paused schedule is refused.
 
     All schedules are checked before the first is added. Keys that exist are skipped, so the command may be repeated.
     --json prints an object with added (a number) and present (the keys that exist).

@@ -6,7 +6,20 @@ from functools import partial
 
 import click
 
-from psched.cli import audit, doctor, explain, exporter, forecast, history, nodes, queue, schedules, stats, web
+from psched.cli import (
+    audit,
+    calendars,
+    doctor,
+    explain,
+    exporter,
+    forecast,
+    history,
+    nodes,
+    queue,
+    schedules,
+    stats,
+    web,
+)
 from psched.cli import next as upcoming
 from psched.cli.command_group import CommandGroup
 from psched.cli.errors import run_command
@@ -60,6 +73,7 @@ for command in (
     stats.stats,
     explain.explain,
     forecast.forecast,
+    calendars.calendar,
     history.history,
     nodes.nodes,
     audit.audit,

@@ -59,6 +59,12 @@ def rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
             type=seconds(0, LONGEST_SPREAD, none=True),
             help="Delay each schedule by a part of SEC seconds that its key decides: at most 7 days.",
         ),
+        click.option(
+            "--exclude",
+            metavar="NAME",
+            multiple=True,
+            help='Calendar of days off; may be repeated. "" for none.',
+        ),
         click.option("--max-runs", type=count(none=True), help="End it after N runs; none removes the limit."),
         click.option(
             "--not-after", "end", type=UNIX_TIME_OR_NONE, help="No occurrence after TIME; none removes the limit."
@@ -160,8 +166,8 @@ def list_(
     the longest retry_wait, unless the first attempt is running), attempts (so far, including the running one),
     last_error, node, problem (why the row cannot be run), catch_up, max_lateness, alert_after, max_attempts (null:
     as its type or the configuration says), owner, description, tags (a list), start, end (unix seconds, or null),
-    spread, max_runs, paused, regular_time (the regular occurrence that follows, if next_time is that of an extra run)
-    and runs (those that count for max_runs, or null).
+    spread, max_runs, exclude (names of calendars), paused, regular_time (the regular occurrence that follows, if
+    next_time is that of an extra run) and runs (those that count for max_runs, or null).
     """
     with listed_schedules(chosen) as insight:
         left = LeftToRuby(chosen, "schedules")
@@ -213,6 +219,7 @@ def _fields(row: ScheduleRow, state: ScheduleState) -> Fields:
     fields |= {name: getattr(row, name) for name in ("next_time", "next_run_time", "data", "status")}
     fields |= {"state": state.word, "lateness": round(state.lateness, 3), "overdue": state.is_overdue}
     fields |= {name: getattr(row, name) for name in ("attempts", "last_error", "node", "problem")}
+    fields["exclude"] = tuple(calendar.name for calendar in row.rule.exclude)
     return fields | fields_of(row.policy) | {"paused": row.paused, "regular_time": row.regular_time, "runs": row.runs}
 
 

@@ -221,7 +221,7 @@ def monitor_slug(key: str) -> str:
 
 def monitor_config(row: ScheduleRow) -> dict[str, Any] | None:
     """Return the monitor of a schedule, or None for a rule that Sentry does not know, such as one with seconds."""
-    if row.rule.start is not None or row.rule.end is not None:
+    if row.rule.start is not None or row.rule.end is not None or row.rule.exclude:
         return None
     cron = _NICKNAMES.get(row.rule.cron.strip().lower(), row.rule.cron)
     fields = cron.split()

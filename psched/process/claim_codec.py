@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, fields
+from dataclasses import astuple, fields, replace
+from functools import lru_cache
 from typing import Any
 
-from psched.model import Claim, Lease, Policy, Progress, Rule, ScheduleRow, TaskRow
+from psched.model import Calendar, Claim, Lease, Policy, Progress, Rule, ScheduleRow, TaskRow
 
 _SCHEDULE_FIELDS = tuple(each.name for each in fields(ScheduleRow))
 _HEADERS = TaskRow._fields.index("headers")
@@ -18,7 +19,7 @@ def encode_claim(claim: Claim) -> tuple[Any, ...]:
     written: Any
     if isinstance(row, ScheduleRow):
         written = {name: getattr(row, name) for name in _SCHEDULE_FIELDS}
-        written |= {"rule": astuple(row.rule), "policy": astuple(row.policy)}
+        written |= {"rule": _rule_values(row.rule), "policy": astuple(row.policy)}
     else:
         written = list(row)
         written[_HEADERS] = dict(row.headers)
@@ -31,9 +32,20 @@ def decode_claim(message: tuple[Any, ...]) -> Claim:
     written, lease, started, records_begin = message
     row: ScheduleRow | TaskRow
     if isinstance(written, dict):
-        row = ScheduleRow(**written | {"rule": Rule(*written["rule"]), "policy": Policy(*written["policy"])})
+        row = ScheduleRow(**written | {"rule": _rule(written["rule"]), "policy": Policy(*written["policy"])})
     else:
         if written[_PROGRESS] is not None:
             written[_PROGRESS] = Progress(*written[_PROGRESS])
         row = TaskRow._make(written)
     return Claim(row, Lease._make(lease), started, records_begin)
+
+
+@lru_cache(maxsize=1024)  # many schedules have the same few rules
+def _rule_values(rule: Rule) -> tuple[Any, ...]:
+    return astuple(rule)
+
+
+@lru_cache(maxsize=1024)
+def _rule(values: tuple[Any, ...]) -> Rule:
+    rule = Rule(*values)
+    return replace(rule, exclude=tuple(Calendar(*each) for each in rule.exclude)) if rule.exclude else rule  # type: ignore[misc]

@@ -21,6 +21,7 @@ from psched.payload import check_key
 from psched.retry_wait import check_attempts, check_wait
 from psched.schedule_options import check_time
 from psched.schedules.audit_result import Verdict
+from psched.schedules.calendars import CalendarCollection
 from psched.schedules.ledger_audit import GRACE, AuditRecords, AuditScope, audit, versions_at
 from psched.schedules.schedule import (
     DUE,
@@ -113,7 +114,8 @@ class ScheduleCollection(PolledTable):
 
         There is no occurrence before `start` or after `end` (unix seconds). With `spread` (seconds, up to 7 days) each
         schedule runs by a delay of its own later, from 0 to that, which its key decides (docs/cron.md). The schedule
-        has ended when `max_runs` regular occurrences have been run; those that are skipped do not count.
+        has ended when `max_runs` regular occurrences have been run; those that are skipped do not count. On the days of
+        the calendars that `exclude` names (`calendars`) there is no occurrence.
 
         `owner`, `description` and `tags` (up to 50 texts) say what the schedule is for; lists select by owner and tag.
 
@@ -140,7 +142,7 @@ class ScheduleCollection(PolledTable):
         return self.store.add_many(rows) if rows else []
 
     def check(self, new: NewSchedule) -> None:
-        """Raise what `add_many` raises for a schedule that cannot be added. Reads and writes nothing."""
+        """Raise what `add_many` raises for a schedule that cannot be added. Reads only the calendars that it names."""
         checked = new if new.next_time is not None else new._replace(next_time=0)
         new_rows([checked], self.store, self._defaults.timezone, self._defaults.cron_dialect)
 
@@ -190,6 +192,11 @@ class ScheduleCollection(PolledTable):
 
     def _with_problems(self, rows: Iterable[ScheduleRow]) -> Iterator[ScheduleRow]:
         return (with_rule_problem(row, self._defaults.cron_dialect) for row in rows)
+
+    @property
+    def calendars(self) -> CalendarCollection:
+        """The named calendars of this table, which schedules may exclude."""
+        return CalendarCollection(self.store, self._defaults.cron_dialect)
 
     @property
     def ledger(self) -> Ledger:

@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import date, datetime, timedelta
 
 from psched import cron
 from psched.cron import CronDialect
 from psched.cron.occurrences import next_match
-from psched.cron.zones import load_zone
-from psched.model import NO_OCCURRENCE, Rule
+from psched.cron.zones import load_zone, offset_of_wall
+from psched.model import NO_OCCURRENCE, Calendar, Rule
+from psched.schedule_options import WEEKDAYS
+
+_MOST_EXCLUDED = 20_000
+"""Excluded days in a row after which a rule has no further occurrence."""
+_DAY = timedelta(days=1)
 
 
 def next_time(rule: Rule, after: int, dialect: CronDialect) -> int:
     """Return the first occurrence after `after`, or `NO_OCCURRENCE`. Raises ConfigError: the rule cannot be used."""
-    if rule.start is rule.end is None:
+    if rule.start is rule.end is None and not rule.exclude:
         found = next_match(rule.cron, after, rule.timezone, dialect)
-    else:
-        first, last = _bounds(rule, after, NO_OCCURRENCE)
+        return NO_OCCURRENCE if found is None else found
+    first, last = _bounds(rule, after, NO_OCCURRENCE)
+    for _ in range(_MOST_EXCLUDED):
         found = next_match(rule.cron, first, rule.timezone, dialect)
-        if found is not None and found > last:
-            found = None
-    return NO_OCCURRENCE if found is None else found
+        if found is None or found > last:
+            break
+        if not rule.exclude or _excluding(rule, day := _day_of(rule, found)) is None:
+            return found
+        first = _span_of(rule, day)[1]
+    return NO_OCCURRENCE
 
 
 def first_time(rule: Rule, at: float, dialect: CronDialect) -> int:
@@ -32,12 +42,22 @@ def first_time(rule: Rule, at: float, dialect: CronDialect) -> int:
 
 def last_time(rule: Rule, after: int, at: int, dialect: CronDialect) -> int | None:
     """Return the last occurrence after `after` and up to `at`. Raises as `next_time` does."""
-    return cron.last_time(rule.cron, *_bounds(rule, after, at), rule.timezone, dialect)
+    first, last = _bounds(rule, after, at)
+    while True:
+        found = cron.last_time(rule.cron, first, last, rule.timezone, dialect)
+        if found is None or not rule.exclude or _excluding(rule, day := _day_of(rule, found)) is None:
+            return found
+        last = _span_of(rule, day)[0] - 1
 
 
 def count(rule: Rule, after: int, until: int, dialect: CronDialect) -> int:
     """Return how many occurrences there are after `after` and up to `until`. Raises as `next_time` does."""
-    return cron.count(rule.cron, *_bounds(rule, after, until), rule.timezone, dialect)
+    first, last = _bounds(rule, after, until)
+    found = cron.count(rule.cron, first, last, rule.timezone, dialect)
+    if found and rule.exclude:
+        for begin, end in _excluded_spans(rule, first + 1, last):
+            found -= cron.count(rule.cron, max(begin - 1, first), min(end, last), rule.timezone, dialect)
+    return found
 
 
 def times(rule: Rule, at: int, number: int, dialect: CronDialect) -> Iterator[int]:
@@ -61,6 +81,8 @@ def restrictions(rule: Rule) -> Iterator[str]:
         yield f"not before {_local(rule, rule.start)}"
     if rule.end is not None:
         yield f"not after {_local(rule, rule.end)}"
+    if rule.exclude:
+        yield f"not on days of {', '.join(each.name for each in rule.exclude)}"
     if rule.max_runs is not None:
         yield "once" if rule.max_runs == 1 else f"{rule.max_runs} times at the most"
     if rule.spread:
@@ -73,7 +95,47 @@ def why_not(rule: Rule, time: int) -> str | None:
         return f"the schedule starts {_local(rule, rule.start)}"
     if rule.end is not None and time > rule.end:
         return f"the schedule ended {_local(rule, rule.end)}"
+    if rule.exclude and (calendar := _excluding(rule, day := _day_of(rule, time))) is not None:
+        return f"{day:%a %Y-%m-%d} is a day of the calendar {calendar.name!r} (version {calendar.version})"
     return None
+
+
+def _day_of(rule: Rule, time: int) -> date:
+    return datetime.fromtimestamp(time, load_zone(rule.timezone)).date()
+
+
+def _span_of(rule: Rule, day: date) -> tuple[int, int]:
+    """Return the first and the last instant of a date in the time zone of the rule."""
+    zone = load_zone(rule.timezone)
+    begin, end = (wall - offset_of_wall(zone, wall) for wall in (_wall(day), _wall(day + _DAY)))
+    return begin, end - 1
+
+
+def _wall(day: date) -> int:
+    return (day - date(1970, 1, 1)).days * 86400
+
+
+def _excluding(rule: Rule, day: date) -> Calendar | None:
+    """Return the first calendar that has this day, or None."""
+    text, weekday = day.isoformat(), WEEKDAYS[day.weekday()]
+    for calendar in rule.exclude:
+        place = bisect_left(calendar.dates, text)
+        if weekday in calendar.weekdays or calendar.dates[place : place + 1] == (text,):
+            return calendar
+    return None
+
+
+def _excluded_spans(rule: Rule, first: int, last: int) -> Iterator[tuple[int, int]]:
+    """Yield the first and the last instant of each excluded day between two instants."""
+    if first > last:
+        return
+    begin, end = _day_of(rule, first), _day_of(rule, last)
+    if any(calendar.weekdays for calendar in rule.exclude):
+        days = [begin + number * _DAY for number in range((end - begin).days + 1)]
+    else:
+        texts = {text for calendar in rule.exclude for text in calendar.dates}
+        days = sorted(day for day in map(date.fromisoformat, texts) if begin <= day <= end)
+    yield from (_span_of(rule, day) for day in days if _excluding(rule, day) is not None)
 
 
 def _local(rule: Rule, seconds: float) -> str:

@@ -9,12 +9,12 @@ from typing import Any, Final, Literal, Unpack
 from psched.async_methods import async_twin
 from psched.cron import CronDialect
 from psched.errors import NotFoundError, NotSupportedError, ScheduleError
-from psched.model import NO_OCCURRENCE, ScheduleRow
+from psched.model import NO_OCCURRENCE, Calendar, ScheduleRow
 from psched.payload import check_key, object_of, pack
 from psched.retry_wait import Backoff
 from psched.schedules import rules
 from psched.schedules.settlement import with_rule_problem
-from psched.schedules.transitions import moved, paused, resumed, run_now, with_regular
+from psched.schedules.transitions import moved, paused, resumed, run_now, with_calendars, with_regular
 from psched.schedules.validation import (
     RULE_OPTIONS,
     Terms,
@@ -23,6 +23,7 @@ from psched.schedules.validation import (
     check_times,
     checked_policy,
     checked_rule,
+    named_calendars,
     without_policies,
 )
 from psched.store import ScheduleStore
@@ -112,7 +113,21 @@ class Schedule:
             pack(object_of(data), max_size=self._store.max_data_size)
         if terms and not self._store.keeps_policies:
             raise without_policies(self.key, terms)
+        if "exclude" in of_rule:
+            of_rule["exclude"] = named_calendars(self._store, of_rule["exclude"])
         self._compare_and_set(MODIFY, lambda seen: (change(seen), None))
+
+    def follow(self, calendar: Calendar) -> None:
+        """Replace the calendar of this name in the rule; an occurrence that has come is kept. Nothing if it is gone."""
+
+        def change(seen: ScheduleRow) -> tuple[ScheduleRow, Entry | None]:
+            exclude = tuple(calendar if each.name == calendar.name else each for each in seen.rule.exclude)
+            rule = replace(seen.rule, exclude=exclude)
+            row = with_calendars(seen.regular(), rule, self._store.now(), self._dialect)
+            return (with_regular(replace(seen, rule=rule), row) if seen.is_extra else row), None
+
+        if self.exists():
+            self._compare_and_set(MODIFY, change)
 
     def pause(self) -> bool:
         """Make no occurrence due until `resume`. A run in progress goes on, and is not retried meanwhile.

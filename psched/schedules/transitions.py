@@ -125,6 +125,22 @@ def moved(row: ScheduleRow, old: Rule, now: float, dialect: CronDialect) -> Sche
     return replace(row, next_time=time, next_run_time=row.run_time(time))
 
 
+def with_calendars(row: ScheduleRow, rule: Rule, now: float, dialect: CronDialect) -> ScheduleRow:
+    """Return `row` with `rule`, which differs in its calendars only, and the next occurrence by it.
+
+    An occurrence that has come, or is leased or retried, stays. An occurrence that `modify` moved ahead is replaced by
+    the first one from there on.
+    """
+    changed = replace(row, rule=rule)
+    if not row.settled or row.has_run_enough or min(row.next_time, row.next_run_time) <= now:
+        return changed
+    is_natural = row.next_time == rules.first_time(row.rule, now, dialect)
+    time = rules.first_time(rule, now if is_natural else row.next_time, dialect)
+    if time == row.next_time:
+        return changed
+    return replace(changed, next_time=time, next_run_time=NEVER if row.paused else changed.run_time(time))
+
+
 def with_regular(row: ScheduleRow, regular: ScheduleRow) -> ScheduleRow:
     """Return `row`, an extra run, with the next occurrence of `regular` as the one that follows."""
     return replace(row, regular_time=regular.next_time, regular_run_time=regular.next_run_time)

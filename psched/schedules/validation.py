@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import re
@@ -14,14 +15,26 @@ from typing import TypedDict
 
 from psched import cron
 from psched.clock import local_time
-from psched.error_text import shown
+from psched.error_text import did_you_mean, shown
 from psched.errors import ConfigError, NotSupportedError
-from psched.model import CATCH_UP, NEVER, NO_OCCURRENCE, CatchUp, Instant, NewSchedule, Policy, Rule, ScheduleRow
+from psched.model import (
+    CATCH_UP,
+    NEVER,
+    NO_OCCURRENCE,
+    Calendar,
+    CatchUp,
+    Instant,
+    NewSchedule,
+    Policy,
+    Rule,
+    ScheduleRow,
+)
 from psched.payload import MAX_KEY_LENGTH, check_key, enqueued_key, object_of
 from psched.retry_wait import check_attempts, check_wait
-from psched.schedule_options import OPTIONS, check_owner, check_time
+from psched.schedule_options import OPTIONS, check_owner, check_time, checked_calendar
 from psched.schedules import rules
 from psched.store import ScheduleStore
+from psched.store.calendars import StoredCalendar
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +68,7 @@ class Terms(TypedDict, total=False):
     end: Instant | None
     spread: float | None
     max_runs: int | None
+    exclude: Sequence[str] | None
 
 
 def new_rows(
@@ -77,6 +91,8 @@ def new_rows(
         options = {name: value for name in RULE_OPTIONS if (value := getattr(new, name)) != _DEFAULTS[name]}
         if options and not store.keeps_policies:
             raise without_policies(new.key, options)
+        if "exclude" in options:
+            options["exclude"] = named_calendars(store, options["exclude"])
         rule = checked_rule(Rule(new.cron, timezone, new.delay, **options), dialect)
         first = rules.first_time(rule, now() if new.next_time is None else new.next_time, dialect)
         check_enqueued_key(check_key(new.key), check_key(new.type, "type"))
@@ -96,6 +112,32 @@ def new_rows(
         )
         rows.append(row if new.next_run_time is not None else replace(row, next_run_time=row.run_time(first)))
     return rows
+
+
+def named_calendars(
+    store: ScheduleStore, names: object, missing: type[Exception] = ConfigError
+) -> tuple[Calendar, ...]:
+    """Return the calendars with these names as they are stored now. Raises ValueError, and `missing` for others."""
+    if names is None:
+        return ()
+    if isinstance(names, str) or not isinstance(names, Sequence):
+        raise ValueError(f"exclude must be a list of names of calendars, such as ['holidays'], got {shown(names)}")
+    if store.calendars is None:
+        raise NotSupportedError("this store keeps no calendars; type: rdb and redis do")
+    found = []
+    for name in dict.fromkeys(check_key(name, "the name of a calendar") for name in names):
+        stored = store.calendars.get(name)
+        if stored is None or stored.content is None:
+            known = [each.name for each in store.calendars.all() if each.content is not None]
+            hint = did_you_mean(name, known) or f"; known are {', '.join(known) or 'none'}"
+            raise missing(f"exclude: there is no calendar {name!r} (psched calendar set makes one){hint}")
+        found.append(named_calendar(stored))
+    return tuple(found)
+
+
+def named_calendar(stored: StoredCalendar) -> Calendar:
+    """Return a stored calendar that is not deleted. Raises ValueError for content that another program has written."""
+    return checked_calendar(stored.name, stored.version, json.loads(stored.content or "[]"))
 
 
 def without_policies(key: str, names: Collection[str]) -> NotSupportedError:

@@ -42,6 +42,7 @@ from psched.model import (
 )
 from psched.payload import MAX_DATA_SIZE
 from psched.store.alerts import OverdueAlerts, UnreportedFailures
+from psched.store.calendars import Calendars
 from psched.store.ledger import MODIFY, Entry, Ledger, OnCommit, Step
 from psched.store.node_registry import Nodes
 from psched.store.outbox import EventOutbox
@@ -369,6 +370,8 @@ class ScheduleStore(LeaseStore):
     """The ledger of their runs; None where none is kept."""
     keeps_policies = True
     """Whether it has policies and pauses, which need a ledger, and extra runs."""
+    calendars: Calendars | None = None
+    """The named calendars; None where they are not supported."""
     alerts: OverdueAlerts | None = None
     """The overdue alerts; None where they are not supported."""
 

@@ -42,7 +42,7 @@ class Bench:
     `lease` is a short lease (seconds) that can be waited for; `grain` is the finest step of due times.
     """
 
-    beside: ClassVar[Sequence[str]] = ("ledger", "changes", "output", "failures", "watermarks", "outbox")
+    beside: ClassVar[Sequence[str]] = ("ledger", "changes", "output", "failures", "watermarks", "outbox", "calendars")
 
     type: str
     url: str

@@ -150,7 +150,10 @@ def test_tables_of_another_version_are_refused_and_left_as_they_are(bench: Bench
     bench.add(store, "key")
     names = [
         bench.table,
-        *(f"{bench.table}_{name}" for name in ("ledger", "changes", "output", "failures", "watermarks", "outbox")),
+        *(
+            f"{bench.table}_{name}"
+            for name in ("ledger", "changes", "output", "failures", "watermarks", "outbox", "calendars")
+        ),
     ]
     ours = {"name": bench.table}
     for change in (

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from psched.model import NEVER, Policy, Rule
+from psched.model import NEVER, Calendar, Policy, Rule
 from psched.schedules.audit_result import Verdict, Why
 from psched.schedules.transitions import with_regular
 from tests.unit.recorded_history import BEGIN, Past
@@ -25,6 +25,8 @@ RULES = [
     Rule("*/10 * * * *", "UTC", -3, spread=400),
     Rule("*/5 * * * *", "Europe/Berlin", 2, max_runs=2),
     Rule("*/4 * * * *", "UTC", max_runs=5),
+    Rule("0 * * * *", "Asia/Tokyo", 1, exclude=(Calendar("days", 1, ("2020-09-13", "2020-09-15")),)),
+    Rule("*/40 * * * *", "UTC", exclude=(Calendar("days", 2, ("2020-09-14",), ("sun",)),), spread=90, max_runs=9),
 ]
 ACTIONS = st.one_of(
     st.tuples(st.just("run"), st.floats(0.1, 5000)),

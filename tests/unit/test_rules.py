@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import datetime, timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from psched import cron
+from psched.cron.zones import load_zone
 from psched.errors import ConfigError
 from psched.model import NO_OCCURRENCE, Rule, ScheduleRow, spread_offset
+from psched.schedule_options import checked_calendar
 from psched.schedules import rules
 from psched.schedules.validation import checked_rule
 
@@ -40,6 +43,51 @@ def test_next_last_and_count_agree(text: str, start: int | None, end: int | None
     assert rules.last_time(rule, after, after + span, "vixie") == (known[-1] if known else None)
     assert rules.count(rule, after, after + span, "vixie") == len(known)
     assert list(rules.times(rule, after + 1, 3, "vixie"))[: len(later)] == later[:3]
+
+
+@given(
+    st.sampled_from([*EXPRESSIONS, "0 0,23 * * *", "@every 50m"]),
+    st.sampled_from(
+        [("America/Havana", 1_772_841_600), ("Asia/Beirut", 1_774_656_000), ("Pacific/Apia", 1_325_116_800)]
+    ),
+    st.sets(st.integers(-1, 5), max_size=5),
+    st.sets(st.sampled_from(["sat", "sun", "tue"]), max_size=3),
+    st.integers(-40_000, 250_000),
+    st.integers(0, 250_000),
+)
+def test_days_of_calendars_are_left_out_when_clocks_change_at_midnight(
+    text: str, place: tuple[str, int], days: set[int], weekdays: set[str], after: int, span: int
+) -> None:
+    zone, begin = place
+    first = datetime.fromtimestamp(begin, load_zone(zone)).date()
+    dates = [(first + timedelta(days=day)).isoformat() for day in days]
+    calendars = checked_calendar("dates", 1, dates), checked_calendar("weekdays", 1, weekdays)
+    rule = Rule(text, zone, exclude=calendars)
+    listed = [each.time for each in cron.occurrences(text, begin - 40_000, zone, 900 if "*/7" in text else 400)]
+    local = {time: datetime.fromtimestamp(time, load_zone(zone)) for time in listed}
+    left = [
+        time
+        for time, there in local.items()
+        if there.date().isoformat() not in dates and there.strftime("%a").lower() not in weekdays
+    ]
+    assert left == [time for time in listed if rules.why_not(rule, time) is None]
+    after += begin
+    until = after + span
+    if not text.startswith("@at"):
+        until = min(until, listed[-1])
+    known = [time for time in left if after < time <= until]
+    assert rules.count(rule, after, until, "vixie") == len(known)
+    assert rules.last_time(rule, after, until, "vixie") == (known[-1] if known else None)
+    later = [time for time in left if time > after]
+    if later or text.startswith("@at"):
+        assert rules.next_time(rule, after, "vixie") == (later[0] if later else NO_OCCURRENCE)
+
+
+def test_a_rule_whose_days_are_all_excluded_has_no_occurrence() -> None:
+    rule = Rule("0 3 * * sun", "Europe/Berlin", exclude=(checked_calendar("sundays", 1, ["sun"]),))
+    assert rules.next_time(rule, BEGIN, "vixie") == NO_OCCURRENCE
+    assert rules.count(rule, BEGIN, BEGIN + 10**8, "vixie") == 0
+    assert rules.last_time(rule, BEGIN, BEGIN + 10**8, "vixie") is None
 
 
 def test_a_thousand_schedules_of_one_time_begin_evenly() -> None:

@@ -26,6 +26,7 @@ from psched.backends.common.rows import (
     with_tag,
 )
 from psched.backends.rdb.alerts import RdbOverdueAlerts
+from psched.backends.rdb.calendars import RdbCalendars, calendars_table
 from psched.backends.rdb.inserts import RowInserts, schedule_columns, schedule_insert
 from psched.backends.rdb.lease_statements import LEASE_TYPES, LeaseStatements, constant
 from psched.backends.rdb.lease_store import RdbLeaseStore, lease_values, new_number
@@ -47,11 +48,13 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
         """Connects to nothing yet. Raises ConfigError for a name that cannot be a table's."""
         rows = table_named(schedules_table, table)
         ledger, changes, outputs = (table_named(make, table) for make in LEDGER_TABLES)
-        super().__init__(database, settings, claimed_schedule, read_schedule, rows, ledger, changes, outputs)
+        calendars = table_named(calendars_table, table)
+        super().__init__(database, settings, claimed_schedule, read_schedule, rows, ledger, changes, outputs, calendars)
         self._reckoning = settings.reckoning
         self._records = cached(LedgerWriter, type(database.dialect), rows, ledger, changes, settings.reckoning)
         self.ledger = SqlLedger(database, ledger, changes, outputs)
         self.alerts = RdbOverdueAlerts(database, self._table)
+        self.calendars = RdbCalendars(database, calendars)
         insert = cached(schedule_insert, type(database.dialect), self._table, self._records)
         change = self._records.change_parameters(ADD, settings.holder)
         record = None if database.dialect.nested_writes else partial(self._records.insert_added, change)

@@ -20,6 +20,7 @@ from psched.backends.common.rows import (
     with_tag,
 )
 from psched.backends.redis.alerts import NO_FAILURE, RedisOverdueAlerts, failure_arguments
+from psched.backends.redis.calendars import RedisCalendars
 from psched.backends.redis.client import Argument, RedisServer
 from psched.backends.redis.lease_store import (
     BYTES_AT_ONCE,
@@ -61,6 +62,7 @@ class RedisScheduleStore(RedisLeaseStore, ScheduleStore):
         self._keeps_failures = settings.keeps_failures
         self.ledger = RedisLedger(self._run)
         self.alerts = RedisOverdueAlerts(self._run)
+        self.calendars = RedisCalendars(self._run)
 
     @property
     def reads(self) -> RedisScheduleReads:

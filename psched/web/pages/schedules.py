@@ -149,7 +149,7 @@ def lateness_of(run: LedgerRow, rule: Rule) -> float | None:
     """Return how late a run began, None without a run. A run that was retried began late by its waits."""
     if run.started is None:
         return None
-    return max(0.0, run.started - run.scheduled_time - (0 if run.extra else rule.delay))
+    return max(0.0, run.started - run.scheduled_time - (0 if run.extra else rule.delay_of(run.key)))
 
 
 def done(request: Request) -> str | None:

@@ -80,7 +80,7 @@ class Snapshot:
 
 
 def _read(pipeline: Any, name: str, full: str) -> None:
-    if name.startswith(("row:", "meta", "failures", "watermarks")):
+    if name.startswith(("row:", "meta", "failures", "watermarks", "calendars")):
         pipeline.hgetall(full)
     elif name.startswith(("held:", "blocked:")):
         pipeline.smembers(full)

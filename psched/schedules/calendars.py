@@ -1,0 +1,85 @@
+"""Named calendars: days on which the schedules that exclude them have no occurrence.
+
+A schedule keeps the content of its calendars in its own definition, so that the history of its definitions says which
+days were excluded when. `CalendarCollection.set` changes the calendar, and then the definition of each schedule that
+excludes it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from datetime import date
+
+from psched.cron import CronDialect
+from psched.errors import NotFoundError, NotSupportedError, ScheduleError
+from psched.model import Calendar
+from psched.schedule_options import checked_calendar
+from psched.schedules.schedule import Schedule
+from psched.schedules.validation import named_calendar, named_calendars
+from psched.store import ScheduleStore
+from psched.store.calendars import Calendars
+
+_TRIES = 20
+_SHOWN = 5
+"""Keys in one message."""
+
+
+class CalendarCollection:
+    """The named calendars of one table. Safe to use from several threads."""
+
+    def __init__(self, store: ScheduleStore, dialect: CronDialect) -> None:
+        self._schedules = store
+        self._dialect = dialect
+
+    def __getitem__(self, name: str) -> Calendar:
+        """Return a calendar. Raises NotFoundError, NotSupportedError."""
+        [calendar] = named_calendars(self._schedules, [name], NotFoundError)
+        return calendar
+
+    def list(self) -> list[Calendar]:
+        """Return the calendars in the order of their names. Raises NotSupportedError."""
+        return [named_calendar(stored) for stored in self._store.all() if stored.content is not None]
+
+    def set(self, name: str, days: Iterable[str | date]) -> Calendar:
+        """Define a calendar by its days: dates such as `2026-12-25`, and weekdays such as `sun`.
+
+        The schedules that exclude it follow: occurrences that have not come yet are computed anew. The same days again
+        change only schedules that an interrupted call has left behind. Raises ValueError, NotSupportedError.
+        """
+        for _ in range(_TRIES):
+            stored = self._store.get(name)
+            seen = 0 if stored is None else stored.version
+            calendar = checked_calendar(name, seen + 1, days)
+            if stored is not None and stored.content is not None:
+                present = named_calendar(stored)
+                if (present.dates, present.weekdays) == (calendar.dates, calendar.weekdays):
+                    calendar = present
+                    break
+            if self._store.write(name, seen, json.dumps([*calendar.dates, *calendar.weekdays])):
+                break
+        else:
+            raise ScheduleError(f"the calendar {name!r} was changed during each of {_TRIES} attempts; try again")
+        for key in self.users(name):
+            Schedule(self._schedules, key, self._dialect).follow(calendar)
+        return calendar
+
+    def delete(self, name: str) -> None:
+        """Delete a calendar. Raises NotFoundError, and ScheduleError while schedules exclude it."""
+        calendar = self[name]
+        users = [key for key, _ in zip(self.users(name), range(_SHOWN + 1), strict=False)]
+        if users:
+            keys = ", ".join(map(repr, users[:_SHOWN])) + (" and more" if len(users) > _SHOWN else "")
+            raise ScheduleError(f"the calendar {name!r} is excluded by {keys}; modify or delete these schedules first")
+        if not self._store.write(name, calendar.version, None):
+            raise ScheduleError(f"the calendar {name!r} was changed meanwhile; it is not deleted")
+
+    def users(self, name: str) -> Iterator[str]:
+        """Yield the keys of the schedules that exclude a calendar. Reads all schedules."""
+        return (row.key for row in self._schedules.list() if any(each.name == name for each in row.rule.exclude))
+
+    @property
+    def _store(self) -> Calendars:
+        if self._schedules.calendars is None:
+            raise NotSupportedError("this store keeps no calendars; type: rdb and redis do")
+        return self._schedules.calendars
