@@ -1,6 +1,7 @@
 """Forks Python programs off a process that has imported psched: it costs milliseconds, an interpreter's start a second.
 
-A process of its own, below the test process: `python -P forkserver.py DESCRIPTOR`, which is that of a listening socket.
+A process of its own, below the test process: `python -P forkserver.py DESCRIPTOR MODULE …`. The descriptor is that of a
+listening socket; the modules are imported at the first request, besides those that each of psched's programs needs.
 Its stdin is a pipe whose other end the test process keeps: at the end of file all children are killed.
 
 A request is one connection: the length of what follows, with the three standard descriptors; then JSON: `argv` (the
@@ -21,6 +22,7 @@ import selectors
 import signal
 import socket
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -44,8 +46,9 @@ _LOADED = (
 class ForkServer:
     """Serves one request after another; `serve` returns in each child, with what it is to be."""
 
-    def __init__(self, listener: socket.socket) -> None:
+    def __init__(self, listener: socket.socket, modules: Sequence[str]) -> None:
         self._listener = listener
+        self._modules = modules
         self._waiting: dict[int, socket.socket] = {}
         self._selector = selectors.DefaultSelector()
         self._reader, self._writer = os.pipe()
@@ -88,7 +91,7 @@ class ForkServer:
 
     def _load(self) -> None:
         if not self._loaded:
-            for name in _LOADED:
+            for name in (*_LOADED, *self._modules):
                 importlib.import_module(name)
             setproctitle.getproctitle()  # finds the place of titles, which is next to that of the first environment
             gc.freeze()
@@ -155,4 +158,4 @@ def _become(wanted: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    _become(ForkServer(socket.socket(fileno=int(sys.argv[1]))).serve())
+    _become(ForkServer(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:]).serve())

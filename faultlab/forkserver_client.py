@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -34,6 +34,10 @@ _NOT_AFTER_A_FORK = ("LD_PRELOAD", "DYLD_INSERT_LIBRARIES")
 class Forks:
     """The fork server of a session. A context object."""
 
+    def __init__(self, modules: Sequence[str] = ()) -> None:
+        """`modules`: what its programs need besides psched."""
+        self._modules = modules
+
     def __enter__(self) -> Self:
         self._folder = tempfile.TemporaryDirectory(prefix="psched-fork-")
         self.path = Path(self._folder.name) / "socket"
@@ -41,7 +45,7 @@ class Forks:
             listener.bind(str(self.path))
             listener.listen(64)
             self._process = subprocess.Popen(
-                [sys.executable, "-P", str(_SERVER), str(listener.fileno())],
+                [sys.executable, "-P", str(_SERVER), str(listener.fileno()), *self._modules],
                 env={**os.environ, "PYTHONPATH": str(_ROOT)},
                 stdin=subprocess.PIPE,
                 pass_fds=[listener.fileno()],
@@ -121,7 +125,8 @@ class Forked:
     def send_signal(self, number: int) -> None:
         """Signal it, if it still runs."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with suppress(ProcessLookupError):  # it has ended, and the server is about to tell
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         """SIGTERM."""
@@ -155,7 +160,7 @@ Process = subprocess.Popen[bytes] | Forked
 def start(argv: Sequence[str], cwd: Path, env: Mapping[str, str], **options: Any) -> Process:
     """Start a Python program, `argv[0]` its file: forked off where it makes no difference, else by an interpreter.
 
-    `options`: of `subprocess.Popen`.
+    `env` may name another fork server than this process's own. `options`: of `subprocess.Popen`.
     """
     forkable = options.keys() <= {
         "stdin",
@@ -163,12 +168,13 @@ def start(argv: Sequence[str], cwd: Path, env: Mapping[str, str], **options: Any
         "stderr",
         "start_new_session",
     }
-    if SOCKET not in os.environ or not forkable or any(name in env for name in _NOT_AFTER_A_FORK):
+    server = env.get(SOCKET, os.environ.get(SOCKET))
+    if server is None or not forkable or any(name in env for name in _NOT_AFTER_A_FORK):
         return subprocess.Popen([sys.executable, *argv], cwd=cwd, env=env, **options)
     with ExitStack() as stack:
         standard = [_descriptor(stack, options.get(name), n) for n, name in enumerate(("stdin", "stdout", "stderr"))]
         connection = socket.socket(socket.AF_UNIX)
-        connection.connect(os.environ[SOCKET])
+        connection.connect(server)
         wanted = {"argv": list(argv), "cwd": str(cwd), "environ": dict(env), "session": "start_new_session" in options}
         body = json.dumps(wanted).encode()
         socket.send_fds(connection, [len(body).to_bytes(HEADER, "big")], [given for given, _ in standard])

@@ -7,14 +7,15 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
-from collections.abc import Iterator, Mapping
+import tempfile
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import psutil
 
+from faultlab.forkserver_client import Process, start
 from tests.daemon.harness import wait_for
 from tests.programs import ROOT
 
@@ -59,14 +60,15 @@ class Project:
 
     def python(self, program: str) -> Any:
         """Run Python code with Django set up. Return the JSON value in the last line that it prints, if any."""
-        printed = self.run("-c", f"{_SET_UP}{program}").splitlines()
+        (self.folder / "program.py").write_text(f"{_SET_UP}{program}")
+        printed = self.run("program.py").splitlines()
         return json.loads(printed[-1]) if printed else None
 
     @contextmanager
     def worker(self, *words: str) -> Iterator[psutil.Process]:
         """Run `manage.py psched run`, and yield the master once its children are up; stop it at the end."""
-        with (self.folder / "worker.out").open("a") as file:
-            process = self._start("manage.py", "psched", "run", *words, stdout=file, stderr=subprocess.STDOUT)
+        with (self.folder / "worker.out").open("ab") as output:
+            process = self._start("manage.py", "psched", "run", *words, output=output)
         master = psutil.Process(process.pid)
         try:
             wait_for(lambda: "up: " in self.log or process.poll() is not None, lambda: self.log + self.output, 40)
@@ -91,13 +93,19 @@ class Project:
         file = self.folder / "psched.log"
         return file.read_text() if file.exists() else ""
 
-    def run(self, *words: str, code: int = 0) -> str:
-        """Run Python, check its exit code, and return what it prints."""
-        process = self._start(*words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        printed, _ = process.communicate(timeout=100)
-        assert process.returncode == code, printed
-        return str(printed)
+    def run(self, file: str, *words: str, code: int = 0) -> str:
+        """Run a Python program of the project, check its exit code, and return what it prints."""
+        with tempfile.TemporaryFile() as output:
+            process = self._start(file, *words, output=output)
+            try:
+                ended = process.wait(100)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+            output.seek(0)
+            printed = output.read().decode()
+        assert ended == code, printed
+        return printed
 
-    def _start(self, *words: str, **options: Any) -> subprocess.Popen[str]:
-        environ: Mapping[str, str] = self.environ
-        return subprocess.Popen([sys.executable, *words], cwd=self.folder, env=environ, text=True, **options)
+    def _start(self, file: str, *words: str, output: IO[bytes]) -> Process:
+        return start([str(self.folder / file), *words], self.folder, self.environ, stdout=output, stderr=output)

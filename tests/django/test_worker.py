@@ -233,7 +233,8 @@ def test_a_stop_cancels_a_coroutine_and_the_task_runs_again(on_sqlite: Project) 
 def test_faults_show_which_handlers_of_a_project_are_idempotent(on_postgresql: Project) -> None:
     project = on_postgresql
     (project.folder / "test_faults.py").write_text(_FAULTS)
-    printed = project.run("-m", "pytest", "-q", "-p", "no:cacheprovider", "test_faults.py", code=1)
+    (project.folder / "run_tests.py").write_text("import sys, pytest\nsys.exit(pytest.main(sys.argv[1:]))\n")
+    printed = project.run("run_tests.py", "-q", "-p", "no:cacheprovider", "test_faults.py", code=1)
     assert "1 failed, 1 passed" in printed, printed
     assert "FAILED test_faults.py::test_order - Failed: not idempotent: the tasks" in printed
     assert "killed right after commit 1 of 1 (promises/jobs.py:" in printed, printed

@@ -1,0 +1,32 @@
+"""The fork server of these tests: an interpreter that imports Django, psched and SQLAlchemy takes half a second."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from faultlab.forkserver_client import SOCKET, Forks
+from faultlab.laboratory import Lab
+
+_LOADED = (
+    "django.core.management.commands.check", "django.core.management.commands.makemigrations",
+    "django.core.management.commands.migrate", "django.core.management.commands.shell",
+    "django.core.management.commands.test", "django.contrib.admin", "django.test", "django.views.debug",
+    "django.db.backends.sqlite3.base", "django.db.backends.postgresql.base",
+)  # fmt: skip
+"""Modules of Django that need no settings."""
+
+
+@pytest.fixture(scope="session")
+def forks_with_django(lab: Lab) -> Iterator[Path]:
+    """The socket of the fork server."""
+    with Forks(_LOADED) as forks:
+        yield forks.path
+
+
+@pytest.fixture(autouse=True)
+def forked_off_with_django(forks_with_django: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `Project` fork its programs off a process that has imported Django."""
+    monkeypatch.setenv(SOCKET, str(forks_with_django))
