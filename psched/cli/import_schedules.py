@@ -24,6 +24,7 @@ from psched.importers.entries import Imported, distinct_keys, merged
 from psched.importers.hosts import host_timezone
 from psched.importers.report import Reported, lines, report
 from psched.importers.schedules_yaml import schedules_yaml
+from psched.importers.systemd_timers import read_timers
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -116,6 +117,21 @@ def apscheduler(chosen: Chosen, /, app: str, timezone: str | None, at: int | Non
     """
     begin = int(time.time()) if at is None else at
     _finish(chosen, read_apscheduler(_named(app), _zone(timezone), begin), at=begin, **options)
+
+
+@import_.command("systemd")
+@click.argument("paths", nargs=-1, required=True, metavar="PATH…", type=click.Path(exists=True, path_type=Path))
+@_TIMEZONE
+@_file_options
+@common_options()
+def systemd(chosen: Chosen, /, paths: tuple[Path, ...], timezone: str | None, at: int | None, **options: Any) -> None:
+    """Read timers of systemd.
+
+    PATH is a unit file, or a folder of them, such as /etc/systemd/system. The service of a timer is read from the same
+    folder. The schedules run its commands by psched.handlers.command:Command.
+    """
+    begin = int(time.time()) if at is None else at
+    _finish(chosen, read_timers(paths, _zone(timezone), begin), at=begin, **options)
 
 
 def _named(name: str) -> Any:

@@ -13,7 +13,7 @@ from psched.error_text import shown
 from psched.errors import ConfigError
 from psched.importers.arguments import data_of_call
 from psched.importers.comparison import problem_of
-from psched.importers.cron_fields import MatchingFields, definitions_of
+from psched.importers.cron_fields import MatchingFields, definitions_of, stretches_of_years
 from psched.importers.entries import Definition, Entry, Following, Imported, duration_text
 from psched.importers.hosts import zone_name
 from psched.importers.program_names import plain_name
@@ -265,18 +265,18 @@ def _years(field: Any, trigger: Any, begin: int) -> Iterator[tuple[datetime | No
         yield start, end
         return
     this_year = datetime.fromtimestamp(begin, UTC).year - 1
-    stretches: list[list[int]] = []
-    for year in sorted(year for year in _values(field, 1970, _LAST_YEAR) if year >= this_year):
-        if stretches and stretches[-1][-1] == year - 1:
-            stretches[-1].append(year)
-        else:
-            stretches.append([year])
+    stretches = stretches_of_years(_values(field, 1970, _LAST_YEAR), this_year, _LAST_YEAR)
     if len(stretches) > _MOST_YEARS:
         raise _NotExpressibleError(f"year={str(field)!r} has gaps without end, which psched's expressions do not have")
-    for years in stretches:
-        first = datetime(years[0], 1, 1, tzinfo=trigger.timezone)
-        last = datetime(years[-1], 12, 31, 23, 59, 59, tzinfo=trigger.timezone)
-        yield max(first, start or first), None if years[-1] == _LAST_YEAR else min(last, end or last)
+    for from_year, to_year in stretches:
+        first, last = start, end
+        if from_year is not None:
+            first = datetime(from_year, 1, 1, tzinfo=trigger.timezone)
+            first = max(first, start or first)
+        if to_year is not None:
+            last = datetime(to_year, 12, 31, 23, 59, 59, tzinfo=trigger.timezone)
+            last = min(last, end or last)
+        yield first, last
 
 
 def _options(job: Any, defaults: Mapping[str, Any], remarks: list[str]) -> Definition:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import lru_cache
 
 from psched.cron.zones import change_between, load_zone, offset_at
@@ -101,7 +102,7 @@ def _changes_of_year(number: int, timezone: str) -> tuple[int, ...]:
 
 
 def _following(definition: Definition, timezone: str) -> Following:
-    rule = Rule(_expression(definition), timezone)
+    rule = Rule(_expression(definition), timezone, start=_bound(definition, "start"), end=_bound(definition, "end"))
     rules.validate(rule, "vixie")
 
     def following(after: int) -> int | None:
@@ -109,6 +110,10 @@ def _following(definition: Definition, timezone: str) -> Following:
         return None if found == NO_OCCURRENCE else found
 
     return following
+
+
+def _bound(definition: Definition, name: str) -> float | None:
+    return datetime.fromisoformat(definition[name]).timestamp() if name in definition else None
 
 
 def _expression(definition: Definition) -> str:

@@ -65,6 +65,20 @@ def definitions_of(fields: MatchingFields) -> tuple[list[Definition], dict[str, 
     return definitions, calendars
 
 
+def stretches_of_years(years: Collection[int], first: int, last: int) -> list[tuple[int | None, int | None]]:
+    """Return the first and the last year of each run of years from `first` on; None for no bound.
+
+    `last`: the last year that a rule can name; a run of years up to it does not end.
+    """
+    found: list[list[int]] = []
+    for year in sorted(year for year in years if year >= first):
+        if found and found[-1][-1] == year - 1:
+            found[-1].append(year)
+        else:
+            found.append([year])
+    return [(None if each[0] == first else each[0], None if each[-1] == last else each[-1]) for each in found]
+
+
 def _day_parts(fields: MatchingFields) -> list[tuple[str, str, frozenset[int]]]:
     """Return the fields of days and weekdays, and the weekdays to be excluded, of each expression."""
     days, weekdays = frozenset(fields.days), frozenset(fields.weekdays)

@@ -1,0 +1,226 @@
+"""Reads calendar events of systemd (systemd.time(7)), and says when they elapse.
+
+A time that does not exist at a clock change is passed over, and one that comes twice elapses the first time.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from calendar import monthrange
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+
+from psched.cron.occurrences import gap_at
+from psched.cron.zones import check_timezone, load_zone, offset_at, offset_of_wall
+from psched.errors import ConfigError
+from psched.importers.entries import Following
+
+_SHORTHANDS = {
+    "minutely": "*-*-* *:*:00",
+    "hourly": "*-*-* *:00:00",
+    "daily": "*-*-* 00:00:00",
+    "monthly": "*-*-01 00:00:00",
+    "weekly": "Mon *-*-* 00:00:00",
+    "yearly": "*-01-01 00:00:00",
+    "annually": "*-01-01 00:00:00",
+    "anually": "*-01-01 00:00:00",
+    "quarterly": "*-01,04,07,10-01 00:00:00",
+    "semiannually": "*-01,07-01 00:00:00",
+    "semi-annually": "*-01,07-01 00:00:00",
+    "biannually": "*-01,07-01 00:00:00",
+    "bi-annually": "*-01,07-01 00:00:00",
+}
+_DAYS = ("sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday")
+_WEEKDAYS = {name[:length]: number for number, name in enumerate(_DAYS) for length in (3, len(name))}
+_PART = re.compile(r"(?P<low>\*|\d+)(?:\.\.(?P<high>\d+))?(?:/(?P<step>\d+))?")
+_FIRST_YEAR, _LAST_YEAR = 1970, 2199
+_LONGEST_SEARCH = 9 * 366
+"""Days."""
+_EPOCH = date(1970, 1, 1)
+
+ALL_YEARS = frozenset(range(_FIRST_YEAR, _LAST_YEAR + 1))
+
+
+class UnreadableError(Exception):
+    """A calendar event that is not understood; the message says why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalendarEvent:
+    """A calendar event: values that must all match. Weekdays are numbers from Sunday (0) on.
+
+    `from_end`: the days count from the end of the month, 1 is the last one. `stars`: the names of the fields that begin
+    with `*`.
+    """
+
+    weekdays: Collection[int] = field(default=frozenset(range(7)))
+    years: Collection[int] = ALL_YEARS
+    months: Collection[int] = field(default=frozenset(range(1, 13)))
+    days: Collection[int] = field(default=frozenset(range(1, 32)))
+    from_end: bool = False
+    hours: Collection[int] = (0,)
+    minutes: Collection[int] = (0,)
+    seconds: Collection[int] = (0,)
+    timezone: str | None = None
+    stars: Collection[str] = ()
+
+    def is_on(self, day: date) -> bool:
+        """Return whether the event elapses on this date."""
+        number = monthrange(day.year, day.month)[1] + 1 - day.day if self.from_end else day.day
+        return (
+            number in self.days
+            and day.month in self.months
+            and day.year in self.years
+            and day.isoweekday() % 7 in self.weekdays
+        )
+
+    def following(self, timezone: str) -> Following:
+        """Return when the event elapses. `timezone`: where the event names none."""
+        zone = load_zone(self.timezone or timezone)
+        times = sorted(h * 3600 + m * 60 + s for h in self.hours for m in self.minutes for s in self.seconds)
+
+        def following(after: int) -> int | None:
+            wall = after + offset_at(zone, after)
+            today, passed = divmod(wall, 86400)
+            for day in range(today, today + _LONGEST_SEARCH):
+                if not self.is_on(_EPOCH + timedelta(days=day)):
+                    continue
+                for place in range(bisect_right(times, passed) if day == today else 0, len(times)):
+                    moment = day * 86400 + times[place]
+                    if gap_at(zone, moment) is None:
+                        instant = moment - offset_of_wall(zone, moment)
+                        if instant > after:
+                            return instant
+            return None
+
+        return following
+
+
+def parse(text: str) -> CalendarEvent:
+    """Return the event that `OnCalendar=` names. Raises UnreadableError."""
+    words = text.split()
+    timezone = _timezone(words)
+    if len(words) == 1 and words[0].lower() in _SHORTHANDS:
+        words = _SHORTHANDS[words[0].lower()].split()
+    if len(words) == 1 and words[0].startswith("@") and words[0][1:].isdigit():
+        return _unix_time(int(words[0][1:]))
+    found: dict[str, Collection[int]] = {}
+    stars: list[str] = []
+    from_end = False
+    if words and words[0][0].isalpha():
+        found["weekdays"] = _weekdays(words.pop(0))
+    if words and ":" not in words[0]:
+        from_end = _read_date(words.pop(0), found, stars)
+    if words:
+        _read_time(words.pop(0), found, stars)
+    if words or not (found or stars):
+        raise UnreadableError(f"{text!r} is no calendar event that psched can read")
+    stars += [name for name in ("months", "days") if name not in found]
+    return CalendarEvent(**found, from_end=from_end, timezone=timezone, stars=tuple(stars))
+
+
+def _timezone(words: list[str]) -> str | None:
+    """Remove the time zone, if the last word is one."""
+    if len(words) < 1 or not words[-1][0].isalpha() or words[-1].lower() in _SHORTHANDS:
+        return None
+    try:
+        check_timezone(words[-1])
+    except ConfigError:
+        return None
+    return words.pop()
+
+
+def _unix_time(seconds: int) -> CalendarEvent:
+    moment = datetime.fromtimestamp(seconds, UTC)
+    return CalendarEvent(
+        years=(moment.year,),
+        months=(moment.month,),
+        days=(moment.day,),
+        hours=(moment.hour,),
+        minutes=(moment.minute,),
+        seconds=(moment.second,),
+        timezone="UTC",
+    )
+
+
+def _weekdays(text: str) -> frozenset[int]:
+    found: set[int] = set()
+    for term in filter(None, text.lower().split(",")):
+        ends = [_WEEKDAYS.get(end) for end in re.split(r"\.\.|-", term)]
+        first, last = (((number or 0) + 6) % 7 for number in (ends[0], ends[-1]))  # weeks begin on Monday
+        if None in ends or len(ends) > 2 or first > last:
+            raise UnreadableError(f"{term!r} is no weekday, nor a range of them in the order of a week")
+        found |= {(number + 1) % 7 for number in range(first, last + 1)}
+    return frozenset(found)
+
+
+def _read_date(text: str, found: dict[str, Collection[int]], stars: list[str]) -> bool:
+    """Read a date into `found`; return whether its days count from the end of the month."""
+    parts = re.split(r"[-~]", text)
+    if len(parts) not in (2, 3):
+        raise UnreadableError(f"{text!r} is no date")
+    *years, months, days = parts
+    if years:
+        if "*/" in years[0]:
+            raise UnreadableError(f"{years[0]!r} is out of range among the years")
+        _read(found, stars, "years", _in_century(years[0]), _FIRST_YEAR, _LAST_YEAR)
+    _read(found, stars, "months", months, 1, 12)
+    from_end = text[-len(days) - 1] == "~"
+    if from_end:
+        found["days"] = frozenset(_from_end(days))
+    else:
+        _read(found, stars, "days", days, 1, 31)
+    return from_end
+
+
+def _in_century(text: str) -> str:
+    """Return years with their century: 00 to 69 are of 2000, 70 to 99 of 1900."""
+    return re.sub(r"(?<![/\d])\d\d(?!\d)", lambda match: f"{'20' if int(match[0]) < 70 else '19'}{match[0]}", text)
+
+
+def _from_end(text: str) -> Iterator[int]:
+    """Yield days counted from the end of the month; a step goes on towards the end."""
+    for term in text.split(","):
+        match = _PART.fullmatch(term)
+        if match is None:
+            raise UnreadableError(f"{term!r} is no day of the month")
+        low = 31 if match["low"] == "*" else int(match["low"])
+        if match["high"]:
+            low, high = int(match["high"]), low
+        else:
+            high = 1 if match["step"] or match["low"] == "*" else low
+        if not 1 <= high <= low <= 31:
+            raise UnreadableError(f"{term!r} is out of range among the days")
+        yield from range(low, high - 1, -int(match["step"] or 1))
+
+
+def _read_time(text: str, found: dict[str, Collection[int]], stars: list[str]) -> None:
+    parts = text.split(":")
+    if len(parts) not in (2, 3):
+        raise UnreadableError(f"{text!r} is no time")
+    _read(found, stars, "hours", parts[0], 0, 23)
+    _read(found, stars, "minutes", parts[1], 0, 59)
+    if len(parts) == 3:
+        if "." in parts[2].replace("..", ""):
+            raise UnreadableError(f"{text!r} has fractions of a second, psched's rules have whole seconds")
+        _read(found, stars, "seconds", parts[2], 0, 59)
+
+
+def _read(found: dict[str, Collection[int]], stars: list[str], name: str, text: str, low: int, high: int) -> None:
+    values: set[int] = set()
+    for term in text.split(","):
+        match = _PART.fullmatch(term)
+        if match is None:
+            raise UnreadableError(f"{term!r} is not understood among the {name}")
+        first = low if match["low"] == "*" else int(match["low"])
+        default = high if match["step"] or match["low"] == "*" else first
+        last = int(match["high"]) if match["high"] else default
+        step = int(match["step"] or 1)
+        if not low <= first <= last <= high or step == 0:
+            raise UnreadableError(f"{term!r} is out of range among the {name}")
+        values |= set(range(first, last + 1, step))
+    if text.startswith("*"):
+        stars.append(name)
+    found[name] = frozenset(values)
