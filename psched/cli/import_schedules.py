@@ -22,6 +22,7 @@ from psched.importers.celery_beat import read_celery
 from psched.importers.crontab import has_user_column, read_crontab
 from psched.importers.entries import Imported, distinct_keys, merged
 from psched.importers.hosts import host_timezone
+from psched.importers.kubernetes_cronjobs import read_cronjobs
 from psched.importers.report import Reported, lines, report
 from psched.importers.schedules_yaml import schedules_yaml
 from psched.importers.systemd_timers import read_timers
@@ -132,6 +133,23 @@ def systemd(chosen: Chosen, /, paths: tuple[Path, ...], timezone: str | None, at
     """
     begin = int(time.time()) if at is None else at
     _finish(chosen, read_timers(paths, _zone(timezone), begin), at=begin, **options)
+
+
+@import_.command("kubernetes")
+@click.argument("files", nargs=-1, required=True, metavar="FILE…")
+@click.option("-t", "--timezone", default="UTC", show_default=True, metavar="ZONE", help="Zone of the controller.")
+@_file_options
+@common_options()
+def kubernetes(chosen: Chosen, /, files: tuple[str, ...], timezone: str, **options: Any) -> None:
+    """Read CronJobs of Kubernetes.
+
+    FILE is a YAML file of manifests, or - for standard input:
+    kubectl get cronjobs -A -o yaml | psched import kubernetes - --owner NAME.
+
+    The schedules create the Jobs by kubectl, and wait for their end.
+    """
+    zone = _zone(timezone)
+    _finish(chosen, merged([read_cronjobs(*read_source(file), zone) for file in files]), **options)
 
 
 def _named(name: str) -> Any:

@@ -47,12 +47,12 @@ class MatchingFields:
 def definitions_of(fields: MatchingFields) -> tuple[list[Definition], dict[str, Any]]:
     """Return definitions with `cron`, and `exclude` where it is needed, and the calendars that these name."""
     clock = [
-        _text(fields.minutes, 0, 59, "minutes" in fields.stars),
-        _text(fields.hours, 0, 23, "hours" in fields.stars),
+        field_text(fields.minutes, 0, 59, "minutes" in fields.stars),
+        field_text(fields.hours, 0, 23, "hours" in fields.stars),
     ]
     if set(fields.seconds) != {0}:
-        clock.insert(0, _text(fields.seconds, 0, 59, "seconds" in fields.stars))
-    month = _text(fields.months, 1, 12, "months" in fields.stars)
+        clock.insert(0, field_text(fields.seconds, 0, 59, "seconds" in fields.stars))
+    month = field_text(fields.months, 1, 12, "months" in fields.stars)
     definitions: list[Definition] = []
     calendars: dict[str, Any] = {}
     for day, weekday, excluded in _day_parts(fields):
@@ -86,8 +86,8 @@ def _day_parts(fields: MatchingFields) -> list[tuple[str, str, frozenset[int]]]:
     nth = sorted((weekday, n) for weekday, n in fields.nth_weekdays if weekday in weekdays)
     nth_text = ",".join(f"{WEEKDAYS[weekday]}L" if n == _LAST else f"{WEEKDAYS[weekday]}#{n}" for weekday, n in nth)
     if days == ALL_DAYS:
-        return [("*", _text(weekdays, 0, 6, star=True), frozenset())]
-    day_text = _text(days, 1, 31, "days" in fields.stars and not nth) if days else ""
+        return [("*", field_text(weekdays, 0, 6, star=True), frozenset())]
+    day_text = field_text(days, 1, 31, "days" in fields.stars and not nth) if days else ""
     day_text = ",".join(filter(None, (day_text, "L" if fields.last_day else "")))
     if not others:
         return [(day_text or "*", nth_text or "*", frozenset())]  # beside each other, one of them is enough
@@ -99,13 +99,13 @@ def _day_parts(fields: MatchingFields) -> list[tuple[str, str, frozenset[int]]]:
                 ("*", ",".join(f"{WEEKDAYS[each]}#{n}" for n in weeks for each in sorted(weekdays)), frozenset())
             )
         elif day_text.startswith("*"):
-            parts.append((day_text, _text(weekdays, 0, 6, star=False), frozenset()))
+            parts.append((day_text, field_text(weekdays, 0, 6, star=False), frozenset()))
         else:
             parts.append((day_text, "*", others))
     return parts
 
 
-def _text(values: Collection[int], low: int, high: int, star: bool) -> str:
+def field_text(values: Collection[int], low: int, high: int, star: bool) -> str:
     """Return a field for values: `*`, a step, or a list of values and ranges. `star`: whether it may begin with `*`."""
     ordered = sorted(set(values))
     if star and ordered == list(range(low, high + 1)):

@@ -1,0 +1,224 @@
+"""Reads CronJobs of Kubernetes from manifests.
+
+Their rules are those of robfig/cron: a day of the month or a weekday is enough unless one of them is a bare `*`, a time
+that a clock change skips does not come, and one that comes twice comes twice.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import date, timedelta
+from typing import Any
+
+import yaml
+
+from psched.clock import parse_seconds
+from psched.cron.zones import check_timezone, load_zone, offset_at, offset_of_wall
+from psched.error_text import shown
+from psched.errors import ConfigError
+from psched.importers.comparison import following_of, problem_of
+from psched.importers.cron_fields import field_text
+from psched.importers.entries import Definition, Entry, Following, Imported, duration_text
+
+DEFAULTS: Definition = {"catch_up": "latest", "max_attempts": 1}
+"""What Kubernetes does: of missed runs it starts one, and a Job has retries of its own (backoffLimit)."""
+_NOTES = (
+    "Kubernetes runs the CronJobs, too, until they are suspended: set `suspend: true` once psched runs them",
+    "psched creates each Job by kubectl, and waits for its end: the host needs kubectl, and `env` may need KUBECONFIG",
+)
+_MACROS = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+_BOUNDS = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 6))
+_NAMES: tuple[dict[str, int], ...] = (
+    {},
+    {},
+    {},
+    {name: number for number, name in enumerate(_MONTHS, 1)},
+    {name: number for number, name in enumerate(_WEEKDAYS)},
+)
+_TERM = re.compile(r"(?P<low>[*?]|\w+)(?:-(?P<high>\w+))?(?:/(?P<step>\d+))?")
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)(h|m|s)")
+_LONGEST_SEARCH = 9 * 366
+_EPOCH = date(1970, 1, 1)
+_COMMAND = """\
+job={name}-$PSCHED_SCHEDULED_TIME
+kubectl{options} get job "$job" >/dev/null 2>&1 || kubectl{options} create job "$job" --from={cronjob} || exit
+while :; do
+  ended=$(kubectl{options} get job "$job" -o 'jsonpath={{.status.conditions[?(@.status=="True")].type}}') || exit
+  case $ended in
+  *Complete*) exit 0 ;;
+  *Failed*) exit 1 ;;
+  esac
+  sleep 5
+done
+"""
+
+
+class _UnreadableError(Exception):
+    """A schedule that Kubernetes would refuse; the message says why."""
+
+
+def read_cronjobs(name: str, text: str, timezone: str) -> Imported:
+    """Return the CronJobs in a file of manifests. `timezone`: of those without `timeZone`. Raises ConfigError."""
+    try:
+        documents = list(yaml.safe_load_all(text))
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{name}: this is no YAML: {' '.join(str(error).split())}") from error
+    found = [each for document in documents for each in _cronjobs(document)]
+    if not found:
+        raise ConfigError(
+            f"{name}: there is no CronJob in it; give manifests, as `kubectl get cronjobs -A -o yaml` prints"
+        )
+    return Imported(
+        scheduler="Kubernetes",
+        timezone=timezone,
+        entries=[_entry(name, each, timezone) for each in found],
+        defaults=dict(DEFAULTS),
+        notes=list(_NOTES),
+    )
+
+
+def _cronjobs(document: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(document, dict):
+        if document.get("kind") == "CronJob":
+            yield document
+        for item in document.get("items") or () if str(document.get("kind", "")).endswith("List") else ():
+            yield from _cronjobs(item)
+
+
+def _entry(file: str, manifest: dict[str, Any], timezone: str) -> Entry:
+    metadata, spec = (found if isinstance(found := manifest.get(key), dict) else {} for key in ("metadata", "spec"))
+    name, rule = str(metadata.get("name") or "cronjob"), str(spec.get("schedule") or "")
+    namespace = metadata.get("namespace")
+    key = name if namespace is None else f"{namespace}.{name}"
+    entry = Entry(origin=f"{file}: CronJob {key}", rule=rule, name=key)
+    remarks: list[str] = []
+    try:
+        when, following = _rule(rule, spec.get("timeZone"), timezone, remarks)
+    except (_UnreadableError, ConfigError) as error:
+        return replace(entry, problem=str(error))
+    if spec.get("suspend") is True:
+        return replace(entry, problem="it is suspended; import it before that, or take `suspend` out")
+    definition = {"type": "command", **when, **_policy(spec, remarks), "data": _data(name, namespace)}
+    problem = problem_of(definition, timezone)
+    if problem is not None:
+        return replace(entry, problem=problem, following=following)
+    if following is None:
+        following = following_of([definition], timezone)
+    return replace(entry, definitions=(definition,), following=following, remarks=tuple(remarks))
+
+
+def _data(name: str, namespace: Any) -> Definition:
+    options = "" if namespace is None else f" --namespace {shlex.quote(str(namespace))}"
+    command = _COMMAND.format(name=shlex.quote(name), options=options, cronjob=shlex.quote(f"cronjob/{name}"))
+    return {"shell": True, "command": command}
+
+
+def _policy(spec: dict[str, Any], remarks: list[str]) -> Definition:
+    found: Definition = {}
+    deadline, concurrency = spec.get("startingDeadlineSeconds"), spec.get("concurrencyPolicy", "Allow")
+    if isinstance(deadline, int):
+        found["max_lateness"] = deadline
+    if concurrency == "Forbid":
+        found["overlap"] = "skip"
+    elif concurrency == "Replace":
+        remarks.append("concurrencyPolicy: Replace ends the Job that still runs; with psched the next one waits")
+    else:
+        remarks.append("concurrencyPolicy: Allow lets Jobs run at the same time; psched runs one at a time")
+    return found
+
+
+def _rule(text: str, zone: Any, timezone: str, remarks: list[str]) -> tuple[Definition, Following | None]:
+    """Return the rule of a definition, and when Kubernetes runs it; None for an interval."""
+    match = re.match(r"(?:CRON_)?TZ=(\S+)\s+(.*)", text)
+    if match is not None:
+        zone, text = zone or match[1], match[2]
+    name = str(zone or timezone)
+    check_timezone(name)
+    own = {} if name == timezone else {"timezone": name}
+    if text.startswith("@every "):
+        spans = _SPAN.findall(text)
+        seconds = sum(parse_seconds(f"{number}{unit}") for number, unit in spans)
+        if seconds < 1 or seconds != int(seconds):
+            raise _UnreadableError(f"{text!r}: psched's intervals are whole seconds")
+        remarks.append("Kubernetes counts from its last run, psched from 1970-01-01 00:00 UTC")
+        return {"every": duration_text(seconds)}, None
+    fields = _MACROS.get(text.lower(), text).lower().split()
+    if len(fields) != 5:
+        raise _UnreadableError(f"schedule {text!r}: expected five fields, or one of {' '.join(_MACROS)} @every")
+    values, stars = zip(*(_values(field, place) for place, field in enumerate(fields)), strict=True)
+    is_either = not stars[2] and not stars[4]
+    texts = [
+        field_text(each, *_BOUNDS[place], star=fields[place][0] in "*?" and not (is_either and place in (2, 4)))
+        for place, each in enumerate(values)
+    ]
+    return {"cron": " ".join(texts), **own}, _following(values, is_either, name)
+
+
+def _values(text: str, place: int) -> tuple[frozenset[int], bool]:
+    """Return the values of a field, and whether one of its terms is a bare `*`."""
+    low, high = _BOUNDS[place]
+    found: set[int] = set()
+    star = False
+    for term in text.split(","):
+        match = _TERM.fullmatch(term)
+        if match is None:
+            raise _UnreadableError(f"{term!r}: Kubernetes refuses it")
+        step = int(match["step"] or 1)
+        is_any = match["low"] in "*?"
+        first = low if is_any else _number(match["low"], place)
+        last = high if is_any or (match["step"] and not match["high"]) else first
+        if match["high"]:
+            last = _number(match["high"], place)
+        if not low <= first <= last <= high or step == 0:
+            raise _UnreadableError(f"{term!r} is out of range")
+        star = star or (is_any and step == 1)
+        found |= set(range(first, last + 1, step))
+    return frozenset(found), star
+
+
+def _number(text: str, place: int) -> int:
+    if not text.isdecimal() and text not in _NAMES[place]:
+        raise _UnreadableError(f"{shown(text)}: Kubernetes refuses it")
+    return int(text) if text.isdecimal() else _NAMES[place][text]
+
+
+def _following(values: tuple[frozenset[int], ...], is_either: bool, timezone: str) -> Following:
+    """Return when the fields match what the clock shows."""
+    minutes, hours, days, months, weekdays = values
+    zone = load_zone(timezone)
+
+    def is_on(day: date) -> bool:
+        hits = (day.day in days, day.isoweekday() % 7 in weekdays)
+        return day.month in months and (any(hits) if is_either else all(hits))
+
+    def following(after: int) -> int | None:
+        instant = after // 60 * 60 + 60
+        end = instant + _LONGEST_SEARCH * 86400
+        while instant < end:
+            wall = instant + offset_at(zone, instant)
+            second = wall % 86400
+            if not is_on(_EPOCH + timedelta(days=wall // 86400)):
+                midnight = (wall // 86400 + 1) * 86400
+                instant = max(instant + 60, midnight - offset_of_wall(zone, midnight))
+            elif second // 3600 not in hours:
+                instant += 3600 - second % 3600 if offset_at(zone, instant + 3600) == wall - instant else 60
+            elif second % 3600 // 60 not in minutes:
+                instant += 60
+            else:
+                return instant
+        return None
+
+    return following
