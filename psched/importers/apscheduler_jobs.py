@@ -54,7 +54,7 @@ def read_apscheduler(scheduler: Any, timezone: str, begin: int) -> Imported:
     if not (hasattr(scheduler, "get_jobs") and hasattr(scheduler, "add_jobstore")):
         raise ConfigError(f"expected a scheduler of APScheduler 3, got {shown(scheduler)}; name it as module:NAME")
     defaults = getattr(scheduler, "_job_defaults", {})
-    calendars: dict[str, Any] = {}
+    calendars: dict[str, list[str]] = {}
     entries = [_entry(job, defaults, timezone, begin, calendars) for job in _jobs(scheduler)]
     notes = list(_NOTES) if entries else []
     return Imported(
@@ -78,7 +78,7 @@ def _jobs(scheduler: Any) -> Iterator[Any]:
             yield from (job for job in store.get_all_jobs() if job.id not in known)
 
 
-def _entry(job: Any, defaults: Mapping[str, Any], timezone: str, begin: int, calendars: dict[str, Any]) -> Entry:
+def _entry(job: Any, defaults: Mapping[str, Any], timezone: str, begin: int, calendars: dict[str, list[str]]) -> Entry:
     trigger = job.trigger
     function = job.func_ref or getattr(job, "name", "job")
     type_ = function.replace(":", ".")
@@ -95,7 +95,7 @@ def _entry(job: Any, defaults: Mapping[str, Any], timezone: str, begin: int, cal
     common = _options(job, defaults, remarks)
     common |= data_of_call(job.func, job.args, job.kwargs, remarks)
     definitions = tuple({"type": type_, **rule, **common} for rule in rules)
-    problem = next(filter(None, (problem_of(definition, timezone) for definition in definitions)), None)
+    problem = next(filter(None, (problem_of(definition, timezone, calendars) for definition in definitions)), None)
     if not definitions:
         problem = "it has no run any more"
     if problem is not None:
@@ -157,7 +157,7 @@ def _all_of(parts: Sequence[Following]) -> Following:
 
 
 def _rules(
-    trigger: Any, timezone: str, begin: int, calendars: dict[str, Any], remarks: list[str]
+    trigger: Any, timezone: str, begin: int, calendars: dict[str, list[str]], remarks: list[str]
 ) -> Iterator[Definition]:
     """Yield definitions with the rule alone. Raises _NotExpressibleError."""
     kind = _kind(trigger)
@@ -213,7 +213,7 @@ def _bounds(start: datetime | None, end: datetime | None, begin: int) -> Definit
     return bounds
 
 
-def _of_fields(trigger: Any, begin: int, calendars: dict[str, Any]) -> Iterator[Definition]:
+def _of_fields(trigger: Any, begin: int, calendars: dict[str, list[str]]) -> Iterator[Definition]:
     fields = {field.name: field for field in trigger.fields}
     if str(fields["week"]) != "*":
         raise _NotExpressibleError("`week` restricts it to weeks of the year, which psched's expressions do not have")

@@ -51,7 +51,7 @@ def read_celery(app: Any) -> Imported:
     app.loader.import_default_modules()
     app.finalize()
     timezone = zone_name(app.timezone)
-    calendars: dict[str, Any] = {}
+    calendars: dict[str, list[str]] = {}
     entries = [
         _entry(app, str(name), found, timezone, calendars) for name, found in (app.conf.beat_schedule or {}).items()
     ]
@@ -65,7 +65,7 @@ def read_celery(app: Any) -> Imported:
     )
 
 
-def _entry(app: Any, name: str, found: Mapping[str, Any], timezone: str, calendars: dict[str, Any]) -> Entry:
+def _entry(app: Any, name: str, found: Mapping[str, Any], timezone: str, calendars: dict[str, list[str]]) -> Entry:
     given = found.get("schedule")
     entry = Entry(origin=f"beat_schedule[{name!r}]", rule=str(given), name=name)
     schedules = importlib.import_module("celery.schedules")
@@ -91,11 +91,11 @@ def _entry(app: Any, name: str, found: Mapping[str, Any], timezone: str, calenda
         **data_of_call(getattr(registered, "run", None), found.get("args") or (), found.get("kwargs") or {}, remarks),
     }
     definitions = tuple({"type": task, **rule, **common} for rule in rules)
-    problem = next(filter(None, (problem_of(definition, timezone) for definition in definitions)), None)
+    problem = next(filter(None, (problem_of(definition, timezone, calendars) for definition in definitions)), None)
     if problem is not None:
         return replace(entry, problem=problem, following=following)
     if following is None:
-        following = following_of(definitions, timezone)
+        following = following_of(definitions, timezone, calendars)
     return replace(entry, definitions=definitions, following=following, remarks=tuple(remarks))
 
 
@@ -104,7 +104,7 @@ class _NotExpressibleError(Exception):
 
 
 def _rules(
-    schedules: Any, schedule: Any, timezone: str, calendars: dict[str, Any], remarks: list[str]
+    schedules: Any, schedule: Any, timezone: str, calendars: dict[str, list[str]], remarks: list[str]
 ) -> tuple[list[Definition], Following | None]:
     """Return definitions with the rule alone, and when Celery runs it; None for instants that follow beat's start."""
     if isinstance(schedule, schedules.crontab):

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
+from types import MappingProxyType
 
 from psched.cron.zones import change_between, load_zone, offset_at
 from psched.errors import ConfigError
 from psched.importers.entries import Definition, Following
 from psched.model import NO_OCCURRENCE, Rule
+from psched.schedule_options import checked_calendar
 from psched.schedules import rules
 from psched.schedules_file.reader import FORMS
 
@@ -32,9 +34,14 @@ class Difference:
     psched_runs: bool
 
 
-def following_of(definitions: Sequence[Definition], timezone: str) -> Following:
-    """Return when psched runs any of these definitions; `timezone`: of those that have none."""
-    each = [_following(definition, definition.get("timezone", timezone)) for definition in definitions]
+def following_of(
+    definitions: Sequence[Definition], timezone: str, calendars: Mapping[str, Sequence[str]] = MappingProxyType({})
+) -> Following:
+    """Return when psched runs any of these definitions.
+
+    `timezone`: of those that have none. `calendars`: the weekdays of each calendar that they exclude.
+    """
+    each = [_following(definition, definition.get("timezone", timezone), calendars) for definition in definitions]
 
     def following(after: int) -> int | None:
         return min((found for next_ in each if (found := next_(after)) is not None), default=None)
@@ -101,8 +108,14 @@ def _changes_of_year(number: int, timezone: str) -> tuple[int, ...]:
     )
 
 
-def _following(definition: Definition, timezone: str) -> Following:
-    rule = Rule(_expression(definition), timezone, start=_bound(definition, "start"), end=_bound(definition, "end"))
+def _following(definition: Definition, timezone: str, calendars: Mapping[str, Sequence[str]]) -> Following:
+    rule = Rule(
+        _expression(definition),
+        timezone,
+        start=_bound(definition, "start"),
+        end=_bound(definition, "end"),
+        exclude=tuple(checked_calendar(name, 1, calendars[name]) for name in definition.get("exclude", ())),
+    )
     rules.validate(rule, "vixie")
 
     def following(after: int) -> int | None:
@@ -122,10 +135,10 @@ def _expression(definition: Definition) -> str:
     return form.format(definition[name])
 
 
-def problem_of(definition: Definition, timezone: str) -> str | None:
+def problem_of(definition: Definition, timezone: str, calendars: Mapping[str, Sequence[str]]) -> str | None:
     """Return why psched does not take the rule of a definition, or None."""
     try:
-        _following(definition, definition.get("timezone", timezone))
+        _following(definition, definition.get("timezone", timezone), calendars)
     except ConfigError as error:
         return str(error)
     return None

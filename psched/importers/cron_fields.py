@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
 
 from psched.importers.entries import Definition
 
@@ -44,8 +43,8 @@ class MatchingFields:
     stars: Collection[str] = ("seconds", "minutes", "hours", "days", "months")
 
 
-def definitions_of(fields: MatchingFields) -> tuple[list[Definition], dict[str, Any]]:
-    """Return definitions with `cron`, and `exclude` where it is needed, and the calendars that these name."""
+def definitions_of(fields: MatchingFields) -> tuple[list[Definition], dict[str, list[str]]]:
+    """Return definitions with `cron`, and `exclude` where it is needed; and the weekdays of the calendars they name."""
     clock = [
         field_text(fields.minutes, 0, 59, "minutes" in fields.stars),
         field_text(fields.hours, 0, 23, "hours" in fields.stars),
@@ -54,12 +53,12 @@ def definitions_of(fields: MatchingFields) -> tuple[list[Definition], dict[str, 
         clock.insert(0, field_text(fields.seconds, 0, 59, "seconds" in fields.stars))
     month = field_text(fields.months, 1, 12, "months" in fields.stars)
     definitions: list[Definition] = []
-    calendars: dict[str, Any] = {}
+    calendars: dict[str, list[str]] = {}
     for day, weekday, excluded in _day_parts(fields):
         definition: Definition = {"cron": " ".join((*clock, day, month, weekday))}
         if excluded:
             name = "-".join(WEEKDAYS[number] for number in sorted(excluded))
-            calendars[name] = {"weekdays": [WEEKDAYS[number] for number in sorted(excluded)]}
+            calendars[name] = [WEEKDAYS[number] for number in sorted(excluded)]
             definition["exclude"] = [name]
         definitions.append(definition)
     return definitions, calendars

@@ -131,7 +131,7 @@ def _entry(file: str, line: Job | Unreadable, spool_user: str | None, timezone: 
         definition["timezone"] = zone
     if spread:
         definition["spread"] = spread
-    problem = problem or problem_of(definition, timezone)
+    problem = problem or problem_of(definition, timezone, {})
     if problem is not None:
         return replace(entry, problem=problem)
     definition["data"] = data_of(line, user, remarks)

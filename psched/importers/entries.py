@@ -36,15 +36,15 @@ class Entry:
 class Imported:
     """The entries of one import.
 
-    `timezone`: of the definitions that have none. `notes` are about all entries; `defaults` and `calendars` go into the
-    file.
+    `timezone`: of the definitions that have none. `notes` are about all entries. `defaults` are of the file.
+    `calendars`: the weekdays of those that definitions exclude.
     """
 
     scheduler: str
     timezone: str
     entries: list[Entry]
     defaults: Definition = field(default_factory=dict)
-    calendars: dict[str, Any] = field(default_factory=dict)
+    calendars: dict[str, list[str]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
 
@@ -58,6 +58,11 @@ def merged(parts: Sequence[Imported]) -> Imported:
         calendars={name: days for part in parts for name, days in part.calendars.items()},
         notes=list(dict.fromkeys(note for part in parts for note in part.notes)),
     )
+
+
+def calendar_commands(imported: Imported) -> list[str]:
+    """Return the commands that define the calendars, which must exist before the file is applied."""
+    return [f"psched calendar set {name} {' '.join(days)}" for name, days in sorted(imported.calendars.items())]
 
 
 def distinct_keys(entries: Iterable[Entry], prefix: str) -> list[dict[str, Definition]]:

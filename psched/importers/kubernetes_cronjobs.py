@@ -112,7 +112,7 @@ def _entry(file: str, manifest: dict[str, Any], timezone: str) -> Entry:
     if spec.get("suspend") is True:
         return replace(entry, problem="it is suspended; import it before that, or take `suspend` out")
     definition = {"type": "command", **when, **_policy(spec, remarks), "data": _data(name, namespace)}
-    problem = problem_of(definition, timezone)
+    problem = problem_of(definition, timezone, {})
     if problem is not None:
         return replace(entry, problem=problem, following=following)
     if following is None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from psched.clock import local_time
 from psched.error_text import shown
 from psched.importers.comparison import Difference, clock_changes, first_difference, following_of
-from psched.importers.entries import Definition, Entry, Imported
+from psched.importers.entries import Definition, Entry, Imported, calendar_commands
 from psched.schedules_file.reader import FORMS, options
 
 _UNKNOWN = "this version of psched does not know the option `{}`, and refuses the file with it"
@@ -53,7 +53,7 @@ def report(imported: Imported, keyed: Sequence[dict[str, Definition]], begin: in
         zone = next((definition["timezone"] for definition in definitions.values() if "timezone" in definition), None)
         zone = imported.timezone if zone is None else zone
         if entry.following is not None and definitions:
-            ours = following_of(list(definitions.values()), imported.timezone)
+            ours = following_of(list(definitions.values()), imported.timezone, imported.calendars)
             difference = first_difference(entry.following, ours, begin, zone)
         elif first is not None:
             difference = Difference(first, psched_runs=False)
@@ -72,6 +72,7 @@ def lines(imported: Imported, reported: Sequence[Reported]) -> Iterator[str]:
     for each in reported:
         yield from _of_entry(imported, each)
     yield from (f"all: {note}" for note in imported.notes)
+    yield from (f"all: before the file is applied, run {command}" for command in calendar_commands(imported))
     yield from (f"all: {_UNKNOWN.format(name)}" for name in unknown_options(imported.defaults))
 
 

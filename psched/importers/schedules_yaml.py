@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from psched.importers.entries import Definition, Imported
+from psched.importers.entries import Definition, Imported, calendar_commands
 
 
 class _Dumper(yaml.SafeDumper):
@@ -24,9 +24,8 @@ _Dumper.add_representer(str, _text)
 
 def schedules_yaml(imported: Imported, keyed: Sequence[dict[str, Definition]], owner: str) -> str:
     """Return the text of a file with all schedules of an import, in its order; a comment says where each was."""
-    lines = [*_lines({"owner": owner, "defaults": {"timezone": imported.timezone, **imported.defaults}})]
-    if imported.calendars:
-        lines += _lines({"calendars": imported.calendars})
+    lines = [f"# first: {command}" for command in calendar_commands(imported)]
+    lines += _lines({"owner": owner, "defaults": {"timezone": imported.timezone, **imported.defaults}})
     lines.append("schedules:" if any(keyed) else "schedules: {}")
     for entry, definitions in zip(imported.entries, keyed, strict=True):
         for key, definition in definitions.items():

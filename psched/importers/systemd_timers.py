@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 from psched.cron.zones import load_zone
 from psched.error_text import shown
@@ -56,7 +55,7 @@ def read_timers(paths: Iterable[Path], timezone: str, begin: int) -> Imported:
     timers = [path for name, path in units.items() if name.endswith(".timer")]
     if not timers:
         raise ConfigError(f"no unit named *.timer in {', '.join(map(str, paths))}; name unit files, or folders of them")
-    calendars: dict[str, Any] = {}
+    calendars: dict[str, list[str]] = {}
     entries = [entry for timer in timers for entry in _entries(timer, units, timezone, begin, calendars)]
     return Imported(
         scheduler="systemd",
@@ -105,7 +104,7 @@ def read_unit(path: Path) -> Settings:
 
 
 def _entries(
-    timer: Path, units: dict[str, Path], timezone: str, begin: int, calendars: dict[str, Any]
+    timer: Path, units: dict[str, Path], timezone: str, begin: int, calendars: dict[str, list[str]]
 ) -> Iterator[Entry]:
     settings = read_unit(timer)
     service = _last(settings, "Timer.Unit") or f"{timer.stem}.service"
@@ -128,7 +127,7 @@ def _entries(
             yield replace(entry, problem=str(error))
             continue
         definitions = tuple({"type": common["type"], **rule, **common} for rule in rules)
-        problem = next(filter(None, (problem_of(definition, timezone) for definition in definitions)), None)
+        problem = next(filter(None, (problem_of(definition, timezone, calendars) for definition in definitions)), None)
         if timer.stem.endswith("@"):
             problem = "it is a template; name its instances, as links to it"
         if not definitions:
@@ -146,7 +145,7 @@ def _last(settings: Settings, name: str) -> str | None:
 
 
 def _rules(
-    event: CalendarEvent, timezone: str, begin: int, calendars: dict[str, Any], remarks: list[str]
+    event: CalendarEvent, timezone: str, begin: int, calendars: dict[str, list[str]], remarks: list[str]
 ) -> list[Definition]:
     zone = {} if event.timezone in (None, timezone) else {"timezone": event.timezone}
     rules: list[Definition] = []

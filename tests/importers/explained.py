@@ -17,12 +17,12 @@ def reports(imported: Imported) -> dict[str, Reported]:
 
 
 def assert_explained(
-    reported: Mapping[str, Reported], expected: Mapping[str, list[int]], timezone: str, begin: int, end: int
+    imported: Imported, expected: Mapping[str, list[int]], begin: int, end: int, reported: Mapping[str, Reported]
 ) -> int:
     """Compare the runs of psched with those expected from `begin` to `end`; return how many there were."""
     compared = 0
     for name, each in reported.items():
-        ours = runs(following_of(each.entry.definitions, timezone), begin, end)
+        ours = runs(following_of(each.entry.definitions, imported.timezone, imported.calendars), begin, end)
         theirs = expected.get(name, [])
         compared += len(theirs)
         differing = set(ours) ^ set(theirs)

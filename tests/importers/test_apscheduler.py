@@ -112,11 +112,12 @@ def test_jobs_run_when_their_triggers_fire_or_the_report_says_from_when_on_not()
     site = scheduler()
     for name, trigger in triggers.items():
         site.add_job(work, trigger, id=name, args=("north",))
-    reported = reports(read_apscheduler(site, ZONE, BEGIN))
+    imported = read_apscheduler(site, ZONE, BEGIN)
+    reported = reports(imported)
     compared = 0
     for begin, end in stretches(ZONE):
         expected = {name: list(fired(trigger, begin, end)) for name, trigger in triggers.items()}
-        compared += assert_explained(reported, expected, ZONE, begin, end)
+        compared += assert_explained(imported, expected, begin, end, reported)
     assert compared > 2000
     assert {name for name, each in reported.items() if not each.keys} == {
         f"{OTHERS[-1]!r}",

@@ -81,7 +81,7 @@ def test_cronjobs_run_when_robfigs_cron_says_or_the_report_says_from_when_on_not
     compared = 0
     for begin, end in stretches(ZONE):
         expected = {name: matching(fields, begin, end) for name, fields in names.items()}
-        compared += assert_explained(reported, expected, ZONE, begin, end)
+        compared += assert_explained(imported, expected, begin, end, reported)
     assert compared > 10_000
 
 
