@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,8 +13,9 @@ import click
 from psched.application.loader import find, import_file, import_module
 from psched.cli.bulk_import import import_json
 from psched.cli.command_group import CommandGroup
-from psched.cli.formatting import json_lines, local_iso, write
-from psched.cli.options import INCLUDE, WHOLE_TIME, Chosen, common_options, read_source
+from psched.cli.formatting import fields_of, json_lines, local_iso, printable, write, write_object
+from psched.cli.options import INCLUDE, WHOLE_TIME, Chosen, common_options, count, read_source
+from psched.cli.sections import opened
 from psched.config.validators import is_file
 from psched.cron.zones import check_timezone
 from psched.errors import ConfigError
@@ -32,10 +34,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @click.group("import", cls=CommandGroup)
 def import_() -> None:
-    """Read schedules from other schedulers, or from a file of JSON.
+    """Read schedules from other schedulers, or from a file of JSON; or a calendar.
 
-    `json` adds schedules to the database. The others ask no database: they write a file of schedules, and report what
-    psched does not do in the same way, with the first instant that differs.
+    `json` adds schedules to the database, and `calendar` sets a calendar there. The others ask no database: they write
+    a file of schedules, and report what psched does not do in the same way, with the first instant that differs.
     """
 
 
@@ -150,6 +152,45 @@ def kubernetes(chosen: Chosen, /, files: tuple[str, ...], timezone: str, **optio
     """
     zone = _zone(timezone)
     _finish(chosen, merged([read_cronjobs(*read_source(file), zone) for file in files]), **options)
+
+
+@import_.command("calendar")
+@click.argument("file")
+@click.option("--name", help="Name of the calendar (default: that of the file, without its ending).")
+@click.option("--years", type=count(1, 50), default=5, show_default=True, help="Years from this one on.")
+@common_options()
+def calendar(chosen: Chosen, file: str, name: str | None, years: int) -> None:
+    """Read a calendar file into a named calendar in the database.
+
+    FILE is a file of the form iCalendar (.ics), such as one of public holidays, or - for standard input. Its events of
+    whole days become the dates of the calendar, instead of those that it had. Events with a time of the day do not
+    count. Needs psched[ics].
+
+    --json prints an object with name, version, dates and weekdays, as `psched calendar set` does.
+    """
+    try:
+        from psched.importers.calendar_file import read_days  # noqa: PLC0415 – the library is optional
+    except ModuleNotFoundError as error:
+        if error.name not in ("icalendar", "recurring_ical_events"):
+            raise
+        message = f"psched import calendar needs {error.name}, which is not installed: pip install 'psched[ics]'"
+        raise ConfigError(message) from None
+    source, text = read_source(file)
+    if name is None and file == "-":
+        raise click.UsageError("give --name NAME with standard input")
+    with opened(chosen) as schedules:
+        this_year = datetime.fromtimestamp(schedules.store.now(), UTC).year
+        found = read_days(source, text, date(this_year, 1, 1), date(this_year + years - 1, 12, 31))
+        if not found.days:
+            raise ValueError(f"{source}: there is no event of a whole day from {this_year} to {this_year + years - 1}")
+        stored = schedules.calendars.set(Path(file).stem if name is None else name, found.days)
+    if chosen.json:
+        write_object(fields_of(stored), ())
+        return
+    left_out = f"; {found.timed} events with a time of the day are left out" if found.timed else ""
+    write(
+        [f"{printable(stored.name)}: {len(stored.dates)} dates from {stored.dates[0]} to {stored.dates[-1]}{left_out}"]
+    )
 
 
 def _named(name: str) -> Any:

@@ -102,6 +102,7 @@ def test_the_core_has_no_driver_but_pymysql_and_each_extra_that_messages_name_ex
         "django",
         "flask",
         "otel",
+        "ics",
         "prometheus",
         "sentry",
         "web",
