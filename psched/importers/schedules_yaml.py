@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from psched.error_text import ESCAPES, on_one_line
 from psched.importers.entries import Definition, Imported, calendar_commands
 
 
@@ -29,7 +30,7 @@ def schedules_yaml(imported: Imported, keyed: Sequence[dict[str, Definition]], o
     lines.append("schedules:" if any(keyed) else "schedules: {}")
     for entry, definitions in zip(imported.entries, keyed, strict=True):
         for key, definition in definitions.items():
-            lines.append(f"  # {entry.origin}: {entry.rule}")
+            lines.append(f"  # {on_one_line(f'{entry.origin}: {entry.rule}').translate(ESCAPES)}")
             lines += (f"  {line}".rstrip() for line in _lines({key: definition}))
     return "\n".join(lines) + "\n"
 
