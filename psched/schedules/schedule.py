@@ -166,6 +166,7 @@ class Schedule:
     apause = async_twin(pause)
     aresume = async_twin(resume)
     arun_now = async_twin(run_now)
+    afollow = async_twin(follow)
 
     def _refuse_without_ledger(self, what: str) -> None:
         if not self._store.keeps_policies:

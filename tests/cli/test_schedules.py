@@ -70,6 +70,10 @@ def test_json_shows_every_field_of_a_schedule_with_unix_and_local_times(psched: 
         "max_attempts": None,
         "paused": False,
         "regular_time": None,
+        **dict.fromkeys(("owner", "description", "start", "end", "max_runs", "runs")),
+        "tags": [],
+        "exclude": [],
+        "spread": 0,
     }
 
 

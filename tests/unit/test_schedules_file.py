@@ -170,6 +170,11 @@ SCHEDULES = st.builds(
     owner=st.none(),
     description=st.none() | TEXTS,
     tags=st.just(()) | st.lists(TEXTS, min_size=1, max_size=3),
+    start=st.none() | st.integers(0, 10**9),
+    end=st.none() | st.integers(0, 10**9),
+    spread=SECONDS,
+    max_runs=st.none() | st.integers(1, 9),
+    exclude=st.just(()) | st.lists(TEXTS, min_size=1, max_size=3),
 )
 
 
