@@ -63,7 +63,7 @@ def test_a_fork_closes_all_connections_while_another_thread_opens_more(monkeypat
     monkeypatch.setattr(sys, "unraisablehook", lambda told: refused.append(told.exc_value))
     interval = sys.getswitchinterval()
     over = threading.Event()
-    kept = [Connections() for _ in range(2000)]
+    kept = [Connections() for _ in range(400)]
     for each in kept:
         forks.close_before_fork(each)
 
@@ -73,7 +73,7 @@ def test_a_fork_closes_all_connections_while_another_thread_opens_more(monkeypat
             forks.close_before_fork(kept[-1])
 
     opening = threading.Thread(target=open_more)
-    first = kept[:2000]
+    first = kept[:400]
     sys.setswitchinterval(1e-5)
     opening.start()
     try:
