@@ -40,7 +40,8 @@ _LOADED = (
     "psched.backends.sql.mysql", "psched.backends.sql.postgresql", "sqlalchemy.dialects.sqlite.pysqlite",
     "sqlalchemy.dialects.mysql.pymysql", "sqlalchemy.dialects.postgresql.psycopg",
 )  # fmt: skip
-"""What programs need and would spend their time on."""
+_URLS = ("sqlite:////nowhere/psched.db", "mysql://localhost/psched", "postgresql://localhost/psched")
+"""What programs need and would spend their time on: modules, and the statements of the stores on these databases."""
 
 
 class ForkServer:
@@ -93,6 +94,8 @@ class ForkServer:
         if not self._loaded:
             for name in (*_LOADED, *self._modules):
                 importlib.import_module(name)
+            for url in _URLS:
+                _preload(url)
             setproctitle.getproctitle()  # finds the place of titles, which is next to that of the first environment
             gc.freeze()
         self._loaded = True
@@ -109,6 +112,13 @@ class ForkServer:
         for pid in self._waiting:
             os.kill(pid, signal.SIGKILL)
         sys.exit()
+
+
+def _preload(url: str) -> None:
+    """Do once what each master does before it forks: build the statements of the stores. Nothing is connected."""
+    loaded_config: Any = importlib.import_module("psched.supervisor.loaded_config")
+    config: Any = importlib.import_module("psched.config")
+    loaded_config.preload(config.from_mapping({"type": "rdb", "url": url, "schedules": {}, "queue": {}}))
 
 
 def _received(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
