@@ -21,7 +21,7 @@ import pytest
 from faultlab.ports import HOST, free_port
 from faultlab.servers import Server
 from tests.daemon.harness import wait_for
-from tests.programs import ROOT, install_programs
+from tests.programs import ROOT, install_forked_programs
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -76,9 +76,9 @@ Start = Callable[..., Program]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A copy of the examples, with psched's own programs below `bin`."""
+    """A copy of the examples, with psched's own programs below `bin` and, not forked, `bin/real`."""
     shutil.copytree(EXAMPLES, tmp_path, dirs_exist_ok=True)
-    install_programs(tmp_path / "bin")
+    install_forked_programs(tmp_path / "bin")
     return tmp_path
 
 
@@ -196,7 +196,7 @@ def test_an_asgi_application_with_two_workers_that_are_reloaded(
     assert sorted(occurrences.elements()) == list(range(min(occurrences), max(occurrences) + 1)), web.output
     assert web.output.count("Application shutdown complete") == 4
     assert "Traceback" not in web.output
-    daemon = start("bin/psched", "-c", "psched.yml", "run")
+    daemon = start("bin/real/psched", "-c", "psched.yml", "run")
     daemon.wait_for(lambda output: output.count("mail to ada") == output.count("mail to grace") == 1)
     daemon.stop(signal.SIGTERM)
     assert all("finished" in psched(folder, "queue", "show", key) for key in keys)
