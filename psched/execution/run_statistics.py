@@ -278,5 +278,6 @@ class CountReporter(PeriodicThread):
         """Send everything, or keep it while there is no fetching child."""
         for section, counts in self._counter.sections.items():
             counted = counts.take()
-            if counted and not self._send("counted", section, counted, counts.offset):
+            plain = [(tuple(kind), list(sums)) for kind, sums in counted]  # as a message can be written
+            if counted and not self._send("counted", section, plain, counts.offset):
                 counts.add(counted, counts.offset)
