@@ -281,7 +281,7 @@ def test_init_makes_the_tables_of_every_section_and_keeps_what_is_there(fresh: C
     fresh.ok("init")
     schedules = {
         f"psched_schedules{part}"
-        for part in ("", "_ledger", "_changes", "_failures", "_output", "_watermarks", "_outbox")
+        for part in ("", "_ledger", "_changes", "_failures", "_output", "_watermarks", "_outbox", "_calendars")
     }
     assert tables(fresh) == QUEUE_TABLES | schedules
     fresh.ok("queue", *SUBMIT)
