@@ -29,8 +29,8 @@ PASSWORD = "secret"
 
 _WRAPPER = Path(__file__).with_name("server_wrapper.py")
 _IN_MEMORY = Path("/dev/shm")
-_ROOM = 4 << 30
-"""Bytes that must be free in memory, for the servers of four pytest workers."""
+_ROOM = 6 << 30
+"""Bytes that must be free in memory, for the servers of six pytest workers."""
 _START_LIMIT = 30.0
 _STOP_LIMIT = 20.0
 _ENDED = (psutil.STATUS_DEAD, psutil.STATUS_ZOMBIE)
