@@ -100,8 +100,8 @@ _APP = click.option("--app", required=True, metavar="MODULE:NAME", help="Where i
 def celery(chosen: Chosen, /, app: str, **options: Any) -> None:
     """Read the periodic tasks of Celery.
 
-    They are those of beat_schedule of the application, in its time zone. Each becomes a schedule whose type is the name
-    of the task.
+    They are those of beat_schedule of the application, in its time zone, and those in the tables of django-celery-beat.
+    Each becomes a schedule whose type is the name of the task.
     """
     _finish(chosen, read_celery(_named(app)), **options)
 

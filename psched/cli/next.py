@@ -1,11 +1,12 @@
-"""psched next: the next occurrences of an expression, with notes on clock changes. Needs no database."""
+"""psched next: the next occurrences of an expression or of a schedule, with notes on clock changes."""
 
 from __future__ import annotations
 
 import shutil
 import sys
 import time
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
 import click
@@ -13,41 +14,98 @@ import click
 from psched import cron as crons
 from psched.cli.formatting import KEPT, fitted, json_lines, write
 from psched.cli.options import WHOLE_TIME, Chosen, common_options, count
+from psched.cli.sections import opened
 from psched.cron.zones import load_zone
+from psched.schedules import rules
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The occurrences in a time zone, and when each runs; None where that is not known."""
+
+    timezone: str
+    occurrences: Sequence[crons.Occurrence]
+    run_times: Sequence[float] | None = None
 
 
 @click.command("next")
-@click.argument("cron")
+@click.argument("cron", required=False)
+@click.option("-k", "--key", help="Show the next occurrences of this schedule, by its rule.")
 @click.option("-t", "--timezone", metavar="ZONE", help="Default: the config's, or UTC without one.")
 @click.option("-n", "--number", type=count(1, 100_000), default=10, show_default=True)
 @click.option("-s", "--start", type=WHOLE_TIME, help="First time to show (default: now).")
 @common_options()
-def next_(chosen: Chosen, cron: str, timezone: str | None, number: int, start: int | None) -> None:
-    """Show the next occurrences of a cron expression.
+def next_(
+    chosen: Chosen, cron: str | None, key: str | None, timezone: str | None, number: int, start: int | None
+) -> None:
+    """Show the next occurrences of a cron expression, or of a schedule.
 
-    In its zone and in UTC, with notes on clock changes. Needs no configuration. TIME is unix seconds, or a date with a
-    time zone such as 2026-12-01T08:00+01:00.
+    In its zone and in UTC, with notes on clock changes. Without --key no configuration is needed. With --key the
+    schedule's bounds and calendars count, and its delay and spread are shown. A pause, a run on request and `modify
+    --start` are not considered. TIME is unix seconds, or a date with a time zone such as 2026-12-01T08:00+01:00.
 
-    --json prints one array of objects with time (unix seconds), local and utc (ISO 8601) and note (often empty).
+    --json prints one array of objects with time (unix seconds), local and utc (ISO 8601) and note (often empty); with
+    --key also run_time (unix seconds).
     """
+    if (cron is None) == (key is None):
+        raise click.UsageError("give either a cron expression or --key KEY")
+    if key is not None and timezone is not None:
+        raise click.UsageError("--timezone does not go with --key: a schedule has its own zone")
+    found = (
+        _of_expression(chosen, cron, timezone, number, start)
+        if cron is not None
+        else _of_schedule(chosen, str(key), number, start)
+    )
+    if len(found.occurrences) < number:
+        click.echo("no further occurrence", err=True)
+    zone = load_zone(found.timezone)
+    runs = [None] * len(found.occurrences) if found.run_times is None else found.run_times
+    listed = [
+        (datetime.fromtimestamp(each.time, zone), datetime.fromtimestamp(each.time, UTC), each, run)
+        for each, run in zip(found.occurrences, runs, strict=True)
+    ]
+    if chosen.json:
+        write(
+            json_lines(
+                asdict(each)
+                | {"local": local.isoformat(), "utc": utc.isoformat()}
+                | ({} if run is None else {"run_time": run})
+                for local, utc, each, run in listed
+            )
+        )
+        return
+    rows = [
+        (f"{local:%a %Y-%m-%d %H:%M:%S %Z}", f"{utc:%Y-%m-%d %H:%M:%S}", _note(each, run))
+        for local, utc, each, run in listed
+    ]
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 1000
+    write(fitted([(found.timezone, "UTC", "note"), *rows], width, (KEPT, KEPT, 0)))
+
+
+def _of_expression(chosen: Chosen, cron: str, timezone: str | None, number: int, start: int | None) -> _Found:
     section = chosen.settings().schedules if chosen.config or chosen.file.exists() else None
     dialect = crons.DIALECTS[0] if section is None else section.cron_dialect
     configured = "UTC" if section is None else section.timezone
     zone = configured if timezone is None else timezone
-    begin = int(time.time()) if start is None else start
-    found = [
-        (datetime.fromtimestamp(each.time, load_zone(zone)), datetime.fromtimestamp(each.time, UTC), each)
-        for each in crons.occurrences(cron, begin, zone, number, dialect)
-    ]
+    found = crons.occurrences(cron, int(time.time()) if start is None else start, zone, number, dialect)
     warning = crons.excessive_step(cron, dialect)
     if warning is not None:
         click.echo(f"warning: {warning}", err=True)
-    if len(found) < number:
-        click.echo("no further occurrence", err=True)
-    if chosen.json:
-        objects = (asdict(each) | {"local": local.isoformat(), "utc": utc.isoformat()} for local, utc, each in found)
-        write(json_lines(objects))
-        return
-    rows = [(f"{local:%a %Y-%m-%d %H:%M:%S %Z}", f"{utc:%Y-%m-%d %H:%M:%S}", each.note) for local, utc, each in found]
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 1000
-    write(fitted([(zone, "UTC", "note"), *rows], width, (KEPT, KEPT, 0)))
+    return _Found(zone, found)
+
+
+def _of_schedule(chosen: Chosen, key: str, number: int, start: int | None) -> _Found:
+    with opened(chosen) as schedules:
+        row, dialect = schedules[key].metadata(), schedules.cron_dialect
+        begin = int(schedules.store.now()) if start is None else start
+    rule = row.rule
+    most = number if rule.max_runs is None else min(number, max(0, rule.max_runs - (row.runs or 0)))
+    times = list(rules.times(rule, begin, most, dialect))
+    found = [each for at in times for each in crons.occurrences(rule.cron, at, rule.timezone, 1, dialect)]
+    return _Found(rule.timezone, found, [row.run_time(at) for at in times])
+
+
+def _note(each: crons.Occurrence, run_time: float | None) -> str:
+    later = 0 if run_time is None else run_time - each.time
+    run = f"runs {abs(later):g} s {'later' if later > 0 else 'earlier'}" if later else ""
+    return "; ".join(filter(None, (each.note, run)))

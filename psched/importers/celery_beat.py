@@ -1,4 +1,4 @@
-"""Reads the periodic tasks of Celery: `beat_schedule` of an application.
+"""Reads the periodic tasks of Celery: `beat_schedule` of an application, and the tables of django-celery-beat.
 
 When Celery runs them is asked of its own schedules, as beat does: at the latest every five minutes, and with the last
 run as it would be then.
@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import copy
 import importlib
+import json
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -16,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from psched.cron.zones import load_zone
-from psched.error_text import shown
+from psched.error_text import on_one_line, shown
 from psched.errors import ConfigError
 from psched.importers.arguments import data_of_call
 from psched.importers.comparison import following_of, next_clock_change, problem_of
@@ -45,15 +47,24 @@ _FIELDS = {
 
 
 def read_celery(app: Any) -> Imported:
-    """Return the entries of `beat_schedule`. Raises ConfigError if this is no application of Celery."""
+    """Return the entries of `beat_schedule`, and those that django-celery-beat has in its tables, if Django has it.
+
+    Raises ConfigError if this is no application of Celery.
+    """
     if not (hasattr(app, "conf") and hasattr(app, "finalize") and hasattr(app, "timezone")):
         raise ConfigError(f"expected an application of Celery, got {shown(app)}; name it as module:NAME")
     app.loader.import_default_modules()
     app.finalize()
     timezone = zone_name(app.timezone)
     calendars: dict[str, list[str]] = {}
+    configured, stored = app.conf.beat_schedule or {}, _stored()
     entries = [
-        _entry(app, str(name), found, timezone, calendars) for name, found in (app.conf.beat_schedule or {}).items()
+        _entry(app, f"beat_schedule[{name!r}]", str(name), found, timezone, calendars)
+        for name, found in configured.items()
+        if name not in stored  # where the tables have changed it
+    ]
+    entries += [
+        _entry(app, f"PeriodicTask {name!r}", name, found, timezone, calendars) for name, found in stored.items()
     ]
     return Imported(
         scheduler="Celery",
@@ -65,9 +76,40 @@ def read_celery(app: Any) -> Imported:
     )
 
 
-def _entry(app: Any, name: str, found: Mapping[str, Any], timezone: str, calendars: dict[str, list[str]]) -> Entry:
+def _stored() -> dict[str, dict[str, Any]]:
+    """Return the enabled tasks of django-celery-beat as `beat_schedule` would have them, with further `definition`s."""
+    registry = sys.modules.get("django.apps")
+    if registry is None or not registry.apps.ready or not registry.apps.is_installed("django_celery_beat"):
+        return {}
+    tasks = importlib.import_module("django_celery_beat.models").PeriodicTask.objects
+    return {task.name: _of_model(task) for task in tasks.filter(enabled=True).order_by("name")}
+
+
+def _of_model(task: Any) -> dict[str, Any]:
+    definition: Definition = {}
+    if task.one_off:
+        definition["max_runs"] = 1
+    if task.start_time is not None:
+        definition["start"] = task.start_time.isoformat()
+    if task.description:
+        definition["description"] = task.description
+    names = ("queue", "exchange", "routing_key", "priority")
+    options = {name: value for name in names if (value := getattr(task, name)) is not None}
+    return {
+        "task": task.task,
+        "schedule": task.schedule,
+        "args": json.loads(task.args or "[]"),
+        "kwargs": json.loads(task.kwargs or "{}"),
+        "options": options | ({"expires": task.expires_} if task.expires_ else {}),
+        "definition": definition,
+    }
+
+
+def _entry(
+    app: Any, origin: str, name: str, found: Mapping[str, Any], timezone: str, calendars: dict[str, list[str]]
+) -> Entry:
     given = found.get("schedule")
-    entry = Entry(origin=f"beat_schedule[{name!r}]", rule=str(given), name=name)
+    entry = Entry(origin=origin, rule=on_one_line(str(given)), name=name)
     schedules = importlib.import_module("celery.schedules")
     schedule = schedules.maybe_schedule(given, bool(found.get("relative")), app=app)
     remarks: list[str] = []
@@ -82,11 +124,12 @@ def _entry(app: Any, name: str, found: Mapping[str, Any], timezone: str, calenda
         rules, following = _rules(schedules, schedule, timezone, calendars, remarks)
     except _NotExpressibleError as error:
         return replace(entry, problem=str(error))
-    if getattr(schedule, "nowfun", None) is not None:
+    nowfun = getattr(schedule, "nowfun", None)
+    if nowfun is not None and getattr(nowfun, "__self__", None) is not schedule:  # that of TzAwareCrontab is the clock
         remarks.append("its `nowfun` is ignored: psched goes by the clock of the database, in the zone of the schedule")
     registered = app.tasks.get(task)
     common = {
-        "type": task,
+        **found.get("definition", {}),
         **_options(found.get("options") or {}, remarks),
         **data_of_call(getattr(registered, "run", None), found.get("args") or (), found.get("kwargs") or {}, remarks),
     }
@@ -123,6 +166,10 @@ def _rules(
             return [{"every": duration_text(seconds)}], _following(schedule, timezone)
         remarks.append("beat counts from its start and from the last run; psched counts from 1970-01-01 00:00 UTC")
         return [{"every": duration_text(seconds)}], None
+    if type(schedule).__name__ == "clocked":
+        moment = schedule.clocked_time
+        at = {"at": moment.replace(tzinfo=None, microsecond=0).isoformat(), "timezone": zone_name(moment.tzinfo)}
+        return [at], None
     raise _NotExpressibleError(f"a schedule of the class {type(schedule).__name__}, which psched does not know")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,40 @@ from celery import Celery
 
 app = Celery(set_as_current=False)
 app.conf.beat_schedule = {"tick": {"task": "shop.tick", "schedule": 300}}
+"""
+_DJANGO = """\
+from datetime import datetime, timezone
+from zoneinfo import ZoneInfo
+
+import django
+from celery import Celery
+from django.conf import settings
+from django.core.management import call_command
+
+apps = ["django.contrib.contenttypes", "django_celery_beat"]
+database = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
+settings.configure(INSTALLED_APPS=apps, DATABASES={"default": database}, USE_TZ=True, MIGRATION_MODULES=dict.fromkeys(
+    ("contenttypes", "django_celery_beat")))
+django.setup()
+call_command("migrate", run_syncdb=True, verbosity=0)
+
+from django_celery_beat.models import ClockedSchedule, CrontabSchedule, IntervalSchedule, PeriodicTask
+
+app = Celery(set_as_current=False)
+app.conf.beat_schedule = {
+    "configured": {"task": "shop.tick", "schedule": 60},
+    "crontab": {"task": "shop.tick", "schedule": 60},
+}
+tokyo = ZoneInfo("Asia/Tokyo")
+crontab = CrontabSchedule.objects.create(minute="30", hour="4", day_of_week="1", timezone=tokyo)
+interval = IntervalSchedule.objects.create(every=2, period="hours")
+clocked = ClockedSchedule.objects.create(clocked_time=datetime(2030, 1, 2, 3, 4, tzinfo=timezone.utc))
+create = PeriodicTask.objects.create
+start = datetime(2030, 1, 1, tzinfo=timezone.utc)
+create(name="crontab", task="shop.a", crontab=crontab, kwargs='{"n": 1}', expire_seconds=90, description="Why")
+create(name="interval", task="shop.b", interval=interval, start_time=start)
+create(name="clocked", task="shop.c", clocked=clocked, one_off=True)
+create(name="disabled", task="shop.d", interval=interval, enabled=False)
 """
 _APSCHEDULER = """\
 from apscheduler.schedulers.background import BackgroundScheduler
@@ -107,6 +142,24 @@ def test_an_application_is_loaded_and_read(
     text = (fresh.folder / "schedules.yml").read_text().replace("  overlap: skip\n", "")  # until it is an option
     [new] = declared(text).schedules
     assert (new.key, new.type, new.cron, new.timezone) == expected
+
+
+def test_the_tables_of_django_celery_beat_are_read(fresh: Commands) -> None:
+    (fresh.folder / "site.py").write_text(_DJANGO)
+    words = ("import", "celery", "-I", ".", "--app", "site.py:app", "--owner", "ann", "-o", "schedules.yml")
+    with fresh.start(*words) as process:  # Django is set up once in a process
+        assert process.wait(timeout=60) == 0
+    found = {new.key: new for new in declared((fresh.folder / "schedules.yml").read_text()).schedules}
+    assert {key: (new.type, new.cron, new.timezone) for key, new in found.items()} == {
+        "configured": ("shop.tick", "@every 1m", "UTC"),
+        "crontab": ("shop.a", "30 4 * * 1", "Asia/Tokyo"),
+        "interval": ("shop.b", "@every 2h", "UTC"),
+        "clocked": ("shop.c", "@at 2030-01-02T03:04:00", "UTC"),
+    }
+    crontab = found["crontab"]
+    assert (crontab.data, crontab.max_lateness, crontab.description) == ({"n": 1}, 90, "Why")
+    assert found["interval"].start == datetime(2030, 1, 1, tzinfo=UTC).timestamp()
+    assert found["clocked"].max_runs == 1
 
 
 @pytest.mark.parametrize(

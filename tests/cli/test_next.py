@@ -59,3 +59,20 @@ def test_it_ends_with_the_last_occurrence(fresh: Commands) -> None:
     outcome = fresh("next", "@at 2027-03-01T09:00", "-t", "Europe/Berlin", "-s", BEFORE_SUMMER)
     assert outcome.out.splitlines()[1].split() == ["Mon", "2027-03-01", "09:00:00", "CET", "2027-03-01", "08:00:00"]
     assert (outcome.code, outcome.err) == (0, "no further occurrence\n")
+
+
+def test_the_occurrences_of_a_schedule_are_those_that_its_options_leave(psched: Commands) -> None:
+    psched.ok("calendar", "set", "free", "2030-01-03")
+    zone = ("-t", "Europe/Berlin")
+    psched.ok("add", "key", "t", "0 9 * * *", "{}", *zone, "--exclude", "free", "--max-runs", "3", "-d", "90")
+    outcome = psched("next", "--key", "key", "-s", "2030-01-02T00:00+01:00")
+    assert outcome.out.splitlines()[1:] == [
+        f"{day} 09:00:00 CET {day[4:]} 08:00:00 runs 90 s later"
+        for day in ("Wed 2030-01-02", "Fri 2030-01-04", "Sat 2030-01-05")
+    ]
+    assert (outcome.code, outcome.err) == (0, "no further occurrence\n")
+    [row] = psched.ok("next", "-k", "key", "-n", "1", "-s", "2030-01-02T00:00Z", "--json").json
+    assert (row["time"], row["run_time"], row["local"]) == (1893571200, 1893571290, "2030-01-02T09:00:00+01:00")
+    assert "no schedule has the key" in psched.fault("next", "-k", "none")
+    for wrong in (("next",), ("next", "@daily", "-k", "key"), ("next", "-k", "key", "-t", "UTC")):
+        assert psched(*wrong).code == 2

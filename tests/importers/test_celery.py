@@ -90,6 +90,9 @@ class RecordingBeat(Scheduler):
         app.now = lambda: datetime.fromtimestamp(self.instant, UTC).astimezone(app.timezone)  # type: ignore[method-assign]
         super().__init__(app=app)
 
+    def schedules_equal(self, *schedules: Any) -> bool:
+        return True  # none is changed; to compare them takes beat half of its time
+
     def apply_entry(self, entry: Any, producer: Any = None) -> None:
         self.sent.setdefault(entry.name, []).append(round(self.instant))
 
@@ -113,7 +116,7 @@ def test_tasks_run_when_beat_sends_them_or_the_report_says_from_when_on_not() ->
     assert all(each.keys for each in reported.values())
     compared = 0
     for first, end in stretches("Europe/Berlin"):
-        begin = first if IS_WHOLE else end - 36 * 3600  # a clock change, and twelve hours before it
+        begin = first if IS_WHOLE else end - 27 * 3600  # from three hours before a clock change on
         expected = dict(sent_by_beat(forms, begin, end))
         compared += assert_explained(imported, expected, begin, end, reported)
     assert compared > 5000

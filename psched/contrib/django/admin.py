@@ -186,9 +186,13 @@ class ScheduleAdmin(RowAdmin):
             "cron": row.rule.cron,
             "time zone": row.rule.timezone,
         }.items()
-        for name in ("delay", "start", "end", "spread"):
-            value = getattr(row.rule, name)
-            yield name, _moment(value) if name in ("start", "end") and value is not None else value
+        yield "delay", row.rule.delay
+        for name in ("start", "end"):
+            time = getattr(row.rule, name)
+            yield name, None if time is None else _moment(time)
+        for name in ("spread", "max_runs"):
+            yield name.replace("_", " "), getattr(row.rule, name)
+        yield "exclude", ", ".join(map(str, row.rule.exclude))
         yield "next occurrence", None if row.ended else _moment(row.next_time)
         yield "next run", None if row.paused or row.ended else _moment(row.next_run_time)
         yield "data", json.dumps(row.data, indent=2, ensure_ascii=False)

@@ -16,6 +16,7 @@ from psched.cron.zones import load_zone
 from psched.errors import ConfigError, NotFoundError, NotSupportedError
 from psched.insight import ScheduleDetails, ScheduleInsight
 from psched.model import Policy, Rule, ScheduleRow
+from psched.schedules import rules
 from psched.schedules.audit_result import Verdict
 from psched.schedules.schedule import ScheduleState, StateWord
 from psched.store.ledger import Change, LedgerRow
@@ -134,7 +135,7 @@ def schedule(request: Request, site: Site) -> Response:
 def words_of(table: ScheduleInsight, rule: Rule) -> str:
     """Return when a rule is due, in words; nothing for a rule that cannot be used."""
     try:
-        return in_words(rule.cron, table.cron_dialect)
+        return ", ".join([in_words(rule.cron, table.cron_dialect), *rules.restrictions(rule)])
     except ConfigError:  # the row's problem says why
         return ""
 
