@@ -233,7 +233,7 @@ class Fetcher:
                 child.running = tuple(NodeRun(*run) for run in runs)
             case ("hello", held, runs, dead, pid):
                 child.has_reported, child.runs, child.pid = True, runs, pid
-                reported = [DeadChild(*each) for each in dead]
+                reported = [DeadChild(holder, tuple(running), *rest) for holder, running, *rest in dead]
                 self._unheard -= {name, *(each.child for each in reported)}
                 child.rows = {(section, key): claim for section, claims in held.items() for key, claim in claims}
                 self._dead.extend((each, child) for each in reported)

@@ -112,7 +112,7 @@ class FetcherConnection:
             if now < self._running_at + _RUNNING:
                 return False
             self._running_at, self._running = now, running
-            self._send("running", [tuple(run) for run in running])
+            self._send("running", running)
             return True
 
     def send(self, *message: Any) -> bool:

@@ -278,6 +278,5 @@ class CountReporter(PeriodicThread):
         """Send everything, or keep it while there is no fetching child."""
         for section, counts in self._counter.sections.items():
             counted = counts.take()
-            plain = [(tuple(kind), list(sums)) for kind, sums in counted]  # as a message can be written
-            if counted and not self._send("counted", section, plain, counts.offset):
+            if counted and not self._send("counted", section, counted, counts.offset):
                 counts.add(counted, counts.offset)

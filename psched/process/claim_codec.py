@@ -2,37 +2,41 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, fields, replace
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, fields
 from functools import lru_cache
 from typing import Any
 
 from psched.model import Calendar, Claim, Lease, Policy, Progress, Rule, ScheduleRow, TaskRow
 
-_SCHEDULE_FIELDS = tuple(each.name for each in fields(ScheduleRow))
+_PLAIN_FIELDS = [each.name for each in fields(ScheduleRow) if each.name not in ("rule", "policy")]
 _HEADERS = TaskRow._fields.index("headers")
 _PROGRESS = TaskRow._fields.index("progress")
 
 
 def encode_claim(claim: Claim) -> tuple[Any, ...]:
-    """Return tuples, dicts, lists, numbers and text: a schedule as a dict of its fields, a task as a list."""
+    """Return what a message can hold: a schedule as a dict of its fields, a task as a list."""
     row = claim.row
     written: Any
     if isinstance(row, ScheduleRow):
-        written = {name: getattr(row, name) for name in _SCHEDULE_FIELDS}
-        written |= {"rule": _rule_values(row.rule), "policy": astuple(row.policy)}
+        written = {name: getattr(row, name) for name in _PLAIN_FIELDS}
+        written["definition"] = _write_definition(row.rule, row.policy)
     else:
         written = list(row)
         written[_HEADERS] = dict(row.headers)
         if row.progress is not None:
             written[_PROGRESS] = tuple(row.progress)
-    return (written, tuple(claim.lease), claim.started, claim.records_begin)
+    return (written, claim.lease, claim.started, claim.records_begin)
 
 
-def decode_claim(message: tuple[Any, ...]) -> Claim:
+def decode_claim(message: Sequence[Any]) -> Claim:
     written, lease, started, records_begin = message
     row: ScheduleRow | TaskRow
     if isinstance(written, dict):
-        row = ScheduleRow(**written | {"rule": _rule(written["rule"]), "policy": Policy(*written["policy"])})
+        written["rule"], written["policy"] = _read_definition(written.pop("definition"))
+        written["earlier_pauses"] = tuple((begin, end) for begin, end in written["earlier_pauses"])
+        row = ScheduleRow(**written)
     else:
         if written[_PROGRESS] is not None:
             written[_PROGRESS] = Progress(*written[_PROGRESS])
@@ -41,11 +45,16 @@ def decode_claim(message: tuple[Any, ...]) -> Claim:
 
 
 @lru_cache(maxsize=1024)  # many schedules have the same few rules
-def _rule_values(rule: Rule) -> tuple[Any, ...]:
-    return astuple(rule)
+def _write_definition(rule: Rule, policy: Policy) -> str:
+    return json.dumps([asdict(rule), asdict(policy)])
 
 
 @lru_cache(maxsize=1024)
-def _rule(values: tuple[Any, ...]) -> Rule:
-    rule = Rule(*values)
-    return replace(rule, exclude=tuple(Calendar(*each) for each in rule.exclude)) if rule.exclude else rule  # type: ignore[misc]
+def _read_definition(text: str) -> tuple[Rule, Policy]:
+    rule, policy = json.loads(text)
+    rule["exclude"] = tuple(
+        Calendar(each["name"], each["version"], tuple(each["dates"]), tuple(each["weekdays"]))
+        for each in rule["exclude"]
+    )
+    policy["tags"] = tuple(policy["tags"])
+    return Rule(**rule), Policy(**policy)

@@ -2,22 +2,25 @@
 
 The master makes one `DispatchSocket` for each configuration that it loads. A handler child makes a pair of connected
 sockets and sends one end over the dispatch socket, where the present fetching child takes it. When the fetching child
-dies, its siblings connect to the next in the same way. Both ends run the same interpreter, so a message is written by
-`marshal`, which takes a third of the time that JSON takes: tuples, lists, dicts, numbers, text, bytes and None.
+dies, its siblings connect to the next in the same way. A message is what JSON knows; a tuple arrives as a list. It is
+packed by msgspec, which takes a third of the time that JSON takes (28 November 2026).
 """
 
 from __future__ import annotations
 
-import marshal
+import json
 import socket
 import struct
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
+from msgspec import msgpack
+
 from psched.process.child_protocol import OwnedDescriptor
 
-_LENGTH = struct.Struct("=I")
+_HEADER = struct.Struct("=I?")
+"""The length of the body, and whether it is JSON instead of msgpack."""
 _CHUNK = 1 << 18
 _LONGEST_NAME = 255
 
@@ -54,8 +57,16 @@ class Connection:
     def send(self, message: Any) -> None:
         """Send `message`, or nothing if the connection is closed."""
         if self._is_usable():
-            body = marshal.dumps(message)
-            self._unsent += _LENGTH.pack(len(body)) + body
+            is_json = False
+            try:
+                body = msgpack.encode(message)
+            except (
+                OverflowError,
+                UnicodeEncodeError,
+                RecursionError,
+            ):  # integers of more than 64 bits, lone surrogates
+                body, is_json = json.dumps(message).encode(), True
+            self._unsent += _HEADER.pack(len(body), is_json) + body
             self.flush()
 
     def flush(self) -> None:
@@ -82,14 +93,14 @@ class Connection:
             self._received += chunk
             if len(chunk) < _CHUNK:
                 break
-        while len(self._received) >= _LENGTH.size:
-            end = _LENGTH.size + _LENGTH.unpack_from(self._received)[0]
+        while len(self._received) >= _HEADER.size:
+            length, is_json = _HEADER.unpack_from(self._received)
+            end = _HEADER.size + length
             if len(self._received) < end:
                 break
-            body = self._received[_LENGTH.size : end]
-            message = marshal.loads(body)  # noqa: S302 – a process of the same master wrote it
+            body = self._received[_HEADER.size : end]
             del self._received[:end]
-            yield message
+            yield json.loads(body) if is_json else msgpack.decode(body)
 
     def receive_last(self) -> Iterator[Any]:
         """Yield the messages that have come. The other end cannot send any more: it finds the connection closed."""

@@ -19,6 +19,17 @@ DESCRIPTORS = Path("/proc/self/fd")
 """Bytes, many times as many as a socket holds."""
 
 
+def deep(levels: int) -> list[object]:
+    value: list[object] = []
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+def type_name(value: object) -> str:
+    return type(value).__name__
+
+
 @pytest.fixture
 def pair() -> Iterator[tuple[Connection, Connection]]:
     one, other = map(Connection, socket.socketpair())
@@ -54,6 +65,16 @@ def test_messages_arrive_whole_and_in_order(pair: tuple[Connection, Connection])
     assert list(other.receive()) == []
     assert one.is_open
     assert other.is_open
+
+
+@pytest.mark.parametrize(
+    "value", [2**70, -(2**70), "\ud800", float("inf"), ["nested"], {"a": [1.5, None, True]}, deep(900)], ids=type_name
+)
+def test_whatever_json_holds_arrives(pair: tuple[Connection, Connection], value: object) -> None:
+    one, other = pair
+    one.send(["run", value])
+    one.send(["next"])
+    assert list(other.receive()) == [["run", value], ["next"]]
 
 
 def test_a_message_larger_than_the_socket_does_not_block_and_arrives_in_parts(
@@ -162,9 +183,9 @@ def test_connections_are_taken_in_order_with_the_names_of_their_children(dispatc
     taken = list(dispatch.accept())
     assert [name for name, _ in taken] == list(mine)
     for name, connection in taken:
-        assert list(connection.receive()) == [("hello", name)]
+        assert list(connection.receive()) == [["hello", name]]
         connection.send(("run", name))
-        assert list(mine[name].receive()) == [("run", name)]
+        assert list(mine[name].receive()) == [["run", name]]
         connection.close()
         assert list(mine[name].receive()) == []
         assert not mine[name].is_open

@@ -582,7 +582,7 @@ def test_the_rows_of_a_dead_child_are_given_back_when_its_successor_reports_it(b
     assert keys[1] not in bench.queue.held
     bench.turn()
     again.receive()
-    assert again.messages == [("recovered",)]
+    assert again.messages == [["recovered"]]
     assert bench.recovered == 0, "the successor reports it itself"
 
 
