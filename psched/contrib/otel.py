@@ -30,7 +30,7 @@ from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
 from psched.error_text import one_line, shown
 from psched.model import NewTask, ScheduleRow
 from psched.payload import encode_headers
-from psched.submit_call import SubmitCall
+from psched.submit_telemetry import SubmitCall
 from psched.task import Task
 from psched.telemetry import Event, attach
 

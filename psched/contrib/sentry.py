@@ -30,7 +30,7 @@ from sentry_sdk.utils import event_from_exception
 from psched import telemetry
 from psched.execution.healthcheck_pings import run_id
 from psched.model import NewTask, ScheduleRow
-from psched.submit_call import SubmitCall
+from psched.submit_telemetry import SubmitCall
 from psched.task import Task
 
 __all__ = ["PschedIntegration"]

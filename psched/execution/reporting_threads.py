@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from psched.clock import monotonic
 from psched.execution.alert_hooks import AlertThread, open_alert_threads
-from psched.execution.run_events import EventThread, open_event_threads
+from psched.execution.event_delivery import EventThread, open_event_threads
 from psched.execution.section_sources import OpenSection
 
 STOPPING = 3.0

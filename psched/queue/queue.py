@@ -41,7 +41,7 @@ from psched.queue.settlement import TaskSettlement
 from psched.retry_wait import check_attempts, check_wait
 from psched.schedules.validation import check_distinct, check_times
 from psched.store import NO_RESULTS, TaskStore
-from psched.submit_call import SubmitCall
+from psched.submit_telemetry import SubmitCall
 from psched.task import Task
 from psched.task_source import PolledTable, Source
 

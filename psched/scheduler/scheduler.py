@@ -32,7 +32,7 @@ from psched.scheduler.stores import (
 from psched.scheduler.task_data import check_positive, checked_name, checked_task_data, refuse_options
 from psched.scheduler.threads import SchedulerThreads
 from psched.schedules.validation import checked_rule
-from psched.submit_call import SubmitCall
+from psched.submit_telemetry import SubmitCall
 from psched.task import Task
 
 F = TypeVar("F", bound=Function)

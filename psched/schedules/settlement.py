@@ -32,7 +32,7 @@ from psched.store.ledger import (
     Step,
     runs_after,
 )
-from psched.submit_call import SubmitCall
+from psched.submit_telemetry import SubmitCall
 
 log = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ import redis
 import sqlalchemy as sa
 
 from psched.config.events import EventReceiver
+from psched.execution.event_delivery import OVERLAP, EventThread
 from psched.execution.event_senders import ChannelSender, StreamSender, notification
-from psched.execution.run_events import OVERLAP, EventThread
 from psched.store import ScheduleStore
 from psched.store.ledger import Entry
 from tests.stores.bench import FAR_OFF, Bench, soon
@@ -91,7 +91,7 @@ def test_a_refused_event_and_those_after_it_are_sent_later(bench: Bench, store: 
 def test_a_node_that_takes_over_sends_the_last_minute_again_with_the_same_ids(
     bench: Bench, store: ScheduleStore, other: ScheduleStore, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("psched.execution.run_events._CLAIM", 0.0)
+    monkeypatch.setattr("psched.execution.event_delivery._CLAIM", 0.0)
     one, two = node(store, inbox), node(other, inbox)
     one.check()
     end(bench, store, "a")
@@ -140,7 +140,7 @@ def test_the_watermark_stays_behind_so_that_late_commits_are_seen(
 def test_events_of_the_outbox_are_sent_in_their_order_and_again_when_refused(
     bench: Bench, store: ScheduleStore, other: ScheduleStore, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("psched.execution.run_events._CLAIM", 0.0)
+    monkeypatch.setattr("psched.execution.event_delivery._CLAIM", 0.0)
     outbox = store.outbox
     assert outbox is not None
     for number in range(150):
