@@ -129,9 +129,9 @@ class Taken(DatabaseFault):
 
 
 class Deadlocks(DatabaseFault):
-    """Strangers change two rows at a time, some in one order and some in the other."""
+    """Other clients change two rows at a time, some in one order and some in the other."""
 
-    kind = "database: deadlocks with strangers"
+    kind = "database: deadlocks with other clients"
     stores = frozenset({"mariadb", "postgresql"})
     lasts = (4.0, 8.0)
     excuses = False

@@ -64,7 +64,7 @@ def test_a_bound_is_not_to_be_exceeded(mine: float, reached: bool) -> None:
     assert goal.reached({(*KEY, "psched", "last ms"): [mine]}) == (mine, reached)
 
 
-def test_a_goal_against_who_was_not_measured_is_neither_reached_nor_missed() -> None:
+def test_a_goal_against_an_unmeasured_peer_is_neither_reached_nor_missed() -> None:
     goal = Goal(*KEY, "tasks/s", at_least=8, against="huey")
     assert goal.reached({(*KEY, "psched", "tasks/s"): [1.0]}) is None
 
@@ -156,7 +156,7 @@ def test_only_its_like_is_measured_beside_psched_and_only_where_all_wait() -> No
     assert [len(group) for group in in_groups(wanted, apart=True)] == [1] * 12
 
 
-def test_what_fails_is_told_and_does_not_stop_the_rest(tmp_path: Path) -> None:
+def test_what_fails_is_reported_and_does_not_stop_the_rest(tmp_path: Path) -> None:
     def fail(place: Place, scale: Scale) -> dict[str, float]:
         raise RuntimeError("no such luck")
 

@@ -112,7 +112,7 @@ def test_a_schedule_that_lags_behind_is_not_proved(psched: Commands) -> None:
     assert outcome.out.endswith("NOT PROVED: 22 missing\n")
 
 
-def test_what_waits_behind_a_failing_occurrence_is_told_with_its_error_and_next_attempt(psched: Commands) -> None:
+def test_what_waits_behind_a_failing_occurrence_is_reported_with_its_error_and_next_attempt(psched: Commands) -> None:
     psched.ok("add", "hourly", "t", "0 * * * *", "{}", "-s", str(START), "-t", "Asia/Tokyo")
     with schedules_of(psched) as schedules:
         for wait in (0, 5000):

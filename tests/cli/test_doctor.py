@@ -80,7 +80,7 @@ def test_each_finding_is_a_line_that_begins_with_ok_or_failed(psched: Commands) 
     assert (words["config"], words["application"], words["database"]) == ("ok", "FAILED", "ok")
 
 
-def test_types_that_match_no_route_are_told_with_the_routes(psched: Commands) -> None:
+def test_types_that_match_no_route_are_reported_with_the_routes(psched: Commands) -> None:
     (psched.folder / "one_route.py").write_text(
         "import psched\n\napp = psched.App()\n\n\n@app.task('mail')\ndef mail(task): ...\n"
     )
@@ -115,14 +115,14 @@ def test_an_env_file_that_everybody_may_read_is_a_warning(psched: Commands) -> N
         )
 
 
-def test_a_missing_table_is_told_with_its_remedy(fresh: Commands, database: str) -> None:
+def test_a_missing_table_is_reported_with_its_remedy(fresh: Commands, database: str) -> None:
     fresh.use(database)
     outcome = fresh("doctor", "--json")
     assert outcome.code == 1
     assert any(not finding["ok"] and "psched init" in finding["message"] for finding in outcome.json)
 
 
-def test_a_database_that_is_away_is_told_without_its_password(fresh: Commands) -> None:
+def test_a_database_that_is_away_is_reported_without_its_password(fresh: Commands) -> None:
     fresh.use("postgresql://psched:s3cret@127.0.0.1:1/psched")
     outcome = fresh("doctor", "--json")
     assert outcome.code == 1
@@ -132,7 +132,7 @@ def test_a_database_that_is_away_is_told_without_its_password(fresh: Commands) -
     assert "s3cret" not in outcome.out
 
 
-def test_a_database_that_cannot_be_written_is_told(fresh: Commands, mariadb: Server) -> None:
+def test_a_database_that_cannot_be_written_is_reported(fresh: Commands, mariadb: Server) -> None:
     with mariadb.database() as url:
         fresh.use(url)
         fresh.ok("init")
@@ -147,7 +147,7 @@ def test_a_database_that_cannot_be_written_is_told(fresh: Commands, mariadb: Ser
     assert "read-only" in message
 
 
-def test_a_replica_of_redis_is_told(fresh: Commands, redis: Server) -> None:
+def test_a_replica_of_redis_is_reported(fresh: Commands, redis: Server) -> None:
     with redis.database() as url:
         fresh.configure(f"development: {{type: redis, url: '{url}'}}")
         fresh.ok("init")
@@ -170,7 +170,7 @@ class Clock:
     ("ahead", "ok", "words"),
     [(600, False, "600.0 s ahead of"), (-600, False, "600.0 s behind"), (0.5, True, "0.5 s ahead of")],
 )
-def test_clocks_that_differ_are_told(monkeypatch: pytest.MonkeyPatch, ahead: float, ok: bool, words: str) -> None:
+def test_clocks_that_differ_are_reported(monkeypatch: pytest.MonkeyPatch, ahead: float, ok: bool, words: str) -> None:
     monkeypatch.setattr("time.time", lambda: 1_000_000 + ahead)
     finding = clock_finding(Clock(1_000_000))  # type: ignore[arg-type]
     assert (finding.ok, words in finding.message) == (ok, True)
@@ -191,7 +191,7 @@ def test_what_is_later_than_its_alert_after_is_a_failure(psched: Commands) -> No
     assert findings(psched("doctor", "--json"))["overdue"] == none
 
 
-def test_a_pooler_is_told_and_a_wrong_mode_with_the_remedy(fresh: Commands, postgresql: Server) -> None:
+def test_a_pooler_is_reported_and_a_wrong_mode_with_the_remedy(fresh: Commands, postgresql: Server) -> None:
     with postgresql.database() as url, PgBouncer(postgresql, "transaction") as pooler:
         fresh.use(url)
         fresh.ok("init")

@@ -84,7 +84,7 @@ def test_the_table_shows_local_times_and_the_last_words_of_an_error(ran: Command
     assert "2012-12-31 14:00:00 +0000" in ran.ok("history", "bad", "--utc").out
 
 
-def test_a_key_that_no_schedule_has_or_had_is_told(ran: Commands) -> None:
+def test_a_key_that_no_schedule_has_or_had_is_reported(ran: Commands) -> None:
     for options in ((), ("--json",), ("--failed",)):
         assert ran.fault("history", "nosuch", *options) == "no schedule has or had the key 'nosuch'"
 
@@ -101,7 +101,7 @@ def test_a_deleted_schedule_keeps_its_history(ran: Commands) -> None:
     assert ran.ok("history", "good", "--since", "1d", "--json").json == []
 
 
-def test_what_is_no_time_is_told(psched: Commands) -> None:
+def test_what_is_no_time_is_reported(psched: Commands) -> None:
     outcome = psched("history", "--since", "yesterday")
     assert outcome.code == 2
     assert "'yesterday' is no time; give unix seconds, a date like 2026-03-29, or a span like 2d" in outcome.err

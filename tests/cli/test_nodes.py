@@ -83,7 +83,7 @@ def test_one_that_gives_no_sign_is_listed_last_as_vanished(both: Commands) -> No
         assert {node.name for node in insight.overview().nodes} == {"b/1"}
 
 
-def test_different_tz_databases_and_versions_are_told(both: Commands) -> None:
+def test_different_tz_databases_and_versions_are_reported(both: Commands) -> None:
     announce(both, "a/1")
     both.ok("doctor")
     announce(both, "b/1", tz_database="1999z", version="0.0.1")

@@ -263,7 +263,7 @@ def test_what_is_paused_or_not_late_enough_is_not_overdue(table: Commands) -> No
     assert findings(table.ok("doctor", "--json"))[0][0]
 
 
-def test_it_is_told_whether_a_live_worker_routes_what_is_overdue(psched: Commands) -> None:
+def test_it_is_reported_whether_a_live_worker_routes_what_is_overdue(psched: Commands) -> None:
     add(psched, "late")
     for types, asked in (
         ("other", "no live worker routes the type 'report'"),

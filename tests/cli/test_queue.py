@@ -215,7 +215,7 @@ def test_a_wrong_argument_is_named_in_one_line(queue: Commands, arguments: tuple
 
 
 @pytest.mark.parametrize("command", ["cancel-request", "force-finish", "retry"])
-def test_what_is_finished_already_is_told(queue: Commands, command: str) -> None:
+def test_what_is_finished_already_is_reported(queue: Commands, command: str) -> None:
     queue.ok(*SUBMIT)
     queue.ok("force-finish", "task-id")
     assert "finished" in queue.fault(command, "task-id")
@@ -304,7 +304,7 @@ def tables(psched: Commands) -> set[str]:
         connection.close()
 
 
-def test_a_configuration_without_queue_is_told(fresh: Commands) -> None:
+def test_a_configuration_without_queue_is_reported(fresh: Commands) -> None:
     fresh.configure("development: {schedules: {type: rdb, url: 'sqlite:///schedules.db'}}")
     for command in ("list", "init", "run"):
         assert "there is no section `queue:`" in fresh.below("queue").fault(command)

@@ -63,7 +63,7 @@ def warned(psched: Commands, *arguments: str) -> str:
     return outcome.err
 
 
-def test_adding_what_the_application_does_not_route_is_told_and_done(both: Commands) -> None:
+def test_adding_what_the_application_does_not_route_is_reported_and_done(both: Commands) -> None:
     both.ok("add", "s1", "known", "@daily", "{}")
     assert warned(both, "add", "s2", "other", "@daily", "{}") == WARNING
     both.ok("queue", "submit", "q1", "known", "{}")
@@ -72,13 +72,13 @@ def test_adding_what_the_application_does_not_route_is_told_and_done(both: Comma
     assert "q2" in both.ok("queue", "list").out
 
 
-def test_nothing_is_told_where_a_live_worker_routes_it(both: Commands) -> None:
+def test_nothing_is_reported_where_a_live_worker_routes_it(both: Commands) -> None:
     announce(both, "schedules", "other")
     both.ok("add", "s1", "other", "@daily", "{}")
     assert warned(both, "queue", "submit", "q1", "other", "{}") == WARNING
 
 
-def test_nothing_is_told_by_an_application_that_does_not_load(both: Commands) -> None:
+def test_nothing_is_reported_by_an_application_that_does_not_load(both: Commands) -> None:
     (both.folder / "myapp.py").write_text("1 / 0")
     both.ok("add", "s1", "other", "@daily", "{}")
 

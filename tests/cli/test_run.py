@@ -65,7 +65,7 @@ def test_types_on_the_command_line_restrict_what_it_runs(jobs: Commands) -> None
         (("run", "-c", "/none.yml", "jobs:app"), "/none.yml"),
     ],
 )
-def test_what_cannot_be_run_is_told_and_ends_the_start(
+def test_what_cannot_be_run_is_reported_and_ends_the_start(
     jobs: Commands, arguments: tuple[str, ...], expected: str
 ) -> None:
     process = jobs.start(*arguments, stderr=subprocess.PIPE)

@@ -102,7 +102,7 @@ def test_data_comes_from_a_file_or_standard_input(psched: Commands, monkeypatch:
     assert psched.ok("show", "stdin", "--json").json["data"] == {"from": "stdin"}
 
 
-def test_data_that_cannot_be_read_is_told_with_its_file(psched: Commands) -> None:
+def test_data_that_cannot_be_read_is_reported_with_its_file(psched: Commands) -> None:
     for content, expected in (
         (b"\xff{}", "wrong.json: data is not UTF-8 (byte 1); save it as UTF-8"),
         (b"", "wrong.json: data is not valid JSON: Expecting value at character 1 (the end)"),
@@ -228,7 +228,7 @@ def test_each_fault_of_a_configuration_has_its_line(fresh: Commands) -> None:
     assert [line.split(":")[3].strip() for line in outcome.err.splitlines()] == ["tabel", "url", "processors"]
 
 
-def test_a_configuration_without_schedules_is_told(fresh: Commands) -> None:
+def test_a_configuration_without_schedules_is_reported(fresh: Commands) -> None:
     fresh.configure("development: {queue: {type: rdb, url: 'sqlite:///q.db'}}")
     assert "there is no section `schedules:`" in fresh.fault("list")
 
@@ -325,7 +325,7 @@ def test_a_sqlite_file_that_cannot_be_opened_is_named(fresh: Commands) -> None:
         assert "psched.db" in fresh.fault(command)
 
 
-def test_a_locked_sqlite_file_is_told_after_a_while(psched: Commands) -> None:
+def test_a_locked_sqlite_file_is_reported_after_a_while(psched: Commands) -> None:
     psched.use("sqlite:///../psched.db?read_timeout=0.1")
     holder = sqlite3.connect(psched.folder / "psched.db")
     try:
@@ -348,7 +348,7 @@ def test_a_refused_connection_names_host_and_port_but_no_password(fresh: Command
             assert "s3cret" not in message
 
 
-def test_a_wrong_password_is_told_without_it(fresh: Commands, server: object) -> None:
+def test_a_wrong_password_is_reported_without_it(fresh: Commands, server: object) -> None:
     url = str(server.url("absent")).replace(":secret@", ":wrong-s3cret@")  # type: ignore[attr-defined]
     fresh.use(url)
     message = fresh.fault("list")
@@ -363,13 +363,13 @@ def test_an_unknown_option_in_the_url_of_a_mysql_is_named(fresh: Commands) -> No
     assert "'nosuch'" in message
 
 
-def test_an_unknown_kind_of_database_is_told(fresh: Commands) -> None:
+def test_an_unknown_kind_of_database_is_reported(fresh: Commands) -> None:
     fresh.use("oracle://h/d")
     assert "oracle" in fresh.fault("list")
 
 
 @pytest.mark.parametrize("command", [("next", "@daily"), ("list",), ("list", "--json"), ("show", "key"), ("doctor",)])
-def test_output_that_cannot_be_written_is_told(psched: Commands, command: tuple[str, ...]) -> None:
+def test_output_that_cannot_be_written_is_reported(psched: Commands, command: tuple[str, ...]) -> None:
     psched.ok(*ADD)
     with Path("/dev/full").open("w") as full:
         process = psched.start(*command, stdout=full, stderr=-1)
@@ -378,7 +378,7 @@ def test_output_that_cannot_be_written_is_told(psched: Commands, command: tuple[
     assert err.decode() == "psched: stdout: No space left on device\n"
 
 
-def test_unbuffered_output_that_cannot_be_written_is_told() -> None:
+def test_unbuffered_output_that_cannot_be_written_is_reported() -> None:
     program = "import sys; from psched.cli.main import main; sys.exit(main())"
     with Path("/dev/full").open("w") as full:
         process = subprocess.run(

@@ -226,7 +226,7 @@ def test_rules_that_only_ruby_can_read_are_left_to_ruby(
 
 
 @pytest.mark.parametrize("bare", DATABASES)
-def test_a_user_with_rows_of_others_has_his_limit_left_for_ours(
+def test_rows_of_other_workers_leave_a_users_limit_for_ours(
     bare: str, databases: SharedDatabases, tmp_path: Path
 ) -> None:
     shared = make_queue(databases, bare, tmp_path)

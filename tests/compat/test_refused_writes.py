@@ -49,7 +49,7 @@ READ = [
 
 
 @pytest.mark.parametrize("expression", [*FATAL, *READ])
-def test_what_is_fatal_is_told_from_what_is_read(expression: str) -> None:
+def test_what_is_fatal_is_reported_from_what_is_read(expression: str) -> None:
     cron.validate(expression, "UTC", "perfectsched")
     problem = ruby_problem(expression, "UTC")
     assert (FATAL[expression] in problem) if problem is not None else expression in READ

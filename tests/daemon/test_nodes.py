@@ -50,7 +50,7 @@ def test_it_tells_its_children_and_what_they_run_until_it_stops(make_daemon: Mak
     assert known_nodes(daemon) == []
 
 
-def test_what_runs_is_told_by_the_next_fetching_child_too(make_daemon: Make) -> None:
+def test_what_runs_is_reported_by_the_next_fetching_child_too(make_daemon: Make) -> None:
     daemon = make_daemon(processors=2, task_heartbeat_interval=0.1)
     daemon.add("job", "wait")
     daemon.start()

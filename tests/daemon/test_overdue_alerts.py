@@ -1,4 +1,4 @@
-"""The lookout logs each overdue occurrence once, and runs the hook once for it, whatever becomes of the hook."""
+"""The overdue alerter logs each overdue occurrence once, and runs the hook once for it, even if the hook fails."""
 
 from __future__ import annotations
 

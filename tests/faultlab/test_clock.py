@@ -103,7 +103,7 @@ def test_waits_last_as_long_as_ever(wall_clock: WallClock, offset: float) -> Non
     assert 0.2 <= float(done.stdout) < 10
 
 
-def test_a_mariadb_lives_in_its_own_time(lab: Lab, wall_clock: WallClock) -> None:
+def test_a_mariadb_has_a_clock_of_its_own(lab: Lab, wall_clock: WallClock) -> None:
     server = lab.private(MariaDB)
     assert isinstance(server, MariaDB)
     server.environment = wall_clock.environment
@@ -115,7 +115,7 @@ def test_a_mariadb_lives_in_its_own_time(lab: Lab, wall_clock: WallClock) -> Non
             assert float(seconds) == pytest.approx(time.time() + 86_400, abs=5)
 
 
-def test_a_postgresql_lives_in_its_own_time(lab: Lab, wall_clock: WallClock) -> None:
+def test_a_postgresql_has_a_clock_of_its_own(lab: Lab, wall_clock: WallClock) -> None:
     server = lab.private(PostgreSQL)
     assert isinstance(server, PostgreSQL)
     server.environment = wall_clock.environment

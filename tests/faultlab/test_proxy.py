@@ -79,7 +79,7 @@ def client(proxy: Proxy) -> Iterator[_Client]:
         yield client
 
 
-def test_a_cut_resets_what_is_connected_and_serves_who_comes_again(proxy: Proxy, client: _Client) -> None:
+def test_a_cut_resets_connections_and_serves_new_ones(proxy: Proxy, client: _Client) -> None:
     proxy.cut()
     with pytest.raises(ConnectionError):
         assert client.socket.recv(1)
@@ -168,7 +168,7 @@ def test_a_trap_is_not_sprung_by_what_went_by_before_it_was_set(proxy: Proxy, cl
     assert trap.sprung
 
 
-def test_a_client_that_resets_its_connection_harms_nobody(proxy: Proxy, client: _Client) -> None:
+def test_a_client_that_resets_its_connection_has_no_effect(proxy: Proxy, client: _Client) -> None:
     trap = proxy.hold(b"held")
     client.say(b"held")
     trap.wait()

@@ -69,7 +69,7 @@ def queue_on(bench: QueueBench) -> Queue:
     return Queue(bench.queue(), LeaseTimes(100, 1, 100))
 
 
-def test_a_caller_who_is_killed_leaves_his_work_and_its_task_or_neither(bench: QueueBench, kind: type[Caller]) -> None:
+def test_a_killed_caller_leaves_both_its_work_and_its_task_or_neither(bench: QueueBench, kind: type[Caller]) -> None:
     def work(number: str, begin: Callable[[], None]) -> None:
         begin()
         queue = queue_on(bench)
@@ -106,7 +106,7 @@ def test_a_task_goes_with_the_savepoint_it_was_submitted_in(bench: QueueBench, k
     assert orders(bench) == ["1"]
 
 
-def test_a_refused_key_leaves_the_callers_work_to_him(bench: QueueBench, kind: type[Caller]) -> None:
+def test_a_refused_key_leaves_the_callers_transaction_usable(bench: QueueBench, kind: type[Caller]) -> None:
     queue = queue_on(bench)
     queue.submit("old", "type1", {"n": 1})
     before = bench.raw("old")
@@ -123,7 +123,7 @@ def test_a_refused_key_leaves_the_callers_work_to_him(bench: QueueBench, kind: t
 
 
 @pytest.mark.parametrize("commits", [True, False], ids=["commits", "rolls back"])
-def test_a_key_that_another_caller_is_submitting_waits_for_what_he_does(bench: QueueBench, commits: bool) -> None:
+def test_a_key_that_another_caller_is_submitting_waits_for_its_commit(bench: QueueBench, commits: bool) -> None:
     if bench.database == "sqlite":  # where nobody else writes in the meantime
         return
     queue, looked, go_on = queue_on(bench), threading.Event(), threading.Event()

@@ -77,7 +77,7 @@ def test_a_server_that_was_restarted_and_knows_no_script_is_no_error(own: Redis,
     held.use_every_verb()
 
 
-def test_scripts_that_were_flushed_are_told_anew(own: Redis, bench: Bench) -> None:
+def test_scripts_that_were_flushed_are_loaded_again(own: Redis, bench: Bench) -> None:
     held = Held(bench)
     own.command("SCRIPT", "FLUSH")
     held.use_every_verb()
@@ -121,7 +121,7 @@ def killing_clients(server: Redis) -> Iterator[list[int]]:
         thread.join()
 
 
-def test_a_server_that_is_away_is_told_as_such_and_settling_waits_for_it(own: Redis, bench: Bench) -> None:
+def test_a_server_that_is_away_is_reported_as_such_and_settling_waits_for_it(own: Redis, bench: Bench) -> None:
     store = bench.open()
     a, b = store.acquire(2, 100)
     own.kill()

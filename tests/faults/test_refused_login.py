@@ -47,7 +47,7 @@ def login(shared: Server, bench: Bench) -> Iterator[Login]:
         yield login
 
 
-def test_a_refused_login_is_told_as_such_and_the_server_is_not_asked_again_at_once(
+def test_a_refused_login_is_reported_as_such_and_the_server_is_not_asked_again_at_once(
     shared: Server, bench: Bench, login: Login
 ) -> None:
     with Proxy(shared.port) as proxy:

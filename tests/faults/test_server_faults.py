@@ -73,7 +73,7 @@ class Held:
         assert now.now() > LONG_AGO
 
 
-def test_a_server_that_is_away_is_told_as_such_and_settling_waits_for_it(own_server: Server) -> None:
+def test_a_server_that_is_away_is_reported_as_such_and_settling_waits_for_it(own_server: Server) -> None:
     with own_server.database() as url:
         for type_ in TYPES:
             bench = Bench(type_, url, table=f"table_{type_}")

@@ -18,7 +18,7 @@ OURS = ("statement_timeout", "lock_timeout", "enable_seqscan", "enable_sort", "d
 
 
 @pytest.mark.timeout(120)
-def test_a_pooler_that_is_killed_again_and_again_needs_nobody_s_help(
+def test_a_pooler_that_is_killed_again_and_again_recovers_by_itself(
     postgresql: Server, make_cluster: MakeCluster
 ) -> None:
     with (

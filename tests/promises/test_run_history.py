@@ -64,7 +64,7 @@ def test_nothing_excuses_a_second_run_after_the_first_was_finished() -> None:
     assert judge([FIRST, AGAIN], {"a": [100]}, {1: 1003.0})
 
 
-def test_the_records_of_interleaved_runs_are_told_apart(tmp_path: Path) -> None:
+def test_the_records_of_interleaved_runs_are_distinguished(tmp_path: Path) -> None:
     records = tmp_path / "records"
     begin = '{"run": "%s", "event": "begin", "key": "%s", "occurrence": 5, "pid": 1, "master": 2, "fence": 3, "at": %d}'
     lines = [

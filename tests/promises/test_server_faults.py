@@ -61,7 +61,7 @@ def required(cluster: Cluster, since: int) -> dict[str, list[int]]:
 
 
 @pytest.mark.timeout(120)
-def test_a_server_that_is_away_for_15_s_needs_nobody_s_help(lab: Lab, tmp_path: Path) -> None:
+def test_a_server_that_is_away_for_15_s_recovers_by_itself(lab: Lab, tmp_path: Path) -> None:
     """On both servers at the same time. What runs through the outage is one run, and so is what ends amid it."""
     with ExitStack() as stack:
         scenes = [stack.enter_context(scene(place, lab, tmp_path / place)) for place in SERVERS_AND_STORES]

@@ -78,7 +78,7 @@ def test_a_lease_lasts_its_time_by_the_databases_clock(bench: Bench, store: Sche
     assert not claim.lease.cancel_requested
 
 
-def test_a_leased_row_is_nobodys_until_its_lease_ends_and_then_due_again(
+def test_a_leased_row_is_acquired_by_no_worker_until_its_lease_ends(
     bench: Bench, store: ScheduleStore, other: ScheduleStore
 ) -> None:
     bench.add(store, "key")
@@ -90,7 +90,7 @@ def test_a_leased_row_is_nobodys_until_its_lease_ends_and_then_due_again(
         assert claims[0].row.attempts == 2
 
 
-def test_fences_grow_whoever_acquires(bench: Bench, store: ScheduleStore, other: ScheduleStore) -> None:
+def test_fences_grow_with_each_acquire_of_any_worker(bench: Bench, store: ScheduleStore, other: ScheduleStore) -> None:
     bench.add(store, "key")
     fences = []
     for n, holder in enumerate((store, other, other, store)):

@@ -81,7 +81,9 @@ class Stage:
 @on_our_tables
 @pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize("verb", SETTLING)
-def test_it_was_done_also_when_somebody_has_taken_the_row_since(bench: Bench, verb: str, times: int) -> None:
+def test_a_lost_settle_is_recognised_after_another_worker_has_acquired_the_row(
+    bench: Bench, verb: str, times: int
+) -> None:
     stage = Stage(bench, verb)
     assert stage.lose(lambda: stage.take_over(times)) is None
     assert stage.entries() == (0 if verb in GIVING_BACK else 1)
@@ -91,7 +93,7 @@ def test_it_was_done_also_when_somebody_has_taken_the_row_since(bench: Bench, ve
 @on_our_tables
 @pytest.mark.parametrize("meanwhile", [lambda stage: stage.take_over(9), Stage.create_anew], ids=["often", "anew"])
 @pytest.mark.parametrize("verb", GIVING_BACK)
-def test_what_the_row_does_not_know_any_more_is_told_to_be_unknown(
+def test_what_the_row_does_not_know_any_more_is_reported_to_be_unknown(
     bench: Bench, verb: str, meanwhile: Callable[[Stage], None]
 ) -> None:
     stage = Stage(bench, verb)
@@ -117,7 +119,7 @@ def test_the_ledger_knows_of_a_finish_whatever_became_of_the_row(
 
 @on_our_tables
 @pytest.mark.parametrize("verb", SETTLING)
-def test_a_lease_that_was_lost_before_is_told_as_lost_although_the_answer_was_too(bench: Bench, verb: str) -> None:
+def test_a_lease_that_was_lost_before_is_reported_as_lost_although_the_answer_was_too(bench: Bench, verb: str) -> None:
     stage = Stage(bench, verb)
     bench.make_due("key")
     stage.take_over()

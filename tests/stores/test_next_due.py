@@ -82,7 +82,7 @@ def test_only_the_types_that_are_asked_for_count(bench: Bench, store: ScheduleSt
     assert store.next_due(["c"]) is store.next_due([]) is None
 
 
-def test_it_is_told_by_type(bench: Bench, store: ScheduleStore) -> None:
+def test_it_is_reported_by_type(bench: Bench, store: ScheduleStore) -> None:
     if bench.compat:
         with pytest.raises(NotSupportedError):
             store.due_by_type()

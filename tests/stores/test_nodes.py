@@ -128,7 +128,7 @@ def test_a_sign_is_one_statement(bench: Bench, store: ScheduleStore) -> None:
     assert [statement.split()[:2] for statement in seen if "psched_nodes" in statement] == [["UPDATE", "psched_nodes"]]
 
 
-def test_different_tz_databases_and_versions_are_told_with_the_names_of_the_nodes() -> None:
+def test_different_tz_databases_and_versions_are_reported_with_the_names_of_the_nodes() -> None:
     def node(name: str, version: str, tz: str) -> Node:
         return Node(name, "queue", TypeFilter(), 0.0, "host", 1, version, tz, 0.0, 0.0, ())
 

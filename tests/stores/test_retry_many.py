@@ -45,7 +45,7 @@ def test_what_is_retried_with_others_is_stored_as_what_is_retried_alone(bench: B
     assert store.retry_many([], soon()) == []
 
 
-def test_each_waits_as_long_as_it_is_told_and_keeps_its_own_error(bench: Bench, store: ScheduleStore) -> None:
+def test_each_waits_as_long_as_it_is_reported_and_keeps_its_own_error(bench: Bench, store: ScheduleStore) -> None:
     claims = taken(bench, store, ["a", "b"])
     waits = {"a": Retry(claims["a"].lease, 1000, "first"), "b": Retry(claims["b"].lease, 5000, None)}
     store.retry_many(list(waits.values()), soon())

@@ -46,13 +46,15 @@ def test_a_key_can_be_added_once(bench: Bench, store: ScheduleStore, other: Sche
     assert read(store, "key").data == {"n": 1}
 
 
-def test_adding_the_very_same_schedule_twice_is_told_too(bench: Bench, store: ScheduleStore) -> None:
+def test_adding_the_very_same_schedule_twice_is_reported_too(bench: Bench, store: ScheduleStore) -> None:
     bench.add(store, "key")
     with pytest.raises(AlreadyExistsError):
         bench.add(store, "key")
 
 
-def test_many_are_added_as_they_were_given_and_those_that_exist_are_told(bench: Bench, store: ScheduleStore) -> None:
+def test_many_are_added_as_they_were_given_and_those_that_exist_are_reported(
+    bench: Bench, store: ScheduleStore
+) -> None:
     bench.add(store, "key07")
     before = bench.raw("key07")
     news = [new_row(f"key{n:02}", {"n": n, "text": '"ä😀\\'}, FAR_OFF + n) for n in range(20)]

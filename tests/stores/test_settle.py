@@ -153,7 +153,7 @@ def test_a_renewed_lease_settles(bench: Bench, store: ScheduleStore) -> None:
 
 
 @pytest.mark.parametrize("following", [FAR_OFF, NEXT])
-def test_advancing_twice_is_told_as_finished_before(bench: Bench, store: ScheduleStore, following: int) -> None:
+def test_advancing_twice_is_reported_as_finished_before(bench: Bench, store: ScheduleStore, following: int) -> None:
     bench.add(store, "key")
     claim = bench.take(store, "key")
     store.advance(claim, following, following, soon())

@@ -48,7 +48,7 @@ def test_to_renew_what_waits_does_not_begin_it(bench: Bench, store: ScheduleStor
     assert counted(bench, taken_again(other)) == (None if bench.compat else 1)
 
 
-def test_what_is_not_taken_ahead_has_begun(bench: Bench, store: ScheduleStore, other: ScheduleStore) -> None:
+def test_what_is_not_prefetched_has_begun(bench: Bench, store: ScheduleStore, other: ScheduleStore) -> None:
     bench.add(store, "key")
     bench.take(store, "key", bench.lease)
     claim = taken_again(other, ahead=False)

@@ -68,7 +68,7 @@ def test_a_type_may_be_any_text(bench: Bench, store: ScheduleStore) -> None:
     assert [row.type for row in store.list()] == types
 
 
-def test_types_are_told_apart_to_the_letter(bench: Bench, store: ScheduleStore) -> None:
+def test_types_are_distinguished_to_the_letter(bench: Bench, store: ScheduleStore) -> None:
     types = ["type", "Type", "type ", "tÿpe"]
     for n, type_ in enumerate(types):
         bench.add(store, f"key{n}", type=type_)

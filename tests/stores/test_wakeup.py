@@ -62,13 +62,15 @@ def rings(wakeup: Wakeup) -> bool:
     return False
 
 
-def test_a_task_that_is_submitted_rings(store: TaskStore, wakeup: Wakeup) -> None:
+def test_a_task_that_is_submitted_wakes_workers(store: TaskStore, wakeup: Wakeup) -> None:
     store.submit([NewTask("key", "t")])
     assert eventually(wakeup.is_notified)
     assert not wakeup.is_notified()
 
 
-def test_it_rings_for_the_types_that_are_accepted_only(bench: QueueBench, store: TaskStore, wakeup: Wakeup) -> None:
+def test_it_wakes_workers_for_the_types_that_are_accepted_only(
+    bench: QueueBench, store: TaskStore, wakeup: Wakeup
+) -> None:
     choosy = store.open_wakeup(lambda type_: type_ == "a=b")
     assert choosy is not None
     with closing(choosy):
@@ -92,7 +94,7 @@ def test_what_is_due_within_seconds_rings_and_what_is_due_later_does_not(store: 
     assert eventually(wakeup.is_notified)
 
 
-def test_a_caller_rings_when_he_commits_and_not_when_he_rolls_back(
+def test_a_callers_transaction_wakes_workers_by_its_commit_and_not_by_a_rollback(
     bench: QueueBench, store: TaskStore, wakeup: Wakeup
 ) -> None:
     engine = sa.create_engine(bench.plain_url)
@@ -108,7 +110,9 @@ def test_a_caller_rings_when_he_commits_and_not_when_he_rolls_back(
         engine.dispose()
 
 
-def test_what_is_given_back_or_tried_again_soon_rings(bench: QueueBench, store: TaskStore, wakeup: Wakeup) -> None:
+def test_what_is_given_back_or_tried_again_soon_wakes_workers(
+    bench: QueueBench, store: TaskStore, wakeup: Wakeup
+) -> None:
     bench.submit(store, ["key"])
     eventually(wakeup.is_notified)
     store.release(bench.claim(store, "key").lease, soon())
@@ -134,7 +138,7 @@ def test_taking_renewing_and_finishing_call_nobody(bench: QueueBench, store: Tas
     assert not rings(wakeup)
 
 
-def test_rows_that_others_write_ring_too(bench: QueueBench, store: TaskStore, wakeup: Wakeup) -> None:
+def test_rows_that_others_write_wake_workers_too(bench: QueueBench, store: TaskStore, wakeup: Wakeup) -> None:
     bench.submit(store, ["key"], run_at=FAR_OFF)
     bench.make_due("key")
     assert eventually(wakeup.is_notified)
@@ -150,7 +154,7 @@ def test_who_is_busy_is_not_called_and_hears_again_afterwards(store: TaskStore, 
     assert wakeup.proven
 
 
-def test_all_who_listen_are_called(store: TaskStore, wakeup: Wakeup) -> None:
+def test_all_listeners_are_woken(store: TaskStore, wakeup: Wakeup) -> None:
     with closing(open_wakeup(store)) as other:
         other.listen(60)
         store.submit([NewTask("key", "t")])
@@ -158,7 +162,9 @@ def test_all_who_listen_are_called(store: TaskStore, wakeup: Wakeup) -> None:
         assert eventually(other.is_notified)
 
 
-def test_a_schedule_rings_when_it_is_added_and_when_it_moves_on(databases: SharedDatabases, tmp_path: Path) -> None:
+def test_a_schedule_wakes_workers_when_it_is_added_and_when_it_moves_on(
+    databases: SharedDatabases, tmp_path: Path
+) -> None:
     bench: Bench = databases.bench("rdb", "postgresql", tmp_path)
     store = bench.open()
     try:
@@ -177,7 +183,7 @@ def test_a_schedule_rings_when_it_is_added_and_when_it_moves_on(databases: Share
         bench.close()
 
 
-def test_a_table_without_triggers_is_told_and_its_bell_not_trusted(bench: QueueBench, store: TaskStore) -> None:
+def test_a_table_without_triggers_is_reported_and_its_wakeup_not_trusted(bench: QueueBench, store: TaskStore) -> None:
     assert not [finding for finding in store.diagnose() if not finding.ok]
     bench.execute("DROP TRIGGER psched_notify ON {table}")
     assert ["psched init" in finding.text for finding in store.diagnose() if not finding.ok] == [True]
@@ -264,7 +270,7 @@ def test_on_mariadb_one_worker_of_the_host_is_woken_after_the_commit(
         client.submit([NewTask("unheard", "t")])
 
 
-def test_other_databases_call_nobody(databases: SharedDatabases, tmp_path: Path) -> None:
+def test_other_databases_wake_no_worker(databases: SharedDatabases, tmp_path: Path) -> None:
     for type_, database in [("rdb_compat", "mariadb"), ("rdb_compat", "postgresql"), ("rdb_compat", "sqlite")]:
         bench = databases.bench(type_, database, tmp_path)
         assert bench.open().open_wakeup() is None

@@ -171,7 +171,7 @@ def test_a_coroutine_that_completes_all_the_same_is_finished(app: App, ledger: L
     assert ledger.entries == [("finished",)]
 
 
-def test_a_kill_after_the_run_harms_nobody(app: App, ledger: Ledger) -> None:
+def test_a_kill_after_the_run_has_no_effect(app: App, ledger: Ledger) -> None:
     @app.task("type1")
     async def handle(task: Task) -> None:
         await asyncio.sleep(0)

@@ -196,7 +196,7 @@ def test_what_cannot_be_found_is_named_with_the_remedy(spec: ApplicationSpec, me
     ],
 )
 @pytest.mark.parametrize("by_file", [True, False])
-def test_what_fails_while_it_is_imported_is_told_with_its_line(
+def test_what_fails_while_it_is_imported_is_reported_with_its_line(
     text: str, message: str, by_file: bool, write: Write, tmp_path: Path
 ) -> None:
     path = write("team_broken.py", text)

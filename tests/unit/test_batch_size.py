@@ -48,7 +48,7 @@ def stream_of(weights: dict[str, float], seed: int = 1) -> Iterator[str]:
         yield from chance.choices(list(weights), list(weights.values()), k=500)
 
 
-def test_nothing_is_taken_ahead_while_durations_are_unknown() -> None:
+def test_nothing_is_prefetched_while_durations_are_unknown() -> None:
     prefetch = AdaptiveBatchSizer()
     assert [prefetch.limit() for _ in range(3)] == [1, 1, 1]
 

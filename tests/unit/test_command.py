@@ -54,12 +54,12 @@ def test_a_shell_runs_what_asks_for_one(ledger: Ledger, caplog: pytest.LogCaptur
     assert caplog.messages[-1].splitlines()[1:] == ["  | 42", "  | error"]
 
 
-def test_it_is_told_about_its_run(ledger: Ledger, caplog: pytest.LogCaptureFixture) -> None:
+def test_it_learns_about_its_run(ledger: Ledger, caplog: pytest.LogCaptureFixture) -> None:
     shell(ledger, "echo $PSCHED_KEY $PSCHED_TYPE $PSCHED_SCHEDULED_TIME $PSCHED_ATTEMPT $PSCHED_FENCE")
     assert caplog.messages[-1].splitlines()[1:] == ["  | key1 command 60 2 7"]
 
 
-def test_without_fences_none_is_told(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_fences_none_is_reported(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger.store.shows_fence = False
     shell(ledger, 'test "${PSCHED_FENCE-unset}" = unset')
     assert ledger.entries == [("finished",)]

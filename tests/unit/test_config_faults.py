@@ -179,7 +179,7 @@ def test_what_is_missing_is_named_with_what_may_stand_there() -> None:
     assert fault({"type": "rdb"}).startswith("config: url: missing; expected a URL like sqlite:///psched.db")
 
 
-def test_every_fault_has_a_line_of_its_own_and_is_told_once() -> None:
+def test_every_fault_has_a_line_of_its_own_and_is_reported_once() -> None:
     lines = fault({**SQLITE, "processors": 0, "retry_wait": "x", "schedules": {}, "queue": {}}).splitlines()
     assert sorted(line.split(":")[1].strip() for line in lines) == ["processors", "retry_wait"]
 
@@ -208,7 +208,7 @@ def test_values_that_would_let_a_frozen_child_outlive_its_lease_are_refused(keys
         ("sqlite:///file::memory:?uri=true", "not a file: URI"),
     ],
 )
-def test_a_wrong_url_is_told_without_its_password(url: str, expected: str) -> None:
+def test_a_wrong_url_is_reported_without_its_password(url: str, expected: str) -> None:
     message = fault({"type": "rdb", "url": url})
     assert message.startswith("config: url: ")
     assert expected in message
@@ -223,13 +223,13 @@ def test_a_wrong_url_is_told_without_its_password(url: str, expected: str) -> No
         ("rdb_compat", "unix:///run/redis.sock", "not unix://"),
     ],
 )
-def test_a_url_of_another_type_is_told_with_the_right_one(type_: str, url: str, words: str) -> None:
+def test_a_url_of_another_type_is_reported_with_the_right_one(type_: str, url: str, words: str) -> None:
     message = fault({"type": type_, "url": url})
     assert words in message
     assert "s3cret" not in message
 
 
-def test_a_url_under_a_wrong_key_is_told_without_its_password() -> None:
+def test_a_url_under_a_wrong_key_is_reported_without_its_password() -> None:
     assert "s3cret" not in fault({**SQLITE, "table": "mysql://psched:s3cret@db/psched"})
 
 
@@ -257,7 +257,7 @@ def test_an_unset_variable_is_named_with_its_key(monkeypatch: pytest.MonkeyPatch
         (b"A=s3cret\xff\n", "", "not UTF-8 text"),
     ],
 )
-def test_an_env_file_is_told_by_its_line_and_without_its_text(
+def test_an_env_file_is_reported_by_its_line_and_without_its_text(
     tmp_path: Path, content: bytes, line: str, problem: str
 ) -> None:
     file = tmp_path / "environment"
@@ -326,7 +326,7 @@ def test_of_many_environments_ten_are_named(tmp_path: Path) -> None:
     )
 
 
-def test_settings_without_an_environment_are_told_where_they_belong(tmp_path: Path) -> None:
+def test_settings_without_an_environment_are_reported_where_they_belong(tmp_path: Path) -> None:
     assert "indent them under `production:`" in file_fault(tmp_path, "type: rdb\nurl: sqlite://\n")
 
 
@@ -346,7 +346,7 @@ def test_settings_without_an_environment_are_told_where_they_belong(tmp_path: Pa
         ("production: !!python/object:os.system {}\n", ":1: not valid YAML: "),
     ],
 )
-def test_a_file_that_is_no_configuration_is_told_with_its_line(
+def test_a_file_that_is_no_configuration_is_reported_with_its_line(
     tmp_path: Path, content: str | bytes, expected: str
 ) -> None:
     assert file_fault(tmp_path, content).startswith(expected)

@@ -53,7 +53,7 @@ def wrapped(error: Exception, base: type[Exception]) -> DBAPIError:
         (pymysql.err.DataError(1406, "too long"), None),
     ],
 )
-def test_errors_of_mysql_are_told_apart(error: Exception, fault: Fault | None) -> None:
+def test_errors_of_mysql_are_distinguished(error: Exception, fault: Fault | None) -> None:
     assert MYSQL.fault(wrapped(error, pymysql.err.Error)) is fault
 
 
@@ -78,7 +78,7 @@ def test_errors_of_mysql_are_told_apart(error: Exception, fault: Fault | None) -
         ("28P01", None),
     ],
 )
-def test_errors_of_postgresql_are_told_apart(state: str, fault: Fault | None) -> None:
+def test_errors_of_postgresql_are_distinguished(state: str, fault: Fault | None) -> None:
     assert POSTGRESQL.fault(wrapped(psycopg.errors.lookup(state)("said so"), psycopg.Error)) is fault
 
 
@@ -103,7 +103,7 @@ def test_errors_of_postgresql_are_told_apart(state: str, fault: Fault | None) ->
         (SQLITE, sqlite3.OperationalError("attempt to write a readonly database"), False),
     ],
 )
-def test_a_server_that_refuses_the_user_is_told_from_one_that_is_away(
+def test_a_server_that_refuses_the_user_is_reported_from_one_that_is_away(
     database: Any, error: Exception, refused: bool
 ) -> None:
     assert database.is_refused(error) is refused
@@ -133,7 +133,7 @@ def test_a_server_that_knows_no_such_password_is_not_waited_for() -> None:
         (sqlite3.SQLITE_CORRUPT, None),
     ],
 )
-def test_errors_of_sqlite_are_told_apart(code: int, fault: Fault | None) -> None:
+def test_errors_of_sqlite_are_distinguished(code: int, fault: Fault | None) -> None:
     error = sqlite3.OperationalError("said so")
     error.sqlite_errorcode = code
     assert SQLITE.fault(wrapped(error, sqlite3.Error)) is fault

@@ -75,7 +75,7 @@ def test_a_driver_that_is_not_installed_is_named_with_the_remedy(monkeypatch: py
         assert str(caught.value) == f"the driver of {user} is not installed: pip install '{package}'"
 
 
-def test_a_driver_without_its_system_library_is_told_on_one_line(
+def test_a_driver_without_its_system_library_is_reported_on_one_line(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "psycopg.py").write_text("raise ImportError('no pq wrapper\\n- libpq library not found')")
@@ -135,7 +135,7 @@ def test_encryption_that_cannot_be_meant_is_refused(tls: dict[str, str]) -> None
         open_database("postgresql://u:p@h/d", tls)
 
 
-def test_encryption_with_a_certificate_alone_needs_to_know_whom_to_trust() -> None:
+def test_encryption_with_a_certificate_alone_needs_an_authority_to_trust() -> None:
     with pytest.raises(ConfigError, match=r"tls\.ca"):
         open_database("postgresql://u:p@h/d", {"verify": "ca"})
 
@@ -156,13 +156,13 @@ def test_a_file_that_is_no_certificate_is_said_to_be_none(tmp_path: Path) -> Non
     ("verify", "checks_host", "mode"),
     [("full", True, ssl.CERT_REQUIRED), ("ca", False, ssl.CERT_REQUIRED), ("none", False, ssl.CERT_NONE)],
 )
-def test_mysql_verifies_as_it_is_told(verify: str, checks_host: bool, mode: ssl.VerifyMode) -> None:
+def test_mysql_verifies_as_it_is_reported(verify: str, checks_host: bool, mode: ssl.VerifyMode) -> None:
     options = open_database("mysql://u:p@h/d", {"verify": verify}).dialect.engine_options()
     context = options["connect_args"]["ssl"]
     assert (context.check_hostname, context.verify_mode) == (checks_host, mode)
 
 
-def test_postgresql_verifies_as_it_is_told(tmp_path: Path) -> None:
+def test_postgresql_verifies_as_it_is_reported(tmp_path: Path) -> None:
     files = {name: str(tmp_path / name) for name in ("ca", "cert", "key")}
     for file in files.values():
         Path(file).touch()
@@ -197,7 +197,7 @@ def test_connections_share_what_encryption_costs_unless_it_is_configured(monkeyp
     assert dialect.connect(None, [], {"host": "h", "ssl": context}).ctx is context
 
 
-def test_a_file_that_was_missing_is_not_refused_because_somebody_has_made_it_since(
+def test_a_file_that_was_missing_may_be_made_by_another_process_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     look = os.path.lexists

@@ -1,4 +1,4 @@
-"""What the warden, keeper and steward of a child do, and when. On SQLite in memory, with a clock of the test's own."""
+"""What the run watchdog and the renewers of leases do, and when. On SQLite in memory, with a clock of its own."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def test_what_was_preempted_is_left_alone(child: Child) -> None:
     assert not task.settled
 
 
-def test_a_task_taken_ahead_has_a_short_lease_until_it_begins(child: Child) -> None:
+def test_a_task_prefetched_has_a_short_lease_until_it_begins(child: Child) -> None:
     first, second, _ = child.source.poll_multi(3, ahead=True)
     assert {first.deadline, second.deadline} == {child.clock.time + SHORT}
     assert first.begin()
@@ -269,7 +269,7 @@ def test_a_task_that_is_being_settled_is_not_renewed_meanwhile(child: Child) -> 
     assert run.task.lease is before
 
 
-def test_at_a_stop_what_has_not_begun_is_given_back_and_what_runs_is_kept(child: Child) -> None:
+def test_a_stop_releases_prefetched_tasks_and_keeps_running_ones(child: Child) -> None:
     running, *waiting = child.source.poll_multi(3, ahead=True)
     assert running.begin()
     child.runner.queue([running, *waiting])

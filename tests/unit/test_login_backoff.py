@@ -33,7 +33,7 @@ class Server:
         return "connection"
 
 
-def test_a_server_that_refuses_is_asked_less_and_less_often_and_everybody_is_told_what_it_said() -> None:
+def test_a_server_that_refuses_is_asked_less_and_less_often_and_everybody_is_reported_what_it_said() -> None:
     server = Server()
     for _ in range(3000):
         with pytest.raises(RefusedError, match="wrong password"):

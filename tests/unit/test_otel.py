@@ -215,7 +215,7 @@ def test_opening_a_table_attaches_the_listeners_that_are_configured(tracing: ote
     ],
 )
 @pytest.mark.usefixtures("tracing")
-def test_a_wrong_configuration_is_told(value: object, fault: str) -> None:
+def test_a_wrong_configuration_is_reported(value: object, fault: str) -> None:
     with pytest.raises(ConfigError) as told:
         psched.open_queue({**CONFIG, "telemetry": value})
     assert str(told.value).startswith(fault)

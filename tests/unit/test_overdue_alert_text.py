@@ -25,7 +25,7 @@ def test_what_fails_tells_its_last_error_and_where_there_is_more() -> None:
     )
 
 
-def test_what_runs_is_told_as_that() -> None:
+def test_what_runs_is_reported_as_that() -> None:
     assert overdue("running", 1, None).endswith(
         "(running by host/1/a, attempt 1); is it still at work? (pschedd status)"
     )

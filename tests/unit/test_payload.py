@@ -112,7 +112,7 @@ def test_text_that_holds_no_json_object_is_refused(text: str | bytes) -> None:
         decode(text)
 
 
-def test_a_stored_number_that_python_refuses_to_read_is_told_with_its_length() -> None:
+def test_a_stored_number_that_python_refuses_to_read_is_reported_with_its_length() -> None:
     with pytest.raises(ValueError, match="data is not usable: it holds a number of 5000 digits, at most 4300"):
         decode('{"x":' + "7" * 5000 + "}")
 
@@ -186,7 +186,7 @@ def test_data_is_packed_with_its_size() -> None:
         pack({"a": "x" * 8_000_000})
 
 
-def test_what_is_too_long_or_too_large_is_told_with_the_limit_and_the_remedy() -> None:
+def test_what_is_too_long_or_too_large_is_reported_with_the_limit_and_the_remedy() -> None:
     with pytest.raises(ValueError, match="key has 256 characters, at most 255 can be stored; shorten it"):
         check_key("k" * 256)
     with pytest.raises(

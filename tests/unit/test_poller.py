@@ -127,7 +127,7 @@ def test_a_poll_that_finds_nothing_counts_as_an_answer_of_the_database(caplog: p
     assert refusing.poller.trouble is None
 
 
-def test_a_database_that_is_asked_but_does_not_let_take_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_database_that_is_asked_but_does_not_let_take_is_reported_of_once(caplog: pytest.LogCaptureFixture) -> None:
     road = Road(1000.0)
     road.drive(3)
     road.due = road.time
@@ -169,7 +169,7 @@ def test_a_database_that_refuses_the_user_is_asked_less_and_less_often(
     assert lone.poller.trouble == "queue: the database refuses this user: wrong password"
 
 
-def test_a_pooler_that_comes_in_between_is_told_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_pooler_that_comes_in_between_is_reported_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
     road = Road(1000.0)
 
     def refuse(*_: object, **__: object) -> list[Any]:

@@ -47,7 +47,7 @@ def test_what_it_leaves_behind_ends_with_it(ledger: Ledger, tmp_path: Path, capl
     assert "left processes behind in its group" in caplog.messages[0]
 
 
-def test_also_what_ignores_sigterm_and_writes_for_ever(ledger: Ledger, tmp_path: Path) -> None:
+def test_a_program_that_ignores_sigterm_and_writes_for_ever_is_ended(ledger: Ledger, tmp_path: Path) -> None:
     shell(ledger, "(trap '' TERM; yes) & echo $! >left", cwd=str(tmp_path))
     assert is_gone(int(wait_for(tmp_path / "left")))
     assert ledger.entries == [("finished",)]
@@ -74,7 +74,7 @@ def test_kill_ends_the_whole_group_and_leaves_the_task_to_the_daemon(
     assert "was asked to stop: was ended by SIGTERM" in caplog.messages[-1]
 
 
-def test_kill_does_not_wait_for_who_ignores_sigterm(running: Any, ledger: Ledger, tmp_path: Path) -> None:
+def test_kill_does_not_wait_for_a_process_that_ignores_sigterm(running: Any, ledger: Ledger, tmp_path: Path) -> None:
     handler, thread = running(**in_shell("trap '' TERM; echo $$ >pid; while :; do sleep 0.1; done"), cwd=str(tmp_path))
     pid = int(wait_for(tmp_path / "pid"))
     stop(handler)
@@ -102,7 +102,7 @@ def test_a_run_told_to_stop_before_it_began_starts_nothing(ledger: Ledger, tmp_p
     assert ledger.entries == []
 
 
-def test_a_kill_after_the_end_harms_nobody(ledger: Ledger) -> None:
+def test_a_kill_after_the_end_has_no_effect(ledger: Ledger) -> None:
     handler = run(ledger, argv=["true"])
     handler.kill(ImmediateProcessStopError())
     assert ledger.entries == [("finished",)]

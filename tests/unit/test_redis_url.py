@@ -9,7 +9,7 @@ from psched.backends.redis.client import is_temporary, located
 from psched.errors import ConfigError
 
 
-def test_a_url_says_where_and_as_whom() -> None:
+def test_a_url_names_host_and_user() -> None:
     options = located("redis://user:p%40ss@host:6380/3", {}).options
     assert [options[name] for name in ("host", "port", "username", "password", "db")] == [
         "host",

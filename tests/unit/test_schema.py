@@ -14,7 +14,7 @@ from psched.backends import open_stores
 from psched.store import StoreSettings
 
 
-def test_an_index_that_another_drops_while_they_are_counted_harms_nobody(tmp_path: Path) -> None:
+def test_an_index_that_another_drops_while_they_are_counted_has_no_effect(tmp_path: Path) -> None:
     store = open_stores("rdb", StoreSettings(f"sqlite:///{tmp_path}/db", "host/test/1", queue="queue")).queue
     assert store is not None
     store.create_tables()

@@ -153,7 +153,7 @@ def test_what_is_not_settled_yet_is_no_suspect(child: Child) -> None:
     assert seen == [()]
 
 
-def test_a_stop_settles_what_ran_and_gives_back_the_rest(child: Child) -> None:
+def test_a_stop_settles_ended_runs_and_releases_the_rest(child: Child) -> None:
     child.app.task("last")(lambda task: child.stopping.set())
     for type_ in ("quick", "last"):
         child.poller.prefetch.observe_run(type_, 0.0)

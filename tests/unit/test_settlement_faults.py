@@ -41,7 +41,7 @@ def test_what_the_steward_cannot_settle_is_settled_later(child: Child) -> None:
     assert finished(child) == ["quick.1", "quick.2", "stays.3"]
 
 
-def test_a_lost_lease_is_told_and_harms_no_other(child: Child, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lost_lease_is_reported_and_harms_no_other(child: Child, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
 
     @child.app.task("robs")
@@ -59,7 +59,7 @@ def test_a_lost_lease_is_told_and_harms_no_other(child: Child, caplog: pytest.Lo
     assert child.source.held == []
 
 
-def test_a_row_that_is_gone_when_its_run_fails_is_told_without_a_traceback(
+def test_a_row_that_is_gone_when_its_run_fails_is_reported_without_a_traceback(
     child: Child, caplog: pytest.LogCaptureFixture
 ) -> None:
     @child.app.task("robs")

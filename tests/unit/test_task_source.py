@@ -87,7 +87,7 @@ def test_a_run_whose_row_was_deleted_and_came_again_is_told_so_while_the_new_one
     assert polled.held == [second]
 
 
-def test_a_task_taken_ahead_does_not_begin_once_its_lease_is_found_lost(store: ScheduleStore) -> None:
+def test_a_task_prefetched_does_not_begin_once_its_lease_is_found_lost(store: ScheduleStore) -> None:
     polled = source(store, retry_wait=300)
     for key in ("kept", "lost"):
         store.add(key, "t", Rule("0 * * * *", "UTC"), NOON, NOON, {})
@@ -165,7 +165,7 @@ def test_a_run_whose_lease_is_lost_when_its_begin_is_recorded_does_not_begin(sto
     assert task.lease_lost
 
 
-def test_a_task_taken_ahead_is_not_to_begin_once_its_schedule_is_found_paused(store: ScheduleStore) -> None:
+def test_a_task_prefetched_is_not_to_begin_once_its_schedule_is_found_paused(store: ScheduleStore) -> None:
     polled = source(store, retry_wait=300)
     for key in ("goes on", "is paused"):
         store.add(key, "t", Rule("0 * * * *", "UTC"), NOON, NOON, {})

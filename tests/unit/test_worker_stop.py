@@ -17,8 +17,8 @@ class Left(BaseException):
     """In place of the end of the process."""
 
 
-class Winding:
-    """A warden at work, one handler thread that runs something, and a clock."""
+class WatchedRun:
+    """A run watchdog at work, one handler thread that runs something, and a clock."""
 
     def __init__(self) -> None:
         self.time = 1000.0
@@ -29,8 +29,8 @@ class Winding:
         poller: Any = SimpleNamespace(name="queue", margin=3.0, task_timeout=None)
         self.runs.begin(0, ActiveRun(task, cast("Any", poller)))
 
-    def pass_(self, seconds: float) -> bool:
-        """Let time pass, and tell whether the warden goes on watching."""
+    def wait(self, seconds: float) -> bool:
+        """Let time pass, and tell whether the watchdog goes on."""
         self.time += seconds
         return self.watchdog.tick()
 
@@ -39,27 +39,27 @@ class Winding:
 
 
 def test_what_runs_is_waited_for_and_then_the_database_20_s() -> None:
-    winding = Winding()
-    winding.watchdog.wind_up()
-    assert winding.pass_(0)
-    assert winding.pass_(1000)
-    winding.runs.end(0)
-    assert winding.pass_(19)
+    run = WatchedRun()
+    run.watchdog.wind_up()
+    assert run.wait(0)
+    assert run.wait(1000)
+    run.runs.end(0)
+    assert run.wait(19)
     with pytest.raises(Left, match="the database did not answer for 20 s"):
-        winding.pass_(2)
+        run.wait(2)
 
 
-def test_who_is_not_to_stop_may_wait_for_work_for_ever() -> None:
-    winding = Winding()
-    winding.runs.end(0)
-    assert not winding.pass_(1000)
-    assert not winding.pass_(1000)
+def test_a_worker_that_is_not_stopping_may_wait_for_ever() -> None:
+    run = WatchedRun()
+    run.runs.end(0)
+    assert not run.wait(1000)
+    assert not run.wait(1000)
 
 
 def test_what_handlers_have_opened_is_closed_in_its_own_time() -> None:
-    winding = Winding()
-    winding.runs.end(0)
-    winding.watchdog.wind_up()
-    winding.runs.close(0, lambda: [winding.pass_(19) for _ in range(3)])
+    run = WatchedRun()
+    run.runs.end(0)
+    run.watchdog.wind_up()
+    run.runs.close(0, lambda: [run.wait(19) for _ in range(3)])
     with pytest.raises(Left):
-        [winding.pass_(19) for _ in range(3)]
+        [run.wait(19) for _ in range(3)]

@@ -138,7 +138,7 @@ def test_a_broken_row_is_put_off_alike_by_itself_and_with_others(
         assert 190 < row.next_run_time - store.now() <= 200
 
 
-def test_a_change_whose_answer_was_lost_is_known_again_whatever_came_of_it_since(
+def test_a_change_whose_answer_was_lost_is_recognised_whatever_followed(
     store: ScheduleStore, other: ScheduleStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An extra run is asked for, and is over, before the client learns whether it was."""

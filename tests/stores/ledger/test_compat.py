@@ -94,9 +94,7 @@ def test_what_ruby_adds_and_changes_is_entered_when_psched_comes_to_it(bare: Ben
 
 
 @pytest.mark.parametrize("type_", ["t" * 256, "a\\u0000b", "\\ud800"])
-def test_a_type_that_the_ledger_cannot_have_keeps_nobody_from_running(
-    bare: Bench, store: ScheduleStore, type_: str
-) -> None:
+def test_a_type_that_the_ledger_cannot_have_stops_no_run(bare: Bench, store: ScheduleStore, type_: str) -> None:
     columns, values = "id, timeout, next_time, cron, delay, data", "'key', :due, :due, '0 * * * *', 0, :data"
     data = f'{{"type": "{type_}"}}'.encode()
     bare.execute(f"INSERT INTO {{table}} ({columns}) VALUES ({values})", due=LONG_AGO, data=data)

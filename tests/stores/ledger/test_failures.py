@@ -67,7 +67,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.mark.parametrize("error", ["it broke \N{PILE OF POO}", None])
-def test_a_failure_is_told_once(keep: Keep, kind: str, error: str | None) -> None:
+def test_a_failure_is_reported_once(keep: Keep, kind: str, error: str | None) -> None:
     ours = keep(kind)
     assert ours.failures is not None
     assert ours.failures.claim(60) is None

@@ -175,7 +175,7 @@ def test_the_bound_is_on_record_with_the_definition(schedules: ScheduleCollectio
     assert schedules["key"].metadata().policy == Policy()
 
 
-def test_a_failed_occurrence_is_entered_once_though_it_is_told_twice(store: ScheduleStore) -> None:
+def test_a_failed_occurrence_is_entered_once_though_it_is_reported_twice(store: ScheduleStore) -> None:
     schedules = collection(store, 1)
     schedules.add("key", "t", cron="0 * * * *", next_time=LONG_AGO)
     [claim] = store.acquire(1, 100)

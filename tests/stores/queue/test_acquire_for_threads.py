@@ -82,18 +82,18 @@ def test_those_who_ask_while_one_is_at_it_are_served_at_once_and_nobody_gets_mor
     assert len(set(keys)) == len(keys) == 6, "one row went to two"
 
 
-def test_what_the_database_refuses_is_told_to_all_who_asked(slow: Slow) -> None:
+def test_what_the_database_refuses_is_reported_to_all_who_asked(slow: Slow) -> None:
     slow.error = sa.exc.OperationalError("SELECT", {}, Exception("gone"))
     assert together(slow, CombinedAcquire(slow), [1, 1]) == [slow.error, slow.error]
 
 
-def test_one_who_is_interrupted_leaves_the_others_to_acquire_themselves(slow: Slow) -> None:
+def test_an_interrupted_thread_leaves_the_others_to_acquire_themselves(slow: Slow) -> None:
     slow.error = KeyboardInterrupt()
     together(slow, CombinedAcquire(slow), [1, 1])
     assert slow.asked == [1, 2, 1], "the second request was lost"
 
 
-def test_for_one_who_is_interrupted_while_he_waits_nothing_is_acquired(slow: Slow) -> None:
+def test_nothing_is_acquired_for_a_thread_that_is_interrupted_while_it_waits(slow: Slow) -> None:
     combined = CombinedAcquire(slow)
     first = threading.Thread(target=combined.acquire, args=(1, OPTIONS))
     first.start()
@@ -125,7 +125,7 @@ def test_other_types_and_other_leases_are_asked_for_apart(slow: Slow) -> None:
 
 
 @pytest.mark.parametrize("ours", KINDS, indirect=True)
-def test_a_user_for_whom_another_one_is_claiming_is_left_to_him_while_there_are_others(ours: QueueBench) -> None:
+def test_a_user_whose_rows_another_worker_is_acquiring_is_passed_over_while_there_are_others(ours: QueueBench) -> None:
     """On SQLite and Redis it cannot come about: nobody else writes in the meantime."""
     store = ours.queue()
     ours.submit(store, ["a1", "a2"], user="a", max_running=1)

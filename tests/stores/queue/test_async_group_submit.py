@@ -86,7 +86,7 @@ def test_each_caller_gets_its_own_result_or_error(queue: Queue, bench: QueueBenc
     assert keys_in(queue.store) == sorted(["new", "new too", "old", *([] if bench.compat else ["picky"])])
 
 
-def test_of_two_calls_with_one_key_one_is_told_that_it_exists(queue: Queue) -> None:
+def test_of_two_calls_with_one_key_one_is_reported_that_it_exists(queue: Queue) -> None:
     async def main() -> list[Any]:
         return await asyncio.gather(
             *(queue.asubmit("key", "type1", {"n": n}) for n in range(3)), return_exceptions=True

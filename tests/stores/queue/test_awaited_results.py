@@ -212,7 +212,7 @@ def test_a_closed_queue_connects_anew_for_every_call(queue: Queue) -> None:
     assert {row.key for row in queue.list()} == {"key", "other"}
 
 
-def test_a_fault_of_the_database_reaches_all_who_wait(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_database_reaches_all_waiting_threads(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(keys: Sequence[str]) -> Mapping[str, TaskOutcome]:
         raise OSError("the disk is gone")
 

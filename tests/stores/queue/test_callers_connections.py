@@ -375,7 +375,7 @@ def test_a_pooler_of_transactions_may_stand_before_the_caller(databases: SharedD
 
 
 @callers(PsycopgCaller)
-def test_a_transaction_that_has_failed_is_told_by_the_driver_and_is_left_as_it_is(place: Place) -> None:
+def test_a_transaction_that_has_failed_is_reported_by_the_driver_and_is_left_as_it_is(place: Place) -> None:
     _, queue, caller = place
 
     async def work() -> None:

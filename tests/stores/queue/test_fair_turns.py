@@ -55,7 +55,7 @@ def test_one_users_backlog_keeps_nobody_else_waiting(bench: QueueBench, store: T
     assert users_of(taken) == {"many": 3, "one": 1}
 
 
-def test_of_many_users_behind_a_backlog_each_gets_his_turn(ours: QueueBench) -> None:
+def test_each_of_many_users_behind_a_backlog_gets_a_turn(ours: QueueBench) -> None:
     store = ours.queue()
     ours.submit(store, [f"key{n:03}" for n in range(250)], user="many", max_running=1)
     users = [f"user{n:03}" for n in range(90)]
@@ -64,7 +64,7 @@ def test_of_many_users_behind_a_backlog_each_gets_his_turn(ours: QueueBench) -> 
     assert users_of(taken) == Counter([*users, "many"])
 
 
-def test_a_backlog_without_limit_keeps_nobody_waiting_for_ever(ours: QueueBench) -> None:
+def test_a_backlog_without_limit_delays_no_other_for_ever(ours: QueueBench) -> None:
     store = ours.queue()
     ours.submit(store, [f"key{n:03}" for n in range(400)], user="many")
     store.submit([NewTask(f"user{n}", "t", run_at=LONG_AGO + 9999, user=f"user{n}") for n in range(9)])
@@ -79,7 +79,7 @@ def test_whoever_may_run_more_and_runs_less_comes_first(bench: QueueBench, store
     assert [keys_of(store.acquire(1, 100)) for _ in range(3)] == [["b1"], ["a1"], ["b2"]]
 
 
-def test_at_equal_weights_who_has_waited_longest_comes_first(bench: QueueBench, store: TaskStore) -> None:
+def test_at_equal_weights_the_user_who_has_waited_longest_comes_first(bench: QueueBench, store: TaskStore) -> None:
     for n, user in enumerate(["c", None, "a", "b"]):
         bench.submit(store, [f"key{n}"], user=user, run_at=LONG_AGO + n)
     assert [keys_of(store.acquire(1, 100)) for _ in range(4)] == [["key0"], ["key1"], ["key2"], ["key3"]]

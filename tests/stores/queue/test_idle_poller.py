@@ -75,7 +75,7 @@ class Ticking(Hands):
 
 
 @pytest.mark.parametrize("ours", DATABASES, indirect=True)
-def test_an_idle_lane_removes_what_a_burst_has_left_until_nothing_is(ours: QueueBench) -> None:
+def test_an_idle_poller_purges_the_finished_tasks_of_a_burst(ours: QueueBench) -> None:
     store = ours.queue()
     keys = [f"key{n:04}" for n in range(BURST)]
     ours.submit(store, keys)

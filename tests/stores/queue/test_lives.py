@@ -92,7 +92,7 @@ def test_what_was_no_attempt_is_not_counted(bench: QueueBench, store: TaskStore)
         assert (row.attempts, row.last_error) == (1, "unknown here")
 
 
-def test_a_retired_task_keeps_the_attempts_that_it_is_told(ours: QueueBench) -> None:
+def test_a_retired_task_keeps_the_attempts_that_it_is_reported(ours: QueueBench) -> None:
     store = ours.queue()
     ours.submit(store, ["key"])
     claim = ours.claim(store, "key")
@@ -172,7 +172,7 @@ def test_a_task_that_comes_back_after_its_cancel_says_so_when_acquired(bench: Qu
     assert bench.claim(store, "key").lease.cancel_requested
 
 
-def test_a_forced_finish_preempts_whoever_runs_it(bench: QueueBench, store: TaskStore, other: TaskStore) -> None:
+def test_a_forced_finish_preempts_the_run(bench: QueueBench, store: TaskStore, other: TaskStore) -> None:
     bench.submit(store, ["running", "waiting"])
     claim = bench.claim(store, "running")
     for key in ("running", "waiting"):
@@ -187,7 +187,7 @@ def test_a_forced_finish_preempts_whoever_runs_it(bench: QueueBench, store: Task
         other.force_finish("none", 100)
 
 
-def test_preempting_takes_the_lease_from_whoever_has_it(bench: QueueBench, store: TaskStore, other: TaskStore) -> None:
+def test_preempting_takes_the_lease_from_its_holder(bench: QueueBench, store: TaskStore, other: TaskStore) -> None:
     bench.submit(store, ["key"])
     claim = bench.claim(store, "key", 100)
     preempted = other.preempt("key", 100)

@@ -53,14 +53,14 @@ def begin_again(bench: QueueBench, other: TaskStore, times: int) -> None:
 
 @pytest.mark.parametrize("times", [0, 1, 2])
 @pytest.mark.parametrize("verb", FAILING)
-def test_it_was_done_also_when_the_task_was_tried_again_since(ours: QueueBench, verb: str, times: int) -> None:
+def test_a_lost_settle_is_recognised_after_another_attempt(ours: QueueBench, verb: str, times: int) -> None:
     store, other = ours.queue(), ours.queue()
     fail(ours, store, verb, lambda: begin_again(ours, other, times))
     assert row_of(store, "key").status == ("running" if times else "failed")
 
 
 @pytest.mark.parametrize("verb", FAILING)
-def test_what_the_row_does_not_know_any_more_is_told_to_be_unknown(ours: QueueBench, verb: str) -> None:
+def test_what_the_row_does_not_know_any_more_is_reported_to_be_unknown(ours: QueueBench, verb: str) -> None:
     store, other = ours.queue(), ours.queue()
     with pytest.raises(OutcomeUnknownError, match="'key'.* holds it now"):
         fail(ours, store, verb, lambda: begin_again(ours, other, 9))
@@ -85,7 +85,7 @@ def test_of_a_task_that_was_created_anew_it_is_unknown_and_of_a_deleted_one_no_m
         fail(ours, store, verb, lambda: other.delete("key"))
 
 
-def test_data_that_was_perhaps_written_before_the_lease_was_lost_is_told_to_be_unknown(ours: QueueBench) -> None:
+def test_data_that_was_perhaps_written_before_the_lease_was_lost_is_reported_to_be_unknown(ours: QueueBench) -> None:
     store, other = ours.queue(), ours.queue()
     claim, rehearsed = taken(ours, store, "key"), taken(ours, store, "rehearsed")
     number = writes_of(lambda: store.update_data(rehearsed, {"n": 2}, soon()))

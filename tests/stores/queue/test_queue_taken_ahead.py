@@ -42,14 +42,14 @@ def test_to_renew_what_waits_does_not_begin_it(ours: QueueBench) -> None:
     assert taken_again(other).row.attempts == 1
 
 
-def test_what_is_not_taken_ahead_has_begun(ours: QueueBench) -> None:
+def test_what_is_not_prefetched_has_begun(ours: QueueBench) -> None:
     store, other = ours.queue(), ours.queue()
     ours.submit(store, ["key"])
     ours.claim(store, "key", ours.lease)
     assert taken_again(other, ahead=False).row.attempts == 2
 
 
-def test_preempting_what_was_taken_ahead_counts_one_attempt(ours: QueueBench) -> None:
+def test_preempting_what_was_prefetched_counts_one_attempt(ours: QueueBench) -> None:
     store, other = ours.queue(), ours.queue()
     ours.submit(store, ["ahead"])
     store.acquire(5, 100, ahead=True)

@@ -77,7 +77,7 @@ def test_a_user_who_got_nothing_for_the_data_of_others_comes_first_next_time(
         assert found == set(users), rounds
 
 
-def test_one_who_may_run_many_at_once_does_not_take_all_the_bytes(ours: QueueBench) -> None:
+def test_a_user_with_a_high_limit_does_not_take_all_the_bytes(ours: QueueBench) -> None:
     store = ours.queue()
     submit_large(ours, store, "a", 20, max_running=20)
     submit_large(ours, store, "b", 3, max_running=1, run_at=LONG_AGO + 999)

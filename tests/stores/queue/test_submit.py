@@ -27,7 +27,7 @@ def test_the_claim_tells_all_that_was_submitted(bench: QueueBench, store: TaskSt
         assert (stored.priority, stored.max_attempts, stored.scheduled_time) == (3, 4, LONG_AGO)
 
 
-def test_a_key_that_exists_is_told_and_left_alone(bench: QueueBench, store: TaskStore, other: TaskStore) -> None:
+def test_a_key_that_exists_is_reported_and_left_alone(bench: QueueBench, store: TaskStore, other: TaskStore) -> None:
     assert store.submit([NewTask("key", "type1", {"n": 1})]) == []
     before = bench.raw("key")
     assert other.submit([NewTask("key", "type2", {"n": 2}, user="u")]) == ["key"]

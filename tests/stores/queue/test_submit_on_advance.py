@@ -176,7 +176,7 @@ def test_the_data_may_name_the_type(apart: Feed) -> None:
         ("enqueue", {}, 'it has no "type"'),
     ],
 )
-def test_data_that_makes_no_task_is_told_and_tried_again(
+def test_data_that_makes_no_task_is_reported_and_tried_again(
     apart: Feed, type_: str, data: dict[str, object], fault: str
 ) -> None:
     apart.schedules.add("s", type_, cron="0 0 * * *", next_time=LONG_AGO, data=data)

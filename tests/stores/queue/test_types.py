@@ -224,7 +224,7 @@ def test_a_type_whose_rows_wait_for_room_that_a_dead_worker_took_is_seen(ours: Q
 
 
 @pytest.mark.parametrize("ours", ["redis"], indirect=True)
-def test_a_forgotten_type_rings_for_those_that_take_some_types_when_it_is_known_again(ours: QueueBench) -> None:
+def test_a_forgotten_type_wakes_workers_for_those_that_take_some_types_when_it_is_known_again(ours: QueueBench) -> None:
     store = ours.queue()
     ours.submit(store, ["a"], type="a")
     store.retire(ours.claim(store, "a"), "cancelled", None, None, soon())

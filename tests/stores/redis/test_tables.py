@@ -28,7 +28,7 @@ def rows_of(bench: Bench) -> RedisRows:
 
 
 @pytest.mark.parametrize("number", ["1", "99", "x"])
-def test_a_table_of_another_version_is_refused_also_by_who_is_at_work(
+def test_a_table_of_another_version_is_refused_also_by_running_workers(
     bench: Bench, store: ScheduleStore, number: str
 ) -> None:
     bench.add(store, "key")
@@ -66,7 +66,7 @@ def test_schedules_and_a_queue_are_not_taken_for_one_another(bench: Bench, store
     queue.close()
 
 
-def test_a_table_that_is_gone_is_told_in_plain_words(bench: Bench, store: ScheduleStore) -> None:
+def test_a_table_that_is_gone_is_reported_in_plain_words(bench: Bench, store: ScheduleStore) -> None:
     rows_of(bench).drop()
     with pytest.raises(redis.ResponseError) as refusal:
         store.acquire(1, 100)
@@ -166,7 +166,7 @@ def spoil(bench: Bench, key: str, fields: dict[str, Any]) -> None:
             rows.client.hset(f"{rows.prefix}row:{key}", name, value)
 
 
-def test_an_acquire_without_answer_is_undone_whatever_somebody_has_spoilt(bench: Bench, store: ScheduleStore) -> None:
+def test_an_acquire_without_answer_is_undone_also_on_spoilt_rows(bench: Bench, store: ScheduleStore) -> None:
     bench.fill(store, ["a", "b"], lambda i: LONG_AGO + i)
 
     def lose(command: str) -> None:
@@ -179,7 +179,7 @@ def test_an_acquire_without_answer_is_undone_whatever_somebody_has_spoilt(bench:
     assert sorted(keys_of(store.acquire(10, 100))) == ["a", "b"]
 
 
-def test_what_is_no_row_at_all_is_told_once_and_can_be_deleted(
+def test_what_is_no_row_at_all_is_reported_once_and_can_be_deleted(
     bench: Bench, store: ScheduleStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench.fill(store, ["bad", "good"], lambda i: LONG_AGO + i)

@@ -48,7 +48,7 @@ def rings(wakeup: Wakeup) -> bool:
     return False
 
 
-def test_what_makes_tasks_due_rings(tasks: QueueBench, queue: TaskStore, wakeup: Wakeup) -> None:
+def test_what_makes_tasks_due_wakes_workers(tasks: QueueBench, queue: TaskStore, wakeup: Wakeup) -> None:
     tasks.submit(queue, ["key"])
     assert rings(wakeup)
     queue.release(tasks.claim(queue, "key").lease, soon())
@@ -86,7 +86,7 @@ def test_a_run_that_ends_calls_for_those_who_waited_for_it(tasks: QueueBench, qu
     assert rings(wakeup)
 
 
-def test_schedules_ring_when_they_are_due_earlier_than_was_known(bench: Bench, store: ScheduleStore) -> None:
+def test_schedules_wake_workers_when_they_are_due_earlier_than_was_known(bench: Bench, store: ScheduleStore) -> None:
     with closing(armed(store)) as wakeup:
         bench.add(store, "key")
         assert rings(wakeup)
@@ -197,7 +197,7 @@ def test_a_new_type_calls_each_worker_of_some_types_once_however_many_there_are(
         assert called == [1] * len(waiting)
 
 
-def test_a_ring_for_a_new_type_reaches_the_others_past_one_that_hangs(queue: TaskStore) -> None:
+def test_a_wakeup_for_a_new_type_reaches_the_others_past_one_that_hangs(queue: TaskStore) -> None:
     wakeups = [queue.open_wakeup(lambda type_: type_ == "new") for _ in range(7)]
     with ExitStack() as stack:
         hanging, *others = (stack.enter_context(closing(choosy)) for choosy in wakeups if choosy is not None)
@@ -209,7 +209,7 @@ def test_a_ring_for_a_new_type_reaches_the_others_past_one_that_hangs(queue: Tas
             assert eventually(choosy.is_notified)
 
 
-def test_a_ring_for_a_new_type_that_was_passed_on_leaves_the_connection_in_order(queue: TaskStore) -> None:
+def test_a_wakeup_for_a_new_type_that_was_passed_on_leaves_the_connection_in_order(queue: TaskStore) -> None:
     choosy = queue.open_wakeup(lambda type_: type_.startswith("type"))
     assert choosy is not None
     with closing(choosy):
@@ -225,7 +225,7 @@ def test_a_ring_for_a_new_type_that_was_passed_on_leaves_the_connection_in_order
             assert choosy.proven
 
 
-def test_a_ring_for_a_busy_worker_of_some_types_is_anothers(queue: TaskStore, wakeup: Wakeup) -> None:
+def test_a_wakeup_for_a_busy_worker_of_some_types_is_anothers(queue: TaskStore, wakeup: Wakeup) -> None:
     queue.submit([NewTask("known", "a")])
     choosy, other = (queue.open_wakeup(lambda type_: type_ == "a") for _ in range(2))
     assert choosy is not None and other is not None
@@ -240,7 +240,7 @@ def test_a_ring_for_a_busy_worker_of_some_types_is_anothers(queue: TaskStore, wa
         assert rings(other)
 
 
-def test_a_bell_is_trusted_once_the_server_has_answered_a_wait(queue: TaskStore, wakeup: Wakeup) -> None:
+def test_a_wakeup_is_trusted_once_the_server_has_answered_a_wait(queue: TaskStore, wakeup: Wakeup) -> None:
     wakeup.stop_listening()
     assert not wakeup.proven
     wakeup.listen(60)
@@ -250,7 +250,7 @@ def test_a_bell_is_trusted_once_the_server_has_answered_a_wait(queue: TaskStore,
     assert wakeup.proven
 
 
-def test_a_ring_for_one_who_is_busy_is_anothers(queue: TaskStore, wakeup: Wakeup) -> None:
+def test_a_wakeup_for_a_busy_waiter_goes_to_another(queue: TaskStore, wakeup: Wakeup) -> None:
     queue.submit([NewTask("one", "t")])
     select.select([wakeup.fileno()], [], [], 5)
     wakeup.stop_listening()
@@ -258,7 +258,7 @@ def test_a_ring_for_one_who_is_busy_is_anothers(queue: TaskStore, wakeup: Wakeup
         assert rings(other)
 
 
-def test_one_who_is_busy_is_not_called_and_hears_again_afterwards(
+def test_a_busy_waiter_is_not_woken_and_listens_again_afterwards(
     tasks: QueueBench, queue: TaskStore, wakeup: Wakeup
 ) -> None:
     wakeup.stop_listening()
@@ -275,7 +275,7 @@ def test_one_who_is_busy_is_not_called_and_hears_again_afterwards(
     assert rings(wakeup)
 
 
-def test_nobody_listens_for_ever(queue: TaskStore, tasks: QueueBench) -> None:
+def test_listening_ends_after_a_while(queue: TaskStore, tasks: QueueBench) -> None:
     wakeup = queue.open_wakeup()
     assert wakeup is not None
     wakeup.listen(0.05)
@@ -313,7 +313,7 @@ def test_a_wait_that_was_prolonged_goes_on_when_the_first_ends(queue: TaskStore)
         assert rings(wakeup)
 
 
-def test_rings_that_nobody_waits_for_are_few(tasks: QueueBench, queue: TaskStore) -> None:
+def test_few_wakeups_are_kept_while_no_worker_waits(tasks: QueueBench, queue: TaskStore) -> None:
     queue.submit([NewTask(f"key{n}", "t") for n in range(100)])
     rows = tasks.rows
     assert isinstance(rows, RedisRows)
@@ -367,7 +367,7 @@ def test_a_connection_that_was_lost_amid_a_run_is_made_anew(
     assert rings(wakeup)
 
 
-def test_one_who_was_called_keeps_his_connection_and_takes_no_rings(queue: TaskStore, wakeup: Wakeup) -> None:
+def test_a_woken_waiter_keeps_its_connection_and_takes_no_wakeups(queue: TaskStore, wakeup: Wakeup) -> None:
     queue.submit([NewTask("key", "t")])
     select.select([wakeup.fileno()], [], [], 5)
     assert wakeup.is_notified()
