@@ -136,11 +136,11 @@ class RequestQueue:
 
     def _send(self, request: Request) -> None:
         for pause in (*PAUSES, None):
+            is_last = pause is None or self._closing  # a request that was being sent at the close is tried once more
             try:
                 post(request)
             except Exception as error:  # noqa: BLE001 – the thread must go on with the next request
-                is_last = pause is None or self._closing or getattr(error, "is_final", False)
-                if is_last:
+                if is_last or getattr(error, "is_final", False):
                     with self._changed:
                         self._report(f"{request.host}: {error}")
                     return

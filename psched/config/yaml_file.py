@@ -14,6 +14,7 @@ from psched.errors import ConfigError
 
 _MAX_SHOWN = 10  # environments that a message names
 _MAX_NAME_LENGTH = 40
+_TOO_DEEP = "not usable: nested too deeply"
 _NO_TEXT = "not valid YAML: expected UTF-8 text without control characters"
 NOT_PERMITTED = "Permission denied; run the command as root or as the service's user (runuser -u USER -- …)"
 
@@ -150,9 +151,11 @@ def _load(text: str, name: str, kind: type[Any]) -> Document:
         mark = error.problem_mark or error.context_mark
         line = f":{mark.line + 1}" if mark else ""
         problem = error.problem or error.context or ""
+        if "nesting depth" in problem:  # PyYAML 6.0.4 and later; before, a RecursionError
+            raise ConfigError(f"{name}: {_TOO_DEEP}") from None
         problem = "a tab; indent with spaces" if r"'\t'" in problem else problem
         raise ConfigError(f"{name}{line}: not valid YAML: {problem}") from None
     except yaml.YAMLError:
         raise ConfigError(f"{name}: {_NO_TEXT}") from None
     except RecursionError:
-        raise ConfigError(f"{name}: not usable: nested too deeply") from None
+        raise ConfigError(f"{name}: {_TOO_DEEP}") from None
