@@ -5,21 +5,24 @@ bound ("10,000+"), and pages at a number of rows read, so that no question reads
 page by page.
 """
 
+from psched.insight.change_preview import ChangePreview
 from psched.insight.forecast import Forecast, HourForecast
 from psched.insight.late_runs import LateRun
 from psched.insight.nodes import NodeState, merged
 from psched.insight.overview import Insight, Overview, open_insight
 from psched.insight.pages import Page
 from psched.insight.run_stats import Percentiles, RunRates, RunReport, RunsAt
-from psched.insight.schedules import ScheduleDetails, ScheduleInsight
+from psched.insight.schedules import NextRun, ScheduleDetails, ScheduleInsight
 from psched.insight.tasks import TaskDetails, TaskInsight
 from psched.insight.why_waiting import Reason, why_waiting, worker_hint
 
 __all__ = [
+    "ChangePreview",
     "Forecast",
     "HourForecast",
     "Insight",
     "LateRun",
+    "NextRun",
     "NodeState",
     "Overview",
     "Page",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from psched.cron import CronDialect
 from psched.errors import ConfigError, NotFoundError
+from psched.insight.change_preview import ChangePreview, change_preview
 from psched.insight.common_questions import TableInsight
 from psched.insight.forecast import HOUR, Forecast, forecast
 from psched.insight.late_runs import LateRun, late_runs, late_runs_page
@@ -18,6 +19,7 @@ from psched.model import ScheduleFilter, ScheduleRow
 from psched.schedules import rules
 from psched.schedules.audit_result import Verdict
 from psched.schedules.collection import ScheduleCollection
+from psched.schedules.modification import Changes, Modification
 from psched.schedules.schedule import ScheduleState, StateWord
 from psched.store.ledger import Change, KeptOutput, LedgerFilter, LedgerRow
 
@@ -33,17 +35,25 @@ Place = tuple[float, str]
 
 
 @dataclass(frozen=True, slots=True)
+class NextRun:
+    """A run to come, at `time` (unix seconds). `note`: what a clock change does to its occurrence, often empty."""
+
+    time: float
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
 class ScheduleDetails:
     """One schedule. `row`, `state` and `waits` (why it is not running) are None and empty for a deleted one.
 
-    `next_runs`: when the next runs begin (unix seconds), by the rule. `history` and `versions`: the last entries of the
+    `next_runs`: the next runs by the rule. `history` and `versions`: the last entries of the
     ledger and the last changes of the definition, the oldest first; empty without a ledger.
     """
 
     row: ScheduleRow | None
     state: ScheduleState | None
     waits: Sequence[Reason]
-    next_runs: Sequence[float]
+    next_runs: Sequence[NextRun]
     history: Sequence[LedgerRow]
     versions: Sequence[Change]
 
@@ -103,6 +113,10 @@ class ScheduleInsight(TableInsight):
         now = self._store.now()
         return ((row, self._schedules.state(row, now)) for row in self._schedules.late())
 
+    def row(self, key: str) -> ScheduleRow:
+        """Return a schedule as it is stored now. Raises NotFoundError."""
+        return self._schedules[key].metadata()
+
     def details(self, key: str) -> ScheduleDetails:
         """Return one schedule, perhaps a deleted one. Raises NotFoundError if nothing is known of it."""
         ledger = self._store.ledger
@@ -118,17 +132,32 @@ class ScheduleInsight(TableInsight):
         waits = why_waiting(row, self._store, now)
         return ScheduleDetails(row, self._schedules.state(row, now), waits, self._next_runs(row), history, versions)
 
-    def _next_runs(self, row: ScheduleRow) -> list[float]:
-        """Return when the regular runs from the next one on begin; none while it is paused or its rule is broken."""
+    def _next_runs(self, row: ScheduleRow) -> list[NextRun]:
+        """Return the regular runs from the next one on; none while it is paused or its rule is broken."""
         if row.paused:
             return []
-        rule, regular = row.rule, row.regular()
+        rule, regular, dialect = row.rule, row.regular(), self._schedules.cron_dialect
+        before = regular.next_time - 1
         try:
             most = _RUNS if rule.max_runs is None else min(_RUNS, rule.max_runs - (row.runs or 0))
-            times = list(rules.times(rule, regular.next_time, most, self._schedules.cron_dialect))
+            found = []
+            for time in rules.times(rule, regular.next_time, most, dialect):
+                found.append(NextRun(row.run_time(time), rules.clock_note(rule, before, time, dialect)))
+                before = time
         except ConfigError:  # `row.problem` says why
             return []
-        return [time + row.delay for time in times]
+        return found
+
+    def preview(self, key: str, changes: Changes) -> ChangePreview:
+        """Return what `Schedule.modify` with these values would change now. Raises what that raises."""
+        modification = Modification(key, changes, self._store, self._schedules.cron_dialect)
+        before = self._schedules[key].metadata()
+        after = modification.applied_to(before)
+        return change_preview(before, after, self._store.now(), self._schedules.cron_dialect)
+
+    def calendars(self) -> Sequence[str]:
+        """Return the names of the calendars that schedules may exclude; none where the store keeps none."""
+        return [] if self._store.calendars is None else [each.name for each in self._schedules.calendars.list()]
 
     def last_runs(self, keys: Sequence[str], last: int = _RUNS) -> Mapping[str, Sequence[LedgerRow]]:
         """Return the last entries of the ledger of each of these schedules, the oldest first; none without a ledger."""

@@ -9,7 +9,8 @@ from datetime import date, datetime, timedelta
 
 from psched import cron
 from psched.cron import CronDialect
-from psched.cron.occurrences import next_match
+from psched.cron.expression import parse
+from psched.cron.occurrences import next_match, note_of
 from psched.cron.zones import load_zone, offset_of_wall
 from psched.model import NO_OCCURRENCE, Calendar, Rule
 from psched.schedule_options import WEEKDAYS
@@ -98,6 +99,14 @@ def why_not(rule: Rule, time: int) -> str | None:
     if rule.exclude and (calendar := _excluding(rule, day := _day_of(rule, time))) is not None:
         return f"{day:%a %Y-%m-%d} is a day of the calendar {calendar.name!r} (version {calendar.version})"
     return None
+
+
+def clock_note(rule: Rule, before: int, time: int, dialect: CronDialect) -> str:
+    """Return what a clock change does to the occurrence at `time`, the first one after `before`; often empty."""
+    if rule.exclude:  # a change on a day that is excluded does nothing
+        last = cron.last_time(rule.cron, before, time - 1, rule.timezone, dialect)
+        before = before if last is None else last
+    return note_of(parse(rule.cron, dialect), load_zone(rule.timezone), before, time)
 
 
 def _day_of(rule: Rule, time: int) -> date:

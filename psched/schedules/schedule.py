@@ -9,23 +9,12 @@ from typing import Any, Final, Literal, Unpack
 from psched.async_methods import async_twin
 from psched.cron import CronDialect
 from psched.errors import NotFoundError, NotSupportedError, ScheduleError
-from psched.model import NO_OCCURRENCE, Calendar, ScheduleRow
-from psched.payload import check_key, object_of, pack
+from psched.model import Calendar, ScheduleRow
 from psched.retry_wait import Backoff
-from psched.schedules import rules
+from psched.schedules.modification import Changes, Modification
 from psched.schedules.settlement import with_rule_problem
-from psched.schedules.transitions import moved, paused, resumed, run_now, with_calendars, with_regular
-from psched.schedules.validation import (
-    RULE_OPTIONS,
-    Terms,
-    check_enqueued_key,
-    check_has_occurrence,
-    check_times,
-    checked_policy,
-    checked_rule,
-    named_calendars,
-    without_policies,
-)
+from psched.schedules.transitions import paused, resumed, run_now, with_calendars, with_regular
+from psched.schedules.validation import Terms
 from psched.store import ScheduleStore
 from psched.store.ledger import MODIFY, PAUSE, RESUME, RUN_NOW, Entry
 
@@ -69,12 +58,14 @@ class Schedule:
         data: Mapping[str, Any] | None = None,
         next_time: int | None = None,
         next_run_time: float | None = None,
+        if_version: int | None = None,
         **terms: Unpack[Terms],
     ) -> None:
         """Change the given values in one write. None leaves a value as it is.
 
         The terms (`catch_up` to `spread`, see `ScheduleCollection.add`) are changed if given. For these None means no
-        bound, or no text.
+        bound, or no text. With `if_version` nothing is changed unless the schedule still has this version (of
+        `metadata`).
 
         A new rule moves the next occurrence to the first match from now on. An occurrence that has come is kept. While
         a run is leased or waits for a retry, only the rule is written, and the run settles by the new rule. During an
@@ -83,39 +74,33 @@ class Schedule:
         Raises:
             NotFoundError: there is no such schedule.
             ConfigError, ValueError: an invalid value; nothing was changed.
-            NotSupportedError: the store keeps no policies.
+            NotSupportedError: the store keeps no policies, or no versions.
             ScheduleError: `next_time` or `next_run_time` was given while a run is leased or waits for a retry, or
-                `next_run_time` while the schedule is paused.
+                `next_run_time` while the schedule is paused; or the schedule has another version than `if_version`.
         """
+        given: Changes = {
+            "type": type,
+            "cron": cron,
+            "delay": delay,
+            "timezone": timezone,
+            "data": data,
+            "next_time": next_time,
+            "next_run_time": next_run_time,
+            **terms,
+        }
+        modification = Modification(self.key, given, self._store, self._dialect)
+        if if_version is not None and not self._store.keeps_policies:
+            raise NotSupportedError(f"{self.key!r}: this store keeps no versions; type: rdb and redis do")
 
-        def change(seen: ScheduleRow) -> ScheduleRow:
-            changes: dict[str, Any] = {"cron": cron, "timezone": timezone, "delay": delay}
-            given = {name: value for name, value in changes.items() if value is not None}
-            rule = replace(seen.rule, **given, **of_rule)
-            rule = rule if rule == seen.rule else checked_rule(rule, self._dialect)
-            wanted = replace(
-                seen,
-                type=seen.type if type is None else type,
-                data=seen.data if data is None else object_of(data),
-                rule=rule,
-                runs=None if rule.max_runs is None else seen.runs,
-                policy=checked_policy(replace(seen.policy, **of_policy)),
-            )
-            timed = self._timed(seen.regular(), wanted.regular(), next_time, next_run_time)
-            return with_regular(wanted, timed) if seen.is_extra else timed
+        def change(seen: ScheduleRow) -> tuple[ScheduleRow, Entry | None]:
+            if if_version not in (None, seen.version):
+                raise ScheduleError(
+                    f"{self.key!r}: not modified: it was changed meanwhile, and has version {seen.version} instead of "
+                    f"{if_version}; look at it again"
+                )
+            return modification.applied_to(seen), None
 
-        of_rule: dict[str, Any] = {name: value for name, value in terms.items() if name in RULE_OPTIONS}
-        of_policy: dict[str, Any] = {name: value for name, value in terms.items() if name not in RULE_OPTIONS}
-        check_times(next_time=next_time, next_run_time=next_run_time)
-        if type is not None:
-            check_enqueued_key(self.key, check_key(type, "type"))
-        if data is not None:
-            pack(object_of(data), max_size=self._store.max_data_size)
-        if terms and not self._store.keeps_policies:
-            raise without_policies(self.key, terms)
-        if "exclude" in of_rule:
-            of_rule["exclude"] = named_calendars(self._store, of_rule["exclude"])
-        self._compare_and_set(MODIFY, lambda seen: (change(seen), None))
+        self._compare_and_set(MODIFY, change)
 
     def follow(self, calendar: Calendar) -> None:
         """Replace the calendar of this name in the rule; an occurrence that has come is kept. Nothing if it is gone."""
@@ -184,29 +169,6 @@ class Schedule:
         raise ScheduleError(
             f"{self.key!r}: not modified: the schedule was changed during each of {_TRIES} attempts; try again"
         )
-
-    def _timed(
-        self, seen: ScheduleRow, wanted: ScheduleRow, next_time: int | None, next_run_time: float | None
-    ) -> ScheduleRow:
-        """Return `wanted` with the caller's times, or times computed from the rule."""
-        explicit = next_time is not None or next_run_time is not None
-        if explicit and not seen.settled:
-            raise ScheduleError(
-                f"{self.key!r}: a run is in progress or waits for a retry; move its times when the run is finished"
-            )
-        if next_run_time is not None and seen.paused:
-            raise ScheduleError(f"{self.key!r} is paused, so it has no run time; resume it first, or use run_now")
-        if explicit:
-            time = seen.next_time if next_time is None else rules.first_time(wanted.rule, next_time, self._dialect)
-            if wanted.has_run_enough:
-                time = NO_OCCURRENCE
-            check_has_occurrence(time, next_run_time)
-            due = wanted.run_time(time) if next_run_time is None else next_run_time
-            return replace(wanted, next_time=time, next_run_time=seen.next_run_time if seen.paused else due)
-        if wanted.rule == seen.rule or not seen.settled:
-            return wanted
-        row = moved(wanted, seen.rule, self._store.now(), self._dialect)
-        return replace(row, next_run_time=seen.next_run_time) if seen.paused else row
 
 
 StateWord = Literal[

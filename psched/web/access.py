@@ -19,8 +19,8 @@ from starlette.requests import Request
 from psched.config.web import Web, is_loopback
 from psched.errors import ConfigError
 
-ACTIONS: Final = ("run-now", "pause", "resume", "retry", "cancel", "delete")
-"""What visitors can do: the first three to schedules, the others to tasks."""
+ACTIONS: Final = ("run-now", "pause", "resume", "modify", "retry", "cancel", "delete")
+"""What visitors can do: the first four to schedules, the others to tasks."""
 FULL: Final = "PSCHED_WEB_AUTH"
 READ_ONLY: Final = "PSCHED_WEB_READ_AUTH"
 """The variables with `user:password` for Basic authentication: of one who may act, and of one who may only look."""

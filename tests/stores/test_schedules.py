@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from psched.errors import AlreadyExistsError, NotFoundError, ScheduleError
+from psched.errors import AlreadyExistsError, NotFoundError, NotSupportedError, ScheduleError
 from psched.model import LeaseTimes, Policy, Rule, ScheduleRow
 from psched.schedules.collection import Defaults, ScheduleCollection
 from psched.store import ScheduleStore
@@ -244,6 +244,20 @@ def test_of_two_clients_that_modify_different_things_the_second_looks_again(
     row = read(other, "key")
     assert (row.type, row.data, row.rule) == ("type2", {"theirs": 1}, Rule("7 * * * *", "UTC", 5))
     assert len(looked) == 2
+
+
+def test_a_change_for_a_version_that_is_gone_changes_nothing(bench: Bench, store: ScheduleStore) -> None:
+    bench.add(store, "key")
+    schedule = ScheduleCollection(store, LeaseTimes(300, 300, 300), Defaults())["key"]
+    version = schedule.metadata().version
+    if not store.keeps_policies:
+        with pytest.raises(NotSupportedError, match="keeps no versions"):
+            schedule.modify(delay=7, if_version=version)
+        return
+    schedule.modify(delay=5, if_version=version)
+    with pytest.raises(ScheduleError, match="it was changed meanwhile, and has version"):
+        schedule.modify(delay=7, if_version=version)
+    assert read(store, "key").rule.delay == 5
 
 
 def test_each_change_of_a_definition_makes_another_version(bench: Bench, store: ScheduleStore) -> None:

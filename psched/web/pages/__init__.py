@@ -6,7 +6,7 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from psched.web.pages import bulk, changing, nodes, now, schedules, tasks
+from psched.web.pages import bulk, changing, editing, nodes, now, schedules, tasks
 from psched.web.site import Site
 
 Answer = Callable[[Request, Site], Response]
@@ -15,6 +15,7 @@ PAGES: Final[Mapping[str, Answer]] = {
     "/": now.now,
     "/schedules": schedules.schedules,
     "/schedule": schedules.schedule,
+    "/schedule/edit": editing.ask,
     "/queue": tasks.queue,
     "/tasks": tasks.tasks,
     "/task": tasks.task,
@@ -25,6 +26,7 @@ PAGES: Final[Mapping[str, Answer]] = {
 """The pages that only show something."""
 ACTIONS: Final[Mapping[str, Answer]] = {
     "/schedule/action": changing.change_schedule,
+    "/schedule/edit": editing.act,
     "/task/action": changing.change_task,
     "/tasks/bulk": bulk.act,
 }

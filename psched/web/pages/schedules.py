@@ -14,7 +14,7 @@ from psched.clock import local_time
 from psched.cron.words import in_words
 from psched.cron.zones import load_zone
 from psched.errors import ConfigError, NotFoundError, NotSupportedError
-from psched.insight import ScheduleDetails, ScheduleInsight
+from psched.insight import ScheduleInsight
 from psched.model import Policy, Rule, ScheduleRow
 from psched.schedules import rules
 from psched.schedules.audit_result import Verdict
@@ -44,7 +44,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class NextRun:
-    """A run to come, in the schedule's zone. `note`: what the clock does before it, or an empty text."""
+    """A run to come, also in the schedule's zone. `note`: what a clock change does to it, or an empty text."""
 
     time: float
     there: str
@@ -115,7 +115,7 @@ def schedule(request: Request, site: Site) -> Response:
         rule=rule,
         words=words_of(table, rule),
         now=now,
-        next_runs=_next_runs(found),
+        next_runs=[NextRun(each.time, there(each.time, rule), each.note) for each in found.next_runs],
         policy=[] if found.row is None else list(_policy(found.row.policy)),
         history=list(reversed(found.history)),
         outputs=outputs,
@@ -164,6 +164,7 @@ _DONE: Mapping[str, str] = {
     "run-now": "The schedule is due now.",
     "pause": "The schedule is paused.",
     "resume": "The schedule goes on.",
+    "modify": "The schedule is changed.",
     "retry": "The task is due now.",
     "cancel": "The task is cancelled, or asked to stop.",
     "delete": "The task is deleted.",
@@ -175,40 +176,16 @@ _DONE: Mapping[str, str] = {
 
 def _listed(table: ScheduleInsight, row: ScheduleRow, state: ScheduleState, runs: Sequence[LedgerRow]) -> Listed:
     return Listed(
-        row, state, words_of(table, row.rule), _there(row.next_run_time, row.rule), runs, latest(runs, row.rule)
+        row, state, words_of(table, row.rule), there(row.next_run_time, row.rule), runs, latest(runs, row.rule)
     )
 
 
-def _there(time: float, rule: Rule) -> str:
+def there(time: float, rule: Rule) -> str:
     """Return a time in the schedule's own zone, nothing where that cannot be said."""
     try:
         return f"{datetime.fromtimestamp(time, load_zone(rule.timezone)):%a %Y-%m-%d %H:%M:%S %Z}"
     except (ConfigError, ValueError, OverflowError):
         return ""
-
-
-def _next_runs(found: ScheduleDetails) -> Sequence[NextRun]:
-    if found.row is None or not found.next_runs:
-        return ()
-    rule, listed = found.row.rule, []
-    zone = load_zone(rule.timezone)
-    before = None
-    for time in found.next_runs:
-        there = datetime.fromtimestamp(time, zone)
-        offset = there.utcoffset()
-        note = (
-            ""
-            if before in (None, offset)
-            else f"the clock changes before it: from UTC{_offset(before)} to UTC{there:%z}"
-        )
-        listed.append(NextRun(time, f"{there:%a %Y-%m-%d %H:%M:%S %Z}", note))
-        before = offset
-    return listed
-
-
-def _offset(offset: Any) -> str:
-    minutes = int(offset.total_seconds() // 60)
-    return f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02}{abs(minutes) % 60:02}"
 
 
 def _policy(policy: Policy) -> Iterator[tuple[str, str]]:

@@ -1,0 +1,214 @@
+"""Editing a schedule: a form, a preview of what a change would do, and the confirmed change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from http import HTTPStatus
+from typing import Any, Final, cast
+from urllib.parse import unquote
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from psched.clock import local_datetime, parse_seconds, shown_zone
+from psched.error_text import one_line
+from psched.errors import ConfigError, NotFoundError, NotSupportedError, ScheduleError
+from psched.insight import ChangePreview, ScheduleInsight
+from psched.model import CATCH_UP, ScheduleRow
+from psched.schedules.modification import Changes
+from psched.web.access import RefusedError
+from psched.web.pages.changing import asked_action, field, record
+from psched.web.pages.schedules import schedules_of, there, words_of
+from psched.web.rendering import harmless, page, path
+from psched.web.site import Site
+
+_MODIFY: Final = "modify"
+_LISTED = 10
+_LONGEST_DETAIL = 500
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """A field of the form. `read` makes a value for `Schedule.modify` of a text; an empty text is `none`."""
+
+    name: str
+    label: str
+    hint: str
+    read: Callable[[str], Any]
+    kind: str = "text"
+    none: Any = None
+
+    def value(self, text: str) -> Any:
+        """Return the value that a text means. Raises ValueError."""
+        if not text:
+            return self.none
+        try:
+            return self.read(text)
+        except ValueError as error:
+            raise ValueError(f"{self.label}: expected {self.hint}, got {text[:50]!r}") from error
+
+
+def _time(text: str) -> float:
+    return datetime.fromisoformat(text).replace(tzinfo=shown_zone.get()).astimezone().timestamp()
+
+
+def _texts(text: str) -> list[str]:
+    return [each.strip() for each in text.split(",") if each.strip()]
+
+
+_SPAN = "seconds, or a span such as 5m or 2h"
+_TIME = "a time such as 2027-03-01T09:00"
+_NUMBER = "a whole number"
+_FIELDS: Final = (
+    _Field("cron", "Cron expression", "such as 0 3 * * *, or @every 5m", str, none=""),
+    _Field("timezone", "Time zone", "such as Europe/Berlin", str, none=""),
+    _Field("delay", "Delay", _SPAN, parse_seconds, none=0.0),
+    _Field("spread", "Spread", _SPAN, parse_seconds),
+    _Field("start", "Not before", _TIME, _time, "datetime-local"),
+    _Field("end", "Not after", _TIME, _time, "datetime-local"),
+    _Field("max_runs", "Most runs", _NUMBER, int),
+    _Field("exclude", "Calendars of days off", "names with commas between them", _texts, none=()),
+    _Field("catch_up", "Catch up", ", ".join(CATCH_UP), str, "select", CATCH_UP[0]),
+    _Field("max_lateness", "Latest start", _SPAN, parse_seconds),
+    _Field("alert_after", "Alert after", _SPAN, parse_seconds),
+    _Field("max_attempts", "Most attempts", _NUMBER, int),
+    _Field("owner", "Owner", "text", str),
+    _Field("description", "Description", "text", str),
+    _Field("tags", "Tags", "texts with commas between them", _texts, none=()),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Filled:
+    """A field with the text that it has. `was`: the text of the schedule's present value."""
+
+    field: _Field
+    text: str
+    was: str
+
+    @property
+    def is_changed(self) -> bool:
+        return self.text != self.was
+
+
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """When a run would begin, in the shown zone and in that of the schedule."""
+
+    time: float
+    there: str
+
+
+def ask(request: Request, site: Site) -> Response:
+    """Show the form, and what the change would do if one is given."""
+    _check_may_modify(request)
+    given = request.query_params
+    fields = {each.name: given[each.name] for each in _FIELDS if each.name in given}
+    key = unquote(given["quoted_key"]) if "quoted_key" in given else given.get("key", "")
+    return _form(request, schedules_of(site), key, fields)
+
+
+def act(request: Request, site: Site) -> Response:
+    """Make a change that was shown before, if the schedule still has the version that was shown."""
+    action = asked_action(request, {_MODIFY: None}, _MODIFY)
+    if site.schedules is None:
+        raise NotFoundError("this configuration has no section `schedules`")
+    table, key = schedules_of(site), unquote(field(request, "key"))
+    given = {each.name: unquote(field(request, each.name)) for each in _FIELDS if each.name in request.state.form}
+    version = int(field(request, "version"))
+    filled = _filled(site.schedules[key].metadata(), given)
+    try:
+        changes = _changes(filled)
+        if changes:
+            detail = "; ".join(f"{each.field.name}: {each.was} → {each.text}" for each in filled if each.is_changed)
+            detail = f"version {version}: {detail}"[:_LONGEST_DETAIL]
+            record(request, site.schedules.store, site.settings.schedules, action, key, detail)
+            site.schedules[key].modify(if_version=version, **cast("Any", changes))
+    except NotFoundError:
+        raise
+    except (ConfigError, ScheduleError, ValueError) as error:
+        return _form(request, table, key, given, one_line(error), HTTPStatus.CONFLICT)
+    site.forget_answers()
+    return RedirectResponse(path(request, "schedule", key=key, done=action), HTTPStatus.SEE_OTHER)
+
+
+def _check_may_modify(request: Request) -> None:
+    if _MODIFY not in request.state.access.actions:
+        raise RefusedError(HTTPStatus.FORBIDDEN, "you may not edit schedules")
+
+
+def _form(
+    request: Request,
+    table: ScheduleInsight,
+    key: str,
+    given: Mapping[str, str],
+    problem: str = "",
+    status: HTTPStatus = HTTPStatus.OK,
+) -> Response:
+    row = table.row(key)
+    if not row.version:
+        raise NotSupportedError(f"{key!r} cannot be edited here: its table keeps no versions; psched modify changes it")
+    filled = _filled(row, given)
+    preview: ChangePreview | None = None
+    if not problem:
+        try:
+            changes = _changes(filled)
+            preview = table.preview(key, changes) if changes else None
+        except NotFoundError:
+            raise
+        except (ConfigError, ScheduleError, ValueError) as error:
+            problem, status = one_line(error), HTTPStatus.BAD_REQUEST
+    return page(
+        request,
+        "edit.html",
+        status,
+        key=key,
+        row=row if preview is None else preview.before,
+        filled=filled,
+        catch_up=CATCH_UP,
+        calendars=table.calendars(),
+        is_asked=bool(given),
+        problem=problem,
+        preview=preview,
+        words=("", "") if preview is None else tuple(words_of(table, each.rule) for each in _both(preview)),
+        gained=[] if preview is None else _moments(preview.gained, preview.after),
+        lost=[] if preview is None else _moments(preview.lost, preview.before),
+        now=request.state.status.snapshot.taken,
+    )
+
+
+def _both(preview: ChangePreview) -> Sequence[ScheduleRow]:
+    return preview.before, preview.after
+
+
+def _moments(times: Sequence[float], row: ScheduleRow) -> Sequence[_Moment]:
+    return [_Moment(time, there(time, row.rule)) for time in times[:_LISTED]]
+
+
+def _filled(row: ScheduleRow, given: Mapping[str, str]) -> Sequence[_Filled]:
+    listed = []
+    for each in _FIELDS:
+        was = harmless(_text(each, getattr(row.rule if hasattr(row.rule, each.name) else row.policy, each.name)))
+        listed.append(_Filled(each, given.get(each.name, was).strip(), was.strip()))
+    return listed
+
+
+def _text(field: _Field, value: Any) -> str:
+    """Return a value as the form has it."""
+    if field.kind == "datetime-local":
+        moment = None if value is None else local_datetime(value)
+        return "" if moment is None else f"{moment:{'%Y-%m-%dT%H:%M:%S' if moment.second else '%Y-%m-%dT%H:%M'}}"
+    if field.name == "exclude":
+        return ", ".join(each.name for each in value)
+    if field.name == "tags":
+        return ", ".join(value)
+    if field.name == "spread" and not value:
+        return ""
+    return "" if value is None else f"{value:g}" if isinstance(value, float) and value < 1e5 else str(value)
+
+
+def _changes(filled: Sequence[_Filled]) -> Changes:
+    """Return the values of the fields that differ from the schedule's. Raises ValueError."""
+    return cast("Changes", {each.field.name: each.field.value(each.text) for each in filled if each.is_changed})
