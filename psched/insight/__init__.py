@@ -1,8 +1,8 @@
 """What there is, what happened, and what is late: answers for the command line, by read-only sessions of its own.
 
 A session refuses to write, ends a statement after 2 s, and leaves plans to the database's planner. Counts end at a
-bound ("10,000+"), and pages at a number of rows read, so that no question reads a whole table. The forecast alone does,
-page by page.
+bound ("10,000+"), and pages at a number of rows read, so that no question reads a whole table. Only the forecast and
+the week ahead do, page by page.
 """
 
 from psched.insight.change_preview import ChangePreview
@@ -14,11 +14,15 @@ from psched.insight.pages import Page
 from psched.insight.run_stats import Percentiles, RunRates, RunReport, RunsAt
 from psched.insight.schedules import NextRun, ScheduleDetails, ScheduleInsight
 from psched.insight.tasks import TaskDetails, TaskInsight
+from psched.insight.week_ahead import ClockChange, ClockNote, Herd, WeekAhead
 from psched.insight.why_waiting import Reason, why_waiting, worker_hint
 
 __all__ = [
     "ChangePreview",
+    "ClockChange",
+    "ClockNote",
     "Forecast",
+    "Herd",
     "HourForecast",
     "Insight",
     "LateRun",
@@ -35,6 +39,7 @@ __all__ = [
     "ScheduleInsight",
     "TaskDetails",
     "TaskInsight",
+    "WeekAhead",
     "merged",
     "open_insight",
     "why_waiting",

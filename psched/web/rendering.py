@@ -31,6 +31,7 @@ _SECRET = re.compile(
 NAVIGATION: Final = (
     ("", "Now", "n"),
     ("schedules", "Schedules", "s"),
+    ("week", "Week ahead", "w"),
     ("queue", "Queue", "q"),
     ("nodes", "Nodes", "o"),
     ("doctor", "Doctor", "d"),
@@ -109,6 +110,28 @@ def duration(seconds: float | None) -> str:
     return f"{seconds:.3g} s" if seconds < 60 else span(seconds)
 
 
+def clock(seconds: float) -> str:
+    """Return the time of the day in the shown zone."""
+    there = local_datetime(seconds)
+    return str(seconds) if there is None else f"{there:%H:%M}"
+
+
+def utc_offset(seconds: int) -> str:
+    """Return a UTC offset as `UTC+05:30`."""
+    minutes = abs(seconds) // 60
+    return f"UTC{'-' if seconds < 0 else '+'}{minutes // 60:02}:{minutes % 60:02}"
+
+
+def short_number(value: float) -> str:
+    """Return a number in at most four characters, such as `12`, `0.3` or `15k`; a dot for 0."""
+    if value == 0:
+        return "·"
+    for unit, size in (("M", 1_000_000), ("k", 1000)):
+        if value >= size:
+            return f"{value / size:.0f}{unit}"
+    return f"{value:.0f}" if value >= 10 or float(value).is_integer() else f"{max(value, 0.1):.1f}"
+
+
 def zone_name() -> str:
     """Return the name of the zone in which times are shown now."""
     zone = shown_zone.get()
@@ -132,7 +155,14 @@ def static_version(name: str) -> str:
     return hashlib.sha256((STATIC / name).read_bytes()).hexdigest()[:12]
 
 
-def page(request: Request, template: str, /, status: int = 200, **values: Any) -> HTMLResponse:
+def page(
+    request: Request,
+    template: str,
+    /,
+    status: int = 200,
+    headers: Mapping[str, str] | None = None,
+    **values: Any,
+) -> HTMLResponse:
     """Return a page. What changes on it has the id `live`: htmx fetches the page again, and takes that part."""
     shown = values | {
         "path": lambda page, **query: path(request, page, **query),
@@ -144,7 +174,7 @@ def page(request: Request, template: str, /, status: int = 200, **values: Any) -
         "zone": zone_name(),
         "access": getattr(request.state, "access", None),
     }
-    return HTMLResponse(_templates().get_template(template).render(shown), status)
+    return HTMLResponse(_templates().get_template(template).render(shown), status, headers)
 
 
 @cache
@@ -160,9 +190,11 @@ def _templates() -> Environment:
     )
     found.filters |= {
         "ago": ago,
+        "clock": clock,
         "duration": duration,
         "json": as_json,
         "moment": moment,
+        "offset": utc_offset,
         "span": span,
         "summary": error_summary,
         "when": when,

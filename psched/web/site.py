@@ -6,7 +6,8 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Any, TypeVar
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar, cast
 
 from psched.clock import monotonic
 from psched.config import Settings
@@ -21,6 +22,8 @@ T = TypeVar("T")
 
 _CONNECTIONS = 4
 _MOST_ANSWERS = 500
+_THREADS = 2
+"""Threads for questions that take long."""
 
 
 class Site:
@@ -36,6 +39,9 @@ class Site:
         self._insight: Insight | None = None
         self._schedules: ScheduleCollection | None = None
         self._queue: Queue | None = None
+        self._asked: dict[Hashable, Future[Any]] = {}
+        self._thread_pool = ThreadPoolExecutor(_THREADS, "psched web slow answers")
+        self._is_closed = False
         self._answers: OrderedDict[Hashable, tuple[float, Any]] = OrderedDict()
 
     @property
@@ -78,6 +84,34 @@ class Site:
                 self._answers.popitem(last=False)
         return found
 
+    def slow_answer(self, question: Hashable, seconds: float, ask: Callable[[], T], patience: float = 1.5) -> T | None:
+        """Return what `ask` returned last, and ask anew in a thread if that is older than `seconds`.
+
+        Return None if there is no answer after `patience` seconds: then the page is to be fetched again. `ask` must not
+        depend on the request.
+        """
+        with self._lock:
+            kept = self._answers.get(question)
+            asked = self._asked.get(question)
+            if asked is None and (kept is None or monotonic() - kept[0] >= seconds) and not self._is_closed:
+                asked = self._asked[question] = self._thread_pool.submit(self._ask_slowly, question, ask)
+        if kept is not None:
+            found: T = kept[1]
+            return found
+        try:
+            return None if asked is None else cast("T", asked.result(patience))
+        except TimeoutError as error:
+            if asked is not None and asked.done():
+                raise error
+            return None
+
+    def _ask_slowly(self, question: Hashable, ask: Callable[[], T]) -> T:
+        try:
+            return self.answer(question, 0, ask)
+        finally:
+            with self._lock:
+                self._asked.pop(question, None)
+
     def forget_answers(self) -> None:
         """Ask everything anew: something was changed here."""
         with self._lock:
@@ -86,6 +120,9 @@ class Site:
     def close(self) -> None:
         """End the thread and close every connection. Idempotent."""
         self.snapshots.close()
+        with self._lock:
+            self._is_closed = True
+        self._thread_pool.shutdown(wait=False, cancel_futures=True)
         with self._lock:
             opened = [each for each in (self._insight, self._schedules, self._queue) if each is not None]
             self._insight = self._schedules = self._queue = None

@@ -6,7 +6,7 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from psched.web.pages import bulk, changing, editing, nodes, now, schedules, tasks
+from psched.web.pages import bulk, changing, editing, nodes, now, schedules, tasks, week
 from psched.web.site import Site
 
 Answer = Callable[[Request, Site], Response]
@@ -16,6 +16,7 @@ PAGES: Final[Mapping[str, Answer]] = {
     "/schedules": schedules.schedules,
     "/schedule": schedules.schedule,
     "/schedule/edit": editing.ask,
+    "/week": week.week,
     "/queue": tasks.queue,
     "/tasks": tasks.tasks,
     "/task": tasks.task,

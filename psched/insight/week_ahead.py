@@ -1,0 +1,258 @@
+"""The schedules of the next week: starts by the hour, herds that begin together, and changes of the clock."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from psched.cron import CronDialect
+from psched.cron.zones import change_between, load_zone, offset_at
+from psched.errors import ConfigError
+from psched.insight.forecast import HOUR, Forecast, forecast
+from psched.model import NO_OCCURRENCE, Rule
+from psched.schedules import rules
+from psched.store.reads import RuleUse
+
+WEEK = 168
+"""Hours."""
+MINUTE = 60
+DAY = 86400
+_HERDS = 10
+_LEAST_HERD = 10
+"""Starts in one minute that are a herd, if they are also `_TIMES_MEAN` as many as in a mean minute."""
+_TIMES_MEAN = 3
+_MOST_TIMES = WEEK * 60
+"""Starts of one rule in the week. A rule with more runs each minute, and is in no herd."""
+_EXAMPLES = 3
+_NOTES = 8
+_LONGEST_SPREAD = 6 * HOUR
+"""Runs that are spread over more are taken as spread over the whole week."""
+SPREADS = (600, 3600)
+"""Seconds over which a herd could be spread."""
+
+
+@dataclass(frozen=True, slots=True)
+class Herd:
+    """Runs that begin in the minute of `time` (unix seconds), and on `days` days of the week at that time of the day.
+
+    `starts`: those on the day with most of them, without those that are spread. `types`: how many of which type, most
+    first (None: not known). `keys`: some of the schedules. `spread`: for each of `SPREADS`, about how many would begin
+    in the fullest minute, with what else begins then.
+    """
+
+    time: int
+    starts: int
+    days: int
+    types: Sequence[tuple[str | None, int]]
+    keys: Sequence[str]
+    spread: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ClockNote:
+    """What a clock change does to an occurrence of `count` schedules, such as the one with the key `key`."""
+
+    text: str
+    count: int
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClockChange:
+    """A clock change at `time` (unix seconds), from one UTC offset to another (seconds), in zones with the same change.
+
+    `schedules`: how many are in these zones. `notes`: what the change does to them, the most frequent first.
+    """
+
+    time: int
+    zones: Sequence[str]
+    before: int
+    after: int
+    schedules: int
+    notes: Sequence[ClockNote]
+
+
+@dataclass(frozen=True, slots=True)
+class WeekAhead:
+    """The next week. `herds`: the largest, the largest first. `dense`: schedules that run each minute or more often."""
+
+    forecast: Forecast
+    herds: Sequence[Herd]
+    changes: Sequence[ClockChange]
+    dense: int
+
+
+@dataclass(slots=True)
+class _OfRule:
+    """The schedules with one rule."""
+
+    types: Counter[str | None] = field(default_factory=Counter)
+    keys: list[str] = field(default_factory=list)
+
+
+def week_ahead(
+    uses: Sequence[RuleUse],
+    begin: int,
+    dialect: CronDialect,
+    durations: Callable[[Sequence[str]], Sequence[float]],
+) -> WeekAhead:
+    """Return what comes in the week from `begin` (unix seconds, a full hour). `durations`: as in `forecast`."""
+    used: dict[Rule, _OfRule] = defaultdict(_OfRule)
+    for use in uses:
+        of_rule = used[use.rule]
+        of_rule.types[use.type] += use.count
+        if len(of_rule.keys) < _EXAMPLES:
+            of_rule.keys.append(use.key)
+    counted = _Minutes(begin, dialect)
+    for rule, of_rule in used.items():
+        counted.add(rule, of_rule.types.total())
+    return WeekAhead(
+        forecast(uses, begin, WEEK, dialect, durations),
+        [counted.herd(minute, days, used) for minute, days in counted.fullest()],
+        sorted(_clock_changes(used, begin, begin + WEEK * HOUR, dialect), key=lambda each: each.time),
+        counted.dense,
+    )
+
+
+class _Minutes:
+    """The starts in each minute of the week."""
+
+    def __init__(self, begin: int, dialect: CronDialect) -> None:
+        self._begin = begin
+        self._dialect = dialect
+        self._starts = [0] * _MOST_TIMES
+        self._spread = [0.0] * _MOST_TIMES
+        self._dense: set[Rule] = set()
+        self.dense = 0
+
+    def add(self, rule: Rule, schedules: int) -> None:
+        """Add the starts of schedules with one rule; none if it cannot be used."""
+        first = self._begin - math.floor(rule.delay)
+        try:
+            total = rules.count(rule, first - 1, first + WEEK * HOUR - 1, self._dialect)
+            if total >= _MOST_TIMES:
+                self._dense.add(rule)
+                self.dense += schedules
+                return
+            time = first - 1
+            for _ in range(total):
+                time = rules.next_time(rule, time, self._dialect)
+                if time == NO_OCCURRENCE:
+                    return
+                self._add_at((time - first) // MINUTE, rule.spread, schedules)
+        except ConfigError:  # the forecast counts these
+            return
+
+    def _add_at(self, minute: int, spread: float, schedules: int) -> None:
+        if spread < MINUTE:
+            self._starts[minute] += schedules
+        elif spread <= _LONGEST_SPREAD:
+            width = math.ceil(spread / MINUTE)
+            for each in range(minute, min(minute + width, _MOST_TIMES)):
+                self._spread[each] += schedules / width
+
+    def fullest(self) -> list[tuple[int, int]]:
+        """Return the minutes with most starts, one for each time of the day, and on how many days they are as full."""
+        mean = (sum(self._starts) + sum(self._spread)) / _MOST_TIMES
+        least = max(_LEAST_HERD, _TIMES_MEAN * mean)
+        by_clock: dict[int, list[int]] = defaultdict(list)
+        for minute, starts in enumerate(self._starts):
+            if starts >= least:
+                by_clock[minute % (DAY // MINUTE)].append(minute)
+        found = []
+        for minutes in by_clock.values():
+            fullest = max(minutes, key=lambda each: (self._starts[each], -each))
+            found.append((fullest, sum(self._starts[each] * 2 >= self._starts[fullest] for each in minutes)))
+        return sorted(found, key=lambda each: (-self._starts[each[0]], each))[:_HERDS]
+
+    def herd(self, minute: int, days: int, used: Mapping[Rule, _OfRule]) -> Herd:
+        types: Counter[str | None] = Counter()
+        there = [each for rule, each in used.items() if rule.spread < MINUTE and self._has_start(rule, minute)]
+        for each in there:
+            types += each.types
+        keys = [key for each in sorted(there, key=lambda each: -each.types.total()) for key in each.keys]
+        starts = self._starts[minute]
+        spread = {seconds: self._peak(minute, starts, seconds // MINUTE) for seconds in SPREADS}
+        time = self._begin + minute * MINUTE
+        return Herd(time, starts, days, types.most_common(_EXAMPLES), keys[:_EXAMPLES], spread)
+
+    def _has_start(self, rule: Rule, minute: int) -> bool:
+        first = self._begin - math.floor(rule.delay) + minute * MINUTE
+        if rule in self._dense:
+            return False
+        try:
+            return rules.count(rule, first - 1, first + MINUTE - 1, self._dialect) > 0
+        except ConfigError:
+            return False
+
+    def _peak(self, minute: int, starts: int, width: int) -> int:
+        """Return about how many runs begin in the fullest minute if these are spread over `width` minutes.
+
+        Each schedule has a random delay of its own, so that the fullest minute gets more than the mean: for a Poisson
+        distribution about the square root of 2 * mean * ln(width) more.
+        """
+        mean = starts / width
+        share = min(float(starts), mean + math.sqrt(2 * mean * math.log(width)))
+        places = range(minute, min(minute + width, _MOST_TIMES))
+        beside = max(self._spread[each] + (self._starts[each] if each != minute else 0) for each in places)
+        return math.ceil(share + beside)
+
+
+def _clock_changes(used: Mapping[Rule, _OfRule], begin: int, end: int, dialect: CronDialect) -> Iterator[ClockChange]:
+    """Yield the clock changes in the zones that rules have, each with the zones that have the same one."""
+    by_zone: dict[str, list[Rule]] = defaultdict(list)
+    for rule in used:
+        by_zone[rule.timezone].append(rule)
+    by_change: dict[tuple[int, int, int], list[str]] = defaultdict(list)
+    for name in by_zone:
+        for change in _changes_of(name, begin, end):
+            by_change[change].append(name)
+    for (time, before, after), zones in by_change.items():
+        there = [rule for name in zones for rule in by_zone[name]]
+        schedules = sum(used[rule].types.total() for rule in there)
+        notes: dict[str, ClockNote] = {}
+        for rule in there:
+            count, key = used[rule].types.total(), used[rule].keys[0]
+            for text in _notes_of(rule, time, dialect):
+                known = notes.get(text)
+                notes[text] = ClockNote(text, count + (known.count if known else 0), known.key if known else key)
+        listed = sorted(notes.values(), key=lambda each: (-each.count, each.text))[:_NOTES]
+        yield ClockChange(time, sorted(zones), before, after, schedules, listed)
+
+
+def _changes_of(name: str, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Yield each clock change of a zone, which come more than two days apart, with the offsets before and after it."""
+    try:
+        zone = load_zone(name)
+    except ConfigError:
+        return
+    for low in range(begin, end, DAY):
+        high = min(low + DAY, end)
+        before, after = offset_at(zone, low), offset_at(zone, high)
+        if before != after:
+            yield change_between(zone, low, high), before, after
+
+
+_AROUND = 3 * HOUR
+"""Seconds around a clock change in which occurrences are looked at. After it at least one is."""
+_MOST_AROUND = 200
+
+
+def _notes_of(rule: Rule, change: int, dialect: CronDialect) -> set[str]:
+    """Return what a clock change does to the occurrences of a rule."""
+    found: set[str] = set()
+    try:
+        last = rules.last_time(rule, change - DAY, change - 1, dialect)
+        for before in (change - _AROUND - 1, change - 1 if last is None else last):
+            time = before
+            for number in range(_MOST_AROUND):
+                following = rules.next_time(rule, time, dialect)
+                if following == NO_OCCURRENCE or (number and following > change + _AROUND):
+                    break
+                found.add(rules.clock_note(rule, time, following, dialect))
+                time = following
+    except ConfigError:
+        return set()
+    return found - {""}
