@@ -22,6 +22,7 @@ from benchmarks import (
     submit_rate,
     throughput,
     user_loads,
+    web_pages,
 )
 from benchmarks.databases import BEHIND, STORES, Grounds
 from benchmarks.peers.contenders import PEERS
@@ -40,6 +41,7 @@ WORKLOADS = (
     *idle_cost.WORKLOADS,
     *user_loads.WORKLOADS,
     *insight_questions.WORKLOADS,
+    *web_pages.WORKLOADS,
 )
 
 

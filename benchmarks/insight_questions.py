@@ -1,4 +1,7 @@
-"""Measures how long `psched.insight` takes to answer when 100,000 schedules, a million tasks and runs are stored."""
+"""Measures how long `psched.insight` takes to answer when 100,000 schedules, a million tasks and runs are stored.
+
+`fill` stores these for the benchmark of the web pages, too.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from faultlab import sql
 from psched.config import load
 from psched.insight import Insight, ScheduleInsight, TaskInsight, open_insight
 
-_SCHEDULES = 100_000
+SCHEDULES = 100_000
 _TASKS = 1_000_000
 _RUNS = 1_000_000
 _TIMES = 60
@@ -55,6 +58,13 @@ _COPIES: Mapping[str, Mapping[str, str]] = {
         "started": "{now} - n * 2600",
         "ended": "{now} - n * 2600 + 20000",
     },
+    "psched_schedules_changes": {
+        "key": "CONCAT('stored-', n)",
+        "type": "CONCAT('type', MOD(n, 20))",
+        "cron": "CONCAT(MOD(n, 59), ' ', MOD(n, 23), ' * * *')",
+        "changed": "{now} - 500 * {hour}",
+        "first_time": "{now} - 500 * {hour}",
+    },
 }
 """The columns in which a copy differs from the first row of its table."""
 
@@ -78,7 +88,11 @@ def _fill(place: Place, table: str, count: int) -> None:
         connection.execute(sa.text(f"ANALYZE {'TABLE ' if place.store == 'mariadb' else ''}{table}"))
 
 
-def _prepare(place: Place, worker: Worker, scale: Scale) -> None:
+def fill(place: Place, worker: Worker, scale: Scale) -> None:
+    """Store the schedules, tasks and runs, unless a former round has done so at this place."""
+    marker = place.folder / "stored"
+    if marker.exists():
+        return
     with worker.schedules() as schedules, worker.queue() as queue:
         schedules.add("model", "late", cron="0 0 1 1 *")
         queue.submit("model", "late")
@@ -86,9 +100,11 @@ def _prepare(place: Place, worker: Worker, scale: Scale) -> None:
         task = schedules.poll()
         assert task is not None
         task.finish()
-    _fill(place, "psched_schedules", scale.count(_SCHEDULES))
+    _fill(place, "psched_schedules", scale.count(SCHEDULES))
     _fill(place, "psched_queue", scale.count(_TASKS))
     _fill(place, "psched_schedules_ledger", scale.count(_RUNS))
+    _fill(place, "psched_schedules_changes", scale.count(SCHEDULES))
+    marker.touch()
 
 
 def _questions(insight: Insight, count: int) -> Mapping[str, Callable[[], object]]:
@@ -126,13 +142,11 @@ def _questions(insight: Insight, count: int) -> Mapping[str, Callable[[], object
 
 def answers(place: Place, scale: Scale) -> Mapping[str, float]:
     """Return the median and the worst of each question, in milliseconds, and the seconds that a forecast takes."""
-    worker, marker = Worker(place), place.folder / "stored"
-    if not marker.exists():
-        _prepare(place, worker, scale)
-        marker.touch()
+    worker = Worker(place)
+    fill(place, worker, scale)
     found: dict[str, float] = {}
     with open_insight(load(worker.config)) as insight:
-        for name, ask in _questions(insight, scale.count(_SCHEDULES)).items():
+        for name, ask in _questions(insight, scale.count(SCHEDULES)).items():
             ask()  # connects, and compiles its statements
             spans = []
             for _ in range(scale.count(_TIMES)):

@@ -94,9 +94,11 @@ class Worker:
 
     def _run_program(self, *arguments: str) -> None:
         """Run `psched` with these arguments to its end."""
-        subprocess.run([*self._psched(), *arguments], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([*self.command, *arguments], check=True, stdout=subprocess.DEVNULL)
 
-    def _psched(self) -> list[str]:
+    @property
+    def command(self) -> list[str]:
+        """The program `psched` with this configuration, to which a command is to be appended."""
         programs = self.place.folder / "bin"
         if not programs.exists():
             install_programs(programs)
@@ -105,7 +107,7 @@ class Worker:
     def start(self) -> None:
         """Start the daemon; returns when its children are there."""
         self._process = subprocess.Popen(
-            [*self._psched(), "run"],
+            [*self.command, "run"],
             env={**os.environ, VARIABLE: str(self.tally_folder)},
             cwd=self.place.folder,
             start_new_session=True,

@@ -1,0 +1,233 @@
+"""Measures the web pages, where 100,000 schedules, a million tasks and runs are stored: answers, first load, tabs."""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import random
+import re
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from urllib.parse import urlsplit
+
+import psutil
+import uvicorn
+
+from benchmarks import insight_questions
+from benchmarks.databases import Place
+from benchmarks.process_usage import processor_time, tree_of
+from benchmarks.statement_counter import counting
+from benchmarks.worker import Worker
+from benchmarks.workload import Contender, Scale, Workload
+from psched.config import load
+from psched.store import LeaseStore
+from psched.store.run_stats import RunKind, RunSums
+from psched.web import app
+from psched.web.pages import PAGES
+from psched.web.site import Site
+
+_TIMES = 60
+"""How often each page is asked for."""
+_TABS = 20
+_WATCHED = 30.0
+"""Seconds for which the open tabs are watched."""
+_SETTLING = 8.0
+_CHANGE = 1.0
+"""Seconds from one change that the tabs are to show to the next."""
+
+Path = Callable[[], str]
+"""Returns the address of a page, another one each time if it can."""
+
+
+def pages(place: Place, scale: Scale) -> Mapping[str, float]:
+    """Return how long the pages take, what a first load transfers, and what open tabs cost."""
+    worker = Worker(place)
+    insight_questions.fill(place, worker, scale)
+    _fill_statistics(worker, place)
+    return {**_answers(worker, scale), **_tabs(place, worker, scale)}
+
+
+def _answers(worker: Worker, scale: Scale) -> Mapping[str, float]:
+    """Return the median and the worst of each page in milliseconds, nothing kept; and what a first load transfers."""
+    found: dict[str, float] = {}
+    with _served(worker) as (site, address):
+        connection = http.client.HTTPConnection(address, timeout=60)
+        for name, path in _paths(scale.count(insight_questions.SCHEDULES)).items():
+            _fetch(connection, path())  # connects, and compiles its statements
+            spans = []
+            for _ in range(scale.count(_TIMES)):
+                site.forget_answers()
+                begun = time.perf_counter()
+                _fetch(connection, path())
+                spans.append((time.perf_counter() - begun) * 1000)
+            spans.sort()
+            found[f"{name} p50 ms"] = spans[len(spans) // 2]
+            found[f"{name} p99 ms"] = spans[-1]
+        found["first load kB"], found["first load requests"] = _first_load(connection)
+        connection.close()
+    return found
+
+
+def _tabs(place: Place, worker: Worker, scale: Scale) -> Mapping[str, float]:
+    """Return what open tabs on the page Now cost, while a task is submitted each second."""
+    with counting(place) as asked, _process(worker) as (process, address), worker.queue() as queue:
+        _open_tabs(address)
+        time.sleep(scale.seconds(_SETTLING))
+        statements, submits, begun = asked(), 0, time.monotonic()
+        used = processor_time(tree_of([process]))
+        while time.monotonic() < begun + scale.seconds(_WATCHED):
+            queue.submit(f"change-{place.store}-{time.time_ns()}", "type1")
+            submits += 1
+            time.sleep(_CHANGE)
+        span = time.monotonic() - begun
+        used = processor_time(tree_of([process])) - used
+        statements = asked() - statements
+    alone = _statements_of_submits(place, worker, submits)
+    return {f"{_TABS} tabs CPU %": used / span * 100, f"{_TABS} tabs statements/s": (statements - alone) / span}
+
+
+def _statements_of_submits(place: Place, worker: Worker, count: int) -> int:
+    """Return how many statements so many submits take, which the pages did not send."""
+    with counting(place) as asked, worker.queue() as queue:
+        queue.submit("change-first", "type1")
+        before = asked()
+        for number in range(count):
+            queue.submit(f"change-alone-{number}-{time.time_ns()}", "type1")
+        return asked() - before
+
+
+def _open_tabs(address: str) -> None:
+    for _ in range(_TABS):
+        threading.Thread(target=_tab, args=(address,), daemon=True).start()
+
+
+def _tab(address: str) -> None:
+    """Do as a browser does: fetch the page, listen for change marks, and fetch it again at each."""
+    pages, changes = http.client.HTTPConnection(address, timeout=60), http.client.HTTPConnection(address, timeout=600)
+    with suppress(OSError, http.client.HTTPException):  # the end of the server
+        _fetch(pages, "/")
+        changes.request("GET", "/changes")
+        stream = changes.getresponse()
+        while line := stream.readline():
+            if line.startswith(b"data: "):
+                _fetch(pages, "/")
+
+
+def _fetch(connection: http.client.HTTPConnection, path: str) -> tuple[str, int]:
+    """Return the text of a page, and how many bytes were transferred for its body."""
+    connection.request("GET", path, headers={"Accept-Encoding": "gzip"})
+    answer = connection.getresponse()
+    body = answer.read()
+    if answer.status != http.HTTPStatus.OK:
+        raise RuntimeError(f"{path}: {answer.status}: {body[:200]!r}")
+    return (gzip.decompress(body) if answer.headers["Content-Encoding"] else body).decode(), len(body)
+
+
+def _first_load(connection: http.client.HTTPConnection) -> tuple[float, int]:
+    """Return the kB and the requests of a browser that has nothing of these pages yet, and opens Now."""
+    text, size = _fetch(connection, "/")
+    files = set(re.findall(r'(?:href|src)="(/static/[^"]*)"', text))
+    return (size + sum(_fetch(connection, path)[1] for path in files)) / 1000, 1 + len(files) + 1  # and /changes
+
+
+def _paths(count: int) -> Mapping[str, Path]:
+    """Return a name for each kind of page, and its address. `count`: of the stored schedules."""
+    chance = random.Random(1)
+
+    def key() -> str:
+        return f"stored-{chance.randint(1, count)}"
+
+    def type_() -> str:
+        return f"type{chance.randrange(20)}"
+
+    found: dict[str, Path] = {
+        "Now": lambda: "/",
+        "Schedules": lambda: "/schedules",
+        "Schedules of a type": lambda: f"/schedules?type={type_()}",
+        "Schedules with a prefix": lambda: f"/schedules?prefix={key()[:10]}",
+        "Schedules overdue": lambda: "/schedules?state=overdue",
+        "Schedule": lambda: f"/schedule?key={key()}",
+        "Queue": lambda: "/queue",
+        "Tasks": lambda: f"/tasks?after={key()}",
+        "Tasks waiting": lambda: f"/tasks?status=waiting&type={type_()}",
+        "Tasks of a user": lambda: f"/tasks?status=waiting&user=user{chance.randrange(500) * 2 + 1}",
+        "Tasks failed": lambda: f"/tasks?status=failed&type={type_()}",
+        "Task": lambda: f"/task?key={key()}",
+    }
+    found |= {path: lambda path=path: path for path in PAGES if path not in (*_NAMED, *_NEEDING)}
+    return found
+
+
+_NAMED = ("/", "/schedules", "/schedule", "/queue", "/tasks", "/task")
+_NEEDING = ("/tasks/bulk",)
+"""Pages that answer only to those who may change something."""
+
+
+@contextmanager
+def _served(worker: Worker) -> Iterator[tuple[Site, str]]:
+    """Serve the pages in this process, and yield what they share, and their address."""
+    made = app(load(worker.config))
+    server = uvicorn.Server(uvicorn.Config(made, port=0, log_config=None, access_log=False))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        while not server.started:
+            time.sleep(0.01)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        yield made.state.site, f"127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        made.state.site.close()
+        thread.join()
+
+
+@contextmanager
+def _process(worker: Worker) -> Iterator[tuple[psutil.Process, str]]:
+    """Serve the pages in a process of their own, and yield it and their address."""
+    command = [*worker.command, "web", "--listen", "127.0.0.1:0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield psutil.Process(process.pid), urlsplit(process.stdout.readline().split()[-1]).netloc
+        finally:
+            process.terminate()
+
+
+def _fill_statistics(worker: Worker, place: Place) -> None:
+    """Store the statistics of four nodes that have run each type for two hours."""
+    marker = place.folder / "counted"
+    if marker.exists():
+        return
+    with worker.schedules() as schedules, worker.queue() as queue:
+        for store in (schedules.store, queue.store):
+            for node in range(4):
+                _fill_node(store, f"node{node}")
+    marker.touch()
+
+
+def _fill_node(store: LeaseStore, node: str) -> None:
+    assert store.stats is not None
+    sums = RunSums()
+    for _ in range(100):
+        sums.add_run(0.02, 0.003)
+    now = int(store.now()) // 60 * 60
+    kinds = (
+        RunKind(now - minute * 60, f"type{number}", outcome)
+        for minute in range(120)
+        for number in range(20)
+        for outcome in ("finished", "retried")
+    )
+    counted: Sequence[tuple[RunKind, Sequence[int]]] = [(kind, sums) for kind in kinds]
+    store.stats.add(node, counted, 30 * 86400.0)
+
+
+WORKLOADS = (
+    Workload(
+        "web",
+        "how long a web page takes with 100,000 schedules, 1,000,000 tasks and 1,000,000 runs, and what open tabs cost",
+        (Contender("psched", pages, ("postgresql", "mariadb"), lasting=True),),
+    ),
+)
