@@ -69,6 +69,7 @@ def run_report(store: LeaseStore, seconds: float) -> RunReport:
     window = _window(now, seconds)
     types: dict[str, dict[str, RunSums]] = defaultdict(dict)
     for each in stats.totals(window):
+        assert each.type is not None
         types[each.type][each.outcome] = each.sums
     minutes = (now - window.begin) / MINUTE
     rates = [_rates(type_, outcomes, minutes) for type_, outcomes in types.items()]

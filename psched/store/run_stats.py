@@ -104,10 +104,10 @@ class StatsWindow:
 
 
 class RunTotals(NamedTuple):
-    """The sums of all nodes for one type and outcome: of a whole window, or of the span that begins at `time`."""
+    """The sums of all nodes for one outcome: of one type, or of all types in the span that begins at `time`."""
 
     time: int | None
-    type: str
+    type: str | None
     outcome: str
     sums: RunSums
 
@@ -123,7 +123,7 @@ class RunStats(Protocol):
         """
 
     def totals(self, window: StatsWindow, by_time: bool = False) -> list[RunTotals]:
-        """Return the sums of all nodes by type and outcome, in this order; `by_time`: of each span with runs, first."""
+        """Return the sums of all nodes by type and outcome, in this order; `by_time`: by span with runs and outcome."""
 
     def purge(self, retention: float, limit: int) -> bool:
         """Delete about `limit` rows of each span that are kept no longer. Return whether there may be more.

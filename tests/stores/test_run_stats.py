@@ -61,14 +61,14 @@ def test_sums_of_nodes_and_minutes_add_up(bench: Bench, store: ScheduleStore) ->
         ]
         assert [each.sums for each in found] == [everything, failed]
     by_minute = other.totals(minutes, by_time=True)
-    assert [(each.time, each.type, each.sums.runs) for each in by_minute] == [
-        (begin, "a", 5),
-        (begin, "ä'", 1),
-        (begin + MINUTE, "a", 1),
+    assert [(each.time, each.type, each.outcome, each.sums.runs) for each in by_minute] == [
+        (begin, None, "failed", 1),
+        (begin, None, "finished", 5),
+        (begin + MINUTE, None, "finished", 1),
     ]
     assert [(each.time, each.sums) for each in other.totals(hours, by_time=True)] == [
-        (begin, everything),
         (begin, failed),
+        (begin, everything),
     ]
     of_type = StatsWindow(begin, begin + MINUTE, MINUTE, "a")
     assert [(each.type, each.sums.runs) for each in stats.totals(of_type)] == [("a", 5)]

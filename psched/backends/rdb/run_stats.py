@@ -146,7 +146,7 @@ class RdbRunStats:
 
 
 def _grouped(c: Any, conditions: Sequence[sa.ColumnElement[bool]], by_time: bool) -> sa.Select[Any]:
-    groups = [*([c.time] if by_time else []), c.type, c.outcome]
+    groups = [c.time if by_time else c.type, c.outcome]
     sums = [sa.func.sum(c[name]).label(name) for name in NUMBERS]
     return sa.select(*groups, *sums).where(*conditions).group_by(*groups).order_by(*groups).limit(_MOST_ROWS)
 
@@ -158,4 +158,4 @@ def _row(span: int, kind: RunKind, numbers: Sequence[int]) -> dict[str, Any]:
 
 def _totals(row: Mapping[Any, Any], by_time: bool) -> RunTotals:
     sums = RunSums([int(row[name]) for name in NUMBERS])  # a sum is a Decimal on some databases
-    return RunTotals(row["time"] if by_time else None, row["type"], row["outcome"], sums)
+    return RunTotals(row["time"] if by_time else None, None if by_time else row["type"], row["outcome"], sums)

@@ -43,17 +43,17 @@ class RedisRunStats:
         self._run("add_stats", *given)
 
     def totals(self, window: StatsWindow, by_time: bool = False) -> list[RunTotals]:
-        found: dict[tuple[int, str, str], RunSums] = {}
+        found: dict[tuple[int, str, str], RunSums] = {}  # a time or a type is 0 or empty where it does not matter
         times = range(window.begin, window.end, window.span)
         for first in range(0, len(times), _SPANS):
             for time, fields in self._run("read_stats", window.span, *times[first : first + _SPANS]):
                 for field, value in zip(fields[::2], fields[1::2], strict=True):
                     _, type_, outcome = json.loads(field)
                     if window.type in (None, type_):
-                        place = (int(time) if by_time else 0, type_, outcome)
+                        place = (int(time), "", outcome) if by_time else (0, type_, outcome)
                         found.setdefault(place, RunSums()).add([int(number) for number in value.split()[1:]])
         return [
-            RunTotals(time if by_time else None, type_, outcome, sums)
+            RunTotals(time if by_time else None, None if by_time else type_, outcome, sums)
             for (time, type_, outcome), sums in sorted(found.items())
         ]
 

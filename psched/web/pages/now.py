@@ -97,19 +97,17 @@ def _troubles(schedules: ScheduleInsight, snapshot: Snapshot) -> Sequence[Any]:
 
 def _last_hour(site: Site, title: str, wait: str, table: ScheduleInsight | TaskInsight) -> LastHour | None:
     try:
-        times, report, now = site.answer(
-            ("last hour", title), 15, lambda: (table.runs_by_time(_HOUR), table.run_report(_HOUR), table.now())
-        )
+        times, now = site.answer(("last hour", title), 15, lambda: (table.runs_by_time(_HOUR), table.now()))
     except NotSupportedError:  # rdb_compat keeps no statistics
         return None
     minutes = by_minute(times, now)
-    runs = sum(each.runs for each in report.types)
-    waits = [each for each in minutes if each is not None and each.wait.p99 is not None]
+    known = [each for each in minutes if each is not None]
+    waits = [each for each in known if each.wait.p99 is not None]
     return LastHour(
         title,
         wait,
-        runs,
-        sum(troubled(each.outcomes) for each in report.types),
+        sum(each.runs for each in known),
+        sum(troubled(each.outcomes) for each in known),
         _middle([each.wait.p50 for each in waits]),
         max((each.wait.p99 for each in waits if each.wait.p99 is not None), default=None),
         columns([_throughput(each) for each in minutes]),
