@@ -11,7 +11,9 @@ from psched.insight.pages import LOOKED_AT, Page, first_page
 from psched.insight.why_waiting import Reason, why_waiting
 from psched.model import TaskFilter, TaskRow, TaskStatus
 from psched.queue.queue import Queue
+from psched.store.reads import UserCounts
 
+_MOST_OF_USERS = 1000
 _FOUND_BY_INDEX = ("waiting", "running")
 """Tasks of these statuses are found by type and user; others are read one after another."""
 
@@ -71,6 +73,14 @@ class TaskInsight(TableInsight):
     ) -> Iterator[TaskRow]:
         """Yield all tasks behind the key `after` that pass the filter, by key. Raises ValueError."""
         return self._queue.list(status=status, type=type, user=user, prefix=prefix, late=late, after=after)
+
+    def users(self, limit: int = 20, most: int = _MOST_OF_USERS) -> list[UserCounts]:
+        """Return users with due tasks in the order of their turns; those at their `max_running` are last.
+
+        Looks at up to `most` due tasks of each priority. Raises NotSupportedError on `rdb_compat`.
+        """
+        found = self._store.reads.users(limit, most)
+        return sorted(found, key=lambda each: (-each.weight, -each.oldest))
 
     def details(self, key: str) -> TaskDetails:
         """Return one task and why it waits. Raises NotFoundError."""

@@ -43,6 +43,28 @@ class TypeCounts:
 
 
 @dataclass(frozen=True, slots=True)
+class UserCounts:
+    """The tasks of one user. `user` is None for tasks without a user, which take turns as one more user.
+
+    `due`: the tasks that are due, for `oldest` seconds the first of them. `running`: those that run; at most
+    `max_running` may (None: no limit).
+    """
+
+    user: str | None
+    due: Counted
+    oldest: float
+    running: int
+    max_running: int | None
+
+    @property
+    def weight(self) -> float:
+        """The precedence of the user's next task; 0 while as many run as may."""
+        if self.max_running is None:
+            return 1 / (self.running + 1)
+        return self.max_running / (self.running + 1) if self.running < self.max_running else 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class RuleUse:
     """How many schedules of one type have one rule. Paused schedules do not count.
 
@@ -86,3 +108,10 @@ class TaskReads(Reads, Protocol):
 
     def running_of(self, user: str) -> tuple[int, int | None]:
         """Return how many tasks of a user run, and the least `max_running` of these (None: no limit)."""
+
+    def users(self, limit: int, most: int) -> list[UserCounts]:
+        """Return up to `limit` users with due tasks, those whose first task has been due longest first.
+
+        Looks at up to `most` due tasks of each priority, so other users may have due tasks, too. Raises
+        NotSupportedError on `rdb_compat`.
+        """

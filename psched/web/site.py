@@ -43,6 +43,10 @@ class Site:
         self._thread_pool = ThreadPoolExecutor(_THREADS, "psched web slow answers")
         self._is_closed = False
         self._answers: OrderedDict[Hashable, tuple[float, Any]] = OrderedDict()
+        self._asking: dict[Hashable, threading.Lock] = {}
+        """The questions that a thread is asking now: others that want the same answer wait for it."""
+        self._changes = 0
+        """How often answers were forgotten: one that was asked for before is not kept."""
 
     @property
     def insight(self) -> Insight:
@@ -70,19 +74,31 @@ class Site:
             return self._queue
 
     def answer(self, question: Hashable, seconds: float, ask: Callable[[], T]) -> T:
-        """Return what `ask` returned within the last `seconds`, or now. Errors are not kept."""
+        """Return what `ask` returned within the last `seconds`, or now. Errors are not kept.
+
+        Several threads with the same question ask it once.
+        """
         with self._lock:
-            kept = self._answers.get(question)
-        if kept is not None and monotonic() - kept[0] < seconds:
-            found: T = kept[1]
-            return found
-        found = ask()
-        with self._lock:
-            self._answers[question] = (monotonic(), found)
-            self._answers.move_to_end(question)
-            if len(self._answers) > _MOST_ANSWERS:
-                self._answers.popitem(last=False)
-        return found
+            asking = self._asking.setdefault(question, threading.Lock())
+        try:
+            with asking:
+                with self._lock:
+                    kept, changes = self._answers.get(question), self._changes
+                if kept is not None and monotonic() - kept[0] < seconds:
+                    found: T = kept[1]
+                    return found
+                found = ask()
+                with self._lock:
+                    if changes == self._changes:
+                        self._answers[question] = (monotonic(), found)
+                        self._answers.move_to_end(question)
+                    if len(self._answers) > _MOST_ANSWERS:
+                        self._answers.popitem(last=False)
+                return found
+        finally:
+            with self._lock:
+                if not asking.locked():
+                    self._asking.pop(question, None)
 
     def slow_answer(self, question: Hashable, seconds: float, ask: Callable[[], T], patience: float = 1.5) -> T | None:
         """Return what `ask` returned last, and ask anew in a thread if that is older than `seconds`.
@@ -116,6 +132,7 @@ class Site:
         """Ask everything anew: something was changed here."""
         with self._lock:
             self._answers.clear()
+            self._changes += 1
 
     def close(self) -> None:
         """End the thread and close every connection. Idempotent."""

@@ -53,6 +53,7 @@ TASKS: dict[str, Callable[[TaskInsight], object]] = {
     "running": lambda insight: insight.page(status="running", limit=10),
     "failed": lambda insight: insight.page(status="failed", limit=10),
     "details": lambda insight: insight.details("backlog0005"),
+    "users": lambda insight: insight.users(limit=10, most=MOST),
 }
 
 

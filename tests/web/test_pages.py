@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from starlette.applications import Starlette
@@ -12,12 +14,14 @@ from starlette.testclient import TestClient
 
 from faultlab.laboratory import Lab
 from faultlab.redis import Redis
-from psched.config import from_mapping
+from psched.config import Settings, from_mapping
 from psched.model import NewTask
 from psched.queue.queue import Queue, open_queue
 from psched.schedules.collection import ScheduleCollection
 from psched.web import ACTIONS, Access, app
+from psched.web.access import Gate
 from psched.web.pages import PAGES
+from psched.web.site import Site
 from tests.daemon.harness import wait_for
 from tests.web.conftest import OWN, Visit, settings_of
 
@@ -104,6 +108,38 @@ def test_actions_on_tasks(visit: Visit, queue: Queue) -> None:
     assert act("delete") == 303
     assert not queue["k"].exists()
     assert act("delete") == 404
+
+
+def test_users_are_listed_in_the_order_of_their_turns(visit: Visit, queue: Queue) -> None:
+    client = visit()
+    queue.submit("k", "a")
+    assert "their turns" not in client.get("/queue").text
+    queue.submit("b", "a", user="bob", max_running=1)
+    queue.submit("d", "a", user="dan", max_running=3)
+    text = visit().get("/queue").text
+    listed = re.findall(r"(bob|dan|tasks without a user)</", text)
+    assert listed == ["dan", "tasks without a user", "bob"]
+
+
+def test_several_visitors_with_one_question_ask_the_database_once(settings: Settings) -> None:
+    site, asked, begun = Site(settings, Gate(settings.web, None)), [], threading.Barrier(4)
+
+    def ask() -> int:
+        asked.append(1)
+        time.sleep(0.05)
+        return 7
+
+    def answer(_: int) -> int:
+        begun.wait()
+        return site.answer("question", 60, ask)
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(answer, range(4))) == [7] * 4
+    assert len(asked) == 1
+    site.forget_answers()
+    site.answer("question", 60, ask)
+    assert len(asked) == 2
+    site.close()
 
 
 def test_all_tasks_that_pass_a_filter_are_treated_after_their_number_was_shown(visit: Visit, queue: Queue) -> None:

@@ -20,17 +20,19 @@ from psched.backends.common.rows import (
 )
 from psched.backends.rdb.next_due import DueTimes
 from psched.backends.rdb.schema import has_status, has_user, user_column, using_type_index
-from psched.backends.rdb.waiting_users import least_of
-from psched.backends.sql.capped_counts import Indexed, counts
+from psched.backends.rdb.waiting_users import NO_USER, least_of
+from psched.backends.sql.capped_counts import Indexed, capped, counts
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import now_ms
 from psched.model import NEVER, NO_OCCURRENCE
-from psched.store.reads import Counted, RuleUse, TypeCounts
+from psched.store.reads import Counted, RuleUse, TypeCounts, UserCounts
 
 _PAGE = 10_000
 """Schedules whose rules one statement reads."""
 _MOST_FINISHED = 1000
 """The most finished tasks that are counted: the index that finds them does not tell them from failed ones."""
+_MOST_RUNNING = 10_000
+"""Running tasks without a user are counted up to this."""
 _LEASED = "leased"
 
 
@@ -219,3 +221,68 @@ class RdbTaskReads(RdbReads):
         statement = sa.select(sa.func.count(), limit).where(*live)
         count, least = self._database.run(lambda connection, _: connection.execute(statement, {"user": user}).one())
         return count, least_of(least, None)
+
+    def users(self, limit: int, most: int) -> list[UserCounts]:
+        return self._database.run(lambda connection, _: self._users(connection, limit, most))
+
+    def _users(self, connection: sa.Connection, limit: int, most: int) -> list[UserCounts]:
+        found: dict[str, _DueOfUser] = {}
+        for band in self._due_times.bands(connection):
+            rows = connection.execute(self._first_by_user, {"of_band": band, "most": most}).all()
+            is_full = sum(row.number for row in rows) == most
+            for name, due, least, number, now in rows:
+                if not isinstance(due, int):  # SQLite holds any value
+                    continue
+                of_band = _DueOfUser(number, is_full, (now - due) / 1000, least_of(least, None))
+                found[name] = of_band if name not in found else found[name].and_of(of_band)
+        first = sorted(found, key=lambda name: (-found[name].oldest, name))[:limit]
+        running = {name: (count, least) for name, count, least in self._running_of_users(connection, first)}
+        listed = []
+        for name in first:
+            of_user, (count, least) = found[name], running.get(name, (0, None))
+            max_running = None if name == NO_USER else least_of(of_user.max_running, least)
+            due_tasks = Counted(of_user.number, of_user.more)
+            listed.append(UserCounts(name or None, due_tasks, of_user.oldest, count, max_running))
+        return listed
+
+    @property
+    def _first_by_user(self) -> sa.Select[str, int, int | None, int, int]:
+        """The first :most due rows in :of_band, by user: due time of the first, least limit, number, and the clock."""
+        c = self._table.c
+        due = sa.select(c.user_name, c.due, c.max_running).where(c.band == sa.bindparam("of_band"), c.due <= now_ms())
+        rows = due.order_by(c.due, c.key).limit(sa.bindparam("most")).subquery()
+        columns = (sa.func.min(rows.c.due), sa.func.min(rows.c.max_running), sa.func.count().label("number"), now_ms())
+        return sa.select(rows.c.user_name, *columns).group_by(rows.c.user_name)
+
+    def _running_of_users(
+        self, connection: sa.Connection, names: Sequence[str]
+    ) -> Iterator[tuple[str, int, int | None]]:
+        c = self._table.c
+        limit = sa.func.min(sa.case((c.max_running >= 1, c.max_running)))
+        is_live = (c.status == RUNNING, c.due > now_ms())
+        users = [name for name in names if name != NO_USER]
+        if users:
+            of_users = (has_user(self._table), c.user_name.in_(users), user_column(self._table, "holder") > "")
+            of_each = sa.select(c.user_name, sa.func.count(), limit).where(*of_users, *is_live).group_by(c.user_name)
+            yield from ((name, count, least) for name, count, least in connection.execute(of_each))
+        if NO_USER in names:
+            without = Indexed((c.user_name == NO_USER, *self._running.conditions), self._running.order)
+            yield NO_USER, connection.execute(sa.select(capped(self._table, without, _MOST_RUNNING))).scalar_one(), None
+
+
+class _DueOfUser(NamedTuple):
+    """The due tasks of one user. `more`: there may be more."""
+
+    number: int
+    more: bool
+    oldest: float
+    max_running: int | None
+
+    def and_of(self, other: _DueOfUser) -> _DueOfUser:
+        """Return these and those of another band."""
+        return _DueOfUser(
+            self.number + other.number,
+            self.more or other.more,
+            max(self.oldest, other.oldest),
+            least_of(self.max_running, other.max_running),
+        )

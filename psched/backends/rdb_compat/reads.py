@@ -13,7 +13,7 @@ from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import now_ms
 from psched.errors import NotSupportedError
 from psched.model import Rule
-from psched.store.reads import Counted, RuleUse, TypeCounts
+from psched.store.reads import Counted, RuleUse, TypeCounts, UserCounts
 
 _PAGE = 10_000
 """Schedules whose rules one statement reads."""
@@ -83,3 +83,6 @@ class CompatTaskReads(CompatReads):
         held = (c.timeout > seconds(now_ms()), c.created_at.is_not(None), c.resource == user)
         count = capped(self._table, Indexed(held, (c.timeout,)), _PAGE)
         return self._database.scalar(sa.select(count)), None
+
+    def users(self, limit: int, most: int) -> list[UserCounts]:
+        raise NotSupportedError("rdb_compat does not tell running tasks from waiting ones, so users have no turn here")

@@ -19,7 +19,7 @@ from psched.backends.common.rows import (
 from psched.backends.redis.ledger import Run
 from psched.backends.redis.rows import stored
 from psched.model import NEVER, NO_OCCURRENCE
-from psched.store.reads import Counted, RuleUse, TypeCounts
+from psched.store.reads import Counted, RuleUse, TypeCounts, UserCounts
 
 _PAGE = 1000
 """Schedules whose rules one script reads."""
@@ -78,6 +78,18 @@ class RedisTaskReads(RedisReads):
     def running_of(self, user: str) -> tuple[int, int | None]:
         count, least = self._run("running_of", user)
         return int(count), int(least) if least else None
+
+    def users(self, limit: int, most: int) -> list[UserCounts]:
+        return [
+            UserCounts(
+                name.decode(errors="replace") or None,
+                _counted(due),
+                int(wait) / 1000,
+                int(running),
+                int(max_running) if max_running else None,
+            )
+            for name, due, wait, running, max_running in self._run("users", limit, most)
+        ]
 
 
 def _named(names: Sequence[str], found: Sequence[Sequence[int]]) -> Mapping[str, Counted]:

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from psched.errors import NotFoundError, NotSupportedError
 from psched.insight import RunRates, TaskInsight
 from psched.model import TASK_STATUSES
-from psched.store.reads import TypeCounts
+from psched.store.reads import TypeCounts, UserCounts
 from psched.web.charts import troubled
 from psched.web.pages.schedules import done
 from psched.web.rendering import page
@@ -55,6 +55,7 @@ def queue(request: Request, site: Site) -> Response:
         counts=request.state.status.snapshot.tasks,
         statuses=TASK_STATUSES,
         types=site.answer("types", 4, lambda: _types(table)),
+        users=site.answer("users", 2, lambda: _users(table)),
         done=done(request),
     )
 
@@ -126,6 +127,15 @@ def _types(table: TaskInsight) -> Sequence[OfType]:
     by_type = {each.type: each for each in rates}
     here = [OfType(each.type, each, *_rates(by_type.pop(each.type, None))) for each in counted]
     return [*here, *(OfType(name, None, *_rates(each)) for name, each in by_type.items())]
+
+
+def _users(table: TaskInsight) -> Sequence[UserCounts]:
+    """Return the users and their turns, nothing while no task with a user is due."""
+    try:
+        found = table.users()
+    except NotSupportedError:
+        return ()
+    return found if any(each.user is not None for each in found) else ()
 
 
 def _rates(rates: RunRates | None) -> tuple[RunRates | None, int]:

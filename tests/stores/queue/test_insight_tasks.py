@@ -100,10 +100,32 @@ def test_types_come_with_their_numbers(ours: QueueBench) -> None:
     assert first.oldest - second.oldest == pytest.approx(8, abs=0.5)
 
 
+def test_users_take_turns_by_what_runs_of_theirs_and_what_may(ours: QueueBench) -> None:
+    store, insight = ours.queue(), insight_of(ours)
+    store.submit([NewTask("a0", "t", user="ann", run_at=LONG_AGO, max_running=1)])
+    store.submit([NewTask("d0", "t", user="dan", run_at=LONG_AGO, max_running=4)])
+    assert len(store.acquire(2, 100)) == 2
+    store.submit([NewTask(f"a{n}", "t", user="ann", run_at=LONG_AGO + n, max_running=1) for n in (1, 2)])
+    store.submit([NewTask("b0", "t", user="bob", run_at=LONG_AGO + 30)])
+    store.submit([NewTask("c0", "t", run_at=LONG_AGO + 40), NewTask("c1", "t", run_at=FAR_OFF)])
+    store.submit([NewTask("d1", "t", user="dan", run_at=LONG_AGO + 50, max_running=4, priority=5)])
+    found = insight.users()
+    assert [(each.user, str(each.due), each.running, each.max_running) for each in found] == [
+        ("dan", "1", 1, 4),
+        ("bob", "1", 0, None),
+        (None, "1", 0, None),
+        ("ann", "2", 1, 1),
+    ]
+    assert found[1].oldest - found[2].oldest == pytest.approx(10, abs=0.5)
+    assert [each.weight for each in found] == [2, 1, 1, 0]
+    assert [each.user for each in insight.users(limit=1)] == ["ann"]
+
+
 def test_types_on_the_originals_table_are_unknown(bench: QueueBench, insight: TaskInsight) -> None:
     if bench.compat:
-        with pytest.raises(NotSupportedError, match="rdb"):
-            insight.types()
+        for ask in (insight.types, insight.users):
+            with pytest.raises(NotSupportedError, match="rdb"):
+                ask()
 
 
 def test_pages_of_tasks_pass_the_filter(bench: QueueBench, store: TaskStore, insight: TaskInsight) -> None:

@@ -158,3 +158,50 @@ return found
 local runs = T .. 'run:' .. ARGV[1]
 local least = call('ZRANGE', runs, 0, 0, 'WITHSCORES')[2]
 return {call('ZCARD', runs), least and least ~= 'inf' and integer(tonumber(least)) or ''}
+
+--- script queue/users: common, queue, reads
+-- Returns users with due rows, those whose first row has been due longest first: {user, due, milliseconds for which that
+-- row has been due, running rows, least max_running ('' for none)}. The user of rows without one is ''. ARGV: the most
+-- users; how many rows are looked at that are due and in no line yet, as no worker has acquired since.
+local limit, most = tonumber(ARGV[1]), math.min(tonumber(ARGV[2]), MAX_LOOKED_AT)
+local by_name, found = {}, {}
+
+local function note(user, count, due, max_running)
+  local known = by_name[user]
+  if not known then
+    known = {user = user, count = 0, due = due}
+    by_name[user], found[#found + 1] = known, known
+  end
+  known.count, known.due = known.count + count, math.min(known.due, due)
+  known.least = math.min(known.least or math.huge, limit_of(max_running) or math.huge)
+end
+
+local in_turn, further = call('ZRANGE', T .. 'turn:', 0, limit - 1), users_of_runs()
+local seen = {}
+for _, some in ipairs({in_turn, further}) do
+  for _, user in ipairs(some) do
+    local head = not seen[user] and call('ZRANGE', line_of('', user), 0, 0, 'WITHSCORES') or {}
+    seen[user] = true
+    if head[1] then
+      local max_running = redis.pcall('HGET', row_of(head[1]), 'max_running')
+      note(user, call('ZCARD', line_of('', user)), tonumber(head[2]) % SPAN, max_running)
+    end
+  end
+end
+local keys = call('ZRANGEBYSCORE', T .. 'later:', '-inf', integer(now), 'WITHSCORES', 'LIMIT', 0, most)
+for place = 1, #keys, 2 do
+  local fields = redis.pcall('HMGET', row_of(keys[place]), 'user', 'max_running')
+  note(fields[1] or '', 1, tonumber(keys[place + 1]), fields[2])
+end
+table.sort(found, function(one, other)
+  return one.due < other.due or (one.due == other.due and is_less(one.user, other.user))
+end)
+local answer = {}
+for place = 1, math.min(limit, #found) do
+  local one = found[place]
+  local runs = T .. 'run:' .. one.user
+  local least = math.min(one.least, tonumber(call('ZRANGE', runs, 0, 0, 'WITHSCORES')[2]) or math.huge)
+  answer[place] = {one.user, {one.count, as_number(#keys == 2 * most)}, integer(math.max(0, now - one.due)),
+    call('ZCARD', runs), one.user ~= '' and least < math.huge and integer(least) or ''}
+end
+return answer
