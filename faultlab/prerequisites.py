@@ -64,6 +64,7 @@ PACKAGES = {
     "prometheus": Package("Prometheus", "prometheus", "prometheus"),
     "promtool": Package("Prometheus", "prometheus", "prometheus"),
     "logrotate": Package("logrotate", "logrotate"),
+    "chromium": Package("Chromium", "chromium"),
 }
 """Program → the package it comes with."""
 

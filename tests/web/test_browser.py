@@ -1,0 +1,48 @@
+"""One page in Chromium: nothing of it acts, and it shows changes by itself. scripts/browser-matrix walks all pages."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+import uvicorn
+
+from psched.config import Settings
+from psched.queue.queue import Queue
+from psched.web import app
+from tests.web.browser.site import HOSTILE
+from tests.web.browser.visitor import PROGRAMS, Visitor, chromium
+from tests.web.conftest import settings_of
+
+
+@pytest.fixture
+def address(settings: Settings, url: str) -> Iterator[str]:
+    """The address of the pages, which a thread serves."""
+    made = app(settings_of(url, actions=True))
+    server = uvicorn.Server(uvicorn.Config(made, port=0, log_config=None, access_log=False))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    made.state.site.snapshots.end()
+    server.should_exit = True
+    thread.join()
+
+
+@pytest.mark.slow
+@pytest.mark.needs(PROGRAMS[0])
+def test_a_page_in_a_browser_is_harmless_and_shows_changes(address: str, queue: Queue) -> None:
+    queue.submit(HOSTILE, HOSTILE, user=HOSTILE)
+    with chromium() as browser:
+        context = browser.new_context(viewport={"width": 360, "height": 740}, color_scheme="dark")
+        tab = Visitor(context, address, "phone")
+        tab.open("/tasks?status=waiting")
+        tab.check_accessibility()
+        assert tab.page.locator("#live a.key", has_text="<script>alert(1)</script>").count()
+        queue.submit("a-new-one", "a")
+        tab.page.locator("#live a.key", has_text="a-new-one").wait_for()
+        tab.check()
+    assert not tab.problems
