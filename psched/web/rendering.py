@@ -18,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from psched.clock import local_datetime, shown_zone, span
+from psched.config import Settings
 from psched.error_text import ESCAPES, error_summary
 from psched.model import NEVER
 
@@ -37,6 +38,9 @@ NAVIGATION: Final = (
     ("doctor", "Doctor", "d"),
 )
 """The pages that each page links to: path, title, and the key that leads there."""
+_OF_ANY_SECTION = ("", "nodes", "doctor")
+_OF_QUEUE = ("queue",)
+"""The other pages are about schedules."""
 _MOST_DATA = 20_000
 """Characters of data that are shown."""
 
@@ -150,6 +154,14 @@ def _below(request: Request) -> str:
     return str(request.scope["path"]).removeprefix(request.scope.get("root_path", ""))
 
 
+def _has_section(request: Request, page: str) -> bool:
+    """Return whether the configuration has the section that a page is about."""
+    settings: Settings = request.app.state.site.settings
+    if page in _OF_ANY_SECTION:
+        return True
+    return (settings.queue if page in _OF_QUEUE else settings.schedules) is not None
+
+
 @cache
 def static_version(name: str) -> str:
     return hashlib.sha256((STATIC / name).read_bytes()).hexdigest()[:12]
@@ -169,7 +181,7 @@ def page(
         "static": lambda name: f"{path(request, 'static')}/{name}?v={static_version(name)}",
         "request": request,
         "here": f"{request.scope.get('root_path', '')}{_below(request)}?{request.url.query}",
-        "nav": NAVIGATION,
+        "nav": [each for each in NAVIGATION if _has_section(request, each[0])],
         "current": _below(request).strip("/"),
         "zone": zone_name(),
         "access": getattr(request.state, "access", None),

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import re
+import shlex
 import subprocess
+from contextlib import closing
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -33,3 +37,13 @@ def test_the_quickstart_shows_a_schedule_firing_and_leaves_nothing_running(tmp_p
     assert greetings == list(range(greetings[0], greetings[-1] + 1)), "every second once, in order"
     assert "it works" in done.stdout
     assert not (tmp_path / "psched.pid").exists()
+    see_that_it_serves_pages(shlex.split(done.stdout.splitlines()[-1]))
+
+
+def see_that_it_serves_pages(command: list[str]) -> None:
+    with subprocess.Popen([*command, "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        with closing(http.client.HTTPConnection(urlsplit(process.stdout.readline().split()[-1]).netloc)) as connection:
+            connection.request("GET", "/schedules")
+            assert "every-second" in connection.getresponse().read().decode()
+        process.terminate()

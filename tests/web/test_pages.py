@@ -225,6 +225,15 @@ def test_it_can_be_mounted(settings: object, url: str) -> None:
         mounted.state.site.close()
 
 
+def test_pages_of_a_missing_section_are_not_linked(url: str) -> None:
+    for section, missing in (("schedules", "queue"), ("queue", "schedules")):
+        made = app(from_mapping({"type": "rdb", "url": url, section: {}}))
+        text = TestClient(made, "http://localhost", client=("::1", 1)).get("/").text
+        made.state.site.close()
+        assert f'href="/{section}"' in text
+        assert f'href="/{missing}"' not in text
+
+
 def test_a_missing_table_is_named_with_its_remedy(url: str) -> None:
     with TestClient(app(settings_of(url)), "http://localhost", client=("127.0.0.1", 1)) as client:
         answer = client.get("/")

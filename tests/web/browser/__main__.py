@@ -48,6 +48,9 @@ _ADDRESSES = (
     "/schedule?key=once",
     "/schedule?key=nobody-runs-it",
     f"/schedule?key={_HOSTILE}",
+    "/schedule/edit?key=nightly",
+    "/schedule/edit?quoted_key=nightly&cron=0+*+*+*+*&delay=90",
+    f"/schedule/edit?key={_HOSTILE}",
     "/tasks?status=waiting",
     "/tasks?status=failed&type=fails",
     "/tasks?user=alice",
@@ -60,7 +63,8 @@ _ADDRESSES = (
     f"/task?key={_HOSTILE}",
 )
 """Pages about something, besides those that need no query."""
-_NEED_QUERY = ("/schedule", "/task", "/tasks/bulk")
+_NEED_QUERY = ("/schedule", "/schedule/edit", "/task", "/tasks/bulk")
+_NEED_ACTIONS = ("/schedule/edit", "/tasks/bulk")
 
 
 class Look(NamedTuple):
@@ -126,6 +130,7 @@ def _matrix(browser: Browser, here: Site, screenshots: Path | None) -> list[str]
 
     def steps() -> Iterator[tuple[str, Callable[[Visitor], None]]]:
         yield "actions on schedules", _change_schedules
+        yield "edit", _edit_schedule
         yield "actions on tasks", _change_tasks
         yield "filters", _filter
         yield "keys", _press_keys
@@ -185,6 +190,17 @@ def _change_schedules(tab: Visitor) -> None:
     tab.is_done("is paused")
     tab.press("Resume")
     tab.is_done("goes on")
+
+
+def _edit_schedule(tab: Visitor) -> None:
+    tab.open("/schedule?key=report-05")
+    tab.press("Edit")
+    tab.page.get_by_label("Cron expression").fill("*/20 1-3 * * mon")
+    tab.page.get_by_label("Owner").fill(f"shop {tab.where}")
+    tab.press("Show what would change")
+    tab.check_accessibility()
+    tab.press("Change it")
+    tab.is_done("changed")
 
 
 def _change_tasks(tab: Visitor) -> None:
@@ -264,7 +280,7 @@ def _see_changes(tab: Visitor, here: Site) -> None:
 def _look_only(tab: Visitor, here: Site) -> None:
     """Nothing can be changed: no page has a form that would, and every request that would is refused."""
     for path in _pages():
-        if path.startswith("/tasks/bulk"):
+        if path.startswith(_NEED_ACTIONS):
             continue
         tab.open(path)
         if tab.page.locator("form[method=post]").count():
