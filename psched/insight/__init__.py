@@ -14,6 +14,7 @@ from psched.insight.pages import Page
 from psched.insight.run_stats import Percentiles, RunRates, RunReport, RunsAt
 from psched.insight.schedules import NextRun, ScheduleDetails, ScheduleInsight
 from psched.insight.tasks import TaskDetails, TaskInsight
+from psched.insight.timeline import Outage, Timeline, TimelineRun
 from psched.insight.week_ahead import ClockChange, ClockNote, Herd, WeekAhead
 from psched.insight.why_waiting import Reason, why_waiting, worker_hint
 
@@ -28,6 +29,7 @@ __all__ = [
     "LateRun",
     "NextRun",
     "NodeState",
+    "Outage",
     "Overview",
     "Page",
     "Percentiles",
@@ -39,6 +41,8 @@ __all__ = [
     "ScheduleInsight",
     "TaskDetails",
     "TaskInsight",
+    "Timeline",
+    "TimelineRun",
     "WeekAhead",
     "merged",
     "open_insight",

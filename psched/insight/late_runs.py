@@ -68,11 +68,17 @@ def _measured(ledger: Ledger, wanted: LedgerFilter, size: int, passed: int = 0) 
                 yield LateRun(row, _lateness(row, definitions)), (at, count)
 
 
-def _lateness(row: LedgerRow, definitions: Mapping[Definition, Change]) -> float | None:
+def due_time(row: LedgerRow, definitions: Mapping[Definition, Change]) -> float | None:
+    """Return when an occurrence was to run, None if its definition is not kept."""
     change = definitions.get(Definition(row.key, row.version))
-    if row.started is None or change is None:
+    if change is None:
         return None
-    due = row.scheduled_time + change.delay
+    due = row.scheduled_time + (0.0 if row.extra else change.delay)
     if row.scheduled_time == change.first and change.due < NEVER:  # another time may have been given for the first run
         due = max(due, change.due)
-    return row.started - due
+    return due
+
+
+def _lateness(row: LedgerRow, definitions: Mapping[Definition, Change]) -> float | None:
+    due = due_time(row, definitions)
+    return None if row.started is None or due is None else row.started - due

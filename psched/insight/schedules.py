@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from psched.cron import CronDialect
 from psched.errors import ConfigError, NotFoundError
@@ -13,7 +14,9 @@ from psched.insight.common_questions import TableInsight
 from psched.insight.forecast import HOUR, Forecast, forecast
 from psched.insight.late_runs import LateRun, late_runs, late_runs_page
 from psched.insight.late_runs import Place as LatePlace
+from psched.insight.nodes import merged
 from psched.insight.pages import Page, first_page
+from psched.insight.timeline import Timeline, timeline
 from psched.insight.week_ahead import WEEK, WeekAhead, week_ahead
 from psched.insight.why_waiting import Reason, why_waiting
 from psched.model import ScheduleFilter, ScheduleRow
@@ -28,6 +31,9 @@ _RUNS = 20
 """Runs, next occurrences and versions of one schedule."""
 _MEASURED_RUNS = 10
 """Last runs of a schedule that tell how long a run takes."""
+
+_WAITING = 200
+"""Schedules that are late or failing now, of each kind, in a timeline."""
 
 Place = tuple[float, str]
 """Where a page of schedules begins: `next_run_time` and key of the schedule before it."""
@@ -236,6 +242,18 @@ class ScheduleInsight(TableInsight):
         if ledger is None:
             return Page((), None)
         return late_runs_page(ledger, LedgerFilter(since=since, until=until), late, after, limit)
+
+    def timeline(self, seconds: float, until: float | None = None) -> Timeline:
+        """Return what ran in the `seconds` before `until` (unix seconds); if that is None, what runs and waits, too.
+
+        Raises NotSupportedError where the store keeps no ledger.
+        """
+        ledger, now = self._schedules.ledger, self._store.now()
+        waiting = () if until is not None else (*self.overdue(_WAITING), *islice(self.failing(), _WAITING))
+        rows = {row.key: row for row in waiting}
+        nodes = [] if until is not None else merged(self.known_nodes() or ())
+        end = now if until is None else min(until, now)
+        return timeline(ledger, end - seconds, end, now, nodes, rows.values())
 
     def forecast(self, hours: int = WEEK) -> Forecast:
         """Return how many runs begin in each of the next `hours` full hours, and the workers that they keep busy.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from psched.insight import RunsAt
 
@@ -69,3 +69,88 @@ def by_minute(found: Sequence[RunsAt], now: float, minutes: int = 60) -> list[Ru
 def troubled(outcomes: Mapping[str, int]) -> int:
     """Return how many runs ended in trouble."""
     return sum(outcomes.get(name, 0) for name in TROUBLED)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A time from `begin` to `end` (unix seconds) that is drawn as `kind`, the name of a class."""
+
+    kind: str
+    begin: float
+    end: float
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A bar of a Gantt chart, or several that are close together. `x` and `width` are percent, the rest is pixels."""
+
+    kind: str
+    x: float
+    width: float
+    y: float
+    height: float
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A line of the time axis at `x` percent."""
+
+    x: float
+    time: float
+
+
+_CLOSE = 1 / 400
+"""Bars that are closer to each other than this part of a chart are drawn as one."""
+_NARROWEST = 0.25
+"""Percent."""
+_KINDS: Mapping[str, tuple[float, float]] = {
+    "outage": (0, 1),
+    "waiting": (0.36, 0.28),
+    "paused": (0.36, 0.28),
+    "retrying": (0.14, 0.72),
+    "ran": (0.14, 0.72),
+    "open": (0.14, 0.72),
+    "skipped": (0.14, 0.72),
+    "failed": (0, 1),
+    "overlap": (0, 0.25),
+}
+"""Top and height of each kind in a row of height 1, in the order in which they are drawn."""
+_MOST_TITLES = 60
+"""Bars of one row that have a title."""
+
+
+def marks(spans: Sequence[Span], since: float, until: float, y: float = 1, height: float = 14) -> list[Mark]:
+    """Return the bars of a row of a chart from `since` to `until`: what is close and of one kind is one bar."""
+    length = max(until - since, 1e-9)
+    found = []
+    for kind, (top, share) in _KINDS.items():
+        joined: list[tuple[float, float, list[str]]] = []
+        for span in sorted((each for each in spans if each.kind == kind), key=lambda each: each.begin):
+            begin, end = max(span.begin, since), min(span.end, until)
+            if end < begin:
+                continue
+            if joined and begin - joined[-1][1] < length * _CLOSE:
+                first, last, titles = joined[-1]
+                titles.append(span.title)
+                joined[-1] = (first, max(last, end), titles)
+            else:
+                joined.append((begin, end, [span.title]))
+        for begin, end, titles in joined:
+            width = max((end - begin) / length * 100, _NARROWEST)
+            x = min((begin - since) / length * 100, 100 - width)
+            title = titles[0] if len(titles) == 1 else f"{len(titles)} together: {titles[0]} … {titles[-1]}"
+            place = round(y + height * top, 1), round(height * share, 1)
+            found.append(Mark(kind, round(x, 2), round(width, 2), *place, title))
+    return found if len(found) <= _MOST_TITLES else [replace(mark, title="") for mark in found]
+
+
+def ticks(since: float, until: float, step: int, offset: int) -> list[Tick]:
+    """Return the lines of a time axis: a multiple of `step` seconds on the clock with this UTC offset (seconds)."""
+    first = -(-(since + offset) // step) * step - offset
+    found = []
+    while first <= until:
+        found.append(Tick(round((first - since) / (until - since) * 100, 2), first))
+        first += step
+    return found

@@ -33,6 +33,7 @@ NAVIGATION: Final = (
     ("", "Now", "n"),
     ("schedules", "Schedules", "s"),
     ("week", "Week ahead", "w"),
+    ("yesterday", "Yesterday", "y"),
     ("queue", "Queue", "q"),
     ("nodes", "Nodes", "o"),
     ("doctor", "Doctor", "d"),
@@ -177,7 +178,7 @@ def page(
 ) -> HTMLResponse:
     """Return a page. What changes on it has the id `live`: htmx fetches the page again, and takes that part."""
     shown = values | {
-        "path": lambda page, **query: path(request, page, **query),
+        "path": lambda page, /, **query: path(request, page, **query),
         "static": lambda name: f"{path(request, 'static')}/{name}?v={static_version(name)}",
         "request": request,
         "here": f"{request.scope.get('root_path', '')}{_below(request)}?{request.url.query}",

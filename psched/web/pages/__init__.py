@@ -6,7 +6,7 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from psched.web.pages import bulk, changing, editing, nodes, now, schedules, tasks, week
+from psched.web.pages import bulk, changing, editing, nodes, now, schedules, tasks, week, yesterday
 from psched.web.site import Site
 
 Answer = Callable[[Request, Site], Response]
@@ -17,6 +17,7 @@ PAGES: Final[Mapping[str, Answer]] = {
     "/schedule": schedules.schedule,
     "/schedule/edit": editing.ask,
     "/week": week.week,
+    "/yesterday": yesterday.yesterday,
     "/queue": tasks.queue,
     "/tasks": tasks.tasks,
     "/task": tasks.task,

@@ -1,0 +1,181 @@
+"""What ran in a span of time, by the ledger, and what runs and waits now: the data of a Gantt chart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from psched.insight.late_runs import BATCH, due_time
+from psched.insight.nodes import NodeState
+from psched.model import ScheduleRow
+from psched.schedules.schedule import RUNNING, WAITING, failed_attempts
+from psched.store.ledger import FAILED, PAUSED, SKIPPED, Change, Definition, Ledger, LedgerFilter, LedgerRow
+
+MOST_RUNS = 3000
+"""Entries of the ledger in one answer: so many of those that were settled last, and so many with trouble."""
+_LEAST_OUTAGE = 120.0
+"""Seconds for which nothing must run, though something is due, to be an outage."""
+_LEAST_OVERLAP = 0.5
+"""Seconds: the ledger's times are those of several clocks and transactions."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineRun:
+    """An occurrence, or several that were skipped together. All times are unix seconds.
+
+    It waited from `due` to `began` (None: no run began), and ended at `ended` (None: it runs or waits now). `began` is
+    the begin of the last attempt, so a run with several `attempts` was being retried before. `outcome`: as in the
+    ledger, None for what runs or waits. `overlap`: seconds during which another run of the schedule ran. `count`: the
+    occurrences it stands for, None for many. `is_paused`: it was skipped as its schedule was paused.
+    """
+
+    key: str
+    scheduled_time: int
+    due: float
+    began: float | None
+    ended: float | None
+    outcome: str | None
+    attempts: int
+    node: str | None
+    overlap: float = 0.0
+    count: int | None = 1
+    is_paused: bool = False
+
+    @property
+    def has_trouble(self) -> bool:
+        """Whether it failed, was retried, was skipped without a pause, or overlapped another run."""
+        is_skipped = self.outcome == SKIPPED and not self.is_paused
+        return self.outcome == FAILED or self.attempts > 1 or is_skipped or self.overlap > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """A time in which no run was in progress, though up to `waiting` occurrences were due."""
+
+    begin: float
+    end: float
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """The occurrences settled from `since` to `until` (unix seconds), and if that is now, what runs and waits.
+
+    If there are too many, those without trouble are complete from `complete_from` on only, and those with trouble from
+    `troubles_from` on; else both are `since`. `outages` are those after `complete_from`.
+    """
+
+    since: float
+    until: float
+    runs: Sequence[TimelineRun]
+    outages: Sequence[Outage]
+    complete_from: float
+    troubles_from: float
+
+
+def timeline(
+    ledger: Ledger, since: float, until: float, now: float, nodes: Sequence[NodeState], waiting: Iterable[ScheduleRow]
+) -> Timeline:
+    """Return what happened. `waiting`: schedules that are late or failing now.
+
+    If `until` is not now, neither `waiting` nor `nodes` must have anything.
+    """
+    last, complete_from = _last(ledger, LedgerFilter(since=since, until=until, last=MOST_RUNS + 1), since)
+    wanted = LedgerFilter(failed=True, since=since, until=until, last=MOST_RUNS + 1)
+    troubles, troubles_from = _last(ledger, wanted, since)
+    rows = {(row.key, row.scheduled_time, row.fence): row for row in (*troubles, *last)}
+    runs = list(_settled(ledger, list(rows.values())))
+    runs += _unsettled(nodes, waiting, now)
+    runs = _with_overlaps(runs, now)
+    outages = [] if not runs else list(_outages(runs, complete_from, min(until, now)))
+    return Timeline(since, until, runs, outages, complete_from, min(troubles_from, complete_from))
+
+
+def _last(ledger: Ledger, wanted: LedgerFilter, since: float) -> tuple[Sequence[LedgerRow], float]:
+    """Return the last entries, and from when on they are all that there are."""
+    rows = list(ledger.rows(wanted))
+    is_cut = wanted.last is not None and len(rows) >= wanted.last
+    return rows, rows[0].ended if is_cut else since
+
+
+def _settled(ledger: Ledger, rows: Sequence[LedgerRow]) -> Iterator[TimelineRun]:
+    definitions: dict[Definition, Change] = {}
+    names = iter({Definition(row.key, row.version) for row in rows})
+    while batch := list(islice(names, BATCH)):
+        definitions |= ledger.definitions(batch)
+    for row in rows:
+        yield _of_entry(row, definitions)
+
+
+def _of_entry(row: LedgerRow, definitions: Mapping[Definition, Change]) -> TimelineRun:
+    due = due_time(row, definitions)
+    due = float(row.scheduled_time) if due is None else due
+    return TimelineRun(
+        row.key,
+        row.scheduled_time,
+        due if row.started is None else min(due, row.started),
+        row.started,
+        row.ended,
+        row.outcome,
+        row.attempts,
+        row.node,
+        count=row.count,
+        is_paused=row.outcome == SKIPPED and row.detail == PAUSED,
+    )
+
+
+def _unsettled(nodes: Sequence[NodeState], waiting: Iterable[ScheduleRow], now: float) -> Iterator[TimelineRun]:
+    running: set[str] = set()
+    for node in nodes:
+        for process in node.processes:
+            for run in process.runs:
+                if run.section == "schedules" and not node.vanished:
+                    running.add(run.key)
+                    name = f"{node.host}/{node.pid}/{process.name}"
+                    yield TimelineRun(run.key, int(run.since), run.since, run.since, None, None, 1, name)
+    for row in waiting:
+        if row.key not in running and not (row.status == RUNNING and row.next_run_time > now) and not row.paused:
+            is_new = row.status == WAITING and not row.attempts
+            due = min(row.next_run_time if is_new else row.next_time + (0 if row.is_extra else row.delay), now)
+            yield TimelineRun(row.key, row.next_time, due, None, None, None, 1 + failed_attempts(row), row.node)
+
+
+def _with_overlaps(runs: Iterable[TimelineRun], now: float) -> list[TimelineRun]:
+    """Return the runs by their times, those that overlap an earlier run of their schedule marked."""
+    ends: dict[str, float] = {}
+    marked = []
+    for run in sorted(runs, key=lambda each: (each.due if each.began is None else each.began, each.key)):
+        if run.began is not None:
+            ended = now if run.ended is None else run.ended
+            overlap = min(ends.get(run.key, run.began), ended) - run.began
+            ends[run.key] = max(ends.get(run.key, ended), ended)
+            marked.append(replace(run, overlap=overlap) if overlap > _LEAST_OVERLAP else run)
+        else:
+            marked.append(run)
+    return marked
+
+
+def _outages(runs: Sequence[TimelineRun], since: float, until: float) -> Iterator[Outage]:
+    """Yield when nothing ran though something was due.
+
+    A run with several attempts is left out: nothing tells when its earlier attempts ran.
+    """
+    events: list[tuple[float, int, int]] = []  # time, change of the running, change of the waiting
+    for run in runs:
+        end = until if run.ended is None else run.ended
+        if run.began is not None:
+            events += [(run.began, 1, 0), (end, -1, 0)]
+        if run.attempts <= 1 and not run.is_paused:
+            events += [(run.due, 0, 1), (end if run.began is None else run.began, 0, -1)]
+    running = waiting = most = 0
+    begin: float | None = None
+    for time, runs_more, waits_more in [*sorted(events), (until, 1, 0)]:
+        running, waiting = running + runs_more, waiting + waits_more
+        if begin is not None and (running or not waiting):
+            first, last = max(begin, since), min(time, until)
+            if last - first >= _LEAST_OUTAGE:
+                yield Outage(first, last, most)
+            begin = None
+        if not running and waiting:
+            begin, most = (time, waiting) if begin is None else (begin, max(most, waiting))

@@ -1,0 +1,226 @@
+"""The page Yesterday: a Gantt chart of what ran, by schedule and by node."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from psched.clock import local_datetime, shown_zone
+from psched.insight import Timeline, TimelineRun
+from psched.store.ledger import FAILED, SKIPPED
+from psched.web.charts import Mark, Span, Tick, marks, ticks
+from psched.web.pages.schedules import schedules_of
+from psched.web.rendering import duration, page, when
+from psched.web.site import Site
+
+HOURS: Final = (1, 3, 6, 12, 24)
+"""The spans that can be shown."""
+_HOUR = 3600
+_PAGE = 40
+"""Schedules of one page."""
+_MOST_LANES = 8
+"""Runs on one node that are drawn beside each other."""
+_KEPT = 15.0
+_LEGEND: Final = [
+    (word, marks([Span(kind, 0, 1)], 0, 1))
+    for kind, word in (
+        ("waiting", "waited"),
+        ("ran", "ran"),
+        ("open", "runs now"),
+        ("retrying", "tried before"),
+        ("failed", "failed"),
+        ("skipped", "skipped"),
+        ("overlap", "overlapped another run"),
+        ("outage", "outage"),
+    )
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleLine:
+    """The runs of one schedule. `longest`: seconds that a run waited at most until it began."""
+
+    key: str
+    marks: Sequence[Mark]
+    runs: int
+    failed: int
+    retried: int
+    skipped: int
+    overlaps: int
+    open: int
+    longest: float
+    busy: float
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLine:
+    """The runs of one host, in lanes of runs that do not overlap. `left_out`: runs that had no lane left."""
+
+    host: str
+    lanes: Sequence[Sequence[Mark]]
+    runs: int
+    failed: int
+    busy: float
+    left_out: int
+
+
+def yesterday(request: Request, site: Site) -> Response:
+    table, given = schedules_of(site), request.query_params
+    now: float = request.state.status.snapshot.taken
+    hours = int(given["hours"]) if given.get("hours", "24").isdecimal() and "hours" in given else 24
+    if hours not in HOURS:
+        raise ValueError(f"hours must be one of {', '.join(map(str, HOURS))}")
+    wanted = _moment(given.get("until", ""))
+    until = None if wanted is None or wanted >= now else wanted
+    number = int(given["page"]) if given.get("page", "").isdecimal() else 1
+    prefix, length = given.get("prefix", ""), hours * _HOUR
+    found = site.answer(("timeline", hours, until), _KEPT, lambda: table.timeline(length, until))
+    end = found.until
+    runs = [run for run in found.runs if run.key.startswith(prefix)]
+    lines = _by_schedule(runs, found)
+    return page(
+        request,
+        "yesterday.html",
+        found=found,
+        lines=lines[(number - 1) * _PAGE : number * _PAGE],
+        first=(number - 1) * _PAGE + 1,
+        schedules=len(lines),
+        has_more=len(lines) > number * _PAGE,
+        number=number,
+        nodes=_by_node(runs, found),
+        outages=marks([Span("outage", each.begin, each.end) for each in found.outages], found.since, found.until),
+        legend=_LEGEND,
+        ticks=_ticks(found, hours),
+        total=len(runs),
+        hours=hours,
+        choices=HOURS,
+        prefix=prefix,
+        until=None if until is None else _address(until),
+        earlier=_address(end - length),
+        later=_address(end + length) if end + length < now else None,
+        is_now=until is None,
+        now=now,
+    )
+
+
+def _moment(text: str) -> float | None:
+    """Return a time in the shown zone. Raises ValueError."""
+    try:
+        return datetime.fromisoformat(text).replace(tzinfo=shown_zone.get()).astimezone().timestamp() if text else None
+    except (ValueError, OverflowError) as error:
+        raise ValueError("until must be a time such as 2027-03-01T09:00") from error
+
+
+def _address(time: float) -> str:
+    moment = local_datetime(time)
+    return "" if moment is None else f"{moment:%Y-%m-%dT%H:%M}"
+
+
+def _ticks(found: Timeline, hours: int) -> Sequence[Tick]:
+    moment = local_datetime(found.since)
+    offset = 0 if moment is None else int((moment.utcoffset() or moment - moment).total_seconds())
+    return ticks(found.since, found.until, max(600, hours * _HOUR // 8), offset)
+
+
+def _by_schedule(runs: Sequence[TimelineRun], found: Timeline) -> list[ScheduleLine]:
+    """Return a line for each schedule: those with most trouble first, then those that ran longest."""
+    by_key: dict[str, list[TimelineRun]] = defaultdict(list)
+    for run in runs:
+        by_key[run.key].append(run)
+    lines = [_line(key, of_key, found) for key, of_key in by_key.items()]
+    return sorted(lines, key=lambda each: (-_weight(each), -each.busy, each.key))
+
+
+def _weight(line: ScheduleLine) -> int:
+    return 100 * line.failed + 100 * line.overlaps + line.retried + line.skipped
+
+
+def _line(key: str, runs: Sequence[TimelineRun], found: Timeline) -> ScheduleLine:
+    spans = [span for run in runs for span in _spans(run, found.until)]
+    return ScheduleLine(
+        key,
+        marks(spans, found.since, found.until),
+        sum(run.began is not None for run in runs),
+        sum(run.outcome == FAILED for run in runs),
+        sum(run.attempts > 1 and run.outcome not in (FAILED, None) for run in runs),
+        sum(run.count or 1 for run in runs if run.outcome == SKIPPED),
+        sum(run.overlap > 0 for run in runs),
+        sum(run.ended is None for run in runs),
+        max((_begun(run, found.until) - run.due for run in runs if run.outcome != SKIPPED), default=0.0),
+        sum((_ended(run, found.until) - run.began for run in runs if run.began is not None), 0.0),
+    )
+
+
+def _begun(run: TimelineRun, until: float) -> float:
+    return until if run.began is None else run.began
+
+
+def _ended(run: TimelineRun, until: float) -> float:
+    return until if run.ended is None else run.ended
+
+
+def _spans(run: TimelineRun, until: float) -> list[Span]:
+    """Return the parts of a run, those that are drawn over others last."""
+    title = f"{when(run.scheduled_time)}: {_words(run, until)}"
+    ended = _ended(run, until)
+    if run.outcome == SKIPPED:
+        return [Span("paused" if run.is_paused else "skipped", run.due, ended if not run.is_paused else run.due, title)]
+    begun = _begun(run, until)
+    before = "retrying" if run.attempts > 1 else "waiting"
+    spans = [Span(before, run.due, begun, title)] if begun > run.due else []
+    if run.began is not None:
+        kind = "failed" if run.outcome == FAILED else "open" if run.ended is None else "ran"
+        spans.append(Span(kind, run.began, ended, title))
+    if run.overlap > 0 and run.began is not None:
+        spans.append(Span("overlap", run.began, run.began + run.overlap, f"{title}, beside another run"))
+    return spans
+
+
+def _words(run: TimelineRun, until: float) -> str:
+    if run.outcome == SKIPPED:
+        return f"{'many' if run.count is None else run.count} skipped"
+    waited = _begun(run, until) - run.due
+    parts = [f"{'waits' if run.began is None else 'waited'} {duration(waited)}"] if waited >= 1 else []
+    if run.attempts > 1:
+        parts.append(f"attempt {run.attempts}")
+    if run.began is not None:
+        parts.append(f"{'runs since' if run.ended is None else 'ran'} {duration(_ended(run, until) - run.began)}")
+    return ", ".join([*parts, *([run.outcome] if run.outcome == FAILED else [])])
+
+
+def _by_node(runs: Sequence[TimelineRun], found: Timeline) -> Sequence[NodeLine]:
+    by_host: dict[str, list[TimelineRun]] = defaultdict(list)
+    for run in runs:
+        if run.began is not None:
+            by_host[(run.node or "?").split("/")[0]].append(run)
+    return [_node_line(host, of_host, found) for host, of_host in sorted(by_host.items())]
+
+
+def _node_line(host: str, runs: Sequence[TimelineRun], found: Timeline) -> NodeLine:
+    ends: list[float] = []
+    lanes: Mapping[int, list[Span]] = defaultdict(list)
+    left_out = 0
+    for run in sorted(runs, key=lambda each: each.began or 0.0):
+        assert run.began is not None
+        lane = next((place for place, end in enumerate(ends) if end <= run.began), len(ends))
+        if lane == _MOST_LANES:
+            left_out += 1
+            continue
+        ends[lane:] = [_ended(run, found.until), *ends[lane + 1 :]]
+        kind = "failed" if run.outcome == FAILED else "open" if run.ended is None else "ran"
+        title = f"{run.key}, {when(run.scheduled_time)}: {_words(run, found.until)}"
+        lanes[lane].append(Span(kind, run.began, _ended(run, found.until), title))
+    return NodeLine(
+        host,
+        [marks(lanes[lane], found.since, found.until, 1 + 11 * lane, 10) for lane in range(len(ends))],
+        len(runs),
+        sum(run.outcome == FAILED for run in runs),
+        sum(_ended(run, found.until) - run.began for run in runs if run.began is not None),
+        left_out,
+    )
