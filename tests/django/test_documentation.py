@@ -1,4 +1,4 @@
-"""The commands of docs/django.md do what they say, in a new project."""
+"""The commands of the tutorial and of docs/django.md do what they say, in a new project."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon.harness import wait_for
 from tests.docs.snippets import snippets
 from tests.programs import ROOT
 
@@ -19,16 +18,18 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 def test_the_five_minutes_lead_to_a_task_that_has_run(tmp_path: Path) -> None:
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environ = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
-    log = tmp_path / "psched.log"
-    blocks = [block.text for block in snippets(ROOT / "docs/django.md") if "test_documentation" in block.argument]
-    *starting, stopping = blocks[0].splitlines()
-    assert stopping == "python manage.py pschedd stop"
+    tutorial, [migration] = (_blocks(ROOT / "docs" / name) for name in ("tutorials/django-site.md", "django.md"))
+    assert tutorial[-1].endswith("python manage.py pschedd stop\n")
     try:
-        _run("\n".join(starting), tmp_path, environ)
-        wait_for(lambda: "hello, world!" in log.read_text(), log.read_text)
+        for block in tutorial[:-1]:  # the last but one waits for the task
+            _run(block, tmp_path, environ)
     finally:
-        _run(stopping, tmp_path, environ)
-    _run(blocks[1], tmp_path, environ)
+        _run(tutorial[-1], tmp_path, environ)
+    _run(migration, tmp_path, environ)
+
+
+def _blocks(document: Path) -> list[str]:
+    return [block.text for block in snippets(document) if "test_documentation" in block.argument]
 
 
 def _run(script: str, folder: Path, environ: dict[str, str]) -> None:

@@ -16,7 +16,7 @@ from tests.programs import ROOT
 
 _SCRIPT: dict[str, Any] = runpy.run_path(str(ROOT / "scripts" / "api-reference"))
 _MODULES: tuple[str, ...] = _SCRIPT["MODULES"]
-_DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+_DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 _PROGRAMS = sorted((ROOT / "examples").rglob("*.py"))
 _EXAMPLES = [
     *(block.text for document in _DOCUMENTS for block in snippets(document) if block.action == "file"),

@@ -1,0 +1,79 @@
+"""The pages of the site: each is in a table of contents, and each link leads somewhere. scripts/docs builds it."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from tests.docs.snippets import snippets
+from tests.programs import ROOT
+
+_DOCS = ROOT / "docs"
+_PAGES = sorted(_DOCS.rglob("*.md"))
+_LINKING = [*sorted(ROOT.glob("*.md")), *_PAGES]
+_PARSER = MarkdownIt("commonmark").enable("table")
+
+
+def test_every_page_is_in_exactly_one_table_of_contents() -> None:
+    index = _DOCS / "index.md"
+    contents = [block.text for block in snippets(index) if block.language == "{toctree}"]
+    names = [line for text in contents for line in text.splitlines() if line and not line.startswith(":")]
+    pages = [
+        page.relative_to(_DOCS).with_suffix("").as_posix() for page in (*_PAGES, *_DOCS.rglob("*.rst")) if page != index
+    ]
+    assert sorted(names) == sorted(pages), "list a new page in a {toctree} of docs/index.md"
+
+
+@pytest.mark.parametrize("page", _LINKING, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_within_the_project_leads_somewhere(page: Path) -> None:
+    broken = [target for target in _targets(page) if not _exists(page, target)]
+    assert not broken
+
+
+def test_every_page_that_a_message_or_docstring_names_exists() -> None:
+    named = {
+        (file, found)
+        for folder in ("psched", "scripts", "etc", "systemd", "examples", "contrib")
+        for file in (ROOT / folder).rglob("*")
+        if file.is_file() and file.suffix != ".pyc"
+        for found in re.findall(r"\bdocs/[\w/-]+\.md(?:#[\w-]+)?", file.read_text(errors="replace"))
+    }
+    assert {(file, name) for file, name in named if not _exists(ROOT / "README.md", name)} == set()
+    assert named
+
+
+def _targets(page: Path) -> list[str]:
+    """Return where the links and pictures of a page lead, except to other sites."""
+    tokens = [child for token in _tokens(page) for child in token.children or ()]
+    targets = [str(token.attrs.get("href") or token.attrs.get("src") or "") for token in tokens]
+    return [target for target in targets if target and not re.match(r"[a-z]+:", target)]
+
+
+def _exists(page: Path, target: str) -> bool:
+    name, _, anchor = target.partition("#")
+    path = (page.parent / name).resolve() if name else page
+    return path.exists() and (not anchor or path.suffix != ".md" or anchor in _anchors(path))
+
+
+@cache
+def _anchors(page: Path) -> frozenset[str]:
+    """Return the anchors of the headings, as GitHub and MyST make them."""
+    tokens = _tokens(page)
+    found: list[str] = []
+    for heading, content in pairwise(tokens):
+        if heading.type == "heading_open":
+            text = "".join(child.content for child in content.children or () if child.type in ("text", "code_inline"))
+            slug = re.sub(r"[^\w\- ]", "", text.strip().lower()).replace(" ", "-")
+            found.append(slug if slug not in found else f"{slug}-{found.count(slug)}")
+    return frozenset(found)
+
+
+@cache
+def _tokens(page: Path) -> list[Token]:
+    return _PARSER.parse(page.read_text(encoding="utf-8"))
