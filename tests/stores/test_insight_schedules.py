@@ -127,7 +127,7 @@ def test_one_schedule_comes_with_its_next_runs(bench: Bench, store: ScheduleStor
     found = insight.details("hourly")
     assert found.row is not None and found.state is not None
     assert found.state.word == "waiting"
-    assert found.next_runs[:3] == [begin + 30, begin + 3630, begin + 7230]
+    assert [run.time for run in found.next_runs[:3]] == [begin + 30, begin + 3630, begin + 7230]
     assert found.history == []
     assert [reason.word for reason in found.waits][:1] == ["not due"]
 

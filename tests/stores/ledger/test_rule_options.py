@@ -96,7 +96,7 @@ def test_the_forecast_knows_spread_and_end(schedules: ScheduleCollection) -> Non
     assert [hour.starts for hour in found.hours[:3]] == [50 - later, later, 0]
     assert found.schedules == 50
     details = ScheduleInsight(schedules).details("key1")
-    assert details.next_runs[0] == pytest.approx(begin + spread_offset("key1", 7200) / 1000, abs=0.001)
+    assert details.next_runs[0].time == pytest.approx(begin + spread_offset("key1", 7200) / 1000, abs=0.001)
     row = schedules["key1"].metadata()
     assert replace(row.rule, spread=0) == Rule(new.cron, "UTC")
 
