@@ -17,6 +17,7 @@ from psched.cli import (
     nodes,
     queue,
     schedules,
+    simulate,
     stats,
     web,
 )
@@ -73,6 +74,7 @@ for command in (
     stats.stats,
     explain.explain,
     forecast.forecast,
+    simulate.simulate,
     calendars.calendar,
     history.history,
     nodes.nodes,

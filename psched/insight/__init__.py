@@ -13,6 +13,7 @@ from psched.insight.overview import Insight, Overview, open_insight
 from psched.insight.pages import Page
 from psched.insight.run_stats import Percentiles, RunRates, RunReport, RunsAt
 from psched.insight.schedules import NextRun, ScheduleDetails, ScheduleInsight
+from psched.insight.simulation import Lateness, SimulatedHour, SimulatedOutage, SimulatedSchedule, Simulation
 from psched.insight.tasks import TaskDetails, TaskInsight
 from psched.insight.timeline import Outage, Timeline, TimelineRun
 from psched.insight.week_ahead import ClockChange, ClockNote, Herd, WeekAhead
@@ -27,6 +28,7 @@ __all__ = [
     "HourForecast",
     "Insight",
     "LateRun",
+    "Lateness",
     "NextRun",
     "NodeState",
     "Outage",
@@ -39,6 +41,10 @@ __all__ = [
     "RunsAt",
     "ScheduleDetails",
     "ScheduleInsight",
+    "SimulatedHour",
+    "SimulatedOutage",
+    "SimulatedSchedule",
+    "Simulation",
     "TaskDetails",
     "TaskInsight",
     "Timeline",

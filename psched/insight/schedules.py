@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from psched.cron import CronDialect
@@ -16,19 +16,24 @@ from psched.insight.late_runs import LateRun, late_runs, late_runs_page
 from psched.insight.late_runs import Place as LatePlace
 from psched.insight.nodes import merged
 from psched.insight.pages import Page, first_page
+from psched.insight.simulation import SimulatedOutage, Simulation, handler_times, simulate, starts_in
 from psched.insight.timeline import Timeline, timeline
 from psched.insight.week_ahead import WEEK, WeekAhead, week_ahead
 from psched.insight.why_waiting import Reason, why_waiting
 from psched.model import ScheduleFilter, ScheduleRow
+from psched.retry_wait import check_attempts, check_wait
 from psched.schedules import rules
 from psched.schedules.audit_result import Verdict
 from psched.schedules.collection import ScheduleCollection
 from psched.schedules.modification import Changes, Modification
 from psched.schedules.schedule import ScheduleState, StateWord
+from psched.schedules.validation import check_times
 from psched.store.ledger import Change, KeptOutput, LedgerFilter, LedgerRow
 
 _RUNS = 20
 """Runs, next occurrences and versions of one schedule."""
+MOST_SIMULATED = 10_000_000
+"""Occurrences in one simulation."""
 _MEASURED_RUNS = 10
 """Last runs of a schedule that tell how long a run takes."""
 
@@ -271,6 +276,52 @@ class ScheduleInsight(TableInsight):
         begin = int(self._store.now()) // HOUR * HOUR + HOUR
         return week_ahead(list(self._store.reads.rules()), begin, self._schedules.cron_dialect, self._durations)
 
+    def simulate(
+        self,
+        begin: float,
+        end: float,
+        *,
+        workers: int,
+        handler_time: float | None = None,
+        outage: SimulatedOutage | None = None,
+        late_after: float = 60.0,
+        most: int = MOST_SIMULATED,
+    ) -> Simulation:
+        """Simulate the present schedules from `begin` to `end` (unix seconds), with `workers` that run one at a time.
+
+        `handler_time`: the seconds of each run; None: as long as the last runs in the ledger took. `outage`: a time
+        in which no worker runs. `late_after`: the seconds by which a run may begin late. A simulation takes about 20
+        seconds of processor time for a million occurrences. Raises ValueError for more than `most` of them, for a range
+        or numbers that cannot be used, and if no run is in the ledger.
+        """
+        _check_simulation(begin, end, workers, handler_time, outage)
+        rows, now, dialect = list(self._store.list()), self._store.now(), self._schedules.cron_dialect
+        if (count := starts_in(rows, begin, end, dialect)) > most:
+            raise ValueError(
+                f"the schedules have {count:,} occurrences in this range; expected at most {most:,}; shorten the range"
+            )
+        times = None
+        if handler_time is None:
+            if self._store.ledger is None:
+                raise ValueError(
+                    "this store keeps no ledger, so how long runs take is unknown; give handler_time "
+                    "(--handler-time SEC)"
+                )
+            times = handler_times([row for row in rows if not row.paused], self._durations)
+        found = simulate(
+            rows,
+            (lambda _: handler_time or 0.0) if times is None else times.of,
+            begin,
+            end,
+            now=now,
+            workers=workers,
+            dialect=dialect,
+            outage=outage,
+            lease_time=self._schedules.source.times.alive_time,
+            late_after=late_after,
+        )
+        return found if times is None else replace(found, unmeasured=times.unmeasured)
+
     def _durations(self, keys: Sequence[str]) -> list[float]:
         """Return the seconds that the last runs of these schedules took."""
         ledger = self._store.ledger
@@ -278,3 +329,19 @@ class ScheduleInsight(TableInsight):
             return []
         rows = (row for key in keys for row in ledger.rows(LedgerFilter(key, last=_MEASURED_RUNS)))
         return [row.ended - row.started for row in rows if row.started is not None]
+
+
+def _check_simulation(
+    begin: float, end: float, workers: int, handler_time: float | None, outage: SimulatedOutage | None
+) -> None:
+    """Raise ValueError for a range, an outage or a number that cannot be simulated."""
+    check_times(begin=begin, end=end)
+    if end <= begin:
+        raise ValueError(f"the range must end after its begin {begin:.0f}, got {end:.0f}")
+    check_attempts("workers", workers)
+    if handler_time is not None:
+        check_wait("handler_time", handler_time)
+    if outage is not None:
+        check_times(outage_begin=outage.begin, outage_end=outage.end)
+        if not begin <= outage.begin < outage.end <= end:
+            raise ValueError("the outage must end after its begin, and be within the range")

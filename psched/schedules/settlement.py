@@ -192,23 +192,27 @@ class ScheduleSettlement(Settlement):
         return None
 
     def _step(self, claim: Claim, entry: Entry) -> Step:
-        """Compute the next occurrence, by the definition that the run was claimed with.
-
-        After an extra run this is the regular occurrence that was pending before.
-        """
+        """Compute the next occurrence, by the definition that the run was claimed with."""
         row = cast("ScheduleRow", claim.row)
         self._last_settled = row.key
-        if entry.extra:
-            regular = row.regular()
-            return Step(claim, regular.next_time, regular.next_run_time, entry)
-        settled = row.next_time if entry.last is None else entry.last
-        next_time = rules.next_time(row.rule, settled, self._dialect)
-        if row.rule.max_runs is not None and replace(row, runs=runs_after(row, entry)).has_run_enough:
-            next_time = NO_OCCURRENCE
-        return Step(claim, next_time, NEVER if row.paused else row.run_time(next_time), entry)
+        return Step(claim, *times_after(row, entry, self._dialect), entry)
 
     def problem(self, row: Row) -> str | None:
         return rule_problem(row, self._dialect)
+
+
+def times_after(row: ScheduleRow, entry: Entry, dialect: CronDialect) -> tuple[int, float]:
+    """Return the occurrence that follows when `entry` settles that of `row`, and when it is due.
+
+    After an extra run this is the regular occurrence that was pending before.
+    """
+    if entry.extra:
+        regular = row.regular()
+        return regular.next_time, regular.next_run_time
+    time = rules.next_time(row.rule, row.next_time if entry.last is None else entry.last, dialect)
+    if row.rule.max_runs is not None and replace(row, runs=runs_after(row, entry)).has_run_enough:
+        time = NO_OCCURRENCE
+    return time, NEVER if row.paused else row.run_time(time)
 
 
 def _run_entry(claim: Claim, outcome: Outcome, detail: str | None = None) -> Entry:

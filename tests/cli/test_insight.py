@@ -1,13 +1,20 @@
-"""`psched stats`, `psched queue stats` and `psched forecast`: what they print, and that they write nothing."""
+"""`psched stats`, `psched queue stats`, `psched forecast`, `psched simulate`: their output; that they write nothing."""
 
 from __future__ import annotations
 
 import pytest
 
+from psched import open as open_collection
 from psched.backends import open_stores
+from psched.schedules.collection import ScheduleCollection
 from psched.store import StoreSettings
 from psched.store.run_stats import RunKind, RunSums
 from tests.cli.commands import Commands
+
+
+def opened(commands: Commands) -> ScheduleCollection:
+    return open_collection(commands.folder / "etc" / "psched.yml", "development")
+
 
 BOTH = "development: {type: %s, url: '%s', schedules: {}, queue: {}}"
 
@@ -31,6 +38,60 @@ def test_stats_and_forecast_on_each_database(fresh: Commands, database: str) -> 
     assert (hours["schedules"], hours["unmeasured"], hours["unusable"]) == (1, ["mail"], 0)
     assert hours["hours"][0]["time_local"].endswith("+09:00")
     assert hours["hours"][0]["busy"] is None
+
+
+def test_an_outage_is_simulated_on_each_database(fresh: Commands, database: str) -> None:
+    fresh.configure(f"development: {{type: rdb, url: '{database}'}}")
+    fresh.ok("init")
+    fresh.ok("add", "every", "mail", "*/10 * * * *", "{}")
+    fresh.ok("add", "latest", "mail", "*/10 * * * *", "{}", "--catch-up", "latest")
+    outage = "2036-12-01T02:01..+2h"
+    given = ("simulate", "--outage", outage, "--workers", "1", "--handler-time", "30")
+    found = fresh.ok(*given, "--json").json
+    assert (found["schedules"], found["missed"], found["skipped"]) == (2, 24, {"superseded": 11})
+    assert (found["runs"], found["interrupted"]) == (2 * 27 * 6 - 11, 0)
+    assert found["outage"]["end"] - found["outage"]["begin"] == 7200
+    assert (found["begin_local"], found["end_local"]) == ("2036-12-01T01:01:00+09:00", "2036-12-02T04:01:00+09:00")
+    assert found["caught_up"] == found["outage"]["end"] + 12 * 30
+    assert [each["key"] for each in found["affected"]] == ["every", "latest"]
+    assert found["affected"][0]["worst_time_local"] == "2036-12-01T02:10:00+09:00"
+    lines = fresh.ok(*given).out.splitlines()
+    assert "backlog        gone 2036-12-01 04:07, 6 min after the outage" in lines
+    assert lines[-1].split("\t")[:2] == ["latest", "mail"]
+    assert fresh.ok("history").out.splitlines()[1:] == []
+
+
+def test_a_simulation_takes_handler_times_from_the_ledger(psched: Commands) -> None:
+    psched.ok("add", "key", "mail", "* * * * *", "{}")
+    given = ("simulate", "--workers", "2", "--to", "+1h")
+    assert "--handler-time" in psched.fault(*given)
+    with opened(psched) as schedules:
+        while (task := schedules.poll()) is None:
+            schedules["key"].run_now()
+        task.finish()
+    psched.ok("add", "other", "report", "* * * * *", "{}")
+    shown = psched(*given)
+    assert (shown.code, shown.out.splitlines()[0].split()) == (0, ["schedules", "2"])
+    assert "report" in shown.err
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        (("--outage", "now", "--workers", "1"), "FROM..TO"),
+        (("--outage", "tomorrow..+2h", "--workers", "1"), "a span ahead like +2h"),
+        (("--outage", "+2h..now", "--workers", "1"), "the outage must end after"),
+        (("--workers", "0"), "from 1 to"),
+        (("--workers", "1", "--handler-time", "x"), "seconds or a duration"),
+        ((), "--workers"),
+        (("--workers", "1", "--from", "now", "--to", "now"), "must end after"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_simulated_is_refused(psched: Commands, given: tuple[str, ...], named: str) -> None:
+    outcome = psched("simulate", "--handler-time", "1", *given)
+    assert (outcome.code, outcome.out) in ((1, ""), (2, ""))
+    assert named in outcome.err and outcome.err.count("\n") == 1
 
 
 @pytest.fixture
