@@ -72,6 +72,23 @@ def test_a_run_that_ends_with_the_begin_of_the_outage_is_not_lost() -> None:
     assert (found.interrupted, found.runs, found.late) == (0, 1, 0)
 
 
+def test_no_run_begins_with_the_begin_of_the_outage() -> None:
+    found = simulated(row("k", "0 9 * * *"), outage=SimulatedOutage(BEGIN, BEGIN + HOUR))
+    assert (found.interrupted, found.missed, found.lateness.worst) == (0, 1, HOUR)
+
+
+def test_a_run_that_the_outage_ended_is_never_too_late() -> None:
+    late = row("k", "0 9 * * *", policy=Policy("none"))
+    found = simulated(late, outage=SimulatedOutage(BEGIN + 30, BEGIN + HOUR), seconds=60)
+    assert (found.runs, found.skipped) == (1, {})
+
+
+def test_no_more_occurrences_wait_than_max_runs_leaves() -> None:
+    few = row("k", "* * * * *", rule=Rule("* * * * *", "UTC", max_runs=5), runs=2)
+    found = simulated(few, outage=SimulatedOutage(BEGIN, BEGIN + HOUR))
+    assert (found.missed, found.runs, found.waiting) == (3, 3, 0)
+
+
 @pytest.mark.parametrize(
     ("policy", "runs", "skipped"),
     [
