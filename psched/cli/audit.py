@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict
 
 import click
 
@@ -14,7 +13,7 @@ from psched.cli.progress import with_progress
 from psched.cli.sections import opened
 from psched.clock import local_time
 from psched.errors import NotFoundError
-from psched.schedules.audit_result import Verdict, Violation, Why
+from psched.schedules.audit_result import Verdict, Why, as_object
 
 
 @click.command()
@@ -71,22 +70,9 @@ def audit(chosen: Chosen, keys: tuple[str, ...], since: When, until: When | None
 
 
 def _object(verdict: Verdict) -> Fields:
-    """Return the `--json` object of a verdict. Later versions keep its names and meanings."""
-    counts = ("expected", "ran", "extra_runs", "skipped", "running", "pending", "failed", "missing")
-    return {
-        "key": verdict.key,
-        "proved": not verdict.violations,
-        **{name: getattr(verdict, name) for name in (*counts, "first", "last")},
-        "reasons": sorted(verdict.reasons),
-        "violations": [_violation_object(found) for found in verdict.violations],
-        "unlisted": verdict.unlisted,
-        "notes": [{"what": what, "time": time} for what, time in verdict.notes],
-    }
-
-
-def _violation_object(found: Violation) -> Fields:
-    fields = asdict(found)
-    return with_local_times(fields | fields.pop("why"), ("time",))
+    """Return the `--json` object of a verdict."""
+    fields = as_object(verdict)
+    return fields | {"violations": [with_local_times(found, ("time",)) for found in fields["violations"]]}
 
 
 def _lines(verdict: Verdict) -> Iterator[str]:

@@ -11,6 +11,7 @@ from psched.insight.late_runs import LateRun
 from psched.insight.nodes import NodeState, merged
 from psched.insight.overview import Insight, Overview, open_insight
 from psched.insight.pages import Page
+from psched.insight.proof import Proof, ProofPage
 from psched.insight.run_stats import Percentiles, RunRates, RunReport, RunsAt
 from psched.insight.schedules import NextRun, ScheduleDetails, ScheduleInsight
 from psched.insight.simulation import Lateness, SimulatedHour, SimulatedOutage, SimulatedSchedule, Simulation
@@ -35,6 +36,8 @@ __all__ = [
     "Overview",
     "Page",
     "Percentiles",
+    "Proof",
+    "ProofPage",
     "Reason",
     "RunRates",
     "RunReport",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, takewhile
 
 from psched.cron import CronDialect
 from psched.errors import ConfigError, NotFoundError
@@ -16,11 +16,13 @@ from psched.insight.late_runs import LateRun, late_runs, late_runs_page
 from psched.insight.late_runs import Place as LatePlace
 from psched.insight.nodes import merged
 from psched.insight.pages import Page, first_page
+from psched.insight.proof import ProofPage, proof_page
 from psched.insight.simulation import SimulatedOutage, Simulation, handler_times, simulate, starts_in
 from psched.insight.timeline import Timeline, timeline
 from psched.insight.week_ahead import WEEK, WeekAhead, week_ahead
 from psched.insight.why_waiting import Reason, why_waiting
 from psched.model import ScheduleFilter, ScheduleRow
+from psched.payload import check_key
 from psched.retry_wait import check_attempts, check_wait
 from psched.schedules import rules
 from psched.schedules.audit_result import Verdict
@@ -177,6 +179,38 @@ class ScheduleInsight(TableInsight):
     def audit(self, since: int, until: int, keys: Sequence[str] | None = None) -> Iterator[Verdict]:
         """Yield what the ledger proves of each schedule (or of `keys`), as `ScheduleCollection.audit` does."""
         return self._schedules.audit(since, until, keys=keys)
+
+    def proof(
+        self,
+        since: int,
+        until: int,
+        *,
+        prefix: str = "",
+        late: float | None = None,
+        after: str = "",
+        limit: int = 25,
+        keep: bool = False,
+    ) -> ProofPage:
+        """Return what the ledger proves of the first schedules behind the key `after`, also of deleted ones.
+
+        `prefix`: the beginning of their keys. `late`: as for `audit`. `keep`: keep the records that were used. Leaves
+        out schedules that another program has added (`rdb_compat`), unless `prefix` is the whole key of one. Raises
+        NotSupportedError where the store keeps no ledger.
+        """
+        for name, text in (("prefix", prefix), ("after", after)):
+            if text:
+                check_key(text, name)
+        keys = self._recorded(prefix, after)
+        return proof_page(self._schedules, keys, since, until, late, limit, keep)
+
+    def _recorded(self, prefix: str, after: str) -> Iterator[str]:
+        """Yield the keys behind `after` that begin so and are recorded, or are the prefix itself."""
+        ledger = self._schedules.ledger
+        if prefix and after < prefix:
+            if ledger.changes(prefix) or self._store.get(prefix) is not None:
+                yield prefix
+            after = prefix
+        yield from takewhile(lambda key: key.startswith(prefix), ledger.keys(after))
 
     @property
     def cron_dialect(self) -> CronDialect:

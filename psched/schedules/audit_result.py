@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
+from typing import Any
 
 _MAX_LISTED = 1000
 """Violations of one schedule that are listed. Further violations are counted."""
@@ -118,3 +119,23 @@ class Verdict:
         if count:
             self.skipped += count
             self.reasons.add(reason)
+
+
+def as_object(verdict: Verdict) -> dict[str, Any]:
+    """Return a verdict as JSON has it, times in unix seconds. Later versions keep its names and meanings."""
+    counts = ("expected", "ran", "extra_runs", "skipped", "running", "pending", "failed", "missing")
+    return {
+        "key": verdict.key,
+        "proved": not verdict.violations,
+        **{name: getattr(verdict, name) for name in (*counts, "first", "last")},
+        "reasons": sorted(verdict.reasons),
+        "violations": [_violation_object(found) for found in verdict.violations],
+        "unlisted": verdict.unlisted,
+        "notes": [{"what": what, "time": time} for what, time in verdict.notes],
+    }
+
+
+def _violation_object(found: Violation) -> dict[str, Any]:
+    members: dict[str, Any] = asdict(found)
+    why: dict[str, Any] = members.pop("why")
+    return members | why

@@ -20,6 +20,7 @@ from psched.model import NEVER, NO_OCCURRENCE, LeaseTimes, NewSchedule, Schedule
 from psched.payload import check_key
 from psched.retry_wait import check_attempts, check_wait
 from psched.schedule_options import check_time
+from psched.schedules.audit_evidence import AuditEvidence
 from psched.schedules.audit_result import Verdict
 from psched.schedules.calendars import CalendarCollection
 from psched.schedules.ledger_audit import GRACE, AuditRecords, AuditScope, audit, versions_at
@@ -252,17 +253,27 @@ class ScheduleCollection(PolledTable):
         worker for 10 s, or twice `poll_interval` if that is longer. Raises NotSupportedError where the store keeps no
         ledger, ValueError.
         """
-        check_time("since", since)
-        check_time("until", until)
         if isinstance(keys, str):
             raise ValueError(f"keys must be a collection of keys, such as [{shown(keys)}], got {shown(keys)}")
         for key in () if keys is None else keys:
             check_key(key)
+        scope = self._scope(since, until, late)
+        return (self._audit(key, scope) for key in (self._audited() if keys is None else keys))
+
+    def audit_with_evidence(
+        self, key: str, since: int, until: int, *, late: float | None = None, keep: bool = False
+    ) -> tuple[Verdict, AuditEvidence]:
+        """Return what `audit` yields for one schedule, and what it used (with its records, if `keep`)."""
+        evidence = AuditEvidence(keep)
+        return self._audit(check_key(key), self._scope(since, until, late), evidence), evidence
+
+    def _scope(self, since: int, until: int, late: float | None) -> AuditScope:
+        check_time("since", since)
+        check_time("until", until)
         if late is not None:
             check_wait("late", late)
         grace = max(GRACE, 2 * self._defaults.poll_interval) if late is None else late
-        scope = AuditScope(since, until, late, grace)
-        return (self._audit(key, scope) for key in (self._audited() if keys is None else keys))
+        return AuditScope(since, until, late, grace)
 
     def _audited(self) -> Iterator[str]:
         """Yield the keys in the ledger, then the keys of schedules that another program added."""
@@ -275,11 +286,14 @@ class ScheduleCollection(PolledTable):
             if row.key not in recorded:
                 yield row.key
 
-    def _audit(self, key: str, scope: AuditScope) -> Verdict:
+    def _audit(self, key: str, scope: AuditScope, evidence: AuditEvidence | None = None) -> Verdict:
         """Audit one schedule. Audit it again if it was changed meanwhile, as its entries are read page by page."""
         changes = self.ledger.changes(key)
         for _ in range(_AUDITS):
-            verdict = audit(self._records_of(key, scope, changes), scope)
+            records = self._records_of(key, scope, changes)
+            if evidence is not None:
+                records = replace(records, rows=evidence.of(changes, records.rows))
+            verdict = audit(records, scope)
             before, changes = changes, self.ledger.changes(key)
             if changes[-1:] == before[-1:]:
                 break

@@ -208,8 +208,8 @@ class Ledger(Protocol):
     def row_before(self, key: str, time: int, version: int) -> LedgerRow | None:
         """Return the last entry by this definition of `key` whose first occurrence comes before `time`, or None."""
 
-    def keys(self) -> Iterator[str]:
-        """Yield the keys with recorded changes, also of deleted schedules, in order."""
+    def keys(self, after: str = "") -> Iterator[str]:
+        """Yield the keys behind `after` with recorded changes, also of deleted schedules, in order."""
 
     def keep_output(self, claim: Claim, output: Output, retention: float) -> None:
         """Keep what the claimed run wrote for `retention` seconds or longer. Repeatable; needs no valid lease.

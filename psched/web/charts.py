@@ -115,6 +115,10 @@ _KINDS: Mapping[str, tuple[float, float]] = {
     "skipped": (0.14, 0.72),
     "failed": (0, 1),
     "overlap": (0, 0.25),
+    "proved": (0.2, 0.6),
+    "unknown": (0.2, 0.6),
+    "violation": (0, 1),
+    "missing": (0, 1),
 }
 """Top and height of each kind in a row of height 1, in the order in which they are drawn."""
 _MOST_TITLES = 60

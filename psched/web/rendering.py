@@ -34,6 +34,7 @@ NAVIGATION: Final = (
     ("schedules", "Schedules", "s"),
     ("week", "Week ahead", "w"),
     ("yesterday", "Yesterday", "y"),
+    ("proof", "Proof", "p"),
     ("queue", "Queue", "q"),
     ("nodes", "Nodes", "o"),
     ("doctor", "Doctor", "d"),
@@ -121,6 +122,12 @@ def clock(seconds: float) -> str:
     return str(seconds) if there is None else f"{there:%H:%M}"
 
 
+def day(seconds: float) -> str:
+    """Return the month and the day in the shown zone."""
+    there = local_datetime(seconds)
+    return str(seconds) if there is None else f"{there:%m-%d}"
+
+
 def utc_offset(seconds: int) -> str:
     """Return a UTC offset as `UTC+05:30`."""
     minutes = abs(seconds) // 60
@@ -204,6 +211,7 @@ def _templates() -> Environment:
     found.filters |= {
         "ago": ago,
         "clock": clock,
+        "day": day,
         "duration": duration,
         "json": as_json,
         "moment": moment,

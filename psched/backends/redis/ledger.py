@@ -63,11 +63,11 @@ class RedisLedger:
             if change
         }
 
-    def keys(self) -> Iterator[str]:
-        after = b""
-        while page := self._run("changed_keys", after, _PAGE):
+    def keys(self, after: str = "") -> Iterator[str]:
+        last = after.encode()
+        while page := self._run("changed_keys", last, _PAGE):
             yield from (key.decode(errors="replace") for key in page)
-            after = page[-1]
+            last = page[-1]
 
     def keep_output(self, claim: Claim, output: Output, retention: float) -> None:
         row, fence = claim.row, claim.lease.fence

@@ -200,8 +200,7 @@ class SqlLedger:
         found = {Definition(change.key, change.version): change for change in map(read_change, rows)}
         return {name: change for name, change in found.items() if name in wanted}
 
-    def keys(self) -> Iterator[str]:
-        after = ""
+    def keys(self, after: str = "") -> Iterator[str]:
         while found := self._database.rows(self._next_key, {"after_key": after}):
             after = found[0]["key"]
             yield after

@@ -6,7 +6,7 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from psched.web.pages import bulk, changing, editing, nodes, now, schedules, tasks, week, yesterday
+from psched.web.pages import bulk, changing, editing, nodes, now, proof, schedules, tasks, week, yesterday
 from psched.web.site import Site
 
 Answer = Callable[[Request, Site], Response]
@@ -18,6 +18,7 @@ PAGES: Final[Mapping[str, Answer]] = {
     "/schedule/edit": editing.ask,
     "/week": week.week,
     "/yesterday": yesterday.yesterday,
+    "/proof": proof.proof,
     "/queue": tasks.queue,
     "/tasks": tasks.tasks,
     "/task": tasks.task,

@@ -158,7 +158,11 @@ def test_each_change_of_a_definition_is_on_record(bench: Bench, store: ScheduleS
     assert added.node == deleted.node
     bench.add(store, "key")
     assert [change.action for change in ledger.changes("key")] == ["add", "modify", "delete", "add"]
-    assert list(ledger.keys()) == ["key"]
+    for key in ("key\U0001f600", "keyé", "keyz"):
+        bench.add(store, key)
+    assert list(ledger.keys()) == ["key", "keyz", "keyé", "key\U0001f600"]
+    assert list(ledger.keys("key")) == ["keyz", "keyé", "key\U0001f600"]
+    assert list(ledger.keys("keyz")) == ["keyé", "key\U0001f600"]
 
 
 def test_a_change_that_was_not_made_is_not_on_record(bench: Bench, store: ScheduleStore, ledger: Ledger) -> None:

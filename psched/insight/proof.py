@@ -1,0 +1,97 @@
+"""What the ledger proves of a page of schedules, with what the audits used."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from psched.clock import monotonic
+from psched.schedules.audit_evidence import AuditEvidence
+from psched.schedules.audit_result import Verdict, as_object
+from psched.schedules.collection import ScheduleCollection
+
+_LONGEST = 4.0
+"""Seconds of auditing after which a page ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What is proved of one schedule. `reached`: its present next occurrence, None if it is gone or has none."""
+
+    verdict: Verdict
+    evidence: AuditEvidence
+    reached: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProofPage:
+    """The audits of some schedules, of the occurrences from `since` to `until` (unix seconds, both included).
+
+    `after`: behind which key the next page begins, None without further schedules. `made`: when, by the database.
+    """
+
+    since: int
+    until: int
+    late: float | None
+    proofs: Sequence[Proof]
+    after: str | None
+    made: float
+
+    @property
+    def is_proved(self) -> bool:
+        """Whether there is a schedule, and nothing violates any definition."""
+        return bool(self.proofs) and not any(each.verdict.violations for each in self.proofs)
+
+    @property
+    def sha256(self) -> str:
+        """The hash of the hashes of all schedules, each followed by a newline."""
+        return hashlib.sha256("".join(f"{each.evidence.sha256}\n" for each in self.proofs).encode()).hexdigest()
+
+    def as_object(self) -> dict[str, Any]:
+        """Return the page as JSON has it. Later versions keep its names and meanings."""
+        return {
+            "format": 1,
+            "since": self.since,
+            "until": self.until,
+            "late": self.late,
+            "made": self.made,
+            "proved": self.is_proved,
+            "sha256": self.sha256,
+            "after": self.after,
+            "schedules": [
+                as_object(each.verdict)
+                | {
+                    "sha256": each.evidence.sha256,
+                    "changes": each.evidence.changes,
+                    "entries": each.evidence.entries,
+                    "records": [json.loads(line) for line in each.evidence.lines],
+                }
+                for each in self.proofs
+            ],
+        }
+
+
+def proof_page(
+    schedules: ScheduleCollection,
+    keys: Iterable[str],
+    since: int,
+    until: int,
+    late: float | None,
+    limit: int,
+    keep: bool = False,
+) -> ProofPage:
+    """Audit schedules until there are `limit`, or it has taken some seconds; at least one. `keep`: keep the records."""
+    made, begun = schedules.store.now(), monotonic()
+    proofs: list[Proof] = []
+    after: str | None = None
+    for key in keys:
+        if proofs and (len(proofs) == limit or monotonic() - begun > _LONGEST):
+            after = proofs[-1].verdict.key
+            break
+        verdict, evidence = schedules.audit_with_evidence(key, since, until, late=late, keep=keep)
+        row = schedules.store.get(key)
+        proofs.append(Proof(verdict, evidence, None if row is None else row.regular().next_time))
+    return ProofPage(since, until, late, proofs, after, made)

@@ -1,0 +1,166 @@
+"""The page Proof: what the ledger proves of a range of time, to be printed or exported."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from http import HTTPStatus
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from psched.clock import local_datetime, parse_seconds, shown_zone
+from psched.cron import tz_database
+from psched.insight import Proof, ProofPage
+from psched.schedules.audit_result import Kind, Violation
+from psched.web.charts import Mark, Span, Tick, marks, ticks
+from psched.web.pages.schedules import schedules_of
+from psched.web.rendering import page, path
+from psched.web.site import Site
+
+_DAY = 86400
+_DEFAULT = 7 * _DAY
+_LONGEST = 400 * _DAY
+_PAGE = 25
+_LISTED = 10
+"""Violations of one schedule that the page lists; the export has up to 1,000."""
+_KEPT = 300.0
+_STEPS: Final = (3600, 3 * 3600, 6 * 3600, _DAY, 2 * _DAY, 7 * _DAY, 30 * _DAY, 90 * _DAY)
+_DRAWN: Mapping[Kind, str] = {Kind.UNKNOWN: "unknown", Kind.MISSING: "missing"}
+_LEGEND: Final = [
+    (word, marks([Span(kind, 0, 1)], 0, 1))
+    for kind, word in (
+        ("proved", "ran, without a gap"),
+        ("skipped", "skipped by right"),
+        ("missing", "missing"),
+        ("violation", "another violation"),
+        ("unknown", "not on record"),
+    )
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A schedule: its proof as words and as a strip."""
+
+    proof: Proof
+    marks: Sequence[Mark]
+    listed: Sequence[Violation]
+    unlisted: int
+
+
+def proof(request: Request, site: Site) -> Response:
+    table, given = schedules_of(site), request.query_params
+    now: float = request.state.status.snapshot.taken
+    prefix, after = given.get("prefix", ""), given.get("after", "")
+    if not (given.get("from") and given.get("to")):  # the times stand in the address, so that it always means the same
+        until = _moment("to", given["to"]) if given.get("to") else now
+        since = _moment("from", given["from"]) if given.get("from") else until - _DEFAULT
+        wanted = {"from": _address(since), "to": _address(until), "prefix": prefix, "late": given.get("late", "")}
+        return RedirectResponse(path(request, "proof", **wanted), HTTPStatus.SEE_OTHER)
+    since, until = int(_moment("from", given["from"])), int(_moment("to", given["to"]))
+    if not 0 < until - since <= _LONGEST:
+        raise ValueError("to must come after from, by 400 days at most")
+    late = _late(given.get("late", ""))
+    is_export = given.get("format") == "json"
+    keep = is_export and given.get("records") == "1"
+
+    def ask() -> ProofPage:
+        return table.proof(since, until, prefix=prefix, late=late, after=after, limit=_PAGE, keep=keep)
+
+    found = site.slow_answer(("proof", since, until, prefix, late, after, keep), _KEPT, ask)
+    if found is None:
+        return page(request, "computing.html", title="Proof", headers={"Refresh": "2"})
+    if is_export:
+        return _export(found)
+    wanted = {name: given[name] for name in ("from", "to", "prefix", "late") if given.get(name)}
+    return page(
+        request,
+        "proof.html",
+        found=found,
+        lines=[_line(each, found, now) for each in found.proofs],
+        counts=_counts(found),
+        ticks=_ticks(found),
+        legend=_LEGEND,
+        wanted=wanted,
+        after=after,
+        tz_database=tz_database(),
+    )
+
+
+def _moment(name: str, text: str) -> float:
+    """Return a time in the shown zone. Raises ValueError."""
+    try:
+        return datetime.fromisoformat(text).replace(tzinfo=shown_zone.get()).astimezone().timestamp()
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f"{name} must be a time such as 2027-03-01T09:00") from error
+
+
+def _address(time: float) -> str:
+    moment = local_datetime(time)
+    return "" if moment is None else f"{moment:%Y-%m-%dT%H:%M}"
+
+
+def _late(text: str) -> float | None:
+    try:
+        return parse_seconds(text) if text else None
+    except ValueError as error:
+        raise ValueError("late must be seconds, or a span such as 5m") from error
+
+
+def _export(found: ProofPage) -> Response:
+    text = json.dumps(found.as_object(), indent=1).replace("<", "\\u003c")
+    begun = datetime.fromtimestamp(found.since).astimezone()
+    name = f'attachment; filename="psched-proof-{begun:%Y-%m-%d}.json"'
+    return Response(text + "\n", media_type="application/json", headers={"Content-Disposition": name})
+
+
+def _counts(found: ProofPage) -> Mapping[str, int]:
+    counts: Counter[str] = Counter()
+    for each in found.proofs:
+        verdict = each.verdict
+        counts["expected"] += verdict.expected
+        counts["ran"] += verdict.ran
+        counts["skipped"] += verdict.skipped
+        counts["open"] += verdict.running + verdict.pending
+        counts["not proved"] += bool(verdict.violations)
+    return counts
+
+
+def _ticks(found: ProofPage) -> Sequence[Tick]:
+    moment = local_datetime(found.since)
+    offset = 0 if moment is None else int((moment.utcoffset() or moment - moment).total_seconds())
+    length = found.until - found.since
+    step = next((each for each in _STEPS if length / each <= 9), _STEPS[-1])
+    return ticks(found.since, found.until, step, offset)
+
+
+def _line(each: Proof, found: ProofPage, now: float) -> Line:
+    violations = each.verdict.violations
+    spans = _strip(each, min(found.until, now))
+    return Line(
+        each,
+        marks(spans, found.since, found.until),
+        violations[:_LISTED],
+        len(violations) - len(violations[:_LISTED]) + each.verdict.unlisted,
+    )
+
+
+def _strip(each: Proof, until: float) -> list[Span]:
+    """Return what is proved as spans: each occurrence is drawn up to the next one, so that a gap is a gap."""
+    spans = []
+    stretches = each.evidence.stretches
+    for number, stretch in enumerate(stretches):
+        following = stretches[number + 1].first if number + 1 < len(stretches) else each.reached
+        end = stretch.last if following is None else min(following, until)
+        kind = {"settled": "proved", "skipped": "skipped", "failed": "violation"}[stretch.kind]
+        spans.append(Span(kind, stretch.first, max(end, stretch.first)))
+    for violation in each.verdict.violations:
+        end = violation.time if violation.last is None else violation.last
+        title = f"{violation.kind}: {violation.what}"
+        spans.append(Span(_DRAWN.get(violation.kind, "violation"), violation.time, end, title))
+    return spans

@@ -1,0 +1,116 @@
+"""The page Proof, and its export."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+from datetime import UTC, datetime
+from urllib.parse import urlencode
+
+import pytest
+
+from psched.schedules.collection import ScheduleCollection
+from tests.web.conftest import Visit
+from tests.web.test_pages import HOSTILE
+
+HOUR = 3600
+
+
+def run(schedules: ScheduleCollection, count: int) -> None:
+    for _ in range(count):
+        task = schedules.poll()
+        assert task is not None
+        task.finish()
+
+
+def proof_of(**query: str) -> str:
+    """The address for a range around now."""
+    now = time.time()
+    times = {"from": at(now - HOUR), "to": at(now + 60)}
+    return f"/proof?{urlencode(times | query)}"
+
+
+def at(seconds: float) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M}"
+
+
+def test_what_ran_is_proved_and_a_gap_is_not(visit: Visit, schedules: ScheduleCollection) -> None:
+    minute = int(time.time()) // 60 * 60
+    schedules.add(HOSTILE, "a", cron="* * * * *", next_time=minute - 240)
+    run(schedules, 5)
+    schedules.add("stuck", "a", cron="*/10 * * * *", next_time=minute - 1200)
+    client = visit(timezone="UTC")
+    good = client.get(proof_of(prefix=HOSTILE)).text
+    assert ">Proved</h1>" in good
+    assert re.search(r'<rect class="g-proved" x="[\d.]+%" width="[\d.]+%"', good)
+    bad = client.get(proof_of(prefix="stuck")).text
+    assert "Not proved: 1 of 1 schedules" in bad
+    assert re.search(r"<b>missing</b> \(\d\)", bad)
+    assert re.search(r'<rect class="g-missing"', bad)
+
+
+def test_an_export_has_the_hash_of_the_records_that_it_used(visit: Visit, schedules: ScheduleCollection) -> None:
+    schedules.add(HOSTILE, "a", cron="* * * * *", next_time=int(time.time()) - 300)
+    run(schedules, 4)
+    client = visit(timezone="UTC")
+    answer = client.get(proof_of(format="json", records="1"))
+    assert answer.headers["content-type"] == "application/json"
+    assert "attachment" in answer.headers["content-disposition"]
+    assert answer.text.isascii()
+    assert "<" not in answer.text
+    found = answer.json()
+    [of_key] = found["schedules"]
+    assert (of_key["key"], of_key["ran"], of_key["changes"], of_key["entries"]) == (HOSTILE, 4, 1, 4)
+    lines = [json.dumps(each, sort_keys=True, separators=(",", ":")) + "\n" for each in of_key["records"]]
+    assert hashlib.sha256("".join(lines).encode()).hexdigest() == of_key["sha256"]
+    assert hashlib.sha256(f"{of_key['sha256']}\n".encode()).hexdigest() == found["sha256"]
+    brief = client.get(proof_of(format="json")).json()
+    assert (brief["sha256"], brief["schedules"][0]["records"]) == (found["sha256"], [])
+    assert found["sha256"] in client.get(proof_of()).text
+
+
+def test_schedules_are_paged_by_their_keys(
+    visit: Visit, schedules: ScheduleCollection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("psched.web.pages.proof._PAGE", 3)
+    for key in ("a", "b", "b1", "b2", "b3", "c"):
+        schedules.add(key, "a", cron="0 0 1 1 *")
+    schedules["b2"].delete()
+    client = visit(timezone="UTC")
+
+    def listed(address: str) -> list[str]:
+        found: list[str] = []
+        while address:
+            text = client.get(address).text
+            found += re.findall(r'<td><a class="key" href="/schedule\?key=(\w+)"', text)
+            following = re.search(r'<a class="button" href="([^"]*after=[^"]*)">Next page', text)
+            address = following[1].replace("&amp;", "&") if following else ""
+        return found
+
+    assert listed(proof_of()) == ["a", "b", "b1", "b2", "b3", "c"]
+    assert listed(proof_of(prefix="b")) == ["b", "b1", "b2", "b3"]
+    assert listed(proof_of(prefix="d")) == []
+
+
+def test_the_address_has_the_range(visit: Visit) -> None:
+    client = visit(timezone="UTC")
+    answer = client.get("/proof?prefix=a")
+    assert answer.status_code == 303
+    assert re.fullmatch(r"/proof\?from=[^&]+&to=[^&]+&prefix=a", answer.headers["location"])
+    assert "Nothing is proved" in client.get(answer.headers["location"]).text
+
+
+@pytest.mark.parametrize(
+    ("query", "problem"),
+    [
+        ("from=2026-01-02T00:00&to=2026-01-01T00:00", "to must come after from"),
+        ("from=2020-01-01T00:00&to=2026-01-01T00:00", "by 400 days at most"),
+        ("from=monday&to=2026-01-01T00:00", "from must be a time"),
+        ("from=2026-01-01T00:00&to=2026-01-02T00:00&late=soon", "late must be seconds"),
+    ],
+)
+def test_a_wrong_range_is_named(query: str, problem: str, visit: Visit) -> None:
+    answer = visit().get(f"/proof?{query}")
+    assert (answer.status_code, problem in answer.text) == (400, True)
