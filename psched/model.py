@@ -85,6 +85,10 @@ CatchUp = Literal["all", "latest", "none"]
 """Which of the occurrences that are due together are run."""
 CATCH_UP: tuple[CatchUp, ...] = get_args(CatchUp)
 
+Overlap = Literal["wait", "skip"]
+"""What becomes of an occurrence that comes due while the run before it is going on."""
+OVERLAP: tuple[Overlap, ...] = get_args(Overlap)
+
 ScheduleStatus = Literal["waiting", "running", "leased"]
 """`leased`: running or waiting for a retry (`rdb_compat`, whose table does not distinguish these)."""
 SCHEDULE_STATUSES: tuple[ScheduleStatus, ...] = get_args(ScheduleStatus)
@@ -107,6 +111,11 @@ class Policy:
     `alert_after`: seconds after its time at which an unfinished occurrence is reported as overdue. None: never.
     `max_attempts`: attempts after which an occurrence has failed. None: as its type or the configuration says.
     `owner`, `description`, `tags`: texts for people and for filters; they change no run.
+    `overlap`: an occurrence that comes due before the one before it is settled does `wait` for that, or is skipped.
+    `pause_after`: regular occurrences that fail in a row, after which the schedule is paused. None: never.
+    `retry_wait`: the wait after a failed attempt, seconds or a Backoff. `timeout`: seconds after which a run is
+    stopped. `on_failure`: the hook that is told of a failed occurrence, one of the section's `hooks`. None of these
+    three: as the type or the configuration says.
     """
 
     catch_up: CatchUp = "all"
@@ -116,6 +125,11 @@ class Policy:
     owner: str | None = None
     description: str | None = None
     tags: tuple[str, ...] = ()
+    overlap: Overlap = "wait"
+    pause_after: int | None = None
+    retry_wait: float | Backoff | None = None
+    timeout: float | None = None
+    on_failure: str | None = None
 
 
 class Lease(NamedTuple):
@@ -162,6 +176,8 @@ class ScheduleRow:
     and end. `extra_waits`: the run that `run_now` asked for was asked for before the pause that lasts, and waits for
     its end.
     `runs`: how many occurrences have been run since `Rule.max_runs` was given; None before the first, and without it.
+    `failures`: how many regular occurrences have failed in a row; None without `Policy.pause_after`, and for none.
+    `previous_ended`: when the regular run before `next_time` was settled, if `Policy.overlap` was `skip` then.
     """
 
     key: str
@@ -188,12 +204,20 @@ class ScheduleRow:
     extra_waits: bool = False
     version: int = 0
     runs: int | None = None
+    failures: int | None = None
+    previous_ended: float | None = None
 
     @property
     def has_run_enough(self) -> bool:
         """Whether as many occurrences have been run as the rule allows."""
         most = self.rule.max_runs
         return most is not None and (self.runs or 0) >= most
+
+    @property
+    def has_failed_enough(self) -> bool:
+        """Whether so many occurrences have failed in a row that the schedule is to be paused."""
+        most = self.policy.pause_after
+        return most is not None and (self.failures or 0) >= most
 
     @property
     def delay(self) -> float:
@@ -289,6 +313,11 @@ class NewSchedule(NamedTuple):
     spread: float | None = 0
     max_runs: int | None = None
     exclude: Sequence[str] | None = ()
+    overlap: Overlap = "wait"
+    pause_after: int | None = None
+    retry_wait: float | Mapping[str, float] | Backoff | None = None
+    timeout: float | None = None
+    on_failure: str | None = None
 
 
 class NewTask(NamedTuple):

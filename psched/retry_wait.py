@@ -48,6 +48,9 @@ class Backoff:
             if isinstance(value, bool) or not isinstance(value, int | float) or not lowest <= value <= highest:
                 raise ValueError(f"{name} must be a number from {lowest:g} to {highest:g}, got {shown(value)}")
 
+    def __str__(self) -> str:
+        return f"{self.first:g} s, {self.factor:g} times as long each time, at most {self.limit:g} s"
+
     @classmethod
     def of(cls, wanted: float | Mapping[str, Any] | Backoff) -> Backoff:
         """Return a Backoff made of a number of seconds, a mapping of the fields, or a Backoff. Raises ValueError."""

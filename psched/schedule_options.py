@@ -9,15 +9,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from datetime import date
 from functools import lru_cache
 from typing import Any, cast
 
 from psched.error_text import did_you_mean, shown
-from psched.model import Calendar, Policy, Rule
+from psched.model import OVERLAP, Calendar, Policy, Rule
 from psched.payload import check_characters, check_key
-from psched.retry_wait import check_attempts
+from psched.retry_wait import Backoff, check_attempts, check_wait
 
 LONGEST_DESCRIPTION = 2000
 """The most characters of a description."""
@@ -91,6 +91,43 @@ def _check_max_runs(number: object) -> int | None:
     return cast("int | None", number)
 
 
+def _check_overlap(word: object) -> str:
+    if not isinstance(word, str) or word not in OVERLAP:
+        raise ValueError(f"overlap must be {' or '.join(OVERLAP)}, got {shown(word)}")
+    return word
+
+
+def _check_pause_after(number: object) -> int | None:
+    if number is not None:
+        check_attempts("pause_after", number)
+    return cast("int | None", number)
+
+
+def _check_retry_wait(wait: object) -> float | Backoff | None:
+    if wait is None or isinstance(wait, Backoff):
+        return wait
+    if isinstance(wait, Mapping):
+        try:
+            return Backoff.of(wait)
+        except ValueError as error:
+            raise ValueError(f"retry_wait: {error}") from None
+    check_wait("retry_wait", wait)
+    return _whole(cast("float", wait))
+
+
+def _check_timeout(seconds: object) -> float | None:
+    if seconds is None:
+        return None
+    check_wait("timeout", seconds)
+    if seconds == 0:
+        raise ValueError("timeout must be more than 0 seconds; None is no limit of its own")
+    return _whole(cast("float", seconds))
+
+
+def _check_on_failure(name: object) -> str | None:
+    return None if name is None else check_key(name, "on_failure")
+
+
 WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 MOST_DATES = 1000
 """The most dates of one calendar."""
@@ -152,6 +189,8 @@ def _read_calendar(stored: object) -> Calendar:
 
 def _plain(value: object) -> object:
     """Return a value as JSON has it."""
+    if isinstance(value, Backoff):
+        return asdict(value)
     if not isinstance(value, Calendar):
         raise TypeError(f"{value!r} is no JSON")
     return [value.name, value.version, [*value.dates, *value.weekdays]]
@@ -170,6 +209,11 @@ OPTIONS: Mapping[str, Callable[[object], Any]] = {
     "spread": _check_spread,
     "max_runs": _check_max_runs,
     "exclude": _check_exclude,
+    "overlap": _check_overlap,
+    "pause_after": _check_pause_after,
+    "retry_wait": _check_retry_wait,
+    "timeout": _check_timeout,
+    "on_failure": _check_on_failure,
 }
 """The check of each option: returns the value as the rule or policy has it, or raises ValueError."""
 

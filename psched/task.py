@@ -66,7 +66,7 @@ class Task:
     max_attempts: int | None = None
     """Attempts after which tasks of this type have failed; a bound in the row comes first. Set by the daemon."""
     timeout: float | None = None
-    """Seconds after which a run of this type is stopped; None: as configured. Set by the daemon."""
+    """Seconds after which the run is stopped, by its schedule or its type; None: as configured. Set by the daemon."""
     alive_time: float | None = None
     """Seconds that the lease lasts after each renewal; None: as configured."""
     error: str | None = None
@@ -319,14 +319,16 @@ class Task:
         self._settle("finished", self._settlement.finish_by, task)
 
     def retry(self, retry_wait: float | Backoff | None = None, error: str | None = None) -> None:
-        """Make the task due again `retry_wait` seconds from now (default: as configured).
+        """Make the task due again `retry_wait` seconds from now (default: as its schedule says, or as configured).
 
         A run whose attempts are used up has failed for good instead: a queue task becomes `failed`, a schedule moves
         on. A queue task with a cancel request becomes `cancelled`. `error` is kept with the row. Raises like `finish`,
         and ValueError for an error that is not text, or a wait that is not from 0 to 1,000,000,000 seconds.
         """
         if retry_wait is None:
-            wait = self._times.backoff.seconds(self.row.attempts)
+            own = self.own_retry_wait
+            backoff = self._times.backoff if own is None else Backoff.of(own)
+            wait = backoff.seconds(self.row.attempts)
         else:
             wait = retry_wait.seconds(self.attempts) if isinstance(retry_wait, Backoff) else retry_wait
             check_wait("retry_wait", wait)
@@ -334,6 +336,16 @@ class Task:
             raise ValueError(f"error must be text, such as str(error), got {shown(error)}")
         self._retry_wait, self.error = wait, error
         self._settle("retried", self._settlement.retry, wait, error, self.max_attempts)
+
+    @property
+    def own_retry_wait(self) -> float | Backoff | None:
+        """The `retry_wait` of its schedule, which comes before that of its type; None if that has none."""
+        return self.row.policy.retry_wait if isinstance(self.row, ScheduleRow) else None
+
+    @property
+    def own_timeout(self) -> float | None:
+        """The `timeout` of its schedule, which comes before that of its type; None if that has none."""
+        return self.row.policy.timeout if isinstance(self.row, ScheduleRow) else None
 
     def fail(self, error: str) -> None:
         """Settle the run as failed for good, whatever attempts are left, and keep `error` with the row.

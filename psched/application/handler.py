@@ -160,7 +160,7 @@ class CallingHandler(Base):
 def retry_failed(task: Task, error: BaseException, retry_wait: float | Backoff | None = None) -> None:
     """Report `error` and retry the task, unless it was settled before or asked to stop. Raises like `Task.retry`.
 
-    A task whose result cannot be stored fails for good.
+    `retry_wait`: of its type; that of its schedule comes first. A task whose result cannot be stored fails for good.
     """
     emit("run_error", task=task, error=error)
     if task.settled or task.stop_reason is not None:
@@ -168,7 +168,7 @@ def retry_failed(task: Task, error: BaseException, retry_wait: float | Backoff |
     if isinstance(error, UnstorableResultError):
         task.fail(str(error))
     else:
-        task.retry(retry_wait, error=describe_error(error))
+        task.retry(retry_wait if task.own_retry_wait is None else None, error=describe_error(error))
 
 
 def describe_error(error: BaseException) -> str:

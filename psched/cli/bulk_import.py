@@ -26,11 +26,13 @@ _SHOWN = 5
 _STATE = frozenset(
     (
         *("status", "state", "lateness", "overdue", "attempts", "last_error", "node", "problem", "paused"),
-        *("regular_time", "next_run_time", "runs", "cancel_requested", "created_at", "timeout", "finished_at"),
-        *("progress", "result", "has_result"),
+        *("regular_time", "next_run_time", "runs", "failures", "cancel_requested", "created_at"),
+        *("finished_at", "progress", "result", "has_result"),
     )
 )
 """The fields of `list --json` that are not part of a definition."""
+_DUE = "timeout"
+"""The same, of a task; of a schedule it is an option."""
 
 
 @click.command("json")
@@ -41,8 +43,8 @@ def import_json(chosen: Chosen, file: str) -> None:
 
     FILE (- for standard input) is a JSON array as `list --json` prints it, or has one JSON object per line. Each object
     has key, type and cron, and may have data, timezone, delay, next_time, catch_up, max_lateness, alert_after,
-    max_attempts, owner, description, tags, start, end, spread, max_runs and exclude. The other fields that `list`
-    prints are ignored, but a paused schedule is refused.
+    max_attempts, owner, description, tags, start, end, spread, max_runs, exclude, overlap, pause_after, retry_wait,
+    timeout and on_failure. The other fields that `list` prints are ignored, but a paused schedule is refused.
 
     All schedules are checked before the first is added. Keys that exist are skipped, so the command may be repeated.
     --json prints an object with added (a number) and present (the keys that exist).
@@ -120,7 +122,8 @@ def _new_schedule(found: dict[str, Any]) -> NewSchedule:
 def _new_task(found: dict[str, Any]) -> NewTask:
     if found.get("status", "waiting") != "waiting":
         raise ValueError(f"it is {found['status']}; export waiting tasks only: queue list --status waiting --json")
-    return NewTask(**_definition(found, NewTask._fields, ("key", "type")))
+    own = {name: value for name, value in found.items() if name != _DUE}
+    return NewTask(**_definition(own, NewTask._fields, ("key", "type")))
 
 
 def _definition(found: dict[str, Any], names: Sequence[str], required: Sequence[str]) -> dict[str, Any]:

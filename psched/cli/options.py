@@ -27,7 +27,7 @@ from psched.config.validators import folders, required
 from psched.error_text import shown
 from psched.errors import ConfigError
 from psched.payload import long_number
-from psched.retry_wait import MAX_COUNT, MAX_SECONDS
+from psched.retry_wait import MAX_COUNT, MAX_SECONDS, Backoff
 from psched.schedule_options import LAST_TIME
 
 P = ParamSpec("P")
@@ -271,6 +271,20 @@ def seconds(lowest: float = 0, highest: float = MAX_SECONDS, none: bool = False)
     return _Parsed(
         "sec", lambda text: _number(text, "seconds or a duration (90s, 5m, 2h)", _DURATION, lowest, highest, none)
     )
+
+
+def _wait(text: str) -> float | Backoff:
+    first, is_growing, limit = text.partition("..")
+    if not is_growing:
+        return _number(text, "seconds or a duration (90s, 5m, 2h), or FIRST..LIMIT", _DURATION, 0, MAX_SECONDS, True)
+    bounds = [
+        _number(each, "FIRST..LIMIT, such as 10s..5m", _DURATION, 0, MAX_SECONDS, False) for each in (first, limit)
+    ]
+    return Backoff(bounds[0], limit=bounds[1])
+
+
+WAIT_OR_NONE = _Parsed("wait", _wait)
+"""A wait between attempts: seconds, a duration, or the first and the longest one of a wait that doubles."""
 
 
 def exactly(word: str) -> _Parsed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any, TypedDict, Unpack, get_args
 
 import click
@@ -26,6 +26,7 @@ from psched.cli.options import (
     PREFIX,
     UNIX_TIME,
     UNIX_TIME_OR_NONE,
+    WAIT_OR_NONE,
     WHOLE_TIME,
     WIDE,
     Chosen,
@@ -40,7 +41,8 @@ from psched.cli.unrunnable_rows import LeftToRuby, warn_unless_routed
 from psched.clock import span
 from psched.error_text import error_summary
 from psched.insight import ScheduleInsight
-from psched.model import CATCH_UP, NEVER, Policy, ScheduleRow
+from psched.model import CATCH_UP, NEVER, OVERLAP, Policy, ScheduleRow
+from psched.retry_wait import Backoff
 from psched.schedule_options import LONGEST_SPREAD
 from psched.schedules.collection import ScheduleCollection
 from psched.schedules.schedule import RUNNING, Schedule, ScheduleState, StateWord
@@ -64,6 +66,30 @@ def rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
             metavar="NAME",
             multiple=True,
             help='Calendar of days off; may be repeated. "" for none.',
+        ),
+        click.option(
+            "--on-failure", metavar="NAME", help='Hook of a failed occurrence, of `hooks:`; "" for the usual one.'
+        ),
+        click.option(
+            "--timeout",
+            type=seconds(none=True),
+            help="Stop a run after SEC seconds; none: as its type or the config says.",
+        ),
+        click.option(
+            "--retry-wait",
+            type=WAIT_OR_NONE,
+            help="Wait after a failed attempt: SEC, or FIRST..LIMIT for one that doubles; none: as its type or the "
+            "config says.",
+        ),
+        click.option(
+            "--pause-after",
+            type=count(none=True),
+            help="Pause it when N occurrences have failed in a row; none removes the limit.",
+        ),
+        click.option(
+            "--overlap",
+            type=click.Choice(OVERLAP),
+            help="An occurrence that comes due before the one before it is settled waits (the default), or is skipped.",
         ),
         click.option("--max-runs", type=count(none=True), help="End it after N runs; none removes the limit."),
         click.option(
@@ -167,7 +193,9 @@ def list_(
     last_error, node, problem (why the row cannot be run), catch_up, max_lateness, alert_after, max_attempts (null:
     as its type or the configuration says), owner, description, tags (a list), start, end (unix seconds, or null),
     spread, max_runs, exclude (names of calendars), paused, regular_time (the regular occurrence that follows, if
-    next_time is that of an extra run) and runs (those that count for max_runs, or null).
+    next_time is that of an extra run), runs (those that count for max_runs, or null), overlap, pause_after, retry_wait
+    (seconds, an object with first, factor, limit and jitter, or null), timeout, on_failure and failures (of regular
+    occurrences in a row, null without pause_after or for none).
     """
     with listed_schedules(chosen) as insight:
         left = LeftToRuby(chosen, "schedules")
@@ -220,7 +248,10 @@ def _fields(row: ScheduleRow, state: ScheduleState) -> Fields:
     fields |= {"state": state.word, "lateness": round(state.lateness, 3), "overdue": state.is_overdue}
     fields |= {name: getattr(row, name) for name in ("attempts", "last_error", "node", "problem")}
     fields["exclude"] = tuple(calendar.name for calendar in row.rule.exclude)
-    return fields | fields_of(row.policy) | {"paused": row.paused, "regular_time": row.regular_time, "runs": row.runs}
+    policy = fields_of(row.policy)
+    if isinstance(row.policy.retry_wait, Backoff):
+        policy["retry_wait"] = asdict(row.policy.retry_wait)
+    return fields | policy | {name: getattr(row, name) for name in ("paused", "regular_time", "runs", "failures")}
 
 
 def _listed(row: Fields) -> Fields:
@@ -276,6 +307,7 @@ def add(chosen: Chosen, /, key: str, type: str, cron: str, data: str, **options:
     with opened(chosen) as schedules:
         schedules.add(key, type, cron=cron, data=content, **_given(options))
         warn_unless_routed(chosen, "schedules", schedules.store, type)
+        _warn_of_hook(chosen, options["on_failure"])
         if chosen.json:
             write_object(_current(schedules, key), _TIMES)
 
@@ -291,6 +323,13 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
         for name, value in options.items()
         if value is not None and value != ()
     }
+
+
+def _warn_of_hook(chosen: Chosen, name: str | None) -> None:
+    section = chosen.settings().schedules
+    if name and section is not None and name not in section.hooks:
+        known = ", ".join(sorted(section.hooks)) or "none"
+        click.echo(f"warning: the configuration has no hook {name!r}; `hooks:` has {known}", err=True)
 
 
 def _current(schedules: ScheduleCollection, key: str) -> Fields:
@@ -319,6 +358,7 @@ def modify(chosen: Chosen, /, key: str, **options: Any) -> None:
         changes["data"] = read_data(changes["data"])
     with opened(chosen) as schedules:
         schedules[key].modify(**changes)
+        _warn_of_hook(chosen, options["on_failure"])
         if chosen.json:
             write_object(_current(schedules, key), _TIMES)
 

@@ -1,4 +1,4 @@
-"""The keys `on_late`, `on_failure` and `on_recovered`: a webhook or a command."""
+"""The keys `on_late`, `on_failure`, `on_recovered` and `hooks`: webhooks and commands."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 from attrs import field, frozen
 
 from psched.config.healthchecks import EXPECTED_HTTP_URL, http_url, timeout
+from psched.payload import check_key
 
 _EXPECTED = "expected a URL (http:// or https://), or a command as a list of arguments"
 _KEYS = {"url": ("url", "secret", "timeout"), "command": ("command", "timeout")}
@@ -52,6 +53,19 @@ def hook(value: Any) -> Hook:
     if kind == "command":
         return Hook(command=_command(value["command"]), timeout=seconds)
     return Hook(_url(value["url"]), (), _secret(value.get("secret")), seconds)
+
+
+def hooks(value: Any) -> Mapping[str, Hook]:
+    """Accept a mapping from names, which schedules give as their `on_failure`, to hooks."""
+    if not isinstance(value, Mapping):
+        raise ValueError("expected a mapping from names to hooks, such as {billing: https://hooks.example.com/billing}")
+    found = {}
+    for name, each in value.items():
+        try:
+            found[check_key(name, "the name of a hook")] = hook(each)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+    return found
 
 
 def _url(value: Any) -> str:

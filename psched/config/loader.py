@@ -243,6 +243,8 @@ def _cross_faults(settings: Settings, given: Mapping[str, Any]) -> Iterator[str]
         yield from (f"{name}: {fault}" for fault in url_faults(section.type, section.url, section.pooler))
         if section.type == "rdb_compat" and section.on_failure:
             yield f"on_failure: type rdb_compat ({name}) retries without end, so no task ever fails; use type: rdb"
+        if section.type == "rdb_compat" and section.hooks:
+            yield f"hooks: type rdb_compat ({name}) keeps no on_failure of a schedule; use type: rdb"
         if section.type == "rdb_compat" and section.events is not None:
             yield f"events: type rdb_compat ({name}) does not record what was sent; use type: rdb"
         elif section.events is not None and section.events.channel is not None and not _is_postgresql(section):

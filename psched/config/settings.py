@@ -5,7 +5,7 @@ The annotation of each field names its validator. All durations are seconds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,7 +14,7 @@ from attrs import Factory, evolve, field, frozen
 from psched.config import validators as checks
 from psched.config.events import EventKind, EventReceiver, event_receiver
 from psched.config.healthchecks import Healthchecks, healthchecks
-from psched.config.hooks import NO_HOOK, Hook, hook
+from psched.config.hooks import NO_HOOK, Hook, hook, hooks
 from psched.config.structuring import Check
 from psched.config.urls import masked_url
 from psched.config.web import Web, web
@@ -66,6 +66,7 @@ class Section:
     on_late: Annotated[Hook, Check(hook)] = NO_HOOK
     on_failure: Annotated[Hook, Check(hook)] = NO_HOOK
     on_recovered: Annotated[Hook, Check(hook)] = NO_HOOK
+    hooks: Annotated[Mapping[str, Hook], Check(hooks)] = field(factory=dict, repr=False)
     alert_interval: Positive = 10.0
     events: Annotated[EventReceiver | None, Check(event_receiver)] = None
     healthchecks: Annotated[Healthchecks | None, Check(healthchecks)] = field(default=None, repr=False)
@@ -110,7 +111,7 @@ class Section:
     @property
     def reports_failures(self) -> bool:
         """Whether failures are reported, or remembered to report the recovery."""
-        return bool(self.on_failure) or self.sends("failed") or self.reports_recoveries
+        return bool(self.on_failure or self.hooks) or self.sends("failed") or self.reports_recoveries
 
 
 @frozen(kw_only=True)

@@ -8,6 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from types import MappingProxyType
 
 from psched.clock import local_time, monotonic
 from psched.config.events import EVENT_KINDS
@@ -16,6 +17,7 @@ from psched.error_text import error_summary, one_line
 from psched.execution.section_sources import OpenSection
 from psched.execution.webhooks import deliver, message_id
 from psched.handlers.process_group import Program
+from psched.model import ScheduleRow
 from psched.store import ScheduleStore, holder_name
 from psched.store.alerts import Overdue, OverdueAlerts, UnreportedFailure, UnreportedFailures
 from psched.store.ledger import ENQUEUED, FINISHED, LedgerFilter, LedgerRow
@@ -56,7 +58,7 @@ class AlertThread(threading.Thread):
         self._interval = interval
         self._closing = threading.Event()
         self._pause, self._paused_until = _PAUSES[0], 0.0
-        self._claim_seconds = _CLAIM + 3 * hook.timeout if hook.url else _CLAIM + hook.timeout
+        self._claim_seconds = _seconds_of(hook)
 
     def check(self) -> bool:
         """Report what is new. Return True if there may be more: the thread then calls again without waiting."""
@@ -83,19 +85,21 @@ class AlertThread(threading.Thread):
         """Whether the hook may be run: this node is not stopping, and has not failed at it moments ago."""
         return not self._closing.is_set() and monotonic() >= self._paused_until
 
-    def report(self, key: str, time: int, facts: Mapping[str, object]) -> bool:
+    def report(self, key: str, time: int, facts: Mapping[str, object], hook: Hook | None = None) -> bool:
         """Put the event into the outbox and run the hook, if any, for the occurrence `time` of `key`.
 
-        Return False when the hook failed or was ended early. Raises the driver's errors.
+        `hook`: instead of that of the section. Return False when the hook failed or was ended early. Raises the
+        driver's errors.
         """
         this = key, time, facts.get("failed_at")
         if self._outbox is not None and this not in self._put:
             self._outbox.put(facts)
             self._put.append(this)
-        if not self._hook:
+        hook = self._hook if hook is None else hook
+        if not hook:
             return True
         try:
-            failure = self._request(key, time, facts) if self._hook.url else self._execute(facts)
+            failure = self._request(hook, key, time, facts) if hook.url else self._execute(hook, facts)
         except (OSError, ValueError) as error:
             failure = one_line(error)
         name = _NAMES[self._event]
@@ -108,24 +112,29 @@ class AlertThread(threading.Thread):
             self._pause = _PAUSES[0]
         return failure is None
 
-    def _execute(self, facts: Mapping[str, object]) -> str | None:
+    def _execute(self, hook: Hook, facts: Mapping[str, object]) -> str | None:
         """Run the command with the facts in its environment, without a shell. Return the error, or None."""
         texts = {name: "" if value is None else str(value) for name, value in facts.items()}
         variables = {
             f"PSCHED_{name.upper()}": text.replace("\0", "\N{REPLACEMENT CHARACTER}") for name, text in texts.items()
         }
-        with Program(self._hook.command, None, {**os.environ, **variables}, self._closing) as program:
-            ending = program.wait(self._hook.timeout, _GRACE, _GRACE)
+        with Program(hook.command, None, {**os.environ, **variables}, self._closing) as program:
+            ending = program.wait(hook.timeout, _GRACE, _GRACE)
         if ending.status == 0 and ending.cut_short is None:
             return None
         return f"{ending.cut_short or f'exit status {ending.status}'} {ending.tail}".strip()
 
-    def _request(self, key: str, time: int, facts: Mapping[str, object]) -> str | None:
+    def _request(self, hook: Hook, key: str, time: int, facts: Mapping[str, object]) -> str | None:
         """POST the facts as JSON. Raises RequestError."""
-        assert self._hook.url is not None
+        assert hook.url is not None
         id_ = message_id(self._event, key, time, facts.get("failed_at"))
-        deliver(self._hook.url, id_, facts, self._closing, self._hook.secret, self._hook.timeout)
+        deliver(hook.url, id_, facts, self._closing, hook.secret, hook.timeout)
         return None
+
+
+def _seconds_of(hook: Hook) -> float:
+    """Return for how long an alert is claimed that this hook is told of."""
+    return _CLAIM + 3 * hook.timeout if hook.url else _CLAIM + hook.timeout
 
 
 _NAMES = {"late": "on_late", "failed": "on_failure", "recovered": "on_recovered"}
@@ -181,9 +190,17 @@ class FailureReporter(AlertThread):
         now: Callable[[], float],
         troubles: Watermarks | None = None,
         outbox: EventOutbox | None = None,
+        schedules: ScheduleStore | None = None,
+        hooks: Mapping[str, Hook] = MappingProxyType({}),
     ) -> None:
-        """`now` returns the database's time. `troubles`: as for `OverdueAlerter`."""
+        """`now` returns the database's time. `troubles`: as for `OverdueAlerter`.
+
+        `hooks`: those that the schedules in the store `schedules` may name as their `on_failure`.
+        """
         super().__init__(f"{section} failure report", "failed", hook, interval, outbox)
+        self._schedules = schedules
+        self._hooks = hooks
+        self._claim_seconds = max(map(_seconds_of, (hook, *hooks.values())))
         self._section = section
         self._failures = failures
         self._now = now
@@ -196,12 +213,22 @@ class FailureReporter(AlertThread):
             return False
         if failure.failed_at < self._now() - _KEPT:
             log.error("key=%s on_failure has not accepted its failure in 7 days; it is dropped", failure.key)
-        elif not self.report(failure.key, failure.scheduled_time, failure_facts(failure, self._section)):
-            return False
+        else:
+            schedule = None if self._schedules is None else self._schedules.get(failure.key)
+            facts = failure_facts(failure, self._section, is_paused=schedule is not None and schedule.has_failed_enough)
+            if not self.report(failure.key, failure.scheduled_time, facts, self._hook_of(schedule)):
+                return False
         if self._troubles is not None:
             self._troubles.raise_to("trouble", failure.key, failure.scheduled_time, f"failed {failure.type}")
         self._failures.mark_reported(failure)
         return True
+
+    def _hook_of(self, schedule: ScheduleRow | None) -> Hook:
+        name = None if schedule is None else schedule.policy.on_failure
+        if schedule is not None and name is not None and name not in self._hooks:
+            words = "key=%s on_failure names the hook %r, which `hooks:` has not: telling the section's on_failure"
+            log.error(words, schedule.key, name)
+        return self._hook if name is None else self._hooks.get(name, self._hook)
 
 
 class RecoveryReporter(AlertThread):
@@ -267,7 +294,8 @@ def open_alert_threads(opened_sections: Sequence[OpenSection]) -> list[AlertThre
             threads.append(OverdueAlerter(opened.alerts, section.on_late, interval, marks, outboxes["late"]))
         if store.failures is not None and section.reports_failures:
             of_section = opened.name, store.failures, section.on_failure, interval, store.now
-            threads.append(FailureReporter(*of_section, marks, outboxes["failed"]))
+            schedules = store if isinstance(store, ScheduleStore) else None
+            threads.append(FailureReporter(*of_section, marks, outboxes["failed"], schedules, section.hooks))
         if marks is not None:
             assert isinstance(store, ScheduleStore)
             holder = holder_name("alerts")
@@ -289,8 +317,11 @@ def overdue_facts(overdue: Overdue) -> dict[str, object]:
     }
 
 
-def failure_facts(failure: UnreportedFailure, section: str) -> dict[str, object]:
-    """Return the facts that the `on_failure` hook gets, by their names. Names and meanings do not change."""
+def failure_facts(failure: UnreportedFailure, section: str, is_paused: bool = False) -> dict[str, object]:
+    """Return the facts that the `on_failure` hook gets, by their names. Names and meanings do not change.
+
+    `is_paused`: whether the schedule is paused, as it has failed `pause_after` times in a row.
+    """
     time = datetime.fromtimestamp(failure.scheduled_time, UTC).isoformat(" ")
     times = "1 attempt" if failure.attempts == 1 else f"{failure.attempts} attempts"
     error = "" if failure.error is None else f": {error_summary(failure.error)}"
@@ -305,7 +336,9 @@ def failure_facts(failure: UnreportedFailure, section: str) -> dict[str, object]
         "error": failure.error,
         "node": failure.node,
         "failed_at": failure.failed_at,
-        "message": f"{failure.key!r}: its run of {time} failed for good after {times}{error}",
+        "paused": is_paused,
+        "message": f"{failure.key!r}: its run of {time} failed for good after {times}{error}"
+        + ("; the schedule is paused, as it failed too often in a row" if is_paused else ""),
     }
 
 

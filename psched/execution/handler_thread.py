@@ -195,7 +195,7 @@ class HandlerLoop:
             handler = run.poller.application.handler(task)
             is_routed = handler is not None
             task.max_attempts = getattr(handler, "max_attempts", None)
-            task.timeout = getattr(handler, "timeout", None)
+            task.timeout = getattr(handler, "timeout", None) if task.own_timeout is None else task.own_timeout
             finished, failed = getattr(handler, "retention_time", None), getattr(handler, "failed_retention_time", None)
             if finished is not None or failed is not None:
                 task.keep_for(finished, failed)

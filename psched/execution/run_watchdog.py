@@ -75,7 +75,8 @@ class RunWatchdog(PeriodicThread):
             return PreemptedError(f"{task.key!r}: the lease of this run ends and could not be renewed")
         timeout = poller.task_timeout if task.timeout is None else task.timeout
         if timeout is not None and now >= task.begun_at + timeout:
-            name = "task_timeout" if task.timeout is None else "the timeout of its type"
+            own = "the timeout of its type" if task.own_timeout is None else "the timeout of its schedule"
+            name = "task_timeout" if task.timeout is None else own
             return TimeoutError(f"{task.key!r} ran longer than {name} ({timeout:g} s)")
         if task.lease.cancel_requested:
             return CancelRequestedError(f"{task.key!r}: its cancellation was requested")

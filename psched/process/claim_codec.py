@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from psched.model import Calendar, Claim, Lease, Policy, Progress, Rule, ScheduleRow, TaskRow
+from psched.retry_wait import Backoff
 
 _PLAIN_FIELDS = [each.name for each in fields(ScheduleRow) if each.name not in ("rule", "policy")]
 _HEADERS = TaskRow._fields.index("headers")
@@ -57,4 +58,6 @@ def _read_definition(text: str) -> tuple[Rule, Policy]:
         for each in rule["exclude"]
     )
     policy["tags"] = tuple(policy["tags"])
+    if isinstance(policy["retry_wait"], dict):
+        policy["retry_wait"] = Backoff(**policy["retry_wait"])
     return Rule(**rule), Policy(**policy)

@@ -51,6 +51,8 @@ _FAILING = 1000
 """The most failing schedules in one list."""
 _AUDITS = 5
 """The most audits of one schedule when changes come in between."""
+_BEFORE_SCOPE = 32
+"""Entries before an audited span among which the run before its first entry is looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,13 @@ class ScheduleCollection(PolledTable):
         `catch_up` decides which of the occurrences that are due together run: `all` (the default), the `latest`, or the
         latest unless it is more than a minute late (`none`). An occurrence that would begin more than `max_lateness`
         seconds late is skipped. An occurrence that is not finished `alert_after` seconds after its time is reported as
-        overdue. An occurrence has failed after `max_attempts` attempts, and the next one follows (docs/ledger.md).
+        overdue. An occurrence has failed after `max_attempts` attempts, and the next one follows (docs/ledger.md). With
+        `overlap` `skip` an occurrence is skipped that comes due before the one before it is settled (default: `wait`).
+        After `pause_after` regular occurrences that failed in a row the schedule is paused.
+
+        `retry_wait` (seconds, or a `psched.backoff`) is the wait after a failed attempt, `timeout` the seconds after
+        which a run is stopped, `on_failure` the hook that is told of a failed occurrence: one of `hooks` in the
+        configuration. Each comes before what the type and the configuration say.
 
         There is no occurrence before `start` or after `end` (unix seconds). With `spread` (seconds, up to 7 days) each
         schedule runs by a delay of its own later, from 0 to that, which its key decides (docs/cron.md). The schedule
@@ -310,6 +318,8 @@ class ScheduleCollection(PolledTable):
         if any(change.rule.max_runs is not None for change in changes):
             earlier = ledger.rows(LedgerFilter(key, until=scope.since - 1))
             runs_before = Counter(row.version for row in earlier if not row.extra and row.outcome != SKIPPED)
+        skips = any(change.policy.overlap == "skip" for change in changes)
+        last = LedgerFilter(key, until=scope.since - 1, last=_BEFORE_SCOPE)
         return AuditRecords(
             key=key,
             changes=changes,
@@ -320,6 +330,7 @@ class ScheduleCollection(PolledTable):
             kept_since=now - self._defaults.ledger_retention,
             reckoning=cron.reckoning(self._defaults.cron_dialect),
             runs_before=runs_before,
+            earlier=list(ledger.rows(last)) if skips else (),
         )
 
     def state(self, row: ScheduleRow, now: float) -> ScheduleState:

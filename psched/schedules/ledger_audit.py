@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 
 from psched import cron
 from psched.error_text import error_summary
@@ -23,9 +23,22 @@ from psched.model import NEVER, ScheduleRow
 from psched.schedules import rules
 from psched.schedules.audit_result import Kind, Verdict, Why
 from psched.schedules.schedule import LEASED, RUNNING, failed_attempts
-from psched.schedules.settlement import SUPERSEDED, TOO_LATE, lateness_bound
+from psched.schedules.skips import OVERLAPPING, SUPERSEDED, TOO_LATE, came_due_during, lateness_bound
 from psched.schedules.transitions import MOST_SECONDS_AHEAD
-from psched.store.ledger import ADD, DELETE, FAILED, PAUSE, PAUSED, RESUME, RUN_NOW, SKIPPED, UPGRADE, Change, LedgerRow
+from psched.store.ledger import (
+    ADD,
+    DELETE,
+    FAILED,
+    PAUSE,
+    PAUSE_AFTER,
+    PAUSED,
+    RESUME,
+    RUN_NOW,
+    SKIPPED,
+    UPGRADE,
+    Change,
+    LedgerRow,
+)
 
 MOVED = "moved"
 """The reason of due occurrences that `modify --start` moved the schedule past."""
@@ -54,6 +67,7 @@ class AuditRecords:
     `rows`, None if it was deleted. `now`: the database's clock before that read. Entries settled before `kept_since`
     may have been deleted. `reckoning`: of this process, also used for definitions that recorded none. `runs_before`: by
     version, how many entries before the scope's span count for `max_runs`; not needed where no definition has that.
+    `earlier`: the last entries before the scope's span; not needed where no definition has `overlap: skip`.
     """
 
     key: str
@@ -65,6 +79,7 @@ class AuditRecords:
     kept_since: float = -math.inf
     reckoning: str = "vixie"
     runs_before: Mapping[int, int] = field(default_factory=dict)
+    earlier: Sequence[LedgerRow] = ()
 
     @property
     def known_from(self) -> float:
@@ -80,7 +95,7 @@ class AuditRecords:
         found: list[tuple[float, float]] = []
         begin: float | None = None
         for before, change in zip([None, *self.changes], self.changes, strict=False):
-            if change.action == PAUSE and begin is None:
+            if change.action in (PAUSE, PAUSE_AFTER) and begin is None:
                 begin = _took_effect_at(change.paused_from, before, change)
             elif change.action in (RESUME, DELETE, ADD) and begin is not None:
                 found.append((begin, _took_effect_at(change.paused_until, before, change)))
@@ -108,6 +123,7 @@ def audit(records: AuditRecords, scope: AuditScope) -> Verdict:
     definitions = _definitions(records, scope, verdict)
     by_version = {definition.change.version: definition for definition in definitions}
     repeats, overlaps = _Repeats(records.changes), _Overlaps()
+    runs = deque((row for row in records.earlier if _is_regular_run(row)), _MAX_NEIGHBOURS)
     reckoning: str | None = None
     for row in records.rows:
         time = row.scheduled_time
@@ -123,9 +139,12 @@ def audit(records: AuditRecords, scope: AuditScope) -> Verdict:
             verdict.add_violation(Kind.DOUBLED, time, f"it is on record twice: {_settled(before)}, and {_settled(row)}")
         definition = by_version.get(row.version)
         if definition is not None:
-            definition.compare(row, is_repeated=before is not None)
+            previous = max((run for run in runs if run.fence < row.fence), key=attrgetter("fence"), default=None)
+            definition.compare(row, is_repeated=before is not None, previous=previous)
         elif is_asked_about and before is None:
             verdict.add_violation(Kind.EXTRA, time, "no definition on record asks for it")
+        if _is_regular_run(row):
+            runs.append(row)
     for definition in definitions:
         definition.end()
     if reckoning not in (None, records.reckoning):
@@ -226,20 +245,23 @@ class _Definition:
             if begin <= until:
                 self.verdict.add_violation(Kind.UNKNOWN, begin, f"its rule cannot be used: {error}", until, 0)
 
-    def compare(self, row: LedgerRow, is_repeated: bool) -> None:
-        """Compare the next entry. `is_repeated`: an earlier entry has settled its occurrence."""
+    def compare(self, row: LedgerRow, is_repeated: bool, previous: LedgerRow | None = None) -> None:
+        """Compare the next entry. `is_repeated`: an earlier entry has settled its occurrence.
+
+        `previous`: the regular run that was settled before it, if that is known.
+        """
         since, time = self.scope.since, row.scheduled_time
         if row.end < since or time > self.scope.until:
             return
         if row.extra:
             if not is_repeated:
-                self._count_extra(row)
+                self._count_extra(row, previous)
             return
         if since <= time:
             self._report_missing_until(time)
             self._count_for_max_runs(row)
         if time == self.due or time < since:
-            self._count(row)
+            self._count(row, previous)
         elif not is_repeated:
             what = "the definition has no such occurrence"
             if time < self.due:
@@ -318,7 +340,8 @@ class _Definition:
             if present.next_time == self.due and not row.is_extra and state is not None:
                 self._report_next(row, state, fresh)
             # The policy passes over occurrences that wait for a run in progress.
-            if present.status != RUNNING or present.policy.catch_up == "all" or self.due <= present.next_time:
+            skips = present.policy.catch_up != "all" or present.policy.overlap == "skip"
+            if present.status != RUNNING or not skips or self.due <= present.next_time:
                 why = _NOTHING_KNOWN
                 if state is not None and (row.next_time != self.due or row.is_extra):
                     run = "an extra run" if row.is_extra else "an occurrence"
@@ -380,21 +403,21 @@ class _Definition:
         self.due = self._next(end - 1)
         return count
 
-    def _count_extra(self, row: LedgerRow) -> None:
+    def _count_extra(self, row: LedgerRow, previous: LedgerRow | None) -> None:
         """Count an extra run, if the ledger has the run-now that asked for it."""
         since, until = row.scheduled_time - MOST_SECONDS_AHEAD, row.scheduled_time + _RUN_NOW_TOLERANCE
         changes = [change for change in self.records.changes if change.version <= row.version]
         if any(change.action == RUN_NOW and since <= change.at <= until for change in changes):
             if row.outcome != FAILED:
                 self.verdict.extra_runs += 1
-            self._count(row)
+            self._count(row, previous)
         else:
             self.verdict.add_violation(Kind.EXTRA, row.scheduled_time, "run-now ran it, but no run-now is on record")
 
-    def _count(self, row: LedgerRow) -> None:
+    def _count(self, row: LedgerRow, previous: LedgerRow | None) -> None:
         """Count an entry that the definition, or a run-now, asks for."""
         if row.outcome == SKIPPED:
-            self._count_skipped(row)
+            self._count_skipped(row, previous)
         elif row.outcome == FAILED:
             what = f"given up after {row.attempts} attempts{_error(row.error)}"
             self.verdict.add_violation(Kind.FAILED, row.scheduled_time, what)
@@ -404,7 +427,7 @@ class _Definition:
             if row.started is not None and not row.extra:
                 self._check_begin(row, row.started)
 
-    def _count_skipped(self, row: LedgerRow) -> None:
+    def _count_skipped(self, row: LedgerRow, previous: LedgerRow | None) -> None:
         begin, end = max(row.scheduled_time, self.scope.since), min(row.end, self.scope.until)
         rule = self.change.rule
         try:
@@ -413,14 +436,14 @@ class _Definition:
             count = row.count or 1
         if row.scheduled_time == begin == self.change.first and self._next(begin - 1) != begin:
             count += 1  # a kept occurrence of the previous rule, which this rule does not have
-        why = self._unpermitted(row)
+        why = self._unpermitted(row, previous)
         if why is None:
             self.verdict.skip(row.detail or "", max(count, 1))
             self.verdict.settled(begin, end)
         else:
             self.verdict.add_violation(Kind.UNPERMITTED, begin, why, end, max(count, 1))
 
-    def _unpermitted(self, row: LedgerRow) -> str | None:
+    def _unpermitted(self, row: LedgerRow, previous: LedgerRow | None) -> str | None:
         """Return the violation if the definition does not allow the reason of the recorded skip, else None."""
         policy, delay, reason = self.change.policy, self.change.delay, row.detail
         bound = lateness_bound(policy)
@@ -438,7 +461,22 @@ class _Definition:
             begin, end = row.scheduled_time + delay, row.end + delay
             in_pause = any(since <= begin and end < until for since, until in self.records.pauses)
             return None if in_pause else f"skipped as {reason}, but the schedule was not paused then"
+        if reason == OVERLAPPING:
+            return self._not_overlapping(row, previous)
         return f"skipped for no reason that a policy or a pause gives: {reason}"
+
+    def _not_overlapping(self, row: LedgerRow, previous: LedgerRow | None) -> str | None:
+        """Return the violation unless the run before was settled only after the skipped occurrences came due."""
+        if self.change.policy.overlap != "skip":
+            return f"skipped as {OVERLAPPING}, which the policy then in force does not permit: overlap=wait"
+        if previous is None:
+            is_known = self.records.known_from == -math.inf
+            return f"skipped as {OVERLAPPING}, but no run before it is on record" if is_known else None
+        run_time = row.end + self.change.delay
+        if came_due_during(previous.ended, run_time):
+            return None
+        late = run_time - previous.ended
+        return f"skipped as {OVERLAPPING}, but the run before it was settled {late:.3f} s before it came due"
 
     def _check_begin(self, row: LedgerRow, started: float) -> None:
         """Report a run that began before its time, or later than the scope allows."""
@@ -510,6 +548,10 @@ class _Overlaps:
         self._runs.append((row.started, row.ended))
         self._latest = max(self._latest, (row.started, row.ended), key=itemgetter(1))
         return shared
+
+
+def _is_regular_run(row: LedgerRow) -> bool:
+    return not row.extra and row.outcome != SKIPPED
 
 
 def _settled(row: LedgerRow) -> str:

@@ -68,13 +68,17 @@ class Modification:
         """Return the changed row. Raises ConfigError, ValueError, and ScheduleError for times that cannot be moved."""
         rule = replace(seen.rule, **self._of_rule)
         rule = rule if rule == seen.rule else checked_rule(rule, self._dialect)
+        policy = checked_policy(replace(seen.policy, **self._of_policy))
+        is_moved = any(time is not None for time in self._times.values())
         wanted = replace(
             seen,
             type=seen.type if self._type is None else self._type,
             data=seen.data if self._data is None else object_of(self._data),
             rule=rule,
             runs=None if rule.max_runs is None else seen.runs,
-            policy=checked_policy(replace(seen.policy, **self._of_policy)),
+            failures=None if policy.pause_after is None else seen.failures,
+            previous_ended=None if is_moved else seen.previous_ended,
+            policy=policy,
         )
         timed = self._timed(seen.regular(), wanted.regular(), **self._times)
         return with_regular(wanted, timed) if seen.is_extra else timed

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,9 +11,12 @@ from typing import cast
 
 from psched.clock import Clock, boottime
 from psched.cron import CronDialect
+from psched.error_text import one_line
 from psched.errors import ConfigError, NotSupportedError, ScheduleError
-from psched.model import NEVER, NO_OCCURRENCE, Claim, NewTask, Policy, Row, ScheduleRow
+from psched.model import NEVER, NO_OCCURRENCE, Claim, NewTask, Row, ScheduleRow
 from psched.schedules import rules
+from psched.schedules.skips import skip_entry
+from psched.schedules.transitions import paused
 from psched.schedules.validation import check_delay
 from psched.settlement import Settlement
 from psched.store import ScheduleStore, TaskStore
@@ -22,34 +24,26 @@ from psched.store.ledger import (
     ENQUEUED,
     FAILED,
     FINISHED,
-    PAUSED,
+    PAUSE_AFTER,
     RUN_NOW,
-    SKIPPED,
     Entry,
     OnCommit,
     Outcome,
     Output,
     Step,
+    failures_after,
     runs_after,
 )
 from psched.submit_telemetry import SubmitCall
 
 log = logging.getLogger(__name__)
 
-SUPERSEDED = "superseded"
-"""The reason of occurrences skipped because a later one is due."""
-TOO_LATE = "late"
-"""The reason of occurrences skipped because they would begin too late."""
 _TRIES = 100
 """How often the next occurrence is computed again while other processes change the schedule."""
 _BATCH = 500
 """Ledger entries that are deleted at a time."""
 _TRIM_INTERVAL = 60.0
 """Seconds between two deletions of old ledger entries."""
-_SOON_ENOUGH = 60.0
-"""Seconds by which an occurrence may begin late with `catch_up: none` and no `max_lateness`."""
-_COUNTED = 1000
-"""The most skipped occurrences that are counted for one ledger entry; a larger number is recorded as unknown."""
 
 
 class ScheduleSettlement(Settlement):
@@ -130,6 +124,8 @@ class ScheduleSettlement(Settlement):
         if changed is None:
             words = "key=%s the occurrence of %s failed for good after %d attempts"
             log.error(words, row.key, _date(row.next_time), row.attempts)
+            if replace(row, failures=failures_after(row, entry)).has_failed_enough:
+                self._pause_failing(row.key)
         return changed
 
     def pass_over(self, claim: Claim, now: float, until: float) -> bool:
@@ -138,7 +134,8 @@ class ScheduleSettlement(Settlement):
         Decides by the row as it was acquired. A schedule that was changed since is released, to be acquired again.
         """
         row = cast("ScheduleRow", claim.row)
-        if self.is_paused(row):
+        is_failing = row.has_failed_enough and not row.is_asked_for and not row.paused
+        if self.is_paused(row) or (is_failing and self._pause_failing(row.key)):
             self.store.park(claim.lease, NEVER, until)
             return True
         entry = skip_entry(row, now, self._dialect)
@@ -152,6 +149,23 @@ class ScheduleSettlement(Settlement):
         number = "many" if entry.count is None else str(entry.count)
         log.info("key=%s skipped %s occurrences from %s on: %s", row.key, number, _date(row.next_time), entry.detail)
         return True
+
+    def _pause_failing(self, key: str) -> bool:
+        """Pause a schedule that has failed as often in a row as it may; return whether it is paused.
+
+        Where that fails, the next acquire of the schedule tries again before it runs.
+        """
+        try:
+            for _ in range(_TRIES):
+                seen = self.store.get(key)
+                if seen is None or seen.paused or not seen.has_failed_enough:
+                    return seen is not None and seen.paused
+                if self.store.modify(seen, paused(seen, self.store.now(), self._dialect), PAUSE_AFTER):
+                    log.error("key=%s paused: %d occurrences failed in a row (psched resume)", key, seen.failures)
+                    return True
+        except Exception as failure:  # noqa: BLE001 – the run is settled, whatever a driver raises
+            log.warning("key=%s not paused: %s; trying again before it runs", key, one_line(failure))
+        return False
 
     def is_paused(self, row: Row) -> bool:
         """Return whether the row is paused. A `run_now` after the pause began overrides the pause."""
@@ -242,45 +256,3 @@ def with_rule_problem(row: ScheduleRow, dialect: CronDialect) -> ScheduleRow:
     """Return the row, whose `problem` is also about its rule."""
     problem = rule_problem(row, dialect) if row.problem is None else None
     return row if problem is None else replace(row, problem=problem)
-
-
-def skip_entry(row: ScheduleRow, now: float, dialect: CronDialect) -> Entry | None:
-    """Return the entry of the occurrences to skip at `now`, or None if the next occurrence is to run.
-
-    The entry covers the occurrences from `row.next_time` to `last`. A run that `run_now` asked for is never skipped,
-    nor is a retry of a run that began in time.
-    """
-    if row.is_extra or row.is_asked_for:
-        return None
-    policy = row.policy
-    if row.paused_from is None and not row.earlier_pauses and policy.catch_up == "all" and policy.max_lateness is None:
-        return None
-    delay = row.delay
-    time = row.next_time + delay
-    for begin, end in row.ended_pauses:
-        if begin <= time < end:
-            return _until(row, end, PAUSED, dialect)
-    if policy.catch_up != "all":
-        latest = rules.last_time(row.rule, row.next_time, math.floor(now - delay), dialect)
-        if latest is not None:
-            return _until(row, latest + delay, SUPERSEDED, dialect)
-    bound = lateness_bound(policy)
-    if bound is not None and row.attempts <= 1 and time < now - bound:
-        return _until(row, now - bound, TOO_LATE, dialect)
-    return None
-
-
-def lateness_bound(policy: Policy) -> float | None:
-    """Return the most seconds by which an occurrence may begin late, or None for no bound."""
-    return _SOON_ENOUGH if policy.max_lateness is None and policy.catch_up == "none" else policy.max_lateness
-
-
-def _until(row: ScheduleRow, end: float, reason: str, dialect: CronDialect) -> Entry:
-    """Return the entry of the row's occurrence and later ones whose run time is before `end`."""
-    rule, time, count = row.rule, row.next_time, 1
-    last = rules.last_time(rule, time, math.ceil(end - row.delay) - 1, dialect)
-    if last is None:
-        return Entry(SKIPPED, reason)
-    while time < last and count < _COUNTED:
-        time, count = rules.next_time(rule, time, dialect), count + 1
-    return Entry(SKIPPED, reason, last=last, count=count if time == last else None)

@@ -9,7 +9,7 @@ from psched.cron import CronDialect
 from psched.errors import ConfigError, ScheduleError
 from psched.model import NEVER, NO_OCCURRENCE, Rule, ScheduleRow
 from psched.schedules import rules
-from psched.schedules.settlement import skip_entry
+from psched.schedules.skips import skip_entry
 from psched.store.ledger import PAUSED, Entry
 
 MOST_PAUSES = 100
@@ -62,11 +62,11 @@ def resumed(row: ScheduleRow, now: float, dialect: CronDialect) -> tuple[Schedul
     """Return `row` with its pause ended at `now`, and the entry of the occurrences that the pause skipped.
 
     A run that was due before the pause, or asked for by `run_now`, is due now. Occurrences within another pause are
-    skipped when they are next.
+    skipped when they are next. The failures of `pause_after` are counted from here on.
     """
     if not row.paused:
         return row, None
-    row = replace(row, paused_until=now, extra_waits=False)
+    row = replace(row, paused_until=now, extra_waits=False, failures=None)
     if row.is_extra:
         regular = row.regular()
         row = with_regular(row, replace(regular, next_run_time=row.run_time(regular.next_time)))

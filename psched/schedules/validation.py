@@ -7,7 +7,7 @@ import logging
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cache, lru_cache, partial
 from operator import attrgetter
@@ -25,12 +25,13 @@ from psched.model import (
     CatchUp,
     Instant,
     NewSchedule,
+    Overlap,
     Policy,
     Rule,
     ScheduleRow,
 )
 from psched.payload import MAX_KEY_LENGTH, check_key, enqueued_key, object_of
-from psched.retry_wait import check_attempts, check_wait
+from psched.retry_wait import Backoff, check_attempts, check_wait
 from psched.schedule_options import OPTIONS, check_owner, check_time, checked_calendar
 from psched.schedules import rules
 from psched.store import ScheduleStore
@@ -69,6 +70,11 @@ class Terms(TypedDict, total=False):
     spread: float | None
     max_runs: int | None
     exclude: Sequence[str] | None
+    overlap: Overlap
+    pause_after: int | None
+    retry_wait: float | Mapping[str, float] | Backoff | None
+    timeout: float | None
+    on_failure: str | None
 
 
 def new_rows(

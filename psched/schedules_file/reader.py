@@ -181,6 +181,8 @@ _REMEDY = {
 
 
 def _converted(kind: str, value: Any) -> Any:
+    if isinstance(value, dict) and kind == "seconds":  # a wait that grows
+        return {name: _converted(kind, each) for name, each in value.items()}
     if not isinstance(value, str) or kind == "any":
         return value
     try:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import yaml
 
 from psched.model import NewSchedule
+from psched.retry_wait import Backoff
 from psched.schedules_file.reader import options
 
 _DEFAULTS = NewSchedule._field_defaults
@@ -58,7 +60,9 @@ def _given(schedule: NewSchedule, zone: str | None) -> Iterator[tuple[str, Any]]
         value = getattr(schedule, name)
         default = zone if name == "timezone" else _DEFAULTS.get(name, ...)
         if value != default:
-            if isinstance(value, Mapping):
+            if isinstance(value, Backoff):
+                value = {part: duration(wait) for part, wait in asdict(value).items()}
+            elif isinstance(value, Mapping):
                 value = dict(value)
             yield name, duration(value) if kind == "seconds" else value
 

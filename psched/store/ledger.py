@@ -20,12 +20,14 @@ SKIPPED: Final = "skipped"
 FAILED: Final = "failed"
 """The outcome of an occurrence that failed at all of its `max_attempts`."""
 
-Action = Literal["add", "modify", "delete", "pause", "resume", "run-now", "upgrade"]
+Action = Literal["add", "modify", "delete", "pause", "pause-after", "resume", "run-now", "upgrade"]
 ACTIONS: tuple[Action, ...] = get_args(Action)
 ADD: Final = "add"
 MODIFY: Final = "modify"
 DELETE: Final = "delete"
 PAUSE: Final = "pause"
+PAUSE_AFTER: Final = "pause-after"
+"""The pause of a schedule whose occurrences have failed in a row, as its `pause_after` says."""
 RESUME: Final = "resume"
 RUN_NOW: Final = "run-now"
 UPGRADE: Final = "upgrade"
@@ -67,6 +69,25 @@ def runs_after(row: ScheduleRow, entry: Entry) -> int | None:
     if row.rule.max_runs is None:
         return None
     return (row.runs or 0) + (not entry.extra and entry.outcome != SKIPPED)
+
+
+def failures_after(row: ScheduleRow, entry: Entry) -> int | None:
+    """Return `ScheduleRow.failures` after its occurrence has been settled with `entry`."""
+    if row.policy.pause_after is None:
+        return None
+    if entry.extra or entry.outcome == SKIPPED:
+        return row.failures
+    return (row.failures or 0) + 1 if entry.outcome == FAILED else None
+
+
+NOW: Final = "now"
+
+
+def previous_ended_after(row: ScheduleRow, entry: Entry) -> float | Literal["now"] | None:
+    """Return `ScheduleRow.previous_ended` after its occurrence has been settled with `entry`: `NOW` for that moment."""
+    if row.policy.overlap == "wait":
+        return None
+    return row.previous_ended if entry.extra or entry.outcome == SKIPPED else NOW
 
 
 class Step(NamedTuple):

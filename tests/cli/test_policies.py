@@ -89,3 +89,18 @@ def test_the_options_of_a_rule_are_given_and_removed(psched: Commands) -> None:
     psched.ok("modify", "key", "--max-runs", "none")
     shown = psched.ok("show", "key", "--json").json
     assert [shown[name] for name in ("start", "end", "spread", "max_runs", "runs")] == [None, None, 0, None, None]
+
+
+def test_a_schedule_has_its_own_wait_time_limit_and_hook(psched: Commands) -> None:
+    options = ("--overlap", "skip", "--pause-after", "3", "--retry-wait", "10s..5m", "--timeout", "1h")
+    outcome = psched(*ADD, *options, "--on-failure", "pager")
+    assert (outcome.code, outcome.err) == (0, "warning: the configuration has no hook 'pager'; `hooks:` has none\n")
+    shown = psched.ok("show", "key", "--json").json
+    assert (shown["overlap"], shown["pause_after"], shown["timeout"]) == ("skip", 3, 3600)
+    assert shown["retry_wait"] == {"first": 10, "factor": 2, "limit": 300, "jitter": 0.2}
+    assert (shown["on_failure"], shown["failures"]) == ("pager", None)
+    psched.ok("modify", "key", "--retry-wait", "90s", "--on-failure", "", "--pause-after", "none", "--timeout", "none")
+    shown = psched.ok("show", "key", "--json").json
+    assert (shown["retry_wait"], shown["on_failure"], shown["pause_after"], shown["timeout"]) == (90, None, None, None)
+    assert "timeout must be more than 0 seconds" in psched.fault("modify", "key", "--timeout", "0")
+    assert psched("modify", "key", "--retry-wait", "5m..soon").code == 2

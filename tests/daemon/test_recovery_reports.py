@@ -260,3 +260,24 @@ def test_a_daemon_says_that_a_schedule_has_failed_and_recovered(
     daemon.stop()
     assert [got.path for got in receiver.got] == ["/failure", "/recovered"]
     assert [facts["event"] for facts in bodies(receiver)] == ["failed", "recovered"]
+
+
+def test_a_schedule_names_the_hook_that_is_told_of_its_failures(
+    store: ScheduleStore, receiver: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.add("own", "t", HOURLY, TIME, 0, {}, Policy(on_failure="billing", pause_after=1))
+    store.add("unknown", "t", HOURLY, TIME, 0, {}, Policy(on_failure="sales"))
+    for claim in store.acquire(2, 60):
+        store.advance(claim, TIME + 3600, 1e10, 1e12, entry=Entry(FAILED))
+    assert store.failures is not None
+    hooks = {"billing": Hook(f"{receiver.url}/billing")}
+    reporter = FailureReporter(
+        "schedules", store.failures, Hook(f"{receiver.url}/usual"), 10, store.now, schedules=store, hooks=hooks
+    )
+    assert [reporter.check(), reporter.check()] == [True, True]
+    told = {got.path.rpartition("/")[2]: json.loads(got.body) for got in receiver.got}
+    assert {path: (facts["key"], facts["paused"]) for path, facts in told.items()} == {
+        "billing": ("own", True),
+        "usual": ("unknown", False),
+    }
+    assert "on_failure names the hook 'sales', which `hooks:` has not" in caplog.text

@@ -341,7 +341,7 @@ def test_the_example_tells_the_true_defaults(file: Path) -> None:
     examples |= {"env_file", "log", "pid_file", "metrics_file", "telemetry", "user", "group", "max_request_per_child"}
     assert told(shown, examples) == told(default, examples)
     examples = {"url", "tls", "app", "include", "require", "types", "task_timeout", "max_attempts", "on_late"}
-    examples |= {"on_failure", "on_recovered", "events", "healthchecks"}
+    examples |= {"on_failure", "on_recovered", "hooks", "events", "healthchecks"}
     assert told(shown.schedules, examples) == told(default.schedules, examples)
 
 

@@ -91,6 +91,10 @@ def file_fault(tmp_path: Path, content: str | bytes, environment: str = "product
             "config: on_failure: type rdb_compat (schedules) retries without end, so no task ever fails; use type: rdb",
         ),
         (
+            {"hooks": {"pager": "page me"}},
+            "config: hooks: pager: expected a URL (http:// or https://), or a command as a list of arguments",
+        ),
+        (
             {"on_late": "page me"},
             "config: on_late: expected a URL (http:// or https://), or a command as a list of arguments, got 'page me'",
         ),

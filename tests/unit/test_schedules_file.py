@@ -175,6 +175,11 @@ SCHEDULES = st.builds(
     spread=SECONDS,
     max_runs=st.none() | st.integers(1, 9),
     exclude=st.just(()) | st.lists(TEXTS, min_size=1, max_size=3),
+    overlap=st.sampled_from(["wait", "skip"]),
+    pause_after=st.none() | st.integers(1, 9),
+    retry_wait=st.none() | SECONDS | st.fixed_dictionaries({"first": SECONDS, "limit": SECONDS}),
+    timeout=st.none() | SECONDS,
+    on_failure=st.none() | TEXTS,
 )
 
 

@@ -96,8 +96,9 @@ def test_no_more_occurrences_wait_than_max_runs_leaves() -> None:
         (Policy("latest"), 24 - 10, {"superseded": 10}),
         (Policy("none"), 24 - 11, {"superseded": 10, "late": 1}),
         (Policy("all", max_lateness=1800), 24 - 8, {"late": 8}),
+        (Policy("all", overlap="skip"), 24 - 10, {"overlap": 10}),
     ],
-    ids=["all", "latest", "none", "max_lateness"],
+    ids=["all", "latest", "none", "max_lateness", "overlap"],
 )
 def test_policies_decide_what_an_outage_skips(policy: Policy, runs: int, skipped: dict[str, int]) -> None:
     outage = SimulatedOutage(BEGIN + 30, BEGIN + 2 * HOUR - 61)
@@ -223,6 +224,7 @@ def test_the_simulation_agrees_with_workers(
             catch_up=draw.choice(["all", "latest", "none"]),
             max_lateness=draw.choice([None, 90, 1200]),
             max_runs=draw.choice([None, None, 9]),
+            overlap=draw.choice(["wait", "skip"]),
         )
     schedules["k03"].pause()
     rows = [ScheduleRow(**_fields(each)) for each in schedules.list()]

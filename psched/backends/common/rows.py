@@ -55,6 +55,7 @@ CLAIMED_OF_SCHEDULE = (
     *_SHARED,
     *("cron", "timezone", "delay_ms", "next_time", "last_time", "extra", "regular_time", "regular_due"),
     *("paused_from", "paused_until", "earlier_pauses", "extra_waits", "runs"),
+    *("failures", "previous_ended"),
     *POLICY_COLUMNS,
     *OPTION_COLUMNS,
     *("version", "size"),
@@ -78,8 +79,8 @@ Word = TypeVar("Word", bound=str)
 _LAST_MS = LAST_SECOND * 1000
 _ERRORS = {str, type(None)}
 _SCHEDULE_AHEAD = CLAIMED_OF_SCHEDULE.index("taken_ahead")
-_NOT_APART = [None] * 8
-"""The columns from `extra` to `runs` of most rows."""
+_NOT_APART = [None] * 10
+"""The columns from `extra` to `previous_ended` of most rows."""
 DEFINITION = ("cron", "timezone", "delay_ms", "version")
 """The columns that distinguish definitions: the version, and the rule, which may have been changed by hand."""
 _SPANS = re.compile(r"[0-9]{1,15}-[0-9]{1,15}( [0-9]{1,15}-[0-9]{1,15})*")
@@ -310,6 +311,8 @@ def read_schedule(row: Mapping[Any, Any], max_data_size: int = MAX_DATA_SIZE) ->
         earlier_pauses=fields.spans("earlier_pauses", 1000),
         extra_waits=bool(fields.optional_number("extra_waits")),
         runs=fields.optional_number("runs"),
+        failures=fields.optional_number("failures"),
+        previous_ended=fields.optional_seconds("previous_ended", 1000),
         version=fields.number("version"),
         problem=fields.problem,
     )
@@ -456,6 +459,8 @@ def all_columns(row: ScheduleRow) -> dict[str, Any]:
         "earlier_pauses": _spans(row.earlier_pauses),
         "extra_waits": 1 if row.extra_waits else None,
         "runs": row.runs,
+        "failures": row.failures,
+        "previous_ended": optional_milliseconds(row.previous_ended),
         **policy_columns(row.policy),
         **option_columns(row),
     }

@@ -20,6 +20,7 @@ from psched.backends.common.rows import (
     definition_columns,
     ledger_columns,
     milliseconds,
+    optional_milliseconds,
     read_schedule,
     regular_time,
     settled_time,
@@ -40,7 +41,23 @@ from psched.backends.sql.paging import begins_with, read_pages
 from psched.errors import IdempotentNotFoundError, NotFoundError, OutcomeUnknownError, ScheduleError
 from psched.model import Lease, ScheduleFilter, ScheduleRow
 from psched.store import ScheduleStore, StoreSettings, only
-from psched.store.ledger import ADD, DELETE, FAILED, MODIFY, Entry, OnCommit, Step, runs_after
+from psched.store.ledger import (
+    ADD,
+    DELETE,
+    FAILED,
+    MODIFY,
+    NOW,
+    Entry,
+    OnCommit,
+    Step,
+    failures_after,
+    previous_ended_after,
+    runs_after,
+)
+
+_COUNTERS = ("counted", "failed_in_row", "run_ended")
+_AT_ONCE = -1
+"""As the end of a run: the time of the statement that settles it."""
 
 
 class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
@@ -179,6 +196,7 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
 
     def _step_values(self, step: Step) -> dict[str, Any]:
         row = cast("ScheduleRow", step.claim.row)
+        ended = previous_ended_after(row, step.entry)
         return {
             **definition_columns(row),
             **ledger_columns(row, step.entry, self._reckoning),
@@ -187,6 +205,8 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
             "following_due": milliseconds(step.next_run_time),
             "settled": settled_time(row, step.entry),
             "counted": runs_after(row, step.entry),
+            "failed_in_row": failures_after(row, step.entry),
+            "run_ended": _AT_ONCE if ended == NOW else optional_milliseconds(ended),
         }
 
     def _on_commit(self, step: Step) -> OnCommit | None:
@@ -235,6 +255,8 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
                 "due": row["following_due"],
                 "last_time": row["settled"],
                 "runs": row["counted"],
+                "failures": row["failed_in_row"],
+                "previous_ended": sa.case((row["run_ended"] == constant(_AT_ONCE), now), else_=row["run_ended"]),
                 "alert_at": alert_at,
                 "attempts": constant(0),
                 "crashes": constant(0),
@@ -246,6 +268,6 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
         types = LEASE_TYPES | {name: c[name].type for name in DEFINITION}
         self._park = BulkUpdate(LEASE_TYPES, park)
         self._advance = BulkUpdate(
-            types | dict.fromkeys(("following", "following_due", "settled", "counted"), sa.BigInteger()), advance
+            types | dict.fromkeys(("following", "following_due", "settled", *_COUNTERS), sa.BigInteger()), advance
         )
         self._advance_and_record = records.settle_and_insert(self._advance)

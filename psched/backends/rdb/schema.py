@@ -125,9 +125,9 @@ def schedules_table(metadata: sa.MetaData, name: str) -> sa.Table:
     occurrence that comes after it, due at `regular_due`. `paused_from` and `paused_until` (NULL: it lasts) are the last
     pause, `earlier_pauses` those before it that may have occurrences still to be skipped, as `<from>-<until>` with
     spaces between them; `extra_waits` is 1 when a run by `run_now` waits for the end of the pause. `runs` counts for
-    `max_runs`. Of the alert:
-    `alert_at` is when the next regular occurrence is overdue (NULL for never), `alerted` the last occurrence whose
-    alert was sent, `alert_claimed_until` the end of the claim of the node that is sending one.
+    `max_runs`, `failures` those in a row for `pause_after`; `previous_ended` is when the run before was settled, for
+    `overlap`. Of the alert: `alert_at` is when the next regular occurrence is overdue (NULL for never), `alerted` the
+    last occurrence whose alert was sent, `alert_claimed_until` the end of the claim of the node that is sending one.
     `failing` is when `next_time` was to run, NULL unless an attempt of it has failed: a schedule without
     failures never writes to its index.
     """
@@ -155,6 +155,8 @@ def schedules_table(metadata: sa.MetaData, name: str) -> sa.Table:
         sa.Column("earlier_pauses", LongText),
         sa.Column("extra_waits", sa.Integer),
         sa.Column("runs", sa.Integer),
+        sa.Column("failures", sa.Integer),
+        sa.Column("previous_ended", sa.BigInteger),
         *option_columns(),
     )
     failed = "attempts > CASE WHEN status = 'running' THEN 1 ELSE 0 END"

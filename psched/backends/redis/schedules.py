@@ -38,7 +38,7 @@ from psched.errors import IdempotentNotFoundError, ScheduleError
 from psched.model import Lease, ScheduleFilter, ScheduleRow
 from psched.payload import pack
 from psched.store import ScheduleStore, StoreSettings, only
-from psched.store.ledger import FAILED, MODIFY, Entry, Step, runs_after
+from psched.store.ledger import FAILED, MODIFY, NOW, Entry, Step, failures_after, previous_ended_after, runs_after
 
 _PAGE = 500
 """Rows read at once."""
@@ -173,7 +173,8 @@ class RedisScheduleStore(RedisLeaseStore, ScheduleStore):
     def _step(self, step: Step) -> builtins.list[Argument]:
         """Return the arguments of `advance_row` in schedule_runs.lua."""
         row, entry = cast("ScheduleRow", step.claim.row), step.entry
-        settled, counted = settled_time(row, entry), runs_after(row, entry)
+        settled, counted, in_row = settled_time(row, entry), runs_after(row, entry), failures_after(row, entry)
+        ended = previous_ended_after(row, entry)
         failed = entry.outcome == FAILED and self._keeps_failures
         return [
             *self._lease_arguments(step.claim.lease),
@@ -182,6 +183,8 @@ class RedisScheduleStore(RedisLeaseStore, ScheduleStore):
             milliseconds(step.next_run_time),
             "" if settled is None else settled,
             "" if counted is None else counted,
+            "" if in_row is None else in_row,
+            "" if ended is None else ended if ended == NOW else milliseconds(ended),
             milliseconds(row.next_time),
             "" if entry.started is None else milliseconds(entry.started),
             *entry_arguments(row, entry, self._reckoning),

@@ -16,7 +16,8 @@ from psched.clock import local_datetime, parse_seconds, shown_zone
 from psched.error_text import one_line
 from psched.errors import ConfigError, NotFoundError, NotSupportedError, ScheduleError
 from psched.insight import ChangePreview, ScheduleInsight
-from psched.model import CATCH_UP, ScheduleRow
+from psched.model import CATCH_UP, OVERLAP, ScheduleRow
+from psched.retry_wait import Backoff
 from psched.schedules.modification import Changes
 from psched.web.access import RefusedError
 from psched.web.pages.changing import asked_action, field, record
@@ -39,6 +40,7 @@ class _Field:
     read: Callable[[str], Any]
     kind: str = "text"
     none: Any = None
+    words: Sequence[str] = ()
 
     def value(self, text: str) -> Any:
         """Return the value that a text means. Raises ValueError."""
@@ -52,6 +54,11 @@ class _Field:
 
 def _time(text: str) -> float:
     return datetime.fromisoformat(text).replace(tzinfo=shown_zone.get()).astimezone().timestamp()
+
+
+def _wait(text: str) -> float | Backoff:
+    first, is_growing, limit = text.partition("..")
+    return Backoff(parse_seconds(first), limit=parse_seconds(limit)) if is_growing else parse_seconds(text)
 
 
 def _texts(text: str) -> list[str]:
@@ -70,10 +77,15 @@ _FIELDS: Final = (
     _Field("end", "Not after", _TIME, _time, "datetime-local"),
     _Field("max_runs", "Most runs", _NUMBER, int),
     _Field("exclude", "Calendars of days off", "names with commas between them", _texts, none=()),
-    _Field("catch_up", "Catch up", ", ".join(CATCH_UP), str, "select", CATCH_UP[0]),
+    _Field("catch_up", "Catch up", ", ".join(CATCH_UP), str, "select", CATCH_UP[0], CATCH_UP),
+    _Field("overlap", "When the run before is not over", ", ".join(OVERLAP), str, "select", OVERLAP[0], OVERLAP),
     _Field("max_lateness", "Latest start", _SPAN, parse_seconds),
     _Field("alert_after", "Alert after", _SPAN, parse_seconds),
     _Field("max_attempts", "Most attempts", _NUMBER, int),
+    _Field("retry_wait", "Wait after a failure", f"{_SPAN}, or the first and the longest: 10s..5m", _wait),
+    _Field("timeout", "Longest run", _SPAN, parse_seconds),
+    _Field("pause_after", "Pause after failures in a row", _NUMBER, int),
+    _Field("on_failure", "Hook of a failure", "a name in hooks:", str),
     _Field("owner", "Owner", "text", str),
     _Field("description", "Description", "text", str),
     _Field("tags", "Tags", "texts with commas between them", _texts, none=()),
@@ -167,7 +179,6 @@ def _form(
         key=key,
         row=row if preview is None else preview.before,
         filled=filled,
-        catch_up=CATCH_UP,
         calendars=table.calendars(),
         is_asked=bool(given),
         problem=problem,
@@ -206,6 +217,8 @@ def _text(field: _Field, value: Any) -> str:
         return ", ".join(value)
     if field.name == "spread" and not value:
         return ""
+    if isinstance(value, Backoff):
+        return f"{value.first:g}s..{value.limit:g}s"
     return "" if value is None else f"{value:g}" if isinstance(value, float) and value < 1e5 else str(value)
 
 

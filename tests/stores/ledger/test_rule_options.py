@@ -1,4 +1,4 @@
-"""The options of a rule hold on every store: start, end and spread."""
+"""The options of a schedule hold on every store."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from psched.insight import ScheduleInsight
-from psched.model import NO_OCCURRENCE, LeaseTimes, NewSchedule, Rule, spread_offset
+from psched.model import NO_OCCURRENCE, LeaseTimes, NewSchedule, Policy, Rule, spread_offset
+from psched.retry_wait import Backoff
 from psched.schedules.collection import Defaults, ScheduleCollection
 from psched.store import ScheduleStore
 from psched.task import finish_many
@@ -147,3 +148,76 @@ def test_max_runs_that_is_given_during_a_run_counts_that_run(schedules: Schedule
     row = schedules["key"].metadata()
     assert (row.ended, row.runs) == (True, 1)
     assert proved(schedules, 1)
+
+
+def test_what_comes_due_before_the_run_before_is_settled_is_skipped(
+    store: ScheduleStore, schedules: ScheduleCollection
+) -> None:
+    last = FIRST + 4 * DAY
+    schedules.add("key", "t", cron="@daily", next_time=FIRST, end=last, overlap="skip", max_attempts=2, delay=60)
+    task = schedules.poll()
+    assert task is not None
+    task.retry(error="it broke")  # a retry is part of the run
+    assert run(schedules) == [FIRST]
+    assert [(row.outcome, row.detail, row.scheduled_time, row.end) for row in schedules.history("key")] == [
+        ("finished", None, FIRST, FIRST),
+        ("skipped", "overlap", FIRST + DAY, last),
+    ]
+    assert proved(schedules, 1, 4)
+    [verdict] = schedules.audit(FIRST + 2 * DAY, last, keys=["key"])
+    assert (verdict.violations, verdict.skipped) == ([], 3)
+    ahead = int(store.now()) + DAY
+    schedules["key"].modify(end=None, next_time=ahead)
+    schedules["key"].run_now()
+    assert len(run(schedules)) == 1  # an extra run skips no regular occurrence
+    assert schedules["key"].metadata().next_time >= ahead
+    schedules["key"].modify(end=FIRST + DAY, next_time=FIRST)  # occurrences that are asked for again
+    assert run(schedules) == [FIRST]
+    schedules["key"].modify(overlap="wait", next_time=FIRST)
+    assert run(schedules) == [FIRST, FIRST + DAY]
+    assert schedules["key"].metadata().previous_ended is None
+
+
+def test_failures_in_a_row_pause_a_schedule(schedules: ScheduleCollection) -> None:
+    schedules.add("key", "t", cron="@daily", next_time=FIRST, end=FIRST + 9 * DAY, max_attempts=1, pause_after=2)
+
+    def occur(*errors: str | None) -> None:
+        for error in errors:
+            task = schedules.poll()
+            assert task is not None
+            task.finish() if error is None else task.retry(error=error)
+
+    occur("first", None, "second")
+    assert (schedules["key"].metadata().failures, schedules["key"].metadata().paused) == (1, False)
+    occur("third")
+    row = schedules["key"].metadata()
+    assert (row.failures, row.paused) == (2, True)
+    assert schedules.poll() is None
+    assert [change.action for change in schedules.ledger.changes("key")] == ["add", "pause-after"]
+    schedules["key"].run_now()
+    occur(None)  # although it is paused
+    assert schedules["key"].resume()
+    assert schedules["key"].metadata().failures is None
+    occur("fourth")
+    assert not schedules["key"].metadata().paused
+    schedules["key"].modify(pause_after=1)  # as often as it has failed already
+    assert schedules.poll() is None
+    assert schedules["key"].metadata().paused
+    schedules["key"].modify(pause_after=None)
+    schedules["key"].resume()
+    assert len(run(schedules)) == 4
+    [verdict] = schedules.audit(0, int(schedules.store.now()), keys=["key"])
+    assert {violation.kind.value for violation in verdict.violations} == {"failed"}
+
+
+def test_a_schedule_has_its_own_wait_and_time_limit(schedules: ScheduleCollection) -> None:
+    growing = {"first": 2000, "factor": 2, "limit": 3000, "jitter": 0}
+    schedules.add("key", "t", cron="@daily", next_time=FIRST, retry_wait=growing, timeout=90, on_failure="pager")
+    task = schedules.poll()
+    assert task is not None
+    assert task.own_timeout == 90
+    before = schedules.store.now()
+    task.retry(error="it broke")
+    assert 1999 < schedules["key"].metadata().next_run_time - before < 2600
+    expected = Policy(retry_wait=Backoff(**growing), timeout=90, on_failure="pager")
+    assert schedules["key"].metadata().policy == expected == schedules.ledger.changes("key")[0].policy

@@ -2,18 +2,20 @@
 
 -- Advances a leased row to its next occurrence and writes the ledger's entry. From ARGV[first] on: key, lease; the
 -- definition that the caller has used (cron, timezone, delay_ms, version); the next occurrence, when that is due, the
--- last regular occurrence that is settled now ('' for none), the runs that count for max_runs ('' without it); of the entry the occurrence, the start of its run (or
--- ''), trouble (0 or 1) and further members; of a failed run the name and members for `keep_failure`.
+-- last regular occurrence that is settled now ('' for none), the runs that count for max_runs, the failures in a row,
+-- the end of the regular run before the next occurrence ('now' for now; each of these '' for none); of the entry the
+-- occurrence, the start of its run (or ''), trouble (0 or 1) and further members; of a failed run the name and members
+-- for `keep_failure`.
 -- Returns nothing when it is done; {'changed', row} when the row has another definition now; {'entered'} when an earlier
 -- call has settled the occurrence; else the answer of `lease_error`.
-local ADVANCE = 16  -- arguments of one row
+local ADVANCE = 18  -- arguments of one row
 
 local function advance_row(first)
   local key, fence = ARGV[first], ARGV[first + 1]:match('^%-?%d+')
   local row = row_of(key)
   local refused = lease_error(row, ARGV[first + 1])
   if refused then
-    if find_entry(key, ARGV[first + 10], fence) then  -- by an earlier call whose answer was lost
+    if find_entry(key, ARGV[first + 12], fence) then  -- by an earlier call whose answer was lost
       return {'entered'}
     end
     return refused
@@ -30,14 +32,20 @@ local function advance_row(first)
     call('ZCARD', T .. 'alerted')
   end
   allow_writes_when_full(row)
-  keep_failure(ARGV[first + 14], ARGV[first + 15])
+  keep_failure(ARGV[first + 16], ARGV[first + 17])
   local version = tonumber(fields[5]) or version_of(key)
-  write_entry(key, ARGV[first + 10], fence, version, fields[4], ARGV[first + 11], ARGV[first + 12], ARGV[first + 13])
-  call('HDEL', row, 'last_error', 'alert_at', 'regular_time', 'regular_due')
+  write_entry(key, ARGV[first + 12], fence, version, fields[4], ARGV[first + 13], ARGV[first + 14], ARGV[first + 15])
+  call('HDEL', row, 'last_error', 'alert_at', 'regular_time', 'regular_due', 'failures', 'previous_ended')
   local settled = ARGV[first + 8] ~= '' and {'last_time', ARGV[first + 8]} or {}
   call('HSET', row, 'next_time', ARGV[first + 6], 'attempts', '0', 'crashes', '0', unpack(settled))
   if ARGV[first + 9] ~= '' then
     call('HSET', row, 'runs', ARGV[first + 9])
+  end
+  if ARGV[first + 10] ~= '' then
+    call('HSET', row, 'failures', ARGV[first + 10])
+  end
+  if ARGV[first + 11] ~= '' then
+    call('HSET', row, 'previous_ended', ARGV[first + 11] == 'now' and integer(now) or ARGV[first + 11])
   end
   if after and not (fields[8] and not fields[9]) then
     call('HSET', row, 'alert_at', integer(ARGV[first + 6] + fields[3] + after))

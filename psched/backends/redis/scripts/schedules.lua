@@ -58,8 +58,8 @@ end
 -- The fields that an acquire returns of a row, in this order.
 local CLAIM_FIELDS = {'ready', 'fence', 'due', 'claim', 'nonce', 'type', 'data', 'attempts', 'last_error', 'cron',
   'timezone', 'delay_ms', 'next_time', 'last_time', 'extra', 'regular_time', 'regular_due', 'paused_from',
-  'paused_until', 'earlier_pauses', 'extra_waits', 'runs', 'catch_up', 'max_lateness_ms', 'alert_after_ms', 'max_attempts',
-  'options', 'owner', 'version', 'size', 'taken_ahead'}
+  'paused_until', 'earlier_pauses', 'extra_waits', 'runs', 'failures', 'previous_ended', 'catch_up', 'max_lateness_ms',
+  'alert_after_ms', 'max_attempts', 'options', 'owner', 'version', 'size', 'taken_ahead'}
 
 -- Returns a number plus one, '0' for an invalid number.
 local function incremented(number)

@@ -1,0 +1,80 @@
+"""Which occurrences of a schedule are skipped: by its pauses, `overlap`, `catch_up` and `max_lateness`. Pure.
+
+The audit judges the skips on record by the same rules.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TypeGuard
+
+from psched.cron import CronDialect
+from psched.model import Policy, ScheduleRow
+from psched.schedules import rules
+from psched.store.ledger import PAUSED, SKIPPED, Entry
+
+SUPERSEDED = "superseded"
+"""The reason of occurrences skipped because a later one is due."""
+TOO_LATE = "late"
+"""The reason of occurrences skipped because they would begin too late."""
+OVERLAPPING = "overlap"
+"""The reason of occurrences skipped because they came due before the run before them was settled."""
+_SOON_ENOUGH = 60.0
+"""Seconds by which an occurrence may begin late with `catch_up: none` and no `max_lateness`."""
+_COUNTED = 1000
+"""The most skipped occurrences that are counted for one ledger entry; a larger number is recorded as unknown."""
+
+
+def skip_entry(row: ScheduleRow, now: float, dialect: CronDialect) -> Entry | None:
+    """Return the entry of the occurrences to skip at `now`, or None if the next occurrence is to run.
+
+    The entry covers the occurrences from `row.next_time` to `last`. A run that `run_now` asked for is never skipped,
+    nor is a retry of a run that began in time.
+    """
+    if row.is_extra or row.is_asked_for:
+        return None
+    policy = row.policy
+    has_pauses = row.paused_from is not None or row.earlier_pauses
+    if not has_pauses and row.previous_ended is None and policy.catch_up == "all" and policy.max_lateness is None:
+        return None
+    delay = row.delay
+    time = row.next_time + delay
+    for begin, end in row.ended_pauses:
+        if begin <= time < end:
+            return _until(row, end, PAUSED, dialect)
+    if policy.overlap == "skip" and came_due_during(row.previous_ended, time):
+        return _entry(row, math.floor(row.previous_ended - delay), OVERLAPPING, dialect)
+    if policy.catch_up != "all":
+        latest = rules.last_time(row.rule, row.next_time, math.floor(now - delay), dialect)
+        if latest is not None:
+            return _until(row, latest + delay, SUPERSEDED, dialect)
+    bound = lateness_bound(policy)
+    if bound is not None and row.attempts <= 1 and time < now - bound:
+        return _until(row, now - bound, TOO_LATE, dialect)
+    return None
+
+
+def lateness_bound(policy: Policy) -> float | None:
+    """Return the most seconds by which an occurrence may begin late, or None for no bound."""
+    return _SOON_ENOUGH if policy.max_lateness is None and policy.catch_up == "none" else policy.max_lateness
+
+
+def came_due_during(ended: float | None, run_time: float) -> TypeGuard[float]:
+    """Return whether an occurrence came due before the run before it was settled, at `ended` (None: not known)."""
+    return ended is not None and run_time <= ended
+
+
+def _until(row: ScheduleRow, end: float, reason: str, dialect: CronDialect) -> Entry:
+    """Return the entry of the row's occurrence and later ones whose run time is before `end`."""
+    return _entry(row, math.ceil(end - row.delay) - 1, reason, dialect)
+
+
+def _entry(row: ScheduleRow, until: int, reason: str, dialect: CronDialect) -> Entry:
+    """Return the entry of the row's occurrence and later ones up to `until`."""
+    rule, time, count = row.rule, row.next_time, 1
+    last = rules.last_time(rule, time, until, dialect)
+    if last is None:
+        return Entry(SKIPPED, reason)
+    while time < last and count < _COUNTED:
+        time, count = rules.next_time(rule, time, dialect), count + 1
+    return Entry(SKIPPED, reason, last=last, count=count if time == last else None)
