@@ -128,15 +128,22 @@ def _questions(insight: Insight, count: int) -> Mapping[str, Callable[[], object
         "schedule types": schedules.types,
         "overdue now": schedules.overdue,
         "missed runs": schedules.troubles,
+        "late runs of a day": lambda: schedules.late_runs(time.time() - 86400),
+        "runs of a type": schedules.run_report,
+        "runs by minute": schedules.runs_by_time,
         "tasks": tasks.page,
         "tasks of a type": lambda: tasks.page(status="waiting", type=type_()),
         "tasks of a user": lambda: tasks.page(status="waiting", user=f"user{chance.randrange(500) * 2 + 1}"),
-        "tasks due for long": lambda: tasks.page(late=3600),
+        "tasks due for long": lambda: tasks.late(3600),
+        "late tasks of a type": lambda: tasks.late(3600, type=type_()),
         "failed tasks": lambda: tasks.page(status="failed"),
         "failed tasks of a type": lambda: tasks.page(status="failed", type=type_()),
         "one task": lambda: tasks.details(key()),
         "task types": tasks.types,
+        "waiting tasks": lambda: tasks.page(status="waiting"),
+        "finished tasks": lambda: tasks.page(status="finished"),
         "nodes": insight.nodes,
+        "doctor": insight.doctor,
     }
 
 

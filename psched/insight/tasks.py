@@ -41,25 +41,28 @@ class TaskInsight(TableInsight):
         type: str | None = None,
         user: str | None = None,
         prefix: str | None = None,
-        late: float | None = None,
         after: str | None = None,
         limit: int = 50,
     ) -> Page[TaskRow, str]:
-        """Return the first tasks after the key `after` that pass the filter, by key.
-
-        `late`: waiting tasks that have been due for so many seconds.
-        """
-        is_indexed = late is not None or status in _FOUND_BY_INDEX
+        """Return the first tasks after the key `after` that pass the filter, by key."""
+        is_indexed = status in _FOUND_BY_INDEX
         known = (type if self._store.keeps_types else None, user) if is_indexed else (None, None)
         is_filtered_here = (known[0] or type, known[1] or user) != known
         page = LOOKED_AT + 1 if is_filtered_here else limit + 1
-        rows = self._store.list(TaskFilter(status, *known, prefix, late, after, page=page))
+        rows = self._store.list(TaskFilter(status, *known, prefix, after=after, page=page))
         return first_page(
             rows,
             limit,
             lambda row: type in (None, row.type) and user in (None, row.user),
             lambda row: row.key,
         )
+
+    def late(self, seconds: float = 60.0, *, type: str | None = None, limit: int = 50) -> list[TaskRow]:
+        """Return the waiting tasks that have been due for so many `seconds`, those due longest first.
+
+        Redis and `rdb_compat` choose among 1,000 of them.
+        """
+        return self._store.long_due(seconds, limit, type)
 
     def rows(
         self,

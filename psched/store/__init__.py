@@ -22,6 +22,7 @@ import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from psched.errors import AlreadyExistsError, NotSupportedError, ScheduleError
@@ -169,6 +170,9 @@ class AcquireOptions(NamedTuple):
 
 
 Answer = TypeVar("Answer")
+
+_LONG_DUE = 1000
+"""Tasks among which a store without an index of due times looks for those due longest."""
 
 
 def only(answers: Sequence[Answer | ScheduleError]) -> Answer:
@@ -527,6 +531,14 @@ class TaskStore(LeaseStore):
     @abstractmethod
     def list(self, wanted: TaskFilter) -> Iterator[TaskRow]:
         """Yield the tasks that pass the filter, ordered by key, a page at a time."""
+
+    def long_due(self, age: float, limit: int, type: str | None = None) -> builtins.list[TaskRow]:
+        """Return up to `limit` waiting tasks that have been due for `age` seconds, those due longest first.
+
+        A store without an index of due times chooses among some of them only.
+        """
+        some = islice(self.list(TaskFilter(type=type, late=age, page=_LONG_DUE)), _LONG_DUE)
+        return sorted(some, key=lambda row: (row.due is None, row.due, row.key))[:limit]
 
     def retire(
         self, claim: Claim, status: TaskStatus, error: str | None, retention: float | None, until: float

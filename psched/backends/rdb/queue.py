@@ -6,6 +6,7 @@ import builtins
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any, cast
 
 import sqlalchemy as sa
@@ -30,12 +31,20 @@ from psched.backends.rdb.inserts import RowInserts, task_columns, task_insert
 from psched.backends.rdb.lease_statements import LEASE_TYPES, LeaseStatements, next_fence
 from psched.backends.rdb.lease_store import RdbLeaseStore, lease_of, new_number, refused
 from psched.backends.rdb.reads import RdbTaskReads
-from psched.backends.rdb.schema import USER_BAND, has_status, has_user, queue_table, user_column, users_table
+from psched.backends.rdb.schema import (
+    USER_BAND,
+    has_status,
+    has_user,
+    queue_table,
+    user_column,
+    users_table,
+    using_type_index,
+)
 from psched.backends.sql.callers_connection import CallersConnections
-from psched.backends.sql.compiled_statements import BulkUpdate, GivenColumns, cached, table_named
+from psched.backends.sql.compiled_statements import BulkUpdate, GivenColumns, Statement, cached, table_named
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import now_ms
-from psched.backends.sql.paging import begins_with, read_pages
+from psched.backends.sql.paging import RowsByKeys, begins_with, read_pages
 from psched.errors import AlreadyFinishedError, IdempotentNotFoundError, NotFoundError, ScheduleError
 from psched.model import Claim, NewTask, TaskFilter, TaskOutcome, TaskRow, TaskStatus
 from psched.payload import pack
@@ -101,6 +110,18 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
         by_type = (c.band, c.due, c.key) if is_by_type else ()
         rows = read_pages(self._database, sa.select(*c), c.key, None, conditions, after, wanted.page, by_type)
         return map(self._read, rows)
+
+    def long_due(self, age: float, limit: int, type: str | None = None) -> builtins.list[TaskRow]:
+        values = {"age": milliseconds(age), "of_type": type, "limit": limit}
+
+        def work(connection: sa.Connection, _: bool) -> builtins.list[Sequence[Any]]:
+            bands = self._due_times.bands(connection)
+            statement = cached(_long_due, self._table, bands, type is not None)
+            return [*statement.rows(connection, values)] if bands else []
+
+        found = sorted(self._database.run(work), key=itemgetter(0))[:limit]
+        rows = RowsByKeys(sa.select(*self._table.c), self._table.c.key)
+        return [self._read(row) for row in rows.read(self._database, [key for _, key in found])]
 
     def retire_many(
         self,
@@ -372,3 +393,17 @@ class QueueStatements:
         )
         self.purge = sa.delete(table).where(of_keys, c.purge_at <= now_ms())
         self.forget_users = sa.delete(users).where(users.c.user_name.in_(sa.bindparam("users", expanding=True)))
+
+
+def _long_due(tasks: sa.Table, bands: tuple[int, ...], of_type: bool) -> Statement:
+    """Return a SELECT of due times and keys: the first :limit waiting rows in each band, due for :age milliseconds."""
+    c, parts = tasks.c, []
+    limit = sa.bindparam("limit", type_=sa.Integer, required=True)
+    for band in bands:
+        wanted = [c.band == sa.literal_column(str(band)), c.due <= now_ms() - sa.bindparam("age", type_=sa.BigInteger)]
+        rows = sa.select(c.due, c.key).where(*wanted, c.status == sa.literal_column(f"'{WAITING}'"))
+        if of_type:
+            rows = using_type_index(rows, tasks).where(c.type == sa.bindparam("of_type", type_=c.type.type))
+        first = rows.order_by(c.due, c.key).limit(limit).subquery()
+        parts.append(sa.select(first.c.due, first.c.key))
+    return Statement(sa.union_all(*parts) if parts else sa.select(c.due, c.key).where(sa.false()))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -21,7 +20,8 @@ from psched.backends.common.rows import (
 from psched.backends.rdb.next_due import DueTimes
 from psched.backends.rdb.schema import has_status, has_user, user_column, using_type_index
 from psched.backends.rdb.waiting_users import NO_USER, least_of
-from psched.backends.sql.capped_counts import Indexed, capped, counts
+from psched.backends.sql.capped_counts import CappedCounts, Indexed, capped
+from psched.backends.sql.compiled_statements import Statement, cached
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import now_ms
 from psched.model import NEVER, NO_OCCURRENCE
@@ -34,6 +34,9 @@ _MOST_FINISHED = 1000
 _MOST_RUNNING = 10_000
 """Running tasks without a user are counted up to this."""
 _LEASED = "leased"
+_AT_ONCE = 16
+"""Types in a band about which one statement asks."""
+_WAITING: sa.ColumnElement[str] = sa.literal_column(f"'{WAITING}'")
 
 
 class _Leased(NamedTuple):
@@ -44,6 +47,14 @@ class _Leased(NamedTuple):
 
     of_types: Mapping[str, tuple[int, int]]
     more: bool
+
+
+class _First(NamedTuple):
+    """The number of the first rows of a type, the number of those due, and for how many seconds the first has been."""
+
+    rows: int
+    due: int
+    oldest: float | None
 
 
 class RdbReads:
@@ -60,85 +71,116 @@ class RdbReads:
         def work(connection: sa.Connection, _: bool) -> list[TypeCounts]:
             bands = self._due_times.bands(connection) or (None,)
             leased = self._leased_by_type(connection, most)
-            return [self._of_type(connection, name, bands, leased, most) for name in names]
+            return self._of_types(connection, names, bands, leased, most)
 
         found = self._database.run(work)
         return sorted(found, key=lambda each: -1.0 if each.oldest is None else each.oldest, reverse=True)
 
-    def _of_type(
-        self, connection: sa.Connection, name: str, bands: Sequence[int | None], leased: _Leased, most: int
-    ) -> TypeCounts:
-        held, running = leased.of_types.get(name, (0, 0))
-        limit = most + 1 + held
-        rows = [connection.execute(self._first_of_type(band, limit), {"of_type": name}).one() for band in bands]
-        now = rows[0][3]
-        earliest = min((row[2] for row in rows if isinstance(row[2], int)), default=math.inf)  # SQLite holds any value
-        oldest = (now - earliest) / 1000 if earliest <= now else None
-        waiting = Counted.up_to(most, sum(row[0] for row in rows) - held)
-        if leased.more:
-            waiting = self._waiting_of_type(connection, name, bands, most // 10)
-        due = Counted.up_to(most, sum(row[1] for row in rows))
-        return TypeCounts(name, waiting, due, Counted(running, leased.more), oldest)
+    def _of_types(
+        self, connection: sa.Connection, names: Sequence[str], bands: Sequence[int | None], leased: _Leased, most: int
+    ) -> list[TypeCounts]:
+        first = self._first_of_types(connection, [(name, band) for name in names for band in bands], most, leased)
+        found = []
+        for name in names:
+            held, running = leased.of_types.get(name, (0, 0))
+            rows = [first[name, band] for band in bands]
+            waiting = Counted.up_to(most, sum(row.rows for row in rows) - held)
+            if leased.more:
+                waiting = cached(_waiting_of_type, self._table, tuple(bands)).read(
+                    connection, most // 10, {"of_type": name}
+                )[WAITING]
+            due = Counted.up_to(most, sum(row.due for row in rows))
+            oldest = max((row.oldest for row in rows if row.oldest is not None), default=None)
+            found.append(TypeCounts(name, waiting, due, Counted(running, leased.more), oldest))
+        return found
 
-    def _first_of_type(self, band: int | None, limit: int) -> sa.Executable:
-        """Return a SELECT about the first rows of a type in due order.
-
-        Its columns are their number, the number of those due, the earliest due
-        time, and the clock.
-        """
-        c = self._table.c
-        first = using_type_index(sa.select(c.due), self._table).where(*self._here(band))
-        rows = first.order_by(c.due, c.key).limit(limit).subquery()
-        due = sa.func.count(sa.case((rows.c.due <= now_ms(), 1)))
-        return sa.select(sa.func.count(), due, sa.func.min(rows.c.due), now_ms()).select_from(rows)
-
-    def _waiting_of_type(self, connection: sa.Connection, name: str, bands: Sequence[int | None], most: int) -> Counted:
-        """Return the number of waiting rows of a type by looking at each row."""
-        c = self._table.c
-        wanted = {WAITING: [Indexed([*self._here(band), c.status == WAITING], (c.due, c.key)) for band in bands]}
-        return counts(connection, self._table, wanted, most, {"of_type": name})[WAITING]
-
-    def _here(self, band: int | None) -> list[sa.ColumnElement[bool]]:
-        """Return the conditions on rows of the type :of_type in a band."""
-        c = self._table.c
-        return [c.type == sa.bindparam("of_type"), *([] if band is None else [c.band == band])]
+    def _first_of_types(
+        self, connection: sa.Connection, wanted: Sequence[tuple[str, int | None]], most: int, leased: _Leased
+    ) -> Mapping[tuple[str, int | None], _First]:
+        """Return what is found in the first rows of each type and band, with a statement for several of them."""
+        found: dict[tuple[str, int | None], _First] = {}
+        for start in range(0, len(wanted), _AT_ONCE):
+            part = wanted[start : start + _AT_ONCE]
+            count = 1 << (len(part) - 1).bit_length()
+            values: dict[str, Any] = {}
+            for place in range(count):
+                name, band = part[min(place, len(part) - 1)]
+                held = leased.of_types.get(name, (0, 0))[0]
+                limit = most + 1 + held if place < len(part) else 0
+                values |= {f"type_{place}": name, f"band_{place}": band, f"limit_{place}": limit}
+            statement = cached(_first_of_each, self._table, count)
+            for place, rows, due, earliest, now in statement.rows(connection, values):
+                if place < len(part):
+                    is_due = isinstance(earliest, int) and earliest <= now  # SQLite holds any value
+                    found[part[place]] = _First(rows, due, (now - earliest) / 1000 if is_due else None)
+        return found
 
     def _leased_by_type(self, connection: sa.Connection, most: int) -> _Leased:
-        c = self._table.c
-        live = sa.case((c.due > now_ms(), 1)).label("live")
-        rows = sa.select(c.type, live).where(*self._leased.conditions).order_by(*self._leased.order).limit(most + 1)
-        some = rows.subquery()
-        numbers = sa.select(some.c.type, sa.func.count(), sa.func.count(some.c.live)).group_by(some.c.type)
-        found = connection.execute(numbers).all()
+        found = cached(_leased_types, self._table).rows(connection, {"most": most + 1})
         more = sum(number for _, number, _ in found) > most
         return _Leased({name: (number, running) for name, number, running in found}, more)
 
-    @property
-    def _leased(self) -> Indexed:
-        """The rows that a worker holds, though perhaps no longer."""
-        c = self._table.c
-        return Indexed((c.status == RUNNING, c.holder.is_not(None)), (c.holder,))
 
-    @property
-    def _running(self) -> Indexed:
-        return Indexed((*self._leased.conditions, self._table.c.due > now_ms()), self._leased.order)
+def _first_of_each(table: sa.Table, count: int) -> Statement:
+    """Return a SELECT about the first rows, in due order, of each of `count` types in bands.
+
+    Its columns are the place of the type and band among the parameters, the number of rows, the number of those due,
+    the earliest due time, and the clock.
+    """
+    c, parts = table.c, []
+    for place in range(count):
+        limit = sa.bindparam(f"limit_{place}", type_=sa.Integer, required=True)
+        of_type = c.type == sa.bindparam(f"type_{place}", type_=c.type.type)
+        in_band = [c.band == sa.bindparam(f"band_{place}", type_=sa.Integer)] if "band" in c else []
+        first = using_type_index(sa.select(c.due), table).where(of_type, *in_band)
+        rows = first.order_by(c.due, c.key).limit(limit).subquery()
+        due = sa.func.count(sa.case((rows.c.due <= now_ms(), 1)))
+        number = sa.literal_column(str(place), sa.Integer)
+        parts.append(sa.select(number, sa.func.count(), due, sa.func.min(rows.c.due), now_ms()).select_from(rows))
+    return Statement(sa.union_all(*parts))
+
+
+def _waiting_of_type(table: sa.Table, bands: Sequence[int | None]) -> CappedCounts:
+    """Return the statement that counts the waiting rows of the type :of_type by looking at each row."""
+    c = table.c
+    of_type = c.type == sa.bindparam("of_type", type_=c.type.type)
+    rows = [
+        Indexed([of_type, *([] if band is None else [c.band == _number(band)]), c.status == _WAITING], (c.due, c.key))
+        for band in bands
+    ]
+    return CappedCounts(table, {WAITING: rows})
+
+
+def _leased_types(table: sa.Table) -> Statement:
+    """Return the SELECT of the types of leased rows: how many, and how many of them have a valid lease."""
+    c, leased = table.c, _leased(table)
+    live = sa.case((c.due > now_ms(), 1)).label("live")
+    limit = sa.bindparam("most", type_=sa.Integer, required=True)
+    some = sa.select(c.type, live).where(*leased.conditions).order_by(*leased.order).limit(limit).subquery()
+    return Statement(sa.select(some.c.type, sa.func.count(), sa.func.count(some.c.live)).group_by(some.c.type))
+
+
+def _leased(table: sa.Table) -> Indexed:
+    """Return the rows that a worker holds, though perhaps no longer."""
+    c = table.c
+    return Indexed((c.status == sa.literal_column(f"'{RUNNING}'"), c.holder.is_not(None)), (c.holder,))
+
+
+def _running(table: sa.Table) -> Indexed:
+    leased = _leased(table)
+    return Indexed((*leased.conditions, table.c.due > now_ms()), leased.order)
+
+
+def _number(value: int) -> sa.ColumnElement[int]:
+    return sa.literal_column(str(value), sa.Integer)
 
 
 class RdbScheduleReads(RdbReads):
     """Implements `ScheduleReads`."""
 
     def counts(self, most: int) -> Mapping[str, Counted]:
-        c = self._table.c
-        runs = c.paused_from.is_(None) | c.paused_until.is_not(None)
-        wanted = {
-            "total": [Indexed()],
-            "due": [Indexed([c.due <= now_ms()], [c.due])],
-            "running": [self._running],
-            "failing": [Indexed([c.failing.is_not(None), runs], [c.failing])],
-            "paused": [Indexed([c.due >= milliseconds(NEVER), c.due < milliseconds(NO_OCCURRENCE)], [c.due])],
-            "ended": [Indexed([c.due >= milliseconds(NO_OCCURRENCE)], [c.due])],
-        }
-        return self._database.run(lambda connection, _: counts(connection, self._table, wanted, most))
+        statement = cached(_schedule_counts, self._table)
+        return self._database.run(lambda connection, _: statement.read(connection, most))
 
     def rules(self) -> Iterator[RuleUse]:
         c = self._table.c
@@ -164,52 +206,41 @@ class RdbScheduleReads(RdbReads):
             after = max(keys, default=None) if is_full else None
 
 
+def _schedule_counts(table: sa.Table) -> CappedCounts:
+    c = table.c
+    runs = c.paused_from.is_(None) | c.paused_until.is_not(None)
+    never, ended = _number(milliseconds(NEVER)), _number(milliseconds(NO_OCCURRENCE))
+    wanted = {
+        "total": [Indexed()],
+        "due": [Indexed([c.due <= now_ms()], [c.due])],
+        "running": [_running(table)],
+        "failing": [Indexed([c.failing.is_not(None), runs], [c.failing])],
+        "paused": [Indexed([c.due >= never, c.due < ended], [c.due])],
+        "ended": [Indexed([c.due >= ended], [c.due])],
+    }
+    return CappedCounts(table, wanted)
+
+
 class RdbTaskReads(RdbReads):
     """Implements `TaskReads`."""
 
     def counts(self, most: int) -> Mapping[str, Counted]:
-        c = self._table.c
-
         def work(connection: sa.Connection, _: bool) -> Mapping[str, Counted]:
             bands = self._due_times.bands(connection)
-            wanted = {
-                "due": [Indexed((c.band == band, c.due <= now_ms()), (c.due, c.key)) for band in bands],
-                RUNNING: [self._running],
-                TASK_FAILED: [self._ended(TASK_FAILED)],
-                TASK_CANCELLED: [self._ended(TASK_CANCELLED)],
-                _LEASED: [self._leased],
-            }
-            found = counts(connection, self._table, wanted, most)
-            found |= counts(connection, self._table, {TASK_FINISHED: [self._finished]}, min(most, _MOST_FINISHED))
+            found = cached(_task_counts, self._table, bands).read(connection, most)
             waiting = self._waiting(connection, bands, found.pop(_LEASED), most)
             return {WAITING: waiting, **found}
 
         return self._database.run(work)
 
-    @property
-    def _finished(self) -> Indexed:
-        """The finished tasks. MariaDB would read all tasks without a holder, also those without an end of retention."""
-        conditions = (*has_status(self._table, TASK_FINISHED), self._table.c.purge_at > 0)
-        return Indexed(conditions, (self._table.c.purge_at,), f"{self._table.name}_held")
-
-    def _ended(self, status: str) -> Indexed:
-        """Return the failed or the cancelled tasks, by conditions on the columns of their index alone."""
-        c = self._table.c
-        if "ended" in c:
-            return Indexed((c.ended == status,), (c.ended, c.key))
-        return Indexed(has_status(self._table, status), (c.status, c.key))
-
-    def _waiting(self, connection: sa.Connection, bands: Sequence[int], leased: Counted, most: int) -> Counted:
+    def _waiting(self, connection: sa.Connection, bands: tuple[int, ...], leased: Counted, most: int) -> Counted:
         """Return the number of waiting tasks: of all that are not retired, which an index counts, without those leased.
 
         If more are leased than were counted, look at each row instead, and count up to a tenth of `most`.
         """
-        c = self._table.c
         if leased.more:
-            rows = [Indexed((c.band == band, c.status == WAITING), (c.due, c.key)) for band in bands]
-            return counts(connection, self._table, {WAITING: rows}, most // 10)[WAITING]
-        every = [Indexed((c.band == band,), (c.due, c.key)) for band in bands]
-        found = counts(connection, self._table, {WAITING: every}, most + leased.count)[WAITING]
+            return cached(_waiting_tasks, self._table, bands).read(connection, most // 10)[WAITING]
+        found = cached(_tasks_in_bands, self._table, bands).read(connection, most + leased.count)[WAITING]
         waiting = max(0, found.count - leased.count)
         return Counted(waiting, found.more)
 
@@ -266,8 +297,11 @@ class RdbTaskReads(RdbReads):
             of_each = sa.select(c.user_name, sa.func.count(), limit).where(*of_users, *is_live).group_by(c.user_name)
             yield from ((name, count, least) for name, count, least in connection.execute(of_each))
         if NO_USER in names:
-            without = Indexed((c.user_name == NO_USER, *self._running.conditions), self._running.order)
-            yield NO_USER, connection.execute(sa.select(capped(self._table, without, _MOST_RUNNING))).scalar_one(), None
+            running = _running(self._table)
+            without = capped(
+                self._table, Indexed((c.user_name == NO_USER, *running.conditions), running.order), _MOST_RUNNING + 1
+            )
+            yield NO_USER, connection.execute(sa.select(without)).scalar_one(), None
 
 
 class _DueOfUser(NamedTuple):
@@ -286,3 +320,41 @@ class _DueOfUser(NamedTuple):
             max(self.oldest, other.oldest),
             least_of(self.max_running, other.max_running),
         )
+
+
+def _task_counts(table: sa.Table, bands: tuple[int, ...]) -> CappedCounts:
+    c = table.c
+    wanted = {
+        "due": [Indexed((c.band == _number(band), c.due <= now_ms()), (c.due, c.key)) for band in bands],
+        RUNNING: [_running(table)],
+        TASK_FAILED: [_ended(table, TASK_FAILED)],
+        TASK_CANCELLED: [_ended(table, TASK_CANCELLED)],
+        TASK_FINISHED: [_finished(table)],
+        _LEASED: [_leased(table)],
+    }
+    return CappedCounts(table, wanted)
+
+
+def _waiting_tasks(table: sa.Table, bands: tuple[int, ...]) -> CappedCounts:
+    c = table.c
+    rows = [Indexed((c.band == _number(band), c.status == _WAITING), (c.due, c.key)) for band in bands]
+    return CappedCounts(table, {WAITING: rows})
+
+
+def _tasks_in_bands(table: sa.Table, bands: tuple[int, ...]) -> CappedCounts:
+    c = table.c
+    return CappedCounts(table, {WAITING: [Indexed((c.band == _number(band),), (c.due, c.key)) for band in bands]})
+
+
+def _finished(table: sa.Table) -> Indexed:
+    """Return the finished tasks. MariaDB would read all tasks without a holder, also those never to be purged."""
+    conditions = (*has_status(table, TASK_FINISHED), table.c.purge_at > _number(0))
+    return Indexed(conditions, (table.c.purge_at,), f"{table.name}_held", _MOST_FINISHED)
+
+
+def _ended(table: sa.Table, status: str) -> Indexed:
+    """Return the failed or the cancelled tasks, by conditions on the columns of their index alone."""
+    c = table.c
+    if "ended" in c:
+        return Indexed((c.ended == sa.literal_column(f"'{status}'"),), (c.ended, c.key))
+    return Indexed(has_status(table, status), (c.status, c.key))

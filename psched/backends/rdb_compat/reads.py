@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from psched.backends.common.rows import RowReader
 from psched.backends.rdb_compat.lease_store import seconds
-from psched.backends.sql.capped_counts import Indexed, capped, counts
+from psched.backends.sql.capped_counts import CappedCounts, Indexed, capped
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import now_ms
 from psched.errors import NotSupportedError
@@ -30,7 +30,8 @@ class CompatReads:
         raise NotSupportedError("rdb_compat keeps types in the data, so it cannot count by type; type: rdb can")
 
     def _counts(self, wanted: Mapping[str, Sequence[Indexed]], most: int) -> Mapping[str, Counted]:
-        return self._database.run(lambda connection, _: counts(connection, self._table, wanted, most))
+        statement = CappedCounts(self._table, wanted)
+        return self._database.run(lambda connection, _: statement.read(connection, most))
 
 
 class CompatScheduleReads(CompatReads):
@@ -81,7 +82,7 @@ class CompatTaskReads(CompatReads):
     def running_of(self, user: str) -> tuple[int, int | None]:
         c = self._table.c
         held = (c.timeout > seconds(now_ms()), c.created_at.is_not(None), c.resource == user)
-        count = capped(self._table, Indexed(held, (c.timeout,)), _PAGE)
+        count = capped(self._table, Indexed(held, (c.timeout,)), _PAGE + 1)
         return self._database.scalar(sa.select(count)), None
 
     def users(self, limit: int, most: int) -> list[UserCounts]:
