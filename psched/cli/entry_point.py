@@ -7,7 +7,6 @@ _HANDLES_SIGINT = getsignal(SIGINT) is default_int_handler  # False where SIGINT
 if _HANDLES_SIGINT:
     signal(SIGINT, SIG_DFL)
 
-import logging  # noqa: E402
 import sys  # noqa: E402
 from importlib import import_module  # noqa: E402
 
@@ -43,5 +42,6 @@ def _run(module: str) -> int:
 def _interrupt(number: int, frame: object) -> None:
     """Raise KeyboardInterrupt. A second Ctrl-C ends the process at once."""
     signal(SIGINT, SIG_DFL)
-    logging.disable()  # SQLAlchemy would log the interruption of its clean-up
+    if "logging" in sys.modules:
+        sys.modules["logging"].disable()  # SQLAlchemy would log the interruption of its clean-up
     raise KeyboardInterrupt

@@ -11,22 +11,18 @@ numbers. A double is written by one store of the processor, so a reader never se
 
 from __future__ import annotations
 
-import logging
 import mmap
 import os
 import stat
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
+from typing import NamedTuple
 
 from psched.clock import monotonic
 from psched.histogram import BUCKETS
-
-log = logging.getLogger(__name__)
 
 _LAYOUT = b"psched counters 1\n"
 _MODE = 0o640
@@ -137,13 +133,13 @@ class CounterBlock:
         self._memory.close()
 
 
-@dataclass(slots=True)
 class CounterFile:
     """The file, in the master that allots its blocks by name."""
 
-    path: Path
-    _inode: int
-    _blocks: dict[str, CounterBlock] = field(default_factory=dict)
+    def __init__(self, path: Path, inode: int) -> None:
+        self.path = path
+        self._inode = inode
+        self._blocks: dict[str, CounterBlock] = {}
 
     @classmethod
     def create(cls, path: Path, is_upgrade: bool) -> CounterFile:
@@ -155,6 +151,8 @@ class CounterFile:
                     return cls(path, os.fstat(descriptor).st_ino)
                 finally:
                     os.close(descriptor)
+        import tempfile  # noqa: PLC0415 – `pschedd status --json` need not wait for it
+
         descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         try:
             os.fchmod(descriptor, _MODE)
@@ -175,7 +173,9 @@ class CounterFile:
             try:
                 found = self._allot("\t".join([name, text]))
             except (OSError, CounterFileError) as error:
-                log.warning("%s is not counted: %s", name, error)
+                import logging  # noqa: PLC0415 – as in `create`
+
+                logging.getLogger(__name__).warning("%s is not counted: %s", name, error)
                 return None
             self._blocks[name] = found
         return found
@@ -235,8 +235,7 @@ class CounterFile:
             os.close(descriptor)
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
+class Process(NamedTuple):
     """A block's process. `pid`: 0 while there is none. Times are monotonic seconds, 0 if there was none yet."""
 
     name: str
@@ -249,8 +248,7 @@ class Process:
     is_ready: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Counters:
+class Counters(NamedTuple):
     """The numbers of a node: `sums` of all its processes since it was started, the dead ones included.
 
     The counters come in the order in which they were first counted. `processes` are those of all its masters.

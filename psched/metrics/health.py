@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from psched.clock import monotonic
 from psched.metrics.counter_file import CounterFileError, Counters, Process, is_alive, read_counters
-from psched.metrics.listeners import MASTER
+
+MASTER = "master"
+"""The name of a master's block."""
 
 ABSENT = "absent"
 STARTING = "starting"
@@ -19,8 +20,7 @@ STATES = (ABSENT, STARTING, BUSY, IDLE, FROZEN)
 """Of a child, in this order: not forked yet; loading the application; running tasks; waiting; without heartbeats."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChildHealth:
+class ChildHealth(NamedTuple):
     """One child. `seconds`: since its last heartbeat, or since its fork before the first one; None while absent."""
 
     name: str
@@ -30,8 +30,7 @@ class ChildHealth:
     seconds: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class NodeHealth:
+class NodeHealth(NamedTuple):
     """The daemon of a node; `masters` is empty if none runs. `problem`: why nothing is known."""
 
     masters: tuple[int, ...] = ()

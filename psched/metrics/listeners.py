@@ -15,6 +15,7 @@ from psched.metrics.counter_file import (
     CounterBlock,
     CounterFile,
 )
+from psched.metrics.health import MASTER
 from psched.telemetry import Event, attach
 
 RUN = "run"
@@ -29,8 +30,6 @@ MOST_TYPES = 64
 """Types that have counters of their own; further ones count as OTHER."""
 _LONGEST_TYPE = 200
 """Bytes of UTF-8 that are kept of a type."""
-
-MASTER = "master"
 
 
 class ChildCounter:

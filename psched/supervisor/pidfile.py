@@ -19,12 +19,11 @@ import os
 import pwd
 import signal
 import stat
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-
-import psutil
+from typing import NamedTuple
 
 from psched.clock import wait_steps
 
@@ -55,8 +54,7 @@ class _EndedError(Exception):
     """No other process holds the lock (any more)."""
 
 
-@dataclass(frozen=True, slots=True)
-class PidFile:
+class PidFile(NamedTuple):
     path: Path
     descriptor: int
 
@@ -285,13 +283,29 @@ def _mismatch(pid: int, file: os.stat_result) -> str:
     In a sandbox /proc may not show the process. Then only the file's owner, unless it is root, goes on: no other user
     can have written the pid, and it can signal only its own processes.
     """
-    try:
-        users = {*psutil.Process(pid).uids()}
-    except psutil.Error:
+    users = _users_of(pid)
+    if users is None:
         return "" if file.st_uid == os.geteuid() != 0 else "which does not run"
     if users != {file.st_uid}:
         return f"which runs as {_user(max(users - {file.st_uid}))} while the file is {_user(file.st_uid)}'s"
     return "" if _holds_lock(pid, file) else "which does not hold the file's lock"
+
+
+def _users_of(pid: int) -> set[int] | None:
+    """Return the real, effective and saved user of a process; None if the system does not show it."""
+    if sys.platform == "linux":  # importing psutil takes 16 ms of processor time, a fifth of a probe (2026-11-28)
+        try:
+            text = Path(f"/proc/{pid}/status").read_text(errors="replace")
+        except OSError:
+            return None
+        (line,) = (line for line in text.splitlines() if line.startswith("Uid:"))
+        return {*map(int, line.split()[1:4])}
+    import psutil  # noqa: PLC0415 – as above
+
+    try:
+        return {*psutil.Process(pid).uids()}
+    except psutil.Error:
+        return None
 
 
 def _holds_lock(pid: int, file: os.stat_result) -> bool:
