@@ -19,6 +19,7 @@ from psched.cli import (
     schedules,
     simulate,
     stats,
+    top,
     web,
 )
 from psched.cli import next as upcoming
@@ -72,6 +73,7 @@ for command in (
     schedules.run_now,
     upcoming.next_,
     stats.stats,
+    top.top,
     explain.explain,
     forecast.forecast,
     simulate.simulate,

@@ -1,0 +1,169 @@
+"""`psched top`: what its screen shows, how keys change it, and that the terminal is given back however it ends."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import signal
+import termios
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+import pytest
+from rich.cells import cell_len
+
+from faultlab.laboratory import Lab
+from faultlab.redis import Redis
+from psched.cli.top_screen import Row, Snapshot, View, screen
+from psched.store.reads import Counted
+from tests.cli.commands import Commands
+
+PATIENCE = 60.0
+
+
+def row(key: str, seconds: float, is_bad: bool = False) -> Row:
+    return Row(
+        (key, "mail", "node", "worker 1", f"{seconds:.0f} s"), (key, "mail", "node", "worker 1", seconds), is_bad
+    )
+
+
+def snapshot(rows: int) -> Snapshot:
+    types = [Row(("mail", *"1234567", f"{n} s"), ("mail", *range(7), n)) for n in range(rows)]
+    many = [row(f"key {n} {'x' * 200}\x1b[2J", n) for n in range(rows)]
+    lines = {"RUNNING": many, "NEXT": many, "LATE": many, "TYPES": types}
+    return Snapshot(1_800_000_000.0, {"total": Counted(10_000, True)}, {"due": Counted(3)}, 2, 1, lines, frozenset())
+
+
+def text(view: View, width: int = 80, height: int = 24, rows: int = 50, problem: str | None = None) -> list[str]:
+    found = screen(snapshot(rows), view, width, height, name="production", interval=2, problem=problem)
+    return [line.text for line in found]
+
+
+@pytest.mark.parametrize("problem", [None, "the database is away " * 20])
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 60), (30, 8), (1, 1)])
+def test_the_screen_fits_the_terminal(width: int, height: int, problem: str | None) -> None:
+    lines = text(View(), width, height, problem=problem)
+    assert len(lines) == height
+    assert max(cell_len(line) for line in lines) <= width
+    assert "\x1b" not in "".join(lines), "a key does not move the cursor"
+
+
+def test_all_lists_share_a_terminal_of_80_by_24() -> None:
+    lines = text(View())
+    headers = [line.split(":")[0] for line in lines if re.match(r"[A-Z]+ 50", line)]
+    assert headers == ["RUNNING 50", "NEXT 50", "LATE 50", "TYPES 50"]
+    assert "10,000+ total" in lines[1]
+    assert "2 alive · 1 vanished" in lines[3]
+
+
+def pressed(keys: str) -> View:
+    view = View()
+    assert not any(view.press(key) for key in keys)
+    return view
+
+
+def test_keys_sort_filter_and_choose_a_list() -> None:
+    first = [line for line in text(pressed("r")) if line.startswith("key")]
+    assert len(first) == 18, "one list fills the screen"
+    assert first[0].startswith("key 49 "), "the longest run comes first"
+    assert next(line for line in text(pressed("rS")) if line.startswith("key")).startswith("key 0 ")
+    by_key = [line for line in text(pressed("rs")) if line.startswith("key")]
+    assert by_key[0].startswith("key 9 ")
+    found = text(pressed("r/Y 4\x7f42\r"))
+    assert [line[:6] for line in found if line.startswith("key")] == ["key 42"]
+    assert "filter: Y 42" in found[0]
+    assert "RUNNING 50" in "".join(text(pressed("r/42\r\x1b"))), "Esc shows everything again"
+    assert pressed("/q").filter == "q", "a letter of the filter is no command"
+    assert View().press("q")
+
+
+class Terminal:
+    """`psched top` on a pseudo-terminal of 80 by 24."""
+
+    def __init__(self, commands: Commands) -> None:
+        self._master, slave = pty.openpty()
+        termios.tcsetwinsize(slave, (24, 80))
+        self._slave = slave
+        self.before = termios.tcgetattr(slave)
+        self._seen = ""
+        self.process = commands.start(
+            "top", "--interval", "0.5", stdin=slave, stdout=slave, stderr=slave, env={"TERM": "xterm"}
+        )
+
+    def press(self, keys: str) -> None:
+        os.write(self._master, keys.encode())
+
+    def wait_for(self, words: str) -> None:
+        """Wait until the terminal is sent `words`, and forget what came before."""
+        end = time.monotonic() + PATIENCE
+        while words not in self._seen:
+            assert time.monotonic() < end, self._seen[-2000:]
+            if select.select([self._master], [], [], 0.2)[0]:
+                self._seen += os.read(self._master, 65536).decode(errors="replace")
+        self._seen = self._seen.partition(words)[2]
+
+    def end(self) -> int:
+        """Return the exit code of the process, once the terminal is as it was."""
+        self.wait_for("\x1b[?1049l")  # leaves the second screen, behind "\x1b[?25h", which shows the cursor
+        code = self.process.wait(PATIENCE)
+        assert termios.tcgetattr(self._slave) == self.before
+        return code
+
+    def close(self) -> None:
+        with suppress(ProcessLookupError):
+            self.process.kill()
+        self.process.wait()
+        os.close(self._master)
+        os.close(self._slave)
+
+
+@pytest.fixture
+def on_terminal() -> Iterator[Callable[[Commands], Terminal]]:
+    made: list[Terminal] = []
+
+    def start(commands: Commands) -> Terminal:
+        made.append(Terminal(commands))
+        return made[-1]
+
+    yield start
+    for terminal in made:
+        terminal.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_restores_the_terminal(
+    psched: Commands, on_terminal: Callable[[Commands], Terminal], number: signal.Signals
+) -> None:
+    psched.ok("add", "nightly", "mail", "0 3 * * *", "{}")
+    terminal = on_terminal(psched)
+    terminal.wait_for("nightly")
+    terminal.process.send_signal(number)
+    assert terminal.end() == 128 + number
+
+
+@pytest.mark.slow
+def test_a_database_that_is_away_is_said_so_until_it_is_back(
+    fresh: Commands, on_terminal: Callable[[Commands], Terminal], lab: Lab
+) -> None:
+    with lab.private(Redis) as server:
+        url = server.url(server.create_database())
+        fresh.configure(f"development: {{type: redis, url: '{url}', queue: {{}}}}")
+        fresh.ok("queue", "init")
+        fresh.ok("queue", "submit", "first", "mail", "{}")
+        terminal = on_terminal(fresh)
+        terminal.wait_for("1 waiting")
+        server.stop()
+        terminal.wait_for("is not available")
+        server.start()
+        fresh.ok("queue", "init")
+        fresh.ok("queue", "submit", "second", "other", "{}")
+        terminal.wait_for("other (queue)")
+        terminal.press("q")
+        assert terminal.end() == 0
+
+
+def test_without_a_terminal_the_remedy_is_said(psched: Commands) -> None:
+    assert "psched stats" in psched.fault("top")
