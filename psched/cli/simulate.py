@@ -124,7 +124,7 @@ def simulate(
 ) -> None:
     """Show what an outage or too few workers would do to the schedules.
 
-    Runs the present schedules on a virtual clock, by the rules of the workers (catch_up, max_lateness, pauses and the
+    Runs the present schedules on a virtual clock, by the rules of the workers (catch_up, max_lateness, overlap and the
     like), and prints what begins late and by how much, what is skipped and why, when the backlog is gone, and the
     busiest hour. Nothing is written. A run in progress when the outage begins is lost, and runs again when its lease
     has ended. Handlers do not fail, paused schedules do not run, and the queue is left out. Schedules that are late now
