@@ -247,7 +247,7 @@ class _Simulator:
         self._caught_up: float | None = None
 
     def add(self, row: ScheduleRow, seconds: Callable[[ScheduleRow], float], now: float) -> None:
-        if row.paused:
+        if row.paused or row.has_failed_enough:
             self._paused += 1
             return
         if row.problem is not None or rule_problem(row, self._dialect) is not None:

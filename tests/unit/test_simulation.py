@@ -106,6 +106,11 @@ def test_policies_decide_what_an_outage_skips(policy: Policy, runs: int, skipped
     assert (found.runs, found.skipped) == (runs, skipped)
 
 
+def test_occurrences_that_come_due_during_a_run_are_skipped_by_overlap() -> None:
+    found = simulated(row("k", "*/10 * * * *", policy=Policy(overlap="skip")), seconds=1500, hours=3)
+    assert (found.runs, found.skipped, found.late) == (6, {"overlap": 12}, 0)
+
+
 def test_what_is_late_now_is_late_at_the_begin() -> None:
     late = row("late", "0 * * * *", next_time=BEGIN - 3 * HOUR)
     assert simulated(late, hours=1).runs == 4
@@ -119,10 +124,11 @@ def test_a_range_in_the_past_begins_with_its_first_occurrences() -> None:
 def test_what_cannot_run_is_counted_and_left_out() -> None:
     found = simulated(
         row("paused", "* * * * *", paused_from=BEGIN - 60.0),
+        row("failing", "* * * * *", policy=Policy(pause_after=3), failures=3),
         row("broken", "0 0 1 1 *", problem="its data is no JSON"),
         row("ended", "* * * * *", rule=Rule("* * * * *", "UTC", max_runs=1), runs=1, next_time=NO_OCCURRENCE),
     )
-    assert (found.paused, found.unusable, found.schedules, found.runs) == (1, 1, 1, 0)
+    assert (found.paused, found.unusable, found.schedules, found.runs) == (2, 1, 1, 0)
 
 
 def test_too_few_workers_never_catch_up() -> None:
