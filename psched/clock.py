@@ -64,6 +64,11 @@ def local_datetime(seconds: float) -> datetime | None:
         return None
 
 
+def parse_local_datetime(text: str) -> float:
+    """Return the unix seconds of a date in `shown_zone`, such as `2027-03-01T09:00`. Raises ValueError."""
+    return datetime.fromisoformat(text).replace(tzinfo=shown_zone.get()).astimezone().timestamp()
+
+
 def local_time(seconds: float) -> str:
     """Return unix seconds as a date in `shown_zone`: `2026-11-22 21:30:00 +0100`."""
     moment = local_datetime(seconds)

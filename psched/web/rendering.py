@@ -35,6 +35,7 @@ NAVIGATION: Final = (
     ("week", "Week ahead", "w"),
     ("yesterday", "Yesterday", "y"),
     ("proof", "Proof", "p"),
+    ("what-if", "What if", "i"),
     ("queue", "Queue", "q"),
     ("nodes", "Nodes", "o"),
     ("doctor", "Doctor", "d"),

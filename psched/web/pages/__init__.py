@@ -6,7 +6,7 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from psched.web.pages import bulk, changing, editing, nodes, now, proof, schedules, tasks, week, yesterday
+from psched.web.pages import bulk, changing, editing, nodes, now, proof, schedules, tasks, week, what_if, yesterday
 from psched.web.site import Site
 
 Answer = Callable[[Request, Site], Response]
@@ -19,6 +19,7 @@ PAGES: Final[Mapping[str, Answer]] = {
     "/week": week.week,
     "/yesterday": yesterday.yesterday,
     "/proof": proof.proof,
+    "/what-if": what_if.what_if,
     "/queue": tasks.queue,
     "/tasks": tasks.tasks,
     "/task": tasks.task,

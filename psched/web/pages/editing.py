@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from http import HTTPStatus
 from typing import Any, Final, cast
 from urllib.parse import unquote
@@ -12,7 +11,7 @@ from urllib.parse import unquote
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from psched.clock import local_datetime, parse_seconds, shown_zone
+from psched.clock import local_datetime, parse_local_datetime, parse_seconds
 from psched.error_text import one_line
 from psched.errors import ConfigError, NotFoundError, NotSupportedError, ScheduleError
 from psched.insight import ChangePreview, ScheduleInsight
@@ -52,10 +51,6 @@ class _Field:
             raise ValueError(f"{self.label}: expected {self.hint}, got {text[:50]!r}") from error
 
 
-def _time(text: str) -> float:
-    return datetime.fromisoformat(text).replace(tzinfo=shown_zone.get()).astimezone().timestamp()
-
-
 def _wait(text: str) -> float | Backoff:
     first, is_growing, limit = text.partition("..")
     return Backoff(parse_seconds(first), limit=parse_seconds(limit)) if is_growing else parse_seconds(text)
@@ -73,8 +68,8 @@ _FIELDS: Final = (
     _Field("timezone", "Time zone", "such as Europe/Berlin", str, none=""),
     _Field("delay", "Delay", _SPAN, parse_seconds, none=0.0),
     _Field("spread", "Spread", _SPAN, parse_seconds),
-    _Field("start", "Not before", _TIME, _time, "datetime-local"),
-    _Field("end", "Not after", _TIME, _time, "datetime-local"),
+    _Field("start", "Not before", _TIME, parse_local_datetime, "datetime-local"),
+    _Field("end", "Not after", _TIME, parse_local_datetime, "datetime-local"),
     _Field("max_runs", "Most runs", _NUMBER, int),
     _Field("exclude", "Calendars of days off", "names with commas between them", _texts, none=()),
     _Field("catch_up", "Catch up", ", ".join(CATCH_UP), str, "select", CATCH_UP[0], CATCH_UP),

@@ -91,9 +91,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for store in chosen.store or _SERVERS:
             with _site(lab, store, Path(folder) / store) as here:
                 found = _matrix(browser, here, chosen.screenshots)
-            print(f"{store}: {len(found)} problems", flush=True)
+            print("\n".join([*found, f"{store}: {len(found)} problems"]), flush=True)
             problems += found
-    print("\n".join(problems))
     return 1 if problems else 0
 
 
@@ -131,6 +130,7 @@ def _matrix(browser: Browser, here: Site, screenshots: Path | None) -> list[str]
     def steps() -> Iterator[tuple[str, Callable[[Visitor], None]]]:
         yield "actions on schedules", _change_schedules
         yield "edit", _edit_schedule
+        yield "what if", _simulate
         yield "actions on tasks", _change_tasks
         yield "filters", _filter
         yield "keys", _press_keys
@@ -201,6 +201,16 @@ def _edit_schedule(tab: Visitor) -> None:
     tab.check_accessibility()
     tab.press("Change it")
     tab.is_done("changed")
+
+
+def _simulate(tab: Visitor) -> None:
+    tab.open("/what-if")
+    tab.page.get_by_label("Workers").fill("2")
+    tab.page.get_by_label("Seconds of a run").fill("5")
+    tab.press("Simulate")
+    tab.page.get_by_text("wait when it ends").wait_for()
+    tab.check()
+    tab.check_accessibility()
 
 
 def _change_tasks(tab: Visitor) -> None:

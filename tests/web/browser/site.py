@@ -96,7 +96,7 @@ def site(store: str, url: str, server: Server | None, folder: Path, daemons: int
             stack.enter_context(_ended([psched_, "-c", str(each), "web", "--listen", "127.0.0.1:0"], folder))
             for each in (config, read_only)
         ]
-        urls = [_address(process) for process in served]
+        urls = [_address(process, folder) for process in served]
         if daemons:
             _wait_for_runs(config)
         yield Site(store, urls[0], urls[1], config, server)
@@ -170,9 +170,9 @@ def _ended(
                 process.stdout.close()
 
 
-def _address(process: subprocess.Popen[str]) -> str:
+def _address(process: subprocess.Popen[str], folder: Path) -> str:
     assert process.stdout is not None
     line = process.stdout.readline()
     if not line:
-        raise RuntimeError("psched web has ended")
+        raise RuntimeError(f"psched web has ended: {(folder / 'errors').read_text()[-1000:]}")
     return f"http://{urlsplit(line.split()[-1]).netloc}"
