@@ -12,7 +12,7 @@ import click
 from psched import cron as crons
 from psched.cli.formatting import json_lines, printable, with_local_times, write
 from psched.cli.options import WALL_DATE, Chosen, common_options
-from psched.cli.sections import opened
+from psched.cli.sections import completed_keys, opened
 from psched.cron.words import Verdict, day_in, in_words, why
 from psched.cron.zones import load_zone
 from psched.errors import NotFoundError
@@ -27,7 +27,12 @@ _MOST = 10
 
 @click.command()
 @click.argument("cron", required=False)
-@click.option("-k", "--key", help="Explain the rule of this schedule; with --at, show how its occurrences ended.")
+@click.option(
+    "-k",
+    "--key",
+    shell_complete=completed_keys("schedules"),
+    help="Explain the rule of this schedule; with --at, show how its occurrences ended.",
+)
 @click.option("-t", "--timezone", metavar="ZONE", help="Default: the config's, or UTC without one.")
 @click.option("--at", type=WALL_DATE, help="A date or a time in that zone: 2027-03-29 or 2027-03-29T02:30.")
 @common_options()

@@ -21,7 +21,7 @@ from psched.cli.formatting import (
     write_rows,
 )
 from psched.cli.options import MOMENT, WIDE, Chosen, When, common_options, count, seconds
-from psched.cli.sections import listed_schedules
+from psched.cli.sections import completed_keys, listed_schedules
 from psched.clock import local_time
 from psched.error_text import error_summary
 from psched.model import ScheduleRow
@@ -37,7 +37,7 @@ _TIMES = ("scheduled_time", "started", "ended")
 
 
 @click.command()
-@click.argument("key", required=False)
+@click.argument("key", required=False, shell_complete=completed_keys("schedules"))
 @click.option(
     "--failed", is_flag=True, help="Only occurrences with a failed or lost attempt, or skipped for being too late."
 )

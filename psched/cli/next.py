@@ -14,7 +14,7 @@ import click
 from psched import cron as crons
 from psched.cli.formatting import KEPT, fitted, json_lines, write
 from psched.cli.options import WHOLE_TIME, Chosen, common_options, count
-from psched.cli.sections import opened
+from psched.cli.sections import completed_keys, opened
 from psched.cron.zones import load_zone
 from psched.schedules import rules
 
@@ -30,7 +30,12 @@ class _Found:
 
 @click.command("next")
 @click.argument("cron", required=False)
-@click.option("-k", "--key", help="Show the next occurrences of this schedule, by its rule.")
+@click.option(
+    "-k",
+    "--key",
+    shell_complete=completed_keys("schedules"),
+    help="Show the next occurrences of this schedule, by its rule.",
+)
 @click.option("-t", "--timezone", metavar="ZONE", help="Default: the config's, or UTC without one.")
 @click.option("-n", "--number", type=count(1, 100_000), default=10, show_default=True)
 @click.option("-s", "--start", type=WHOLE_TIME, help="First time to show (default: now).")

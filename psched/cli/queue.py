@@ -24,7 +24,15 @@ from psched.cli.formatting import (
 )
 from psched.cli.migrate_from_ruby import migrate_command
 from psched.cli.options import LIMIT, PREFIX, UNIX_TIME, WIDE, Chosen, Page, common_options, count, read_data, seconds
-from psched.cli.sections import key_command, listed_tasks, opened_queue, opened_section, required_section
+from psched.cli.sections import (
+    completed_keys,
+    completed_types,
+    key_command,
+    listed_tasks,
+    opened_queue,
+    opened_section,
+    required_section,
+)
 from psched.cli.stats import LAST, report_fields, report_of, write_report
 from psched.cli.unrunnable_rows import LeftToRuby, warn_unless_routed
 from psched.clock import span
@@ -72,7 +80,7 @@ def init(chosen: Chosen) -> None:
 
 @queue.command("list")
 @click.option("--status", "--state", type=click.Choice(TASK_STATUSES), help="Only tasks with this status.")
-@click.option("--type", metavar="TYPE", help="Only tasks of this type.")
+@click.option("--type", metavar="TYPE", shell_complete=completed_types("queue"), help="Only tasks of this type.")
 @click.option("-u", "--user", metavar="USER", help="Only tasks of this user.")
 @click.option(
     "--late",
@@ -135,7 +143,7 @@ def _listed(row: Fields) -> Fields:
 
 @queue.command()
 @click.argument("key")
-@click.argument("type")
+@click.argument("type", shell_complete=completed_types("queue"))
 @click.argument("data")
 @click.option("-u", "--user", metavar="USER", help="Owner of the task; users take turns.")
 @click.option("-t", "--time", "run_at", type=UNIX_TIME, help="When to run it (default: now).")
@@ -215,7 +223,7 @@ def _counted(row: Fields) -> Fields:
 
 
 @queue.command()
-@click.argument("key")
+@click.argument("key", shell_complete=completed_keys("queue"))
 @common_options()
 def show(chosen: Chosen, key: str) -> None:
     """Show one task.

@@ -36,7 +36,14 @@ from psched.cli.options import (
     read_data,
     seconds,
 )
-from psched.cli.sections import key_command, listed_schedules, opened, opened_section
+from psched.cli.sections import (
+    completed_keys,
+    completed_types,
+    key_command,
+    listed_schedules,
+    opened,
+    opened_section,
+)
 from psched.cli.unrunnable_rows import LeftToRuby, warn_unless_routed
 from psched.clock import span
 from psched.error_text import error_summary
@@ -160,7 +167,9 @@ def init(chosen: Chosen) -> None:
 
 
 @click.command("list")
-@click.option("--type", metavar="TYPE", help="Only schedules of this type.")
+@click.option(
+    "--type", metavar="TYPE", shell_complete=completed_types("schedules"), help="Only schedules of this type."
+)
 @click.option("--state", type=click.Choice(get_args(StateWord)), help="Only schedules in this state.")
 @click.option("--late", is_flag=True, help="Only overdue schedules, the most overdue first (at most 1,000).")
 @PREFIX
@@ -291,7 +300,7 @@ def _attempt_text(row: Fields) -> list[str]:
 
 @click.command()
 @click.argument("key")
-@click.argument("type")
+@click.argument("type", shell_complete=completed_types("schedules"))
 @click.argument("cron")
 @click.argument("data")
 @rule_options
@@ -338,8 +347,8 @@ def _current(schedules: ScheduleCollection, key: str) -> Fields:
 
 
 @click.command()
-@click.argument("key")
-@click.option("--type", metavar="TYPE")
+@click.argument("key", shell_complete=completed_keys("schedules"))
+@click.option("--type", metavar="TYPE", shell_complete=completed_types("schedules"))
 @click.option("--cron", metavar="CRON")
 @click.option("--data", metavar="DATA", help="The whole data, not merged: a JSON object, @FILE, or - for stdin.")
 @rule_options
@@ -364,7 +373,7 @@ def modify(chosen: Chosen, /, key: str, **options: Any) -> None:
 
 
 @click.command()
-@click.argument("key")
+@click.argument("key", shell_complete=completed_keys("schedules"))
 @common_options()
 def show(chosen: Chosen, key: str) -> None:
     """Show one schedule.
