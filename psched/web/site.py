@@ -6,7 +6,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, TypeVar, cast
 
 from psched.clock import monotonic
@@ -22,6 +22,8 @@ T = TypeVar("T")
 
 _CONNECTIONS = 4
 _MOST_ANSWERS = 500
+_PATIENCE = 3.0
+"""Seconds for which a page waits for an answer that takes long."""
 _THREADS = 2
 """Threads for questions that take long."""
 
@@ -100,33 +102,31 @@ class Site:
                 if not asking.locked():
                     self._asking.pop(question, None)
 
-    def slow_answer(self, question: Hashable, seconds: float, ask: Callable[[], T], patience: float = 1.5) -> T | None:
+    def slow_answer(self, question: Hashable, seconds: float, ask: Callable[[], T]) -> T | None:
         """Return what `ask` returned last, and ask anew in a thread if that is older than `seconds`.
 
-        Return None if there is no answer after `patience` seconds: then the page is to be fetched again. `ask` must not
-        depend on the request.
+        An answer that is twice as old is not returned. Return None if there is no answer after some seconds: then the
+        page is to be fetched again, and gets the answer or the error. `ask` must not depend on the request.
         """
         with self._lock:
             kept = self._answers.get(question)
             asked = self._asked.get(question)
             if asked is None and (kept is None or monotonic() - kept[0] >= seconds) and not self._is_closed:
                 asked = self._asked[question] = self._thread_pool.submit(self._ask_slowly, question, ask)
-        if kept is not None:
+        if kept is not None and monotonic() - kept[0] < 2 * seconds:
             found: T = kept[1]
             return found
-        try:
-            return None if asked is None else cast("T", asked.result(patience))
-        except TimeoutError as error:
-            if asked is not None and asked.done():
-                raise error
+        if asked is None or not wait([asked], _PATIENCE).done:
             return None
+        with self._lock:
+            self._asked.pop(question, None)  # it failed, as one that succeeds is removed by its thread
+        return cast("T", asked.result())
 
     def _ask_slowly(self, question: Hashable, ask: Callable[[], T]) -> T:
-        try:
-            return self.answer(question, 0, ask)
-        finally:
-            with self._lock:
-                self._asked.pop(question, None)
+        found = self.answer(question, 0, ask)
+        with self._lock:
+            self._asked.pop(question, None)
+        return found
 
     def forget_answers(self) -> None:
         """Ask everything anew: something was changed here."""

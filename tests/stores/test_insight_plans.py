@@ -41,6 +41,9 @@ SCHEDULES: dict[str, Callable[[ScheduleInsight], object]] = {
     "failing": lambda insight: insight.page(state="failing", limit=10),
     "details": lambda insight: insight.details("key00005"),
     "overdue": lambda insight: insight.overdue(10),
+    "preview of a change": lambda insight: insight.preview("key00005", {"cron": "7 * * * *"}),
+    "timeline": lambda insight: insight.timeline(3600),
+    "proof": lambda insight: insight.proof(LONG_AGO, LONG_AGO + 3600, prefix="key000", limit=3),
 }
 
 TASKS: dict[str, Callable[[TaskInsight], object]] = {

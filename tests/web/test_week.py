@@ -44,9 +44,30 @@ def test_an_answer_that_takes_long_is_waited_for_by_the_browser(
         return real(table)
 
     monkeypatch.setattr(ScheduleInsight, "week_ahead", slow)
+    monkeypatch.setattr("psched.web.site._PATIENCE", 0.1)
     try:
         answer = client.get("/week")
         assert ("being computed" in answer.text, answer.headers["refresh"]) == (True, "3")
     finally:
         may_answer.set()
     wait_for(lambda: "1 schedule by its rule" in client.get("/week").text)
+
+
+def test_an_answer_that_fails_late_is_an_error_and_not_waited_for_again(
+    visit: Visit, schedules: ScheduleCollection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, may_answer = visit(), threading.Event()
+
+    def fail(_: ScheduleInsight) -> WeekAhead:
+        may_answer.wait()
+        raise ValueError("it cannot be said")
+
+    monkeypatch.setattr(ScheduleInsight, "week_ahead", fail)
+    monkeypatch.setattr("psched.web.site._PATIENCE", 0.1)
+    try:
+        assert "being computed" in client.get("/week").text
+    finally:
+        may_answer.set()
+    wait_for(lambda: "it cannot be said" in client.get("/week").text)
+    monkeypatch.undo()
+    assert "There is no schedule that is not paused." in client.get("/week").text

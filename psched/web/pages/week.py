@@ -16,7 +16,7 @@ from psched.web.pages.schedules import schedules_of
 from psched.web.rendering import page, short_number
 from psched.web.site import Site
 
-_KEPT = 60.0
+_KEPT = 120.0
 """Seconds for which an answer is kept: it reads the rules of all schedules."""
 LEVELS = 6
 """Colours of a heatmap, besides that of 0."""
