@@ -242,6 +242,24 @@ def test_the_forecast_adds_up_the_rules(bench: Bench, store: ScheduleStore, insi
     assert found.unmeasured == ([] if bench.compat else ["type1", "type2"])
 
 
+def test_a_simulation_takes_handler_times_from_the_ledger(
+    bench: Bench, store: ScheduleStore, insight: ScheduleInsight
+) -> None:
+    begin = int(store.now()) // 3600 * 3600 + 7200
+    bench.add(store, "ran")
+    claim = bench.take(store, "ran")
+    store.advance(claim, begin, begin, soon(), entry=Entry(started=store.now() - 90))
+    bench.add(store, "new", due=begin)
+    if bench.compat:
+        with pytest.raises(ValueError, match="no ledger"):
+            insight.simulate(begin, begin + 7200, workers=1)
+    found = insight.simulate(begin, begin + 7200, workers=1, handler_time=90 if bench.compat else None)
+    assert (found.schedules, found.runs, found.late) == (2, 4, 2)
+    assert found.lateness.worst == pytest.approx(90, rel=0.1)
+    with pytest.raises(ValueError, match="expected at most 3"):
+        insight.simulate(begin, begin + 7200, workers=1, handler_time=1, most=3)
+
+
 @on_our_tables
 def test_the_forecast_leaves_out_paused_schedules_and_measures_runs(
     bench: Bench, store: ScheduleStore, insight: ScheduleInsight
