@@ -53,7 +53,9 @@ def _try(lab: Lab, store: str, seed: int, arguments: argparse.Namespace) -> Outc
     small = any(step.fault is DiskFull for step in steps)
     with (
         _nothing_left(lab),
-        TrialEnvironment(lab, store, folder, arguments.type, arguments.nodes, small_disk=small) as environment,
+        TrialEnvironment(
+            lab, store, folder, arguments.type, arguments.nodes, small_disk=small, seed=seed
+        ) as environment,
     ):
         outcome = Trial(environment, steps, seed, bounds).run()
     print(outcome, flush=True)

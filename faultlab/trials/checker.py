@@ -14,6 +14,7 @@ from functools import cached_property
 from itertools import accumulate, chain, pairwise
 
 from faultlab.trials.history import BY_ITSELF, EXITED, Declared, Every, History, Run, only_node
+from faultlab.trials.optioned_schedules import faults_of
 
 LOST = "lost"
 DOUBLED = "doubled without cause"
@@ -25,9 +26,23 @@ STUCK = "never recovered"
 UNASKED = "run though nobody asked"
 MISROUTED = "run by a node that does not route it"
 MISRECORDED = "on record otherwise than it ran"
+DISOBEYED = "not as its options say"
 VACUOUS = "vacuous"
 
-KINDS = (LOST, DOUBLED, OVERLAPPED, EARLY, DISORDERED, USURPED, STUCK, UNASKED, MISROUTED, MISRECORDED, VACUOUS)
+KINDS = (
+    LOST,
+    DOUBLED,
+    OVERLAPPED,
+    EARLY,
+    DISORDERED,
+    USURPED,
+    STUCK,
+    UNASKED,
+    MISROUTED,
+    MISRECORDED,
+    DISOBEYED,
+    VACUOUS,
+)
 
 _SAME_MOMENT = 0.05
 """Seconds by which two clocks of one host may seem to differ when both are read."""
@@ -186,7 +201,8 @@ class HistoryChecker:
                 yield Violation(LOST, key, f"committed at {task.acknowledged:.3f}, never done ({len(runs)} runs begun)")
 
     def _unasked(self, key: str) -> Iterator[Violation]:
-        if key not in self.history.schedules and key not in self.history.submissions:
+        history = self.history
+        if key not in history.schedules and key not in history.submissions and key not in history.optioned:
             yield Violation(UNASKED, key, "no submitter has tried it")
 
     def _misrouted(self, runs: Sequence[Run]) -> Iterator[Violation]:
@@ -269,7 +285,8 @@ class HistoryChecker:
             return
         if not proof.entries:
             yield Violation(VACUOUS, "*", "nothing is on record")
-        runs = [run for run in self.history.runs if run.key in self.history.schedules]
+        keys = self.history.schedules.keys() | self.history.optioned.keys()
+        runs = [run for run in self.history.runs if run.key in keys]
         done = {(run.key, run.occurrence, run.fence) for run in runs if run.end is not None}
         recorded = Counter((entry.key, entry.occurrence, entry.fence) for entry in proof.entries)
         for (key, occurrence, fence), count in recorded.items():
@@ -279,6 +296,8 @@ class HistoryChecker:
             if run.finished and (run.key, run.occurrence, run.fence) not in recorded:
                 yield Violation(MISRECORDED, run.key, f"{run.occurrence} was finished under {run.fence}: no entry")
         yield from (Violation(MISRECORDED, key, f"psched audit: {what}") for key, what in proof.complaints)
+        broken = faults_of(self.history.optioned, proof.settled, proof.changes)
+        yield from (Violation(DISOBEYED, key, what) for key, what in broken)
 
 
 def recoveries(history: History, late: float = 1.0, idle: float = 3.0) -> dict[str, list[float]]:

@@ -6,6 +6,7 @@ import contextlib
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,6 +24,7 @@ from faultlab.servers import Server
 from faultlab.small_disk import SmallDisk
 from faultlab.trials.history import ONLY, Every, Proof, Recorded, only_node
 from faultlab.trials.node import STARTS_WITHIN, Node
+from faultlab.trials.optioned_schedules import Changed, Optioned, Settled, calendars, draw
 from faultlab.trials.server_control import (
     TABLES,
     MariaDBControl,
@@ -33,6 +35,7 @@ from faultlab.trials.server_control import (
 )
 from psched import cron
 from psched.queue.queue import Queue, open_queue
+from psched.schedules.audit_result import Kind
 from psched.store import holder_name
 from psched.store.ledger import FINISHED
 from tests.compat.unchecked_rules import rules_unchecked
@@ -97,8 +100,11 @@ class TrialEnvironment:
         nodes: int = 2,
         schedules: Schedules = SCHEDULES,
         small_disk: bool = False,
+        seed: int | None = None,
     ) -> None:
-        """`small_disk`: the database is on a disk of its own, `disk`."""
+        """`small_disk`: the database is on a disk of its own, `disk`. `seed`: draws further schedules."""
+        self.optioned: dict[str, Optioned] = {}
+        self._drawn = {} if seed is None or type_ == "rdb_compat" else draw(seed)
         self.store = store
         self.type = ("redis" if store == "redis" else "rdb") if type_ is None else type_
         self.folder = folder
@@ -195,8 +201,30 @@ class TrialEnvironment:
                 if row.outcome == FINISHED
             ]
             since = min(every.first for every in self.schedules.values())
-            verdicts = schedules.audit(since, int(until), keys=self.schedules.keys())
-            return Proof(entries, [(one.key, str(found)) for one in verdicts for found in one.violations])
+            verdicts = schedules.audit(since, int(until), keys=self.schedules.keys() | self.optioned.keys())
+            complaints = [
+                (one.key, str(found))
+                for one in verdicts
+                for found in one.violations
+                if one.key not in self.optioned or found.kind != Kind.FAILED
+            ]
+            settled = [
+                Settled(row.key, row.scheduled_time, row.end, row.outcome, row.detail, row.started, row.ended)
+                for key in self.optioned
+                for row in schedules.history(key)
+            ]
+            changes = [
+                Changed(key, change.at, change.action)
+                for key in self.optioned
+                for change in schedules.ledger.changes(key)
+            ]
+            return Proof(entries, complaints, settled, changes)
+
+    def has_due_options(self, until: float) -> bool:
+        """Return whether a schedule with drawn options has yet to run what was due at `until` (unix seconds)."""
+        with next(iter(self.nodes.values())).daemon.schedules() as schedules:
+            rows = (schedules[key].metadata() for key in self.optioned)
+            return any(not row.paused and row.next_time + row.delay <= until for row in rows)
 
     def _node(self, name: str, server: Server | None) -> Node:
         proxy = None if server is None else self._stack.enter_context(Proxy(server.port))
@@ -225,6 +253,15 @@ class TrialEnvironment:
                 with rules_unchecked():
                     schedules.add(key, key if only_node(key) else "work", cron=rule, next_time=now + 1, data=data)
                 every[key] = Every(cron.first_time(rule, now + 1, "UTC"), seconds, float(data["seconds"]))
+            for name, days in calendars(now).items() if self._drawn else ():
+                schedules.calendars.set(name, days)
+            for key, drawn in self._drawn.items():
+                rule = f"@every {drawn.seconds}s"
+                schedules.add(key, "moody", cron=rule, next_time=now + 1, data=drawn.data, **drawn.options)
+                row = schedules[key].metadata()
+                self.optioned[key] = replace(
+                    drawn, first=-(-(now + 1) // drawn.seconds) * drawn.seconds, offset=row.delay
+                )
         return every
 
     def _started(self) -> Server | None:

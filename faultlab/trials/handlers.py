@@ -9,6 +9,7 @@ import json
 import os
 import time
 import uuid
+import zlib
 from pathlib import Path
 from typing import ClassVar
 
@@ -106,7 +107,24 @@ class Bomb(Work):
         os._exit(1)
 
 
+class Moody(Work):
+    """Fails at each attempt of every `fails`-th occurrence, as its data says, and when its time limit ends it."""
+
+    def work(self) -> None:
+        fails = self.task.data.get("fails")
+        try:
+            super().work()
+            if fails and zlib.crc32(f"{self.task.key}/{self.task.scheduled_time}".encode()) % fails == 0:
+                raise ValueError("as told")
+        except (ValueError, TimeoutError):
+            self.note("settled", outcome="raised")
+            raise
+
+
 class Handlers(Dispatch):
     """Each by its name in small letters, and what only this node does."""
 
-    routes: ClassVar = {f"only-{NODE}": Work, **{kind.__name__.lower(): kind for kind in (Work, Flaky, Exit, Bomb)}}
+    routes: ClassVar = {
+        f"only-{NODE}": Work,
+        **{kind.__name__.lower(): kind for kind in (Work, Moody, Flaky, Exit, Bomb)},
+    }

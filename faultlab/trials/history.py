@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from faultlab.trials.optioned_schedules import Changed, Optioned, Settled
 from tests.daemon.harness import read_lines
 
 SETTLED = frozenset({"finished", "IdempotentAlreadyFinishedError"})
@@ -24,6 +25,7 @@ BY_ITSELF = frozenset({"raised", EXITED})
 PAUSE = "pause"
 RESUME = "resume"
 RUN_NOW = "run-now"
+MODIFY = "modify"
 _SLACK = 1.0
 """Seconds by which an action may have taken effect before it was tried, or after it was done: clocks are rounded."""
 ONLY = "only-"
@@ -192,6 +194,8 @@ class Proof:
 
     entries: Sequence[Recorded]
     complaints: Sequence[tuple[str, str]] = ()
+    settled: Sequence[Settled] = ()
+    changes: Sequence[Changed] = ()
 
 
 @dataclass(frozen=True)
@@ -201,7 +205,7 @@ class History:
     `boot`: the true unix time at boottime 0; `calm`: when the last fault was healed; `over`: when the masters were told
     to stop, all that was due when it was calm being done, or patience at its end.
     `fences`: for each finished task the fence that is stored with it, where a store has one. `proof`: None where no
-    ledger is kept.
+    ledger is kept. `optioned`: the schedules with drawn options, besides `schedules`.
     """
 
     runs: Sequence[Run]
@@ -214,6 +218,7 @@ class History:
     fences: Mapping[str, int] = field(default_factory=dict)
     proof: Proof | None = None
     actions: Sequence[Action] = ()
+    optioned: Mapping[str, Optioned] = field(default_factory=dict)
 
     def by_key(self) -> dict[str, list[Run]]:
         """Return the runs of each key in the order in which they began."""

@@ -6,12 +6,13 @@ import json
 import random
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Self
 
-from faultlab.trials.history import PAUSE, RESUME, RUN_NOW, Action
+from faultlab.trials.history import MODIFY, PAUSE, RESUME, RUN_NOW, Action
 from psched.clock import boottime
 from psched.errors import ScheduleError
 from psched.schedules.collection import ScheduleCollection
@@ -27,7 +28,11 @@ PATIENCE = 120.0
 class ScheduleOperator:
     """Works on schedules from when it is entered until it is left, when it resumes all of them. `seed` decides what."""
 
-    def __init__(self, schedules: ScheduleCollection, keys: Sequence[str], file: Path, seed: str) -> None:
+    def __init__(
+        self, schedules: ScheduleCollection, keys: Sequence[str], file: Path, seed: str, optioned: Sequence[str] = ()
+    ) -> None:
+        """`optioned`: schedules that pause themselves; it resumes these, and lets them pause no more at the end."""
+        self._optioned = optioned
         self._schedules = schedules
         self._keys = keys
         self._file = file
@@ -49,14 +54,20 @@ class ScheduleOperator:
             in_bulk = self._rng.random() < 0.3
             for key in self._keys if in_bulk else [self._rng.choice(self._keys)]:
                 self._act(key, verb)
-        for key in self._keys:
+            if self._optioned and self._rng.random() < 0.2:
+                self._act(self._rng.choice(self._optioned), RESUME)
+        for key in self._optioned:
+            self._act(key, MODIFY)
+        for key in (*self._keys, *self._optioned):
             self._act(key, RESUME)
 
     def _act(self, key: str, verb: str) -> None:
         """Do it, and again until psched has answered: what is not known to be done may have been done."""
         tried = boottime()
         reference = self._schedules[key]
-        call = {PAUSE: reference.pause, RESUME: reference.resume, RUN_NOW: reference.run_now}[verb]
+        modify = partial(reference.modify, pause_after=None)
+        calls: dict[str, Callable[[], object]] = {MODIFY: modify, PAUSE: reference.pause, RESUME: reference.resume}
+        call = calls.get(verb, reference.run_now)
         done = False
         while not done and boottime() < tried + PATIENCE:
             try:

@@ -73,7 +73,8 @@ class Trial:
         """Do all of it; raises AssertionError when masters do not stop at the end."""
         seed, environment = str(self.seed), self.environment
         with Submitter(environment.queue, self._submissions, seed, environment.longest, environment.nodes) as submitter:
-            with ScheduleOperator(environment.collection, environment.operated, self._actions, seed):
+            optioned = [*environment.optioned]
+            with ScheduleOperator(environment.collection, environment.operated, self._actions, seed, optioned):
                 self._strike(submitter)
             idle = boottime()
             self._catch_up(idle)
@@ -95,9 +96,14 @@ class Trial:
         A schedule runs one occurrence after the other, however many faults have kept it from that.
         """
         patience = self.bounds.recovery + HistoryChecker(self._history(idle), self.bounds).backlog()
-        while boottime() < idle + patience and HistoryChecker(self._history(idle), self.bounds).pending():
+        while boottime() < idle + patience and self._is_pending(idle):
             self._bring_back()
             time.sleep(1)
+
+    def _is_pending(self, idle: float) -> bool:
+        if HistoryChecker(self._history(idle), self.bounds).pending():
+            return True
+        return self.environment.has_due_options(time.time() - boottime() + idle)
 
     def _bring_back(self) -> None:
         for node in self.environment.nodes.values():
@@ -109,7 +115,15 @@ class Trial:
         boot = time.time() - boottime()
         actions = read_actions(self._actions) if self._actions.exists() else []
         return History(
-            runs, self.environment.schedules, submissions, self.declared, boot, idle, boottime(), actions=actions
+            runs,
+            self.environment.schedules,
+            submissions,
+            self.declared,
+            boot,
+            idle,
+            boottime(),
+            actions=actions,
+            optioned=self.environment.optioned,
         )
 
     def _strike(self, submitter: Submitter) -> None:

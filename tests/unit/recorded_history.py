@@ -116,6 +116,7 @@ class Past:
             self.now,
             reckoning=NOW_DIALECT,
             runs_before=Counter(row.version for row in earlier),
+            earlier=[row for row in self.rows if row.scheduled_time < since],
         )
         return audit(history, AuditScope(since, until, late, GRACE if late is None else late))
 

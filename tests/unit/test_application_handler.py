@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from psched.application import Base, DefaultDecider, UndefinedDecisionError
 from psched.errors import ImmediateProcessStopError, OutcomeUnknownError, PreemptedError
+from psched.model import Policy, ScheduleRow
 from tests.unit.fake_task import Ledger
 
 
@@ -86,6 +88,17 @@ def test_a_handler_class_chooses_its_own_retry_wait(ledger: Ledger) -> None:
     handler.retry_wait = 0
     handler.run()
     assert [entry[:2] for entry in ledger.entries] == [("retried", 0)]
+
+
+def test_the_retry_wait_of_a_schedule_comes_before_that_of_its_type(ledger: Ledger) -> None:
+    task = ledger.task()
+    assert isinstance(task.row, ScheduleRow)
+    task.row = replace(task.row, policy=Policy(retry_wait=7))
+    handler = Recorder(task)
+    handler.fails = "perform"
+    handler.retry_wait = 0
+    handler.run()
+    assert [entry[:2] for entry in ledger.entries] == [("retried", 7)]
 
 
 def test_an_error_after_settling_changes_nothing_and_is_logged(

@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from psched.model import NEVER, Calendar, Policy, Rule
-from psched.schedules.audit_result import Verdict, Why
+from psched.schedules.audit_result import Kind, Verdict, Why
 from psched.schedules.transitions import with_regular
 from tests.unit.recorded_history import BEGIN, Past
 
@@ -624,3 +624,27 @@ def test_entries_without_a_reckoning_are_read_with_the_present_dialect() -> None
     past.changes[:] = [replace(change, reckoning="?") for change in past.changes]
     past.now = past.there.next_time + 60
     assert kinds(past.judged()) == [("missing", past.there.next_time)]
+
+
+def test_a_skip_is_right_only_while_the_run_before_was_going_on() -> None:
+    past = Past(policy=Policy(overlap="skip"))
+    past.add()
+    past.run(seconds=700)  # two occurrences come due, 300 and 600 s later
+    time = past.there.next_time
+    past.settle("skipped", "overlap", time + 300, 2)
+    assert (past.judged().violations, past.judged().skipped) == ([], 2)
+    assert past.judged(since=time + 300).violations == []
+    past.settle("skipped", "overlap")
+    [violation] = past.judged().violations
+    assert (violation.kind, violation.time) == (Kind.UNPERMITTED, time + 600)
+    assert "the run before it was settled 199.500 s before it came due" in violation.what
+    assert past.judged(since=time + 600).violations == [violation]
+    waiting = Past(policy=Policy())
+    waiting.add()
+    waiting.run(seconds=700)
+    waiting.settle("skipped", "overlap")
+    assert "overlap=wait" in waiting.judged().violations[0].what
+    unrun = Past(policy=Policy(overlap="skip"))
+    unrun.add()
+    unrun.settle("skipped", "overlap")
+    assert "no run before it is on record" in unrun.judged().violations[0].what

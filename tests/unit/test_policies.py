@@ -262,3 +262,25 @@ def test_a_store_without_policies_refuses_policies_pauses_and_run_now() -> None:
         for verb in (schedules["a"].pause, schedules["a"].resume, schedules["a"].run_now):
             with pytest.raises(NotSupportedError, match="type: rdb"):
                 verb()
+
+
+def test_a_pause_that_could_not_be_written_is_written_before_the_schedule_runs_again(
+    schedules: ScheduleCollection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedules.add("a", "t", cron="* * * * *", next_time=ago(5), max_attempts=1, pause_after=1)
+
+    def fail(*arguments: Any) -> bool:
+        raise OSError("the connection is gone")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(schedules.store, "modify", fail)
+        task = schedules.poll()
+        assert task is not None
+        task.retry(error="it broke")
+    assert task.outcome == "failed"
+    assert not schedules["a"].metadata().paused
+    assert schedules.poll() is None
+    row = schedules["a"].metadata()
+    assert (row.paused, row.status, row.attempts) == (True, "waiting", 0)
+    schedules["a"].resume()
+    assert work(schedules) == [ago(number) for number in (4, 3, 2, 1, 0)]

@@ -1,0 +1,83 @@
+"""The checker of schedules with drawn options names each broken rule, and no history that keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from faultlab.trials.optioned_schedules import CALENDAR, Changed, Optioned, Settled, draw, faults_of
+
+OPTIONS: Mapping[str, Any] = {
+    "overlap": "skip",
+    "catch_up": "all",
+    "max_lateness": 10,
+    "max_attempts": 1,
+    "pause_after": 2,
+    "spread": 3,
+    "max_runs": 5,
+    "exclude": [],
+}
+
+
+def entry(time: int, outcome: str = "finished", detail: str | None = None, last: int = 0, late: float = 1) -> Settled:
+    """An occurrence that began half a second after its offset of 2 s, and was settled `late` seconds after that."""
+    started = time + 2.5
+    return Settled("a", time, last or time, outcome, detail, None if detail else started, started + late)
+
+
+def broken(entries: Sequence[Settled], *changes: Changed, **options: Any) -> list[str]:
+    schedule = Optioned({**OPTIONS, **options}, {}, 5, 100, 2)
+    return [what for _, what in faults_of({"a": schedule}, entries, changes)]
+
+
+LONG = entry(100, late=10)
+FAILED = [entry(100, "failed"), entry(105, "failed")]
+PAUSE, RESUME = Changed("a", 109, "pause-after"), Changed("a", 120, "resume")
+
+
+@pytest.mark.parametrize(
+    ("entries", "changes", "options"),
+    [
+        ([entry(100), entry(105)], (), {}),
+        ([LONG, entry(105, "skipped", "overlap", 110), entry(115)], (), {}),
+        ([*FAILED, entry(110, "skipped", "paused", 115), entry(120)], (PAUSE, RESUME), {}),
+        ([entry(time) for time in range(100, 125, 5)], (), {}),
+        ([entry(100, "skipped", "late", late=11)], (), {}),
+        ([], (), {"exclude": [CALENDAR]}),
+    ],
+)
+def test_a_good_history_is_not_accused(
+    entries: Sequence[Settled], changes: Sequence[Changed], options: Mapping[str, Any]
+) -> None:
+    assert broken(entries, *changes, **options) == []
+
+
+@pytest.mark.parametrize(
+    ("entries", "changes", "options", "what"),
+    [
+        ([entry(100), entry(110)], (), {}, "110 follows 100 on record"),
+        ([entry(105)], (), {}, "it began with 105 instead of 100"),
+        ([entry(100), entry(105, "skipped", "overlap")], (), {}, "105 to 105 are skipped, but the run before"),
+        ([LONG, entry(105, "skipped", "overlap", 115)], (), {}, "105 to 115 are skipped, but the run before"),
+        ([LONG, entry(105)], (), {}, "105 ran, though the run before ended at 112.5"),
+        ([LONG, entry(105, "skipped", "overlap")], (), {"overlap": "wait"}, "105 to 105 are skipped"),
+        ([entry(100, "skipped", "superseded")], (), {}, "100 is superseded with catch_up: all"),
+        ([entry(100, "skipped", "late")], (), {}, "100 is skipped as late at"),
+        ([*FAILED, entry(110)], (), {}, "110 began at 112.500, after 2 failures in a row"),
+        ([entry(100)], (PAUSE,), {}, "it was paused 1 times, and failed 0 times"),
+        ([entry(time) for time in range(100, 130, 5)], (), {}, "6 runs, and 6 entries, with max_runs 5"),
+        ([entry(100)], (), {"spread": 1}, "its offset is 2"),
+        ([entry(100)], (), {"exclude": [CALENDAR]}, "100 is on a day that is excluded"),
+    ],
+)
+def test_each_broken_rule_is_named(
+    entries: Sequence[Settled], changes: Sequence[Changed], options: Mapping[str, Any], what: str
+) -> None:
+    found = broken(entries, *changes, **options)
+    assert any(each.startswith(what) for each in found), found
+
+
+def test_the_seed_alone_decides_the_options() -> None:
+    assert draw(7) == draw(7) != draw(8)
