@@ -4,31 +4,124 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
+from datetime import datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
+from psched.cron import CronDialect
+from psched.error_text import shown
 from psched.errors import AlreadyExistsError, NotFoundError
-from psched.model import Rule
+from psched.model import Policy, Rule, ScheduleRow
+from psched.schedule_options import check_time
 from psched.schedules.collection import ScheduleCollection
+from psched.schedules.modification import Changes, Modification
+from psched.schedules.validation import RULE_OPTIONS, Terms, checked_policy, checked_rule
 
 log = logging.getLogger(__name__)
 
 _STORE_ATTEMPTS = 10
+_OF_POLICY = frozenset(each.name for each in fields(Policy))
+_OF_RUNS = ("max_attempts", "retry_wait", "timeout", "overlap", "pause_after", "on_failure")
+"""Terms of a schedule that concern its runs. Here a run only submits a task, so they would not do what they say."""
+
+At = datetime | float | str
+Every = timedelta | float | str
+
+
+class RegistrationTerms(Terms, total=False):
+    """The terms of a schedule, and the delay of its runs in seconds."""
+
+    delay: float
+
+
+class RegistrationChanges(RegistrationTerms, total=False):
+    """The values that `Scheduler.modify` takes; those that are not given stay."""
+
+    cron: str
+    every: Every
+    at: At
+    data: Any
+    retry: bool
+    retry_timeout: float | None
+    timezone: str
 
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """A recurring task, stored as a schedule. `data`: as it is stored."""
+    """A recurring task, stored as a schedule. `data`: as it is stored. `terms`: those that the program gives."""
 
     name: str
     rule: Rule
     data: Mapping[str, Any]
+    terms: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def changes(self) -> Changes:
+        """What the schedule is to have; it keeps the terms that the program does not give."""
+        rule = self.rule
+        return {"type": self.name, "cron": rule.cron, "timezone": rule.timezone, "data": self.data, **self.terms}  # type: ignore[typeddict-item]
+
+
+def expression_of(cron: str | None, every: Every | None, at: At | None, timezone: str) -> str:
+    """Return the expression of a cron, an interval or a moment, of which one is given. Raises ValueError."""
+    given = {name: value for name, value in (("cron", cron), ("every", every), ("at", at)) if value is not None}
+    if len(given) != 1:
+        names = ", ".join(given) or "none of them"
+        raise ValueError(f"give cron=, every= or at=, got {names}; at= is for a task that comes once")
+    if cron is not None:
+        return cron
+    return f"@every {_interval(every)}" if every is not None else f"@at {_moment(at, timezone)}"
+
+
+def _interval(every: object) -> str:
+    if isinstance(every, str):
+        return every
+    seconds = every.total_seconds() if isinstance(every, timedelta) else every
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds != seconds // 1 or seconds < 1:
+        raise ValueError(
+            f"every must be whole seconds, at least 1, a timedelta, or text such as '5m', got {shown(every)}"
+        )
+    return f"{seconds:.0f}s"
+
+
+def _moment(at: object, timezone: str) -> str:
+    """Return a local date and time in `timezone`. A datetime without a zone is one already."""
+    if isinstance(at, str):
+        return at
+    zone = ZoneInfo(timezone)
+    if not isinstance(at, datetime):
+        at = datetime.fromtimestamp(check_time("at", at), zone)
+    elif at.tzinfo is not None:
+        at = at.astimezone(zone)
+    else:
+        return at.isoformat(timespec="seconds")
+    if at.fold:
+        again = "this is the second time; give timezone='UTC' with it"
+        raise ValueError(f"at {at.isoformat()}: the clocks of {timezone} show this time twice, and {again}")
+    return at.replace(tzinfo=None).isoformat(timespec="seconds")
+
+
+def checked_rule_of(cron: str, timezone: str, terms: Mapping[str, Any], dialect: CronDialect) -> Rule:
+    """Return the rule without calendars, which only the store knows. Raises ConfigError, ValueError, TypeError."""
+    for name in terms:
+        if name in _OF_RUNS:
+            instead = "retry=True tries a task again; @app.task(…) takes retry_wait, max_attempts and timeout"
+            raise ValueError(
+                f"{name} concerns the runs of a schedule, and a registration only submits tasks; {instead}"
+            )
+        if name not in _OF_POLICY and name not in RULE_OPTIONS and name != "delay":
+            raise TypeError(f"unknown option {name!r}")
+    policy = {name: value for name, value in terms.items() if name in _OF_POLICY}
+    checked_policy(Policy(**policy))
+    of_rule = {name: value for name, value in terms.items() if name not in policy and name != "exclude"}
+    return checked_rule(Rule(cron, timezone, **of_rule), dialect)
 
 
 def store_registrations(schedules: ScheduleCollection, registrations: Mapping[str, Registration]) -> None:
     """Add or change their schedules. Safe to run in several instances at once. Raises the driver's errors."""
     for registration in registrations.values():
-        _store(schedules, registration)
+        store_registration(schedules, registration)
     for row in schedules.list():
         if row.key not in registrations:
             log.warning(
@@ -37,23 +130,34 @@ def store_registrations(schedules: ScheduleCollection, registrations: Mapping[st
             )  # fmt: skip
 
 
-def _store(schedules: ScheduleCollection, registration: Registration) -> None:
+def store_registration(schedules: ScheduleCollection, registration: Registration) -> None:
     """Add or change one schedule; another instance may add or delete it at the same time."""
-    name, rule, data = registration.name, registration.rule, registration.data
-    wanted = (name, rule.cron, rule.timezone, data)
+    name, rule = registration.name, registration.rule
     for attempts_left in reversed(range(_STORE_ATTEMPTS)):
         row = schedules.store.get(name)
-        if row is not None and (row.type, row.rule.cron, row.rule.timezone, row.data) == wanted:
-            return
         try:
             if row is None:
-                schedules.add(name, name, cron=rule.cron, timezone=rule.timezone, data=data)
-            else:
-                schedules[name].modify(type=name, cron=rule.cron, timezone=rule.timezone, data=data)
+                schedules.add(name, **registration.changes)  # type: ignore[arg-type]  # none of these is None
+                log.info("added the registration %r: %s (%s)", name, rule.cron, rule.timezone)
+            elif differing := _differing(schedules, row, registration):
+                schedules[name].modify(**registration.changes)
+                log.warning(
+                    "changed the registration %r to that of this instance, which is newer: %s (%s); it was %s (%s); "
+                    "different: %s",
+                    name, rule.cron, rule.timezone, row.rule.cron, row.rule.timezone, ", ".join(differing),
+                )  # fmt: skip
         except (AlreadyExistsError, NotFoundError):
             if attempts_left == 0:
                 raise
         else:
-            verb = "added" if row is None else "changed"
-            log.info("%s the registration %r: %s (%s)", verb, name, rule.cron, rule.timezone)
             return
+
+
+def _differing(schedules: ScheduleCollection, row: ScheduleRow, registration: Registration) -> list[str]:
+    """Return the names of the values in which the stored schedule differs from the registration."""
+    modification = Modification(row.key, registration.changes, schedules.store, schedules.cron_dialect)
+    wanted = modification.applied_to(row)
+    found = [name for name in ("type", "data") if getattr(row, name) != getattr(wanted, name)]
+    for before, after in ((row.rule, wanted.rule), (row.policy, wanted.policy)):
+        found += [each.name for each in fields(before) if getattr(before, each.name) != getattr(after, each.name)]
+    return found

@@ -8,7 +8,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 from psched import fork_safety
 from psched.application.task_function import TaskFunction
@@ -16,12 +16,21 @@ from psched.async_methods import run_in_thread
 from psched.config import Settings
 from psched.error_text import shown
 from psched.errors import IdempotentError, NotFoundError, ScheduleError
-from psched.model import Rule, TaskFilter
+from psched.model import ScheduleRow, TaskFilter
 from psched.payload import encode
 from psched.queue.queue import Queue, storable_task
 from psched.retry_wait import check_wait
 from psched.scheduler.function_handlers import Function, check_function, current
-from psched.scheduler.registrations import Registration
+from psched.scheduler.registrations import (
+    At,
+    Every,
+    Registration,
+    RegistrationChanges,
+    RegistrationTerms,
+    checked_rule_of,
+    expression_of,
+    store_registration,
+)
 from psched.scheduler.stores import (
     OpenStores,
     create_missing_table,
@@ -29,9 +38,8 @@ from psched.scheduler.stores import (
     open_scheduler_stores,
     scheduler_settings,
 )
-from psched.scheduler.task_data import check_positive, checked_name, checked_task_data, refuse_options
+from psched.scheduler.task_data import TaskData, check_positive, checked_name, checked_task_data, refuse_options
 from psched.scheduler.threads import SchedulerThreads
-from psched.schedules.validation import checked_rule
 from psched.submit_telemetry import SubmitCall
 from psched.task import Task
 
@@ -39,6 +47,9 @@ F = TypeVar("F", bound=Function)
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_NO_RETRY = "retry is for functions bound by a name; write retry_wait= in @app.task(…)"
+_ANY = "@hourly"
+"""An expression with which a time zone is checked."""
 _EXIT_TIMEOUT = 10.0
 """Seconds that the interpreter waits for running handlers at exit, when the host has not called `stop`."""
 
@@ -123,47 +134,158 @@ class Scheduler:
     def register(
         self,
         name: str | TaskFunction[..., Any],
-        cron: str,
+        cron: str | None = None,
         *,
+        every: Every | None = None,
+        at: At | None = None,
         data: Any = None,
         retry: bool = False,
         retry_timeout: float | None = None,
         timezone: str | None = None,
+        **terms: Unpack[RegistrationTerms],
     ) -> None:
         """Submit a task of this name at each time that `cron` (five fields, or six with seconds first) matches.
 
-        `start` stores the registration, or changes the stored one. `data`: any JSON value. `timezone`: the scheduler's
-        by default. `retry`, `retry_timeout`: as for `push`.
+        Instead of `cron`, `every`: an interval of whole seconds, a timedelta, or text such as "5m"; or `at`: the task
+        comes once, at a datetime (without a zone: in `timezone`) or at unix seconds.
+
+        `start` stores the registration, or changes the stored one; while the scheduler runs, this call does so. Of
+        instances that register a name differently, the last has its way, and logs what it has changed. `data`: any
+        JSON value. `timezone`: the scheduler's by default. `retry`, `retry_timeout`: as for `push`. `delay` (seconds)
+        and the terms `catch_up`, `max_lateness`, `alert_after`, `owner`, `description`, `tags`, `start`, `end`,
+        `spread`, `max_runs` and `exclude` are those of `ScheduleCollection.add`; the store keeps terms that are not
+        given.
 
         Instead of a name, a function that an `App` has decorated: `data` is a mapping of its arguments.
 
         Raises:
-            ScheduleError: the scheduler is running, or the name is registered already.
-            ConfigError: the cron expression or the time zone cannot be used.
+            ScheduleError: the name is registered already; or the scheduler is running and the name is not bound.
+            ConfigError: the expression or the time zone cannot be used.
             ValueError: another value cannot be used.
         """
-        self._refuse_running("register")
-        section = self._settings.sections[0]
         refuse_options("register", str(name), cron)
-        rule = checked_rule(Rule(cron, section.timezone if timezone is None else timezone), section.cron_dialect)
+        section = self._settings.sections[0]
+        zone = section.timezone if timezone is None else timezone
+        if at is not None:
+            checked_rule_of(_ANY, zone, {}, section.cron_dialect)  # a bad time zone, before `at` is read in it
+        rule = checked_rule_of(expression_of(cron, every, at, zone), zone, terms, section.cron_dialect)
         if isinstance(name, TaskFunction):
             text, stored = checked_name(name.type), _arguments(name, data, retry, retry_timeout)
         else:
             text, stored = checked_name(name), checked_task_data(data, retry, retry_timeout).stored()
             self._refuse_task_function(text, "register")
         encode(stored)
-        before = self._registrations.get(text)
-        if before is not None:
-            again = f"register each name once, or unregister({text!r}) first"
-            raise ScheduleError(f"{text!r} is registered already, with {before.rule.cron!r}; {again}")
-        self._registrations[text] = Registration(text, rule, stored)
+        registration = Registration(text, rule, stored, dict(terms))
+        with self._checked_lock():
+            before = self._registrations.get(text)
+            if before is not None:
+                again = f"modify({text!r}, …) changes it, and unregister({text!r}) removes it"
+                raise ScheduleError(f"{text!r} is registered already, with {before.rule.cron!r}; {again}")
+            if self._threads is not None and text not in self._bindings:
+                raise ScheduleError(f"{text!r} is not bound to a handler; bind it before the start")
+            self._registrations[text] = registration
+            is_running = self._threads is not None and self._threads.is_ready  # otherwise the start stores it
+        if is_running:
+            try:
+                with self._stores() as stores:
+                    store_registration(stores.schedules, registration)
+            except BaseException:
+                self._registrations.pop(text, None)
+                raise
+
+    def modify(self, name: str | TaskFunction[..., Any], **changes: Unpack[RegistrationChanges]) -> None:
+        """Change the given values of a registration in the store, and in this instance if it has it.
+
+        They are those of `register`. Its next occurrence is the first one of a new rule from now on; an occurrence that
+        is due already stays. A pause stays. Works whether the scheduler runs or not.
+
+        Raises:
+            NotFoundError: neither the store nor this instance has such a registration.
+            ConfigError, ValueError: a value cannot be used; nothing was changed.
+        """
+        text = self._name(name)
+        given: dict[str, Any] = dict(changes)
+        times = {key: given.pop(key, None) for key in ("cron", "every", "at")}
+        of_task: dict[str, Any] = {key: given.pop(key) for key in ("data", "retry", "retry_timeout") if key in given}
+        zone = given.pop("timezone", None)
+        dialect = self._settings.sections[0].cron_dialect
+        with self._stores() as stores:
+            row = stores.schedules.store.get(text)
+            before = self._registrations.get(text)
+            if row is None and before is None:
+                raise NotFoundError(f"no registration has the name {text!r}")
+            rule = before.rule if row is None and before is not None else row.rule  # type: ignore[union-attr]
+            data = before.data if row is None and before is not None else row.data  # type: ignore[union-attr]
+            zone = rule.timezone if zone is None else zone
+            checked_rule_of(_ANY, zone, {}, dialect)
+            has_time = any(value is not None for value in times.values())
+            expression = expression_of(**times, timezone=zone) if has_time else rule.cron
+            new = checked_rule_of(expression, zone, given, dialect)
+            if of_task:
+                data = self._changed_data(name, text, data, of_task)
+            if row is not None:
+                changed = Registration(text, new, data, given)
+                stores.schedules[text].modify(**changed.changes)
+            if before is not None:
+                self._registrations[text] = Registration(text, new, data, {**before.terms, **given})
+
+    def _changed_data(
+        self, name: str | TaskFunction[..., Any], text: str, stored: Mapping[str, Any], given: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """Return the stored data with changes. Raises ValueError."""
+        function = name if isinstance(name, TaskFunction) else self._bindings.get(text)
+        if isinstance(function, TaskFunction):
+            if "data" not in given:
+                raise ValueError(f"{text!r}: {_NO_RETRY}")
+            return _arguments(function, given["data"], given.get("retry", False), given.get("retry_timeout"))
+        before = TaskData.of(stored)
+        retry = given.get("retry", before.retry)
+        timeout = given.get("retry_timeout", before.retry_timeout)
+        data = checked_task_data(given.get("data", before.data), retry, timeout).stored()
+        encode(data)
+        return data
+
+    def pause(self, name: str | TaskFunction[..., Any]) -> bool:
+        """Make no tasks of a registration until `resume`, also after a restart. Return False if it was paused already.
+
+        Raises NotFoundError if the store has no such registration.
+        """
+        text = self._name(name)
+        with self._stores() as stores:
+            return stores.schedules[text].pause()
+
+    def resume(self, name: str | TaskFunction[..., Any]) -> bool:
+        """End the pause of a registration; occurrences during the pause are skipped. Return False if there was none.
+
+        Raises NotFoundError if the store has no such registration.
+        """
+        text = self._name(name)
+        with self._stores() as stores:
+            return stores.schedules[text].resume()
+
+    def run_now(self, name: str | TaskFunction[..., Any]) -> None:
+        """Submit a task of a registration now, paused or not; its regular occurrences stay as they are.
+
+        A started instance submits it. Raises NotFoundError, and ScheduleError while an occurrence is being submitted.
+        """
+        text = self._name(name)
+        with self._stores() as stores:
+            stores.schedules[text].run_now()
+
+    def registrations(self) -> list[ScheduleRow]:
+        """Return the registrations in the store, also those of other instances, ordered by their next run."""
+        with self._stores() as stores:
+            return [*stores.schedules.list()]
+
+    def _name(self, name: str | TaskFunction[..., Any]) -> str:
+        return checked_name(name.type if isinstance(name, TaskFunction) else name)
 
     def unregister(self, name: str | TaskFunction[..., Any]) -> bool:
         """Remove the registration from this instance and from the store. Return False if the store had none.
 
         Its tasks stay. Another instance that registers the name stores it again at its next start.
         """
-        text = checked_name(name.type if isinstance(name, TaskFunction) else name)
+        text = self._name(name)
         with self._stores() as stores:
             self._registrations.pop(text, None)
             try:
@@ -279,7 +401,7 @@ class Scheduler:
                 self._settings,
                 open_scheduler_stores(self._settings, self._concurrency),
                 dict(self._bindings),
-                dict(self._registrations),
+                self._registrations,
                 self._poll_interval,
                 self._concurrency,
                 self._misfire_grace_time,
@@ -406,7 +528,7 @@ def _arguments(
 ) -> dict[str, Any]:
     name = function.parameters.name
     if retry or retry_timeout is not None:
-        raise ValueError(f"{name}: retry is for functions bound by a name; write retry_wait= in @app.task(…)")
+        raise ValueError(f"{name}: {_NO_RETRY}")
     if data is not None and not isinstance(data, Mapping):
         raise ValueError(f"data must be a mapping of the arguments of {name}, got {shown(data)}")
     return dict(function.new_task(**(data or {})).data)

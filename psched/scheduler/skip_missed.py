@@ -51,9 +51,14 @@ class MissedOccurrences:
                 stopping.wait(_PAUSE)
 
     def _overdue_row(self, name: str) -> ScheduleRow | None:
-        """Return the schedule if it was due before this instance started, by more than the grace."""
+        """Return the schedule if its regular occurrence was due before this instance started, by more than the grace.
+
+        A pause decides about its occurrences itself, and a run by `run_now` is wanted.
+        """
         row = self.schedules.store.get(name)
-        return None if row is None or row.next_time >= self.since - self.grace else row
+        if row is None or row.paused or row.is_extra or row.next_time >= self.since - self.grace:
+            return None
+        return row
 
     def _is_decided(self, name: str, others: Sequence[Instance]) -> bool:
         """Skip the schedule's missed occurrences; False when it must be tried again."""
@@ -78,10 +83,10 @@ class MissedOccurrences:
         wanted = replace(row, next_time=time, next_run_time=row.run_time(time))
         if not self.schedules.store.modify(row, wanted):
             return False
-        log.warning(
-            "%r was due at %s, when no instance ran; skipped to its next occurrence at %s",
-            row.key, local_time(row.next_time), local_time(time),
-        )  # fmt: skip
+        then = (
+            "it has no further occurrence" if wanted.ended else f"skipped to its next occurrence at {local_time(time)}"
+        )
+        log.warning("%r was due at %s, when no instance ran; %s", row.key, local_time(row.next_time), then)
         return True
 
     def _finish_abandoned(self, name: str, start: float) -> None:

@@ -35,7 +35,7 @@ from psched.process.child_protocol import RunningTable
 from psched.process.logs import log_runs
 from psched.scheduler.function_handlers import Function, FunctionRouter, OccurrenceRouter
 from psched.scheduler.instance_heartbeat import InstanceRegistry
-from psched.scheduler.registrations import Registration, store_registrations
+from psched.scheduler.registrations import Registration, store_registration, store_registrations
 from psched.scheduler.skip_missed import MissedOccurrences
 from psched.scheduler.stores import STATS_RETENTION, OpenStores
 from psched.store.node_registry import NodeProcess
@@ -63,7 +63,10 @@ class SchedulerThreads:
         concurrency: int,
         misfire_grace_time: float,
     ) -> None:
-        """`stores` are closed at the end. `concurrency`: the number of handler threads."""
+        """`stores` are closed at the end. `concurrency`: the number of handler threads.
+
+        `registrations` may change while the scheduler runs.
+        """
         log_runs()
         self.stores = stores
         self._names = tuple(sorted(bindings))
@@ -174,11 +177,15 @@ class SchedulerThreads:
         self.stores.create_tables()
         if self._since is None:
             self._since = self._instances.register()
-        store_registrations(self.stores.schedules, self._registrations)
+        stored = dict(self._registrations)
+        store_registrations(self.stores.schedules, stored)
         self._instances.thread.start()
         self._heartbeat.start()
         self._reporting.start()
         self._ready.set()
+        for registration in [*self._registrations.values()]:  # register() stores those that come from now on
+            if stored.get(registration.name) is not registration:
+                store_registration(self.stores.schedules, registration)
 
     def _processes(self) -> list[NodeProcess]:
         return [NodeProcess("scheduler", os.getpid(), self._runs.in_progress())]
@@ -187,7 +194,7 @@ class SchedulerThreads:
         """Create tables that were dropped, or lost by a database without persistence."""
         if self.stores.create_tables():
             log.warning("the tables were gone and have been created again; storing the registrations again")
-            store_registrations(self.stores.schedules, self._registrations)
+            store_registrations(self.stores.schedules, dict(self._registrations))
 
     def _submit_occurrences(self) -> None:
         if not self._ready.is_set():

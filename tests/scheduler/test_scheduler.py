@@ -178,7 +178,6 @@ def test_bind_register_and_start_are_refused_until_a_stop(site: Site, calls: que
         for forbidden in (
             lambda: scheduler.bind("other", calls.put),
             lambda: scheduler.bind("other"),
-            lambda: scheduler.register("task", cron=EVERY_SECOND),
             scheduler.start,
         ):
             with pytest.raises(ScheduleError, match="while the scheduler is running; stop it first"):

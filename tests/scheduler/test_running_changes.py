@@ -1,0 +1,164 @@
+"""Registrations that change while instances run: on every store, by two instances."""
+
+from __future__ import annotations
+
+import queue
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from psched import ConfigError, NotFoundError, ScheduleError, Scheduler
+from tests.scheduler.site import Site
+
+EVERY_SECOND = "* * * * * *"
+YEARLY = "0 0 1 1 *"
+PATIENCE = 30
+
+
+def pair(site: Site) -> tuple[Scheduler, Scheduler, queue.Queue[Any]]:
+    """Return two started instances that have bound `task`, and what their handlers were called with."""
+    calls: queue.Queue[Any] = queue.Queue()
+    schedulers = (site.scheduler(poll_interval=0.2), site.scheduler(poll_interval=0.2))
+    for scheduler in schedulers:
+        scheduler.bind("task", calls.put)
+        scheduler.start()
+    return (*schedulers, calls)
+
+
+def listed(scheduler: Scheduler) -> dict[str, str]:
+    return {row.key: row.rule.cron for row in scheduler.registrations()}
+
+
+def test_a_registration_is_made_changed_paused_and_removed_while_instances_run(
+    each_site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, other, calls = pair(each_site)
+    one.register("task", EVERY_SECOND, data="first")
+    assert calls.get(timeout=PATIENCE) == "first"
+    other.modify("task", data="second")
+    while calls.get(timeout=PATIENCE) != "second":
+        pass
+    assert other.pause("task")
+    assert not one.pause("task")
+    [row] = one.registrations()
+    assert row.paused
+    other.modify("task", cron=YEARLY, data="third")
+    one.run_now("task")
+    while calls.get(timeout=PATIENCE) != "third":
+        pass
+    assert one.resume("task")
+    assert listed(other) == {"task": YEARLY}
+    other.register("task", every="2h", spread=60)
+    assert listed(one) == {"task": "@every 2h"}
+    assert "changed the registration 'task' to that of this instance, which is newer: @every 2h" in caplog.text
+    assert other.unregister("task")
+    assert listed(one) == {}
+    with pytest.raises(NotFoundError, match="'task'"):
+        other.modify("task", cron=YEARLY)
+
+
+def test_a_moment_comes_once(each_site: Site) -> None:
+    one, other, calls = pair(each_site)
+    one.register("task", at=each_site.now() + 1, data="once", timezone="Asia/Tokyo")
+    assert calls.get(timeout=PATIENCE) == "once"
+    each_site.wait_for(lambda: all(row.ended for row in other.registrations()))
+    assert calls.empty()
+
+
+def test_a_registration_takes_the_terms_of_a_schedule(site: Site) -> None:
+    with site.opened().schedules as schedules:
+        schedules.calendars.set("holidays", ["2027-01-01"])
+        scheduler = site.scheduler()
+        scheduler.bind("task", print)
+        terms: dict[str, Any] = {"start": 1_900_000_000, "max_runs": 3, "spread": 60, "owner": "team", "delay": 5}
+        scheduler.register("task", YEARLY, exclude=["holidays"], alert_after=60, **terms)
+        with scheduler:
+            [row] = scheduler.registrations()
+            assert {name: getattr(row.rule, name, None) or getattr(row.policy, name, None) for name in terms} == terms
+            assert [each.name for each in row.rule.exclude] == ["holidays"]
+            scheduler.modify("task", max_runs=None, exclude=[])
+            [row] = scheduler.registrations()
+            assert (row.rule.max_runs, row.rule.exclude, row.rule.delay, row.policy.alert_after) == (None, (), 5, 60)
+        with scheduler:
+            assert scheduler.registrations() == [row], "the next start stores what modify has changed"
+
+
+def test_a_pause_lasts_over_a_restart(site: Site) -> None:
+    scheduler = site.scheduler(misfire_grace_time=0)
+    scheduler.bind("task", print)
+    scheduler.register("task", EVERY_SECOND)
+    with scheduler:
+        scheduler.pause("task")
+    before = scheduler.registrations()
+    site.wait_for(lambda: site.now() > before[0].next_time + 1)
+    with scheduler:
+        site.wait_for(lambda: site.now() > before[0].next_time + 2)
+    assert scheduler.registrations() == before
+
+
+@pytest.mark.parametrize(
+    ("every", "expression"),
+    [(90, "@every 90s"), (timedelta(minutes=5), "@every 300s"), ("1d phase 3h", "@every 1d phase 3h")],
+)
+def test_intervals(site: Site, every: Any, expression: str) -> None:
+    scheduler = site.scheduler()
+    scheduler.bind("task", print)
+    scheduler.register("task", every=every)
+    with scheduler:
+        assert listed(scheduler) == {"task": expression}
+
+
+@pytest.mark.parametrize(
+    "at",
+    [
+        "2027-03-01T10:00:00",
+        datetime(2027, 3, 1, 10, 0),  # noqa: DTZ001 - in the time zone of the registration
+        datetime(2027, 3, 1, 9, 0, tzinfo=UTC),
+        datetime(2027, 3, 1, 9, 0, tzinfo=UTC).timestamp(),
+    ],
+)
+def test_moments(site: Site, at: Any) -> None:
+    scheduler = site.scheduler(timezone="Europe/Paris")
+    scheduler.bind("task", print)
+    scheduler.register("task", at=at)
+    with scheduler:
+        assert listed(scheduler) == {"task": "@at 2027-03-01T10:00:00"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({}, ValueError, "give cron=, every= or at="),
+        ({"cron": YEARLY, "every": 5}, ValueError, "got cron, every"),
+        ({"every": 1.5}, ValueError, "whole seconds"),
+        ({"at": datetime(2027, 10, 31, 1, 0, tzinfo=UTC), "timezone": "Europe/Paris"}, ValueError, "twice"),
+        ({"at": 5, "timezone": "Nowhere"}, ConfigError, "Nowhere"),
+        ({"cron": YEARLY, "max_attempts": 3}, ValueError, "retry=True"),
+        ({"cron": YEARLY, "colour": 3}, TypeError, "'colour'"),
+        ({"cron": YEARLY, "max_runs": 0}, ValueError, "max_runs"),
+    ],
+)
+def test_wrong_registrations_are_refused(
+    site: Site, arguments: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        site.scheduler().register("task", **arguments)
+
+
+def test_a_name_that_is_not_bound_is_refused_while_the_scheduler_runs(site: Site) -> None:
+    with site.scheduler() as scheduler:
+        with pytest.raises(ScheduleError, match="'task' is not bound to a handler; bind it before the start"):
+            scheduler.register("task", YEARLY)
+        assert scheduler.registrations() == []
+
+
+def test_a_registration_that_cannot_be_stored_is_not_kept(site: Site) -> None:
+    scheduler = site.scheduler()
+    scheduler.bind("task", print)
+    with scheduler:
+        site.wait_for(lambda: scheduler.registrations() == [])
+        with pytest.raises(ConfigError, match="there is no calendar 'none'"):
+            scheduler.register("task", YEARLY, exclude=["none"])
+        scheduler.register("task", YEARLY)
+        assert listed(scheduler) == {"task": YEARLY}
