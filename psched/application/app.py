@@ -6,20 +6,25 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Concatenate, ParamSpec, Protocol, Self, TypeVar, overload
+from typing import Any, ClassVar, Concatenate, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
 
 from psched.application.default_queue import AppQueue, Config, open_configured_queue
 from psched.application.event_loop import EventLoops
 from psched.application.handler import CallingHandler, HandlerFactory, Router, check_pattern
+from psched.application.schedule_declarations import Declaration, cron_of, declared_by_owner
 from psched.application.task_function import TaskFunction, TaskFunctionWithRun, TypeOptions
 from psched.errors import ConfigError, UnstorableResultError
 from psched.queue.queue import Queue, check_priority
 from psched.retry_wait import Backoff, check_attempts, check_wait
+from psched.schedule_options import check_owner
+from psched.schedules.validation import Terms
+from psched.schedules_file.declared import DeclaredSchedules
 from psched.store.type_filter import Pattern, matches
 from psched.task import NO_RESULT, Task
 
 P = ParamSpec("P")
 R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class _Undeclared:
@@ -42,7 +47,13 @@ class Decorator(Protocol):
 class App(Router):
     """The tasks of an application, registered by decorating functions. Several may serve one daemon."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, owner: str | None = None) -> None:
+        """`owner`: of the schedules that it declares."""
+        try:
+            self._owner = check_owner(owner)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+        self._declarations: list[Declaration] = []
         self._routes: dict[Pattern, HandlerFactory] = {}
         self._functions: dict[Pattern, TaskFunction[..., Any]] = {}
         self._loops = EventLoops()
@@ -128,6 +139,49 @@ class App(Router):
             ),
         )
         return lambda function: self._register(function, pattern, options)
+
+    def schedule(
+        self,
+        cron: str | None = None,
+        *,
+        every: str | float | None = None,
+        at: str | None = None,
+        key: str | None = None,
+        type: str | None = None,
+        data: Mapping[str, Any] | None = None,
+        delay: float = 0,
+        timezone: str | None = None,
+        **terms: Unpack[Terms],
+    ) -> Callable[[F], F]:
+        """Declare a schedule that runs the decorated task; `psched plan` and `apply` bring it into the database.
+
+        Stands above or below `task`, and may be used several times. One of `cron`, `every` (such as `5m`) and `at`
+        (such as `2027-03-01T09:00`) says when it is due. `key` defaults to the type of the task, `type` names it for a
+        function that handles several. `data`: the arguments of the function. `owner` defaults to that of the App. All
+        other options are those of `ScheduleCollection.add`. Times in the options are unix seconds, durations seconds.
+
+        Raises ConfigError, also later in `declared_schedules`.
+        """
+        options: dict[str, Any] = {"delay": delay, "timezone": timezone, **terms}
+        owner = options.pop("owner", None)
+        expression = cron_of(cron, every, at)
+
+        def declare(function: F) -> F:
+            given = function.function if isinstance(function, TaskFunction) else function
+            who = self._owner if owner is None else owner
+            self._declarations.append(Declaration(given, key, type, who, expression, data or {}, options))
+            return function
+
+        return declare
+
+    def declared_schedules(self) -> list[DeclaredSchedules]:
+        """Return the schedules that `schedule` has declared, by owner.
+
+        Raises ConfigError: a function is no task of the app or does not take the data, a schedule has no owner, or two
+        have one key.
+        """
+        tasks = {task.function: task for task in self._functions.values()}
+        return list(declared_by_owner(self._declarations, tasks.get))
 
     def open(self, config: Config, environment: str | None = None) -> Queue:
         """Open the queue that `config` names, and submit the tasks of this app to it. Raises like `psched.open_queue`.

@@ -18,6 +18,7 @@ from psched.error_text import did_you_mean
 from psched.errors import ConfigError, OutcomeUnknownError, PreemptedError, UnstorableResultError
 from psched.payload import check_key
 from psched.retry_wait import Backoff
+from psched.schedules_file.declared import DeclaredSchedules
 from psched.store.type_filter import Pattern, TypeFilter
 from psched.task import Task
 from psched.telemetry import emit
@@ -216,6 +217,10 @@ class Router(ABC):
     def check(self) -> None:  # noqa: B027 – a router may have nothing to check
         """Raise ConfigError when a route has no handler."""
 
+    def declared_schedules(self) -> list[DeclaredSchedules]:
+        """Return the schedules that it declares, by owner; most routers declare none. Raises ConfigError."""
+        return []
+
     def close(self) -> None:  # noqa: B027 – most routers keep nothing between tasks
         """Close the resources of the calling handler thread. Called when that thread ends."""
 
@@ -250,6 +255,10 @@ class Application:
                 self._routes.clear()
             self._routes[task.type] = factory
         return factory(task)
+
+    def declared_schedules(self) -> list[DeclaredSchedules]:
+        """Return the schedules that its routers declare. Raises ConfigError."""
+        return [declared for router in self.routers for declared in router.declared_schedules()]
 
     def close(self) -> None:
         """Close the resources of the calling handler thread, such as its event loop."""

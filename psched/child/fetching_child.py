@@ -22,7 +22,7 @@ class FetchingChild(ChildRole):
         self._stopping = StopEvent()
         self._stops_now = False
         self._opened = open_sections(spec.settings, spec.holder)
-        self._sections = PolledSections(self._opened, application, self._processes)
+        self._sections = PolledSections(self._opened, application, self._processes, spec.is_first)
         recovered = partial(send, RECOVERED)
         self._fetcher = Fetcher(
             self._opened,

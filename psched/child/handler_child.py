@@ -52,7 +52,9 @@ class HandlerChild(ChildRole):
         stop = partial(self.stop, immediate=False)
         self._runs = ActiveRuns(spec.running_table, partial(send, pipes.RAN), most, stop)
         self._sections = open_sections(settings, spec.holder)
-        self._polled = None if spec.dispatch else PolledSections(self._sections, application, self._processes)
+        self._polled = (
+            None if spec.dispatch else PolledSections(self._sections, application, self._processes, spec.is_first)
+        )
         sources = [opened.source for opened in self._sections]
         self._forced_exit = ForcedExit(sources, self._runs, send)
         self._watchdog = RunWatchdog(self._runs, settings.child_kill_interval, self._forced_exit.leave)

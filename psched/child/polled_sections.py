@@ -9,6 +9,7 @@ from typing import Any
 
 from psched.application import Application
 from psched.backends import is_driver_error
+from psched.child.apply_at_start import ApplyAtStart
 from psched.error_text import one_line
 from psched.errors import ConfigError
 from psched.execution.node_heartbeat import NodeHeartbeat, RecordedSection
@@ -34,8 +35,12 @@ class PolledSections:
         sections: Sequence[OpenSection],
         application: Application,
         processes: Callable[[], Sequence[NodeProcess]],
+        is_first: bool,
     ) -> None:
-        """`processes` returns the children of this node that run handlers, and what they run. Any thread."""
+        """`processes` returns the children of this node that run handlers, and what they run. Any thread.
+
+        `is_first`: as in `ChildSpec`; only the first child applies the schedules of the application.
+        """
         self._sections = sections
         served = {opened.name: application.of(opened.name).types().serving(opened.section.types) for opened in sections}
         self._mismatch = mismatch(served.values())
@@ -43,6 +48,11 @@ class PolledSections:
         self.types = {opened.name: ClaimableTypes(opened.source, served[opened.name]) for opened in sections}
         self.pollers: list[RowPoller[Any]] = []
         self._reporting = ReportingThreads(sections)
+        self._applying = [
+            ApplyAtStart(opened.section, application.of(opened.name))
+            for opened in sections
+            if is_first and opened.name == "schedules" and opened.section.apply_at_start
+        ]
         recorded = [
             RecordedSection(opened.name, nodes, served[opened.name])
             for opened in sections
@@ -84,6 +94,8 @@ class PolledSections:
     def start(self) -> None:
         self._reporting.start()
         self._heartbeat.start()
+        for thread in self._applying:
+            thread.start()
         if self._stats_writer is not None:
             self._stats_writer.start()
 
@@ -104,6 +116,8 @@ class PolledSections:
         If not `waits`, the node's entry in psched_nodes may expire by itself.
         """
         self._heartbeat.close()
+        for thread in self._applying:
+            thread.close()
         if self._stats_writer is not None:
             self._stats_writer.close()
         self._reporting.close()

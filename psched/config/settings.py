@@ -63,6 +63,7 @@ class Section:
     ledger_retention: NotNegative = 400 * 86400.0
     ledger_count: Annotated[int, Check(checks.count(1))] = 100_000
     stats_retention: NotNegative = 30 * 86400.0
+    apply_at_start: Annotated[bool, Check(checks.flag)] = False
     on_late: Annotated[Hook, Check(hook)] = NO_HOOK
     on_failure: Annotated[Hook, Check(hook)] = NO_HOOK
     on_recovered: Annotated[Hook, Check(hook)] = NO_HOOK

@@ -14,7 +14,7 @@ from psched.importers.entries import Definition, Following
 from psched.model import NO_OCCURRENCE, Rule
 from psched.schedule_options import checked_calendar
 from psched.schedules import rules
-from psched.schedules_file.reader import FORMS
+from psched.schedules_file.declared import FORMS
 
 DAY = 86400
 _YEAR = 365 * DAY

@@ -9,7 +9,8 @@ from psched.clock import local_time
 from psched.error_text import shown
 from psched.importers.comparison import Difference, clock_changes, first_difference, following_of
 from psched.importers.entries import Definition, Entry, Imported, calendar_commands
-from psched.schedules_file.reader import FORMS, options
+from psched.schedules_file.declared import FORMS
+from psched.schedules_file.reader import options
 
 _UNKNOWN = "this version of psched does not know the option `{}`, and refuses the file with it"
 _BEFORE_CHANGE = 2 * 3600

@@ -43,6 +43,7 @@ class ChildSpec:
     `dead` are the children whose leases it releases first. `running_table` is its own; the master reads it also after
     the child's death. Over `dispatch` the fetching child hands tasks to its siblings; None: the child fetches for
     itself. `siblings`: the names of the living children with this dispatch socket. `counters`: what it counts in.
+    `is_first`: no child of the slot was ready since the master started or reloaded its configuration.
     """
 
     slot: int
@@ -55,6 +56,7 @@ class ChildSpec:
     dispatch: DispatchSocket | None
     siblings: tuple[str, ...]
     counters: CounterBlock | None = None
+    is_first: bool = False
 
 
 class ChildRole:

@@ -150,10 +150,16 @@ class ScheduleCollection(PolledTable):
         check_distinct([row.key for row in rows], "schedule")
         return self.store.add_many(rows) if rows else []
 
+    def rows_of(self, schedules: Iterable[NewSchedule]) -> builtins.list[ScheduleRow]:
+        """Return the rows that `add_many` would write. Raises as it does, and changes nothing."""
+        rows = new_rows(schedules, self.store, self._defaults.timezone, self._defaults.cron_dialect, warns=False)
+        check_distinct([row.key for row in rows], "schedule")
+        return rows
+
     def check(self, new: NewSchedule) -> None:
         """Raise what `add_many` raises for a schedule that cannot be added. Reads only the calendars that it names."""
         checked = new if new.next_time is not None else new._replace(next_time=0)
-        new_rows([checked], self.store, self._defaults.timezone, self._defaults.cron_dialect)
+        new_rows([checked], self.store, self._defaults.timezone, self._defaults.cron_dialect, warns=False)
 
     def list(
         self,

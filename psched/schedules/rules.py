@@ -79,9 +79,9 @@ def validate(rule: Rule, dialect: CronDialect) -> None:
 def restrictions(rule: Rule) -> Iterator[str]:
     """Yield in words what else than its expression bounds the occurrences of a rule, or moves their runs."""
     if rule.start is not None:
-        yield f"not before {_local(rule, rule.start)}"
+        yield f"not before {local_text(rule, rule.start)}"
     if rule.end is not None:
-        yield f"not after {_local(rule, rule.end)}"
+        yield f"not after {local_text(rule, rule.end)}"
     if rule.exclude:
         yield f"not on days of {', '.join(each.name for each in rule.exclude)}"
     if rule.max_runs is not None:
@@ -93,9 +93,9 @@ def restrictions(rule: Rule) -> Iterator[str]:
 def why_not(rule: Rule, time: int) -> str | None:
     """Return why a time of the rule's expression is no occurrence of the rule, or None if it is one."""
     if rule.start is not None and time < rule.start:
-        return f"the schedule starts {_local(rule, rule.start)}"
+        return f"the schedule starts {local_text(rule, rule.start)}"
     if rule.end is not None and time > rule.end:
-        return f"the schedule ended {_local(rule, rule.end)}"
+        return f"the schedule ended {local_text(rule, rule.end)}"
     if rule.exclude and (calendar := _excluding(rule, day := _day_of(rule, time))) is not None:
         return f"{day:%a %Y-%m-%d} is a day of the calendar {calendar.name!r} (version {calendar.version})"
     return None
@@ -147,7 +147,8 @@ def _excluded_spans(rule: Rule, first: int, last: int) -> Iterator[tuple[int, in
     yield from (_span_of(rule, day) for day in days if _excluding(rule, day) is not None)
 
 
-def _local(rule: Rule, seconds: float) -> str:
+def local_text(rule: Rule, seconds: float) -> str:
+    """Return a time as a date in the time zone of the rule."""
     return f"{datetime.fromtimestamp(seconds, load_zone(rule.timezone)):%Y-%m-%d %H:%M:%S %Z}"
 
 

@@ -125,6 +125,28 @@ def moved(row: ScheduleRow, old: Rule, now: float, dialect: CronDialect) -> Sche
     return replace(row, next_time=time, next_run_time=row.run_time(time))
 
 
+def with_rule(seen: ScheduleRow, row: ScheduleRow, now: float, dialect: CronDialect) -> ScheduleRow:
+    """Return `row`, which may have another rule than `seen`, with the times that follow from it."""
+    if row.rule == seen.rule or not seen.settled:
+        return row
+    timed = moved(row, seen.rule, now, dialect)
+    return replace(timed, next_run_time=seen.next_run_time) if seen.paused else timed
+
+
+def redefined(seen: ScheduleRow, wanted: ScheduleRow, now: float, dialect: CronDialect) -> ScheduleRow:
+    """Return `seen` with the type, data, rule and policy of `wanted`, and the times that follow from them."""
+    row = replace(
+        seen,
+        type=wanted.type,
+        data=wanted.data,
+        rule=wanted.rule,
+        policy=wanted.policy,
+        runs=None if wanted.rule.max_runs is None else seen.runs,
+    )
+    timed = with_rule(seen.regular(), row.regular(), now, dialect)
+    return with_regular(row, timed) if seen.is_extra else timed
+
+
 def with_calendars(row: ScheduleRow, rule: Rule, now: float, dialect: CronDialect) -> ScheduleRow:
     """Return `row` with `rule`, which differs in its calendars only, and the next occurrence by it.
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cache, lru_cache, partial
 from operator import attrgetter
-from typing import TypedDict
+from typing import Any, TypedDict, TypeVar
 
 from psched import cron
 from psched.clock import local_time
@@ -47,6 +47,7 @@ MOST_AHEAD = 1000
 """Occurrences that a negative delay may make due together before their times, counted from `_REFERENCE` on."""
 _REFERENCE = 1_704_067_200  # the start of 2024
 _DEFAULT_POLICY = Policy()
+T = TypeVar("T", Rule, Policy)
 TERMS = tuple(field.name for field in fields(Policy))
 _terms_of = attrgetter(*TERMS)
 _OPTIONS = tuple(name for name in TERMS if name in OPTIONS)
@@ -78,13 +79,20 @@ class Terms(TypedDict, total=False):
 
 
 def new_rows(
-    schedules: Iterable[NewSchedule], store: ScheduleStore, default_timezone: str, dialect: cron.CronDialect
+    schedules: Iterable[NewSchedule],
+    store: ScheduleStore,
+    default_timezone: str,
+    dialect: cron.CronDialect,
+    warns: bool = True,
 ) -> list[ScheduleRow]:
     """Return the rows of new schedules; all without a `next_time` begin at the same second.
+
+    `warns`: log those that have ended.
 
     Raises ConfigError, ValueError, NotSupportedError.
     """
     now = cache(store.now)
+    calendars: dict[tuple[object, ...], tuple[Calendar, ...]] = {}
     rows = []
     for new in schedules:
         if not isinstance(new, NewSchedule):
@@ -98,14 +106,20 @@ def new_rows(
         if options and not store.keeps_policies:
             raise without_policies(new.key, options)
         if "exclude" in options:
-            options["exclude"] = named_calendars(store, options["exclude"])
+            names = options["exclude"]
+            known = tuple(map(repr, names)) if isinstance(names, Sequence) else (repr(names),)
+            if known not in calendars:
+                calendars[known] = named_calendars(store, names)
+            options["exclude"] = calendars[known]
         rule = checked_rule(Rule(new.cron, timezone, new.delay, **options), dialect)
         first = rules.first_time(rule, now() if new.next_time is None else new.next_time, dialect)
         check_enqueued_key(check_key(new.key), check_key(new.type, "type"))
         check_has_occurrence(first, new.next_run_time)
-        if first == NO_OCCURRENCE:
+        if first == NO_OCCURRENCE and warns:
             log.warning("the schedule %r has ended: %r has no occurrence from now on", new.key, rule.cron)
-        due = 0 if new.next_run_time is None else new.next_run_time
+        due = new.next_run_time
+        if due is None:
+            due = NO_OCCURRENCE if first == NO_OCCURRENCE else first + rule.delay_of(new.key)
         row = ScheduleRow(
             key=new.key,
             type=new.type,
@@ -116,7 +130,7 @@ def new_rows(
             next_run_time=due,
             policy=policy,
         )
-        rows.append(row if new.next_run_time is not None else replace(row, next_run_time=row.run_time(first)))
+        rows.append(row)
     return rows
 
 
@@ -162,6 +176,7 @@ def checked_policy(policy: Policy) -> Policy:
         if value is not None:
             check_wait(name, value)
     check_owner(policy.owner)
+    policy = _in_milliseconds(policy, "max_lateness", "alert_after")
     given = {name: getattr(policy, name) for name in _OPTIONS if getattr(policy, name) != _default(name)}
     return replace(policy, **{name: OPTIONS[name](value) for name, value in given.items()}) if given else policy
 
@@ -185,10 +200,20 @@ def checked_rule(rule: Rule, dialect: cron.CronDialect) -> Rule:
     check_delay(rule.delay)
     if rule.delay < 0:
         _check_ahead(rule, dialect)
-    return rule
+    return _in_milliseconds(rule, "delay")
 
 
-@lru_cache(1024)
+def _in_milliseconds(values: T, *names: str) -> T:
+    """Return a rule or a policy with these seconds as tables keep them."""
+    rounded: dict[str, Any] = {}
+    for name in names:
+        value = getattr(values, name)
+        if isinstance(value, float) and round(value, 3) != value:
+            rounded[name] = round(value, 3)
+    return replace(values, **rounded) if rounded else values
+
+
+@lru_cache(4096)
 def _warn_of_step(expression: str, dialect: str) -> None:
     """Warn once of each expression."""
     warning = cron.excessive_step(expression, dialect)

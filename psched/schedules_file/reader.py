@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from psched.clock import parse_seconds
 from psched.config.yaml_file import Document, parse_document, read_document
@@ -19,11 +19,10 @@ from psched.error_text import did_you_mean, shown
 from psched.errors import ConfigError, NotSupportedError
 from psched.model import Instant, NewSchedule
 from psched.payload import check_key
+from psched.schedules_file.declared import FORMS, DeclaredSchedules
 
 _NOT_DECLARED = ("key", "owner", "next_time", "next_run_time")
 """The fields of `NewSchedule` that are no options: two are given once for a file, and times are no definition."""
-FORMS: Final[Mapping[str, str]] = {"cron": "{}", "every": "@every {}", "at": "@at {}"}
-"""How a file may say when a schedule is due, and the text that this makes in `cron`."""
 _KEYS = ("owner", "defaults", "schedules")
 _MOST_FAULTS = 20
 """Faults that one error names."""
@@ -31,19 +30,6 @@ _EXAMPLE = "owner: billing"
 
 Check = Callable[[NewSchedule], object]
 """Raises ConfigError, ValueError or NotSupportedError for a schedule that cannot be added."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeclaredSchedules:
-    """The schedules that one owner is to have. `source` names the file or the application in messages.
-
-    `place` returns the text that begins a message about a schedule, such as `jobs.yml:7: schedules.report`.
-    """
-
-    source: str
-    owner: str
-    schedules: tuple[NewSchedule, ...]
-    place: Callable[[str], str] = field(repr=False)
 
 
 def read_schedules_file(path: Path, check: Check | None = None) -> DeclaredSchedules:

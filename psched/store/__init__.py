@@ -160,6 +160,23 @@ class Wakeup(Protocol):
         """Close its connection; idempotent."""
 
 
+class RowChange(NamedTuple):
+    """One change of a schedule by `ScheduleStore.apply`.
+
+    `seen`: the row before, None for a new schedule. `wanted`: the row after, None for a schedule to be deleted.
+    """
+
+    seen: ScheduleRow | None
+    wanted: ScheduleRow | None
+
+    @property
+    def key(self) -> str:
+        """The key of the schedule."""
+        row = self.seen or self.wanted
+        assert row is not None
+        return row.key
+
+
 class AcquireOptions(NamedTuple):
     """The arguments of `LeaseStore.acquire`, with distinct, sorted types."""
 
@@ -420,6 +437,10 @@ class ScheduleStore(LeaseStore):
     def get(self, key: str) -> ScheduleRow | None:
         """Return the schedule, or None."""
 
+    def get_many(self, keys: Sequence[str]) -> builtins.list[ScheduleRow]:
+        """Return those of the schedules that exist, some hundreds read at a time, in any order."""
+        return [row for key in keys if (row := self.get(key)) is not None]
+
     @abstractmethod
     def list(self, wanted: ScheduleFilter = ScheduleFilter()) -> Iterator[ScheduleRow]:  # noqa: B008 - frozen
         """Yield the schedules that pass the filter, ordered by due time and key, a page at a time."""
@@ -447,6 +468,17 @@ class ScheduleStore(LeaseStore):
         False, and write nothing, if the row no longer has the definition, times and lease of `seen`. The `version` is
         compared, or every column where no version is kept (`rdb_compat`).
         """
+
+    def apply(self, changes: Sequence[RowChange]) -> builtins.list[str]:
+        """Make all these changes, of different schedules, in one transaction (on Redis in one script), or none of them.
+
+        Return the keys of rows that are not as expected; nothing is written then. The row of a new schedule must not
+        exist, a row to be modified must have the definition, times and lease of `seen` (as for `modify`), a row to be
+        deleted its version. The ledger records each change as `add`, `modify` or `delete`. Idempotent if the answer of
+        its own commit was lost. Raises ValueError before anything is written, and NotSupportedError where the store
+        keeps no owners.
+        """
+        raise NotSupportedError("this store keeps no owner of a schedule; type: rdb and redis do")
 
     @abstractmethod
     def delete(self, key: str) -> None:

@@ -187,7 +187,8 @@ class Change:
     that is next after it: from that one on the new definition holds. `due`: when `first` is to run. Versions of one
     key grow, also when it is deleted and added again. `reckoning` as in `LedgerRow`, None where it is not known.
     `paused_from`, `paused_until`: the last pause then, as in `ScheduleRow`: the moments by which occurrences are
-    skipped are a little before those at which their changes were written.
+    skipped are a little before those at which their changes were written. `data`: the data as JSON, None where the
+    ledger does not keep it (`rdb_compat`).
     """
 
     key: str
@@ -204,6 +205,7 @@ class Change:
     reckoning: str | None
     paused_from: float | None = None
     paused_until: float | None = None
+    data: str | None = None
 
     @property
     def delay(self) -> float:
@@ -222,6 +224,9 @@ class Ledger(Protocol):
 
     def changes(self, key: str) -> list[Change]:
         """Return the changes of a schedule's definition that are kept, the oldest first."""
+
+    def changed_since(self, time: float) -> list[str]:
+        """Return the keys of the schedules whose definitions were changed at `time` or later. Looks at each change."""
 
     def definitions(self, wanted: Collection[Definition]) -> Mapping[Definition, Change]:
         """Return the definitions that are kept. At most some hundred may be wanted."""

@@ -120,6 +120,7 @@ class Slot:
             self.dispatch,
             self.siblings(),
             None if self.counters is None else self.counters.block(self.title),
+            not self.was_ready,
         )
         try:
             self._child = self.process_table.fork(self.title, spec.settings, partial(role_of, spec), spec)

@@ -645,6 +645,7 @@ def read_change(row: Mapping[Any, Any]) -> Change:
         reckoning=fields.optional_text("reckoning"),
         paused_from=fields.optional_seconds("paused_from", 1000),
         paused_until=fields.optional_seconds("paused_until", 1000),
+        data=fields.optional_text("data"),
     )
 
 

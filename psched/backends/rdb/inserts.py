@@ -75,15 +75,28 @@ class RowInserts:
                 if len(present) < len(keys):  # an attempt without an answer has inserted them
                     return present
             with nullcontext() if is_one_statement else self._database.transaction(connection):
-                present = run_steps(connection, self._steps(connection, rows, keys, nonce))
-                if self._record is not None and len(present) < len(rows):
-                    self._record(connection, keys, nonce)
-                return present
+                return self.insert_within(connection, rows, nonce)
 
         present = self._database.run(work)
+        self.notify()
+        return present
+
+    def insert_within(self, connection: Connection, rows: Sequence[Mapping[str, Any]], nonce: int) -> list[str]:
+        """Insert `rows` in a transaction of the caller's, who calls `notify` after it. Return the keys that existed."""
+        keys = [row["key"] for row in rows]
+        present = run_steps(connection, self._steps(connection, rows, keys, nonce))
+        if self._record is not None and len(present) < len(rows):
+            self._record(connection, keys, nonce)
+        return present
+
+    def notify(self) -> None:
+        """Wake this host's workers, where no server does."""
         if self._host_socket is not None:
             notify_host(self._host_socket)
-        return present
+
+    def has_inserted(self, connection: Connection, key: str, nonce: int) -> bool:
+        """Return whether the row of `key` was inserted with this `nonce`."""
+        return not run_steps(connection, self._others(connection, [key], nonce))
 
     def steps(self, connection: Compilable, rows: Sequence[Mapping[str, Any]]) -> Steps[list[str]]:
         """Do what `insert` does, in a caller's transaction. Records nothing."""

@@ -32,6 +32,7 @@ from psched.backends.rdb.inserts import RowInserts, schedule_columns, schedule_i
 from psched.backends.rdb.lease_statements import LEASE_TYPES, LeaseStatements, constant
 from psched.backends.rdb.lease_store import RdbLeaseStore, lease_values, new_number
 from psched.backends.rdb.reads import RdbScheduleReads
+from psched.backends.rdb.schedule_changes import ScheduleChanges
 from psched.backends.rdb.schema import schedules_table
 from psched.backends.sql.compiled_statements import BulkUpdate, GivenColumns, cached, cached_on_class, table_named
 from psched.backends.sql.database import Database
@@ -40,7 +41,7 @@ from psched.backends.sql.ledger import LEDGER_TABLES, LedgerWriter, SqlLedger
 from psched.backends.sql.paging import begins_with, read_pages
 from psched.errors import IdempotentNotFoundError, NotFoundError, OutcomeUnknownError, ScheduleError
 from psched.model import Lease, ScheduleFilter, ScheduleRow
-from psched.store import ScheduleStore, StoreSettings, only
+from psched.store import RowChange, ScheduleStore, StoreSettings, only
 from psched.store.ledger import (
     ADD,
     DELETE,
@@ -77,6 +78,7 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
         record = None if database.dialect.nested_writes else partial(self._records.insert_added, change)
         self._inserts = RowInserts(database, self._table, insert, {} if record else change, record)
         self._write_statements(self._table, self.lease_statements, self._records)
+        self._changes = ScheduleChanges(database, self._table, self._inserts, self._records, settings)
 
     @property
     def reads(self) -> RdbScheduleReads:
@@ -84,6 +86,12 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
 
     def add_many(self, schedules: Sequence[ScheduleRow]) -> builtins.list[str]:
         return self._inserts.insert([schedule_columns(row, self.max_data_size) for row in schedules])
+
+    def get_many(self, keys: Sequence[str]) -> builtins.list[ScheduleRow]:
+        return [self._read(row) for row in self._changes.rows(keys)]
+
+    def apply(self, changes: Sequence[RowChange]) -> builtins.list[str]:
+        return self._changes.apply(changes)
 
     def list(self, wanted: ScheduleFilter = ScheduleFilter()) -> Iterator[ScheduleRow]:  # noqa: B008 - frozen
         c = self._table.c

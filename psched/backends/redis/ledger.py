@@ -54,6 +54,15 @@ class RedisLedger:
     def changes(self, key: str) -> list[Change]:
         return [read_change(_object(change) | {"key": key}) for change in self._run("changes", key)]
 
+    def changed_since(self, time: float) -> list[str]:
+        found: list[str] = []
+        after = b""
+        while True:
+            after, page = self._run("changed_since", after, _PAGE, milliseconds(time))
+            found += (key.decode(errors="replace") for key in page)
+            if not after:
+                return found
+
     def definitions(self, wanted: Collection[Definition]) -> Mapping[Definition, Change]:
         names = sorted(wanted)
         found = self._run("definitions", *chain.from_iterable(names)) if names else []

@@ -37,8 +37,19 @@ from psched.backends.redis.table_checks import Table
 from psched.errors import IdempotentNotFoundError, ScheduleError
 from psched.model import Lease, ScheduleFilter, ScheduleRow
 from psched.payload import pack
-from psched.store import ScheduleStore, StoreSettings, only
-from psched.store.ledger import FAILED, MODIFY, NOW, Entry, Step, failures_after, previous_ended_after, runs_after
+from psched.store import RowChange, ScheduleStore, StoreSettings, only
+from psched.store.ledger import (
+    ADD,
+    DELETE,
+    FAILED,
+    MODIFY,
+    NOW,
+    Entry,
+    Step,
+    failures_after,
+    previous_ended_after,
+    runs_after,
+)
 
 _PAGE = 500
 """Rows read at once."""
@@ -86,6 +97,48 @@ class RedisScheduleStore(RedisLeaseStore, ScheduleStore):
     def get(self, key: str) -> ScheduleRow | None:
         row = self._get(key)
         return None if row is None else self._read_row(row)
+
+    def get_many(self, keys: Sequence[str]) -> builtins.list[ScheduleRow]:
+        found = []
+        for start in range(0, len(keys), _PAGE):
+            rows = self._run("get_many", *keys[start : start + _PAGE])
+            found += [self._read_row(stored(key, row)) for key, row in rows if row]
+        return found
+
+    def apply(self, changes: Sequence[RowChange]) -> builtins.list[str]:
+        if not changes:
+            return []
+        words = [json.dumps(self._change_words(change), ensure_ascii=False) for change in changes]
+        number = new_number()
+
+        def work(uncertain: bool) -> builtins.list[str]:
+            if uncertain and self._has_change_of(changes[0].key, number):
+                return []
+            answer = self._call("apply", number, self._holder, self._reckoning, *words)
+            return [key.decode() for key in answer]
+
+        return self._server.run(work)
+
+    def _change_words(self, change: RowChange) -> builtins.list[str]:
+        """Return the texts of one change, as schedule_changes.lua takes them."""
+        seen, wanted = change.seen, change.wanted
+        columns: dict[str, Any] = {}
+        if wanted is not None and seen is None:
+            text, size = pack(wanted.data, max_size=self.max_data_size)
+            columns = {"data": text, "size": size, **all_columns(wanted)}
+            columns = {name: value for name, value in columns.items() if value is not None}
+        elif wanted is not None and seen is not None:
+            columns = changed_columns(seen, wanted, self.max_data_size)
+        read: Sequence[Argument] = ("", "", "", "", "")
+        if seen is not None:
+            read = (*_as_seen(seen), milliseconds(regular_time(seen)))
+        action = ADD if seen is None else DELETE if wanted is None else MODIFY
+        fields = ["" if word is None else word for column in columns.items() for word in column]
+        return [action, change.key, *map(str, (*read, *fields))]
+
+    def _has_change_of(self, key: str, number: int) -> bool:
+        """Return whether the call with this number has changed the schedule."""
+        return any(json.loads(change).get("number") == number for change in self._call("changes", key))
 
     def _read_row(self, row: dict[str, Any]) -> ScheduleRow:
         return read_stored_schedule(row, self.max_data_size)

@@ -118,6 +118,7 @@ def changes_table(metadata: sa.MetaData, schedules: str) -> sa.Table:
         sa.Column("paused_from", sa.BigInteger),
         sa.Column("paused_until", sa.BigInteger),
         *option_columns(),
+        sa.Column("data", LongText),
         **MYSQL_OPTIONS,
     )
 
@@ -142,6 +143,7 @@ class SqlLedger:
         self._of_key = sa.select(*c).where(c.key == sa.bindparam("of_key")).order_by(c.version)
         these = [column.in_(sa.bindparam(f"of_{column.name}s", expanding=True)) for column in (c.key, c.version)]
         self._definitions = sa.select(*c).where(*these)
+        self._changed_since = sa.select(c.key).where(c.changed >= sa.bindparam("since")).distinct()
         self._next_key = sa.select(c.key).where(c.key > sa.bindparam("after_key")).order_by(c.key).limit(1)
         row = ledger.c
         self._before = (
@@ -191,6 +193,10 @@ class SqlLedger:
 
     def changes(self, key: str) -> list[Change]:
         return [read_change(row) for row in self._database.rows(self._of_key, {"of_key": key})]
+
+    def changed_since(self, time: float) -> list[str]:
+        values = {"since": milliseconds(time)}
+        return sorted(row["key"] for row in self._database.rows(self._changed_since, values))
 
     def definitions(self, wanted: Collection[Definition]) -> Mapping[Definition, Change]:
         if not wanted:
@@ -318,6 +324,11 @@ class LedgerWriter:
         # At least the last fence of the row, so that the fences of the next row with this key are larger.
         last = larger_of(schedules.c.version, schedules.c.fence)
         self._insert_deleted = self._change_of_row(last + 1, self._this)
+        of_change = {"key": ledger.c.key.type, "pending": sa.BigInteger()}
+        self.modified = BulkUpdate(of_change, partial(self._change_of_given, schedules.c.version))
+        """Records changes of rows, each with its key and the occurrence that was next before. Change no rows."""
+        self.deleted = BulkUpdate(of_change, partial(self._change_of_given, last + 1))
+        """Records that rows are deleted, before they are."""
         c = ledger.c
         self._of_lease = sa.select(c.key).where(
             c.key == sa.bindparam("of_key"),
@@ -327,6 +338,8 @@ class LedgerWriter:
         c = changes.c
         this_version = c.key == sa.bindparam("of_key"), c.version == sa.bindparam("of_version")
         self._made_by = sa.select(c.number).where(*this_version)
+        number = sa.bindparam("of_number", type_=sa.BigInteger)
+        self._is_of_call = sa.select(c.key).where(c.key == sa.bindparam("of_key"), c.number == number).limit(1)
 
     def settle_and_insert(self, settle: BulkUpdate) -> Statement:
         """Return a statement that settles one row and inserts its entry."""
@@ -374,6 +387,11 @@ class LedgerWriter:
         made = connection.execute(self._made_by, {"of_key": key, "of_version": version}).scalar()
         return bool(made == number)
 
+    def has_change_of(self, connection: sa.Connection, key: str, number: int) -> bool:
+        """Return whether the call `number` has changed this schedule."""
+        values = {"of_key": key, "of_number": number}
+        return connection.execute(self._is_of_call, values).first() is not None
+
     def insert_added(
         self, change: Mapping[str, Any], connection: sa.Connection, keys: Sequence[str], nonce: int
     ) -> None:
@@ -413,8 +431,18 @@ class LedgerWriter:
         chosen = sa.select(*names, version - age if age else version, *known, now).where(*conditions)
         return sa.insert(self._ledger).from_select([*_OF_SCHEDULE, *self._given, "ended"], chosen)
 
+    def _change_of_given(
+        self, version: sa.ColumnElement[int], row: GivenColumns, now: sa.ColumnElement[int]
+    ) -> sa.Insert:
+        """Return the INSERT of the definitions in the schedules of `row["key"]`, with `row["pending"]`."""
+        return self._change_of_row(version, self._schedules.c.key == row["key"], pending=row["pending"])
+
     def _change_of_row(
-        self, version: sa.ColumnElement[int], *conditions: sa.ColumnElement[bool], source: sa.FromClause | None = None
+        self,
+        version: sa.ColumnElement[int],
+        *conditions: sa.ColumnElement[bool],
+        source: sa.FromClause | None = None,
+        pending: sa.ColumnElement[Any] | None = None,
     ) -> sa.Insert:
         """Return the INSERT of the definition in a schedule's row as `version`."""
         row = self._schedules.c if source is None else source.c
@@ -423,6 +451,6 @@ class LedgerWriter:
             "first_time": sa.func.coalesce(row.regular_time, row.next_time),
             "due": sa.func.coalesce(row.regular_due, row.due),
         }
-        change = self._change_parameters
+        change = self._change_parameters if pending is None else {**self._change_parameters, "pending": pending}
         chosen = sa.select(*taken.values(), *change.values(), now_ms()).where(*conditions)
         return sa.insert(self._changes).from_select([*taken, *change, "changed"], chosen)

@@ -21,7 +21,7 @@ end
 
 -- The fields of a schedule's definition in a change.
 local DEFINITION = {
-  {format = json_string, names = {'type', 'cron', 'timezone', 'catch_up', 'options', 'owner'}},
+  {format = json_string, names = {'type', 'cron', 'timezone', 'catch_up', 'options', 'owner', 'data'}},
   {format = json_number,
     names = {'delay_ms', 'max_lateness_ms', 'alert_after_ms', 'max_attempts', 'paused_from', 'paused_until'}},
 }

@@ -139,23 +139,11 @@ local function delete_row(key)
   keep_fence(T, was[1])
 end
 
---- script schedules/add: common, schedules, ledger, alerts
+--- script schedules/add: common, schedules, ledger, alerts, schedule_changes
 -- Creates schedules. ARGV: creation number, node, reckoning, then for each its key, a count of words, and the words:
 -- fields and values. Returns the keys that exist already, without those that this call has written in an earlier
 -- attempt.
 local nonce, present = ARGV[1], {}
-
-local function create(key, first, last)
-  local row = row_of(key)
-  local version = first_version(key)
-  call('HSET', row, 'nonce', nonce, 'version', integer(version), 'status', 'waiting', 'fence', first_fence(T),
-    'attempts', '0', 'crashes', '0', 'created', integer(now), 'updated', integer(now), unpack(ARGV, first, last))
-  write_change(key, version, 'add', ARGV[2], '', ARGV[3])
-  local fields = call('HMGET', row, 'type', 'due')
-  note_type(T, fields[1])
-  set_due(key, fields[1], tonumber(fields[2]))
-  update_alert(key)
-end
 
 -- Calls `each` with the key, the first and the last index of every row in ARGV.
 local function for_each(each)
@@ -170,55 +158,35 @@ end
 for_each(check_changes_writable)
 for_each(function(key, first, last)
   if call('EXISTS', row_of(key)) == 0 then
-    create(key, first, last)
+    create_schedule(key, {unpack(ARGV, first, last)}, nonce, ARGV[2], ARGV[3])
   elseif redis.pcall('HGET', row_of(key), 'nonce') ~= nonce then
     present[#present + 1] = key
   end
 end)
 return present
 
---- script schedules/modify: common, schedules, ledger, alerts
+--- script schedules/modify: common, schedules, ledger, alerts, schedule_changes
 -- Writes fields of a row that is as the caller has read it, and records the change. ARGV: key; as read: version,
 -- status, next_time and due ('' for any); node, action, the occurrence that was next before, reckoning, number of this
 -- call; of an occurrence that the change skips: whether that is trouble (0 or 1; '' for no such occurrence) and the
 -- members of its entry; then fields and values ('' for none). Returns 1; 0 when the row is not as it was read.
 local key = ARGV[1]
-local row = row_of(key)
-local fields = call('HMGET', row, 'status', 'next_time', 'due', 'type')
-if version_in(row) ~= ARGV[2] or fields[1] ~= ARGV[3] or fields[2] ~= ARGV[4]
-  or (ARGV[5] ~= '' and fields[3] ~= ARGV[5]) then
+if not is_as_seen(key, ARGV[2], ARGV[3], ARGV[4], ARGV[5]) then
   return 0
 end
+local row = row_of(key)
+local fields = call('HMGET', row, 'next_time', 'due', 'type')
 check_changes_writable(key)
 local version = version_of(key)
 if ARGV[11] ~= '' then  -- its own fence keeps the entry apart from one of the last run
   increment(row, 'fence', 1)
   local last = call('HMGET', row, 'fence', 'node')
-  write_entry(key, fields[2], last[1], version, last[2], '', ARGV[11], ARGV[12])
+  write_entry(key, fields[1], last[1], version, last[2], '', ARGV[11], ARGV[12])
 end
-local values, gone = {'version', integer(version + 1), 'updated', integer(now)}, {}
-for place = 13, #ARGV, 2 do
-  if ARGV[place + 1] == '' then
-    gone[#gone + 1] = ARGV[place]
-  else
-    values[#values + 1], values[#values + 2] = ARGV[place], ARGV[place + 1]
-  end
-end
-if #gone > 0 then
-  call('HDEL', row, unpack(gone))
-end
-call('HSET', row, unpack(values))
-write_change(key, version + 1, ARGV[7], ARGV[6], ARGV[8], ARGV[9], ARGV[10])
-local becomes = call('HMGET', row, 'type', 'due')
-if becomes[1] ~= fields[4] then
-  call('ZREM', T .. 'due:' .. (fields[4] or ''), key)
-  note_type(T, becomes[1] or '')
-end
-set_due(key, becomes[1], tonumber(becomes[2]) or now, fields[3])
-update_alert(key)
+change_schedule(key, {unpack(ARGV, 13)}, {due = fields[2], type = fields[3]}, ARGV[7], ARGV[6], ARGV[8], ARGV[9], ARGV[10])
 return 1
 
---- script schedules/delete: common, schedules, ledger
+--- script schedules/delete: common, schedules, ledger, alerts, schedule_changes
 -- Deletes a schedule, leased or not, and records that. ARGV: key, creation number, node, reckoning.
 -- Returns 1; 0 when there is no row, or a row with another creation number.
 local key = ARGV[1]
@@ -229,10 +197,10 @@ end
 if call('TYPE', row).ok == 'hash' then
   allow_writes_when_full(row)
   check_changes_writable(key)
-  local pending = call('HGET', row, 'regular_time') or call('HGET', row, 'next_time')
-  write_change(key, version_of(key) + 1, 'delete', ARGV[3], pending, ARGV[4])
+  drop_schedule(key, ARGV[3], ARGV[4])
+else
+  delete_row(key)
 end
-delete_row(key)
 return 1
 
 --- script schedules/list: common, schedules, leases

@@ -1,0 +1,433 @@
+"""psched plan, apply, diff, export and rollback: schedules as code."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from psched.application import ApplicationSpec, load
+from psched.cli.formatting import json_line, printable, short_time, with_local_times, write
+from psched.cli.options import MOMENT, PREFIX, Chosen, When, common_options, count, read_source
+from psched.cli.sections import opened, required_section
+from psched.errors import ConfigError
+from psched.model import NewSchedule, ScheduleRow
+from psched.payload import check_key
+from psched.schedules.collection import ScheduleCollection
+from psched.schedules_file.declared import DeclaredSchedules
+from psched.schedules_file.definitions import definition_of
+from psched.schedules_file.plan import (
+    ADD,
+    DELETE,
+    MODIFY,
+    Plan,
+    PlanConflictError,
+    PlannedChange,
+    apply_plan,
+    check_keeps_owners,
+    plan,
+)
+from psched.schedules_file.plan_file import plan_object, read_plan
+from psched.schedules_file.reader import options, parse_schedules
+from psched.schedules_file.rollback import rollback_to_time, rollback_to_version
+from psched.schedules_file.run_times import DAYS, Effect, RunTimes
+from psched.schedules_file.writer import duration, schedules_text
+
+CHANGES = 3
+"""The exit code of a plan with changes."""
+_SIGNS = {ADD: "+", MODIFY: "~", DELETE: "-"}
+_KEYS_SHOWN = 10
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _declaration(function: F) -> F:
+    for option in (
+        click.option("--app", metavar="MODULE:NAME", help="Take the schedules that an App declares."),
+        click.argument("file", required=False),
+    ):
+        function = option(function)
+    return function
+
+
+_PRUNE = click.option("--prune", is_flag=True, help="Delete schedules of the owner that are not declared.")
+_ADOPT = click.option("--adopt", is_flag=True, help="Take over declared schedules that have another owner, or none.")
+
+
+@click.command("plan")
+@_declaration
+@_PRUNE
+@_ADOPT
+@click.option("--out", metavar="PLAN", help="Write the plan to a file, for psched apply --plan.")
+@common_options(loading=True)
+def plan_(chosen: Chosen, file: str | None, app: str | None, prune: bool, adopt: bool, out: str | None) -> int:
+    """Show what psched apply would change.
+
+    FILE is a file of schedules, or - for standard input. Each schedule to be added (+), modified (~) or deleted (-) is
+    shown with what changes, the runs that it gains and loses in the next 7 days, what a clock change does to them, and
+    a warning if it would run at once or never. Schedules of other owners stay as they are. Nothing is changed.
+
+    The exit code is 0 if there is nothing to change, 3 if there are changes, and 1 for an error.
+
+    --json prints what --out writes: an object with source, owners, at (unix seconds), unchanged (how many schedules),
+    undeclared (keys of the owners that are not declared and stay), others (how many schedules of other owners), herds
+    (minutes in which many of the schedules begin: time, starts, before, more) and changes: an array of objects with
+    action (add, modify or delete), key, version (of the row), definition, differences (name, before and after), gained
+    and lost (runs: count, first, exact), notes and warnings.
+    """
+    with opened(chosen) as schedules:
+        found = _planned(chosen, schedules, file, app, prune=prune, adopt=adopt)
+    text = json_line(plan_object(found))
+    if out is not None:
+        Path(out).write_text(f"{text}\n", encoding="utf-8")
+    write([text] if chosen.json else _plan_lines(found))
+    return CHANGES if found.changes else 0
+
+
+@click.command("apply")
+@_declaration
+@_PRUNE
+@_ADOPT
+@click.option("--plan", "planned", metavar="PLAN", help="Apply exactly this plan of psched plan --out, or refuse.")
+@common_options(loading=True)
+def apply_(chosen: Chosen, file: str | None, app: str | None, prune: bool, adopt: bool, planned: str | None) -> int:
+    """Give the database the declared schedules.
+
+    FILE is a file of schedules, or - for standard input. All changes are made, or none: if a schedule was changed by
+    somebody else meanwhile, it is named, and nothing is changed. Only schedules of the owner are changed. Schedules
+    that are not declared stay, unless --prune is given.
+
+    --plan applies a plan that was made before, if none of its schedules was changed since. With FILE or --app as well,
+    it is also refused if these declare anything else by now.
+
+    The exit code is 0, and 1 for an error. --json prints the plan that was applied, as psched plan does.
+    """
+    if planned is not None and (prune or adopt) and file is None and app is None:
+        raise click.UsageError("--plan says what to delete and to adopt; leave --prune and --adopt out")
+    with opened(chosen) as schedules:
+        if planned is None:
+            found = _planned(chosen, schedules, file, app, prune=prune, adopt=adopt)
+        else:
+            name, text = read_source(planned)
+            found = read_plan(text, name)
+            if file is not None or app is not None:
+                now = _planned(chosen, schedules, file, app, prune=prune, adopt=adopt)
+                _refuse_another(found, now, name)
+        apply_plan(schedules, found)
+    _write_applied(chosen, found, brief=planned is not None)
+    return 0
+
+
+def _refuse_another(found: Plan, now: Plan, name: str) -> None:
+    if _written(found) != _written(now):
+        raise PlanConflictError(
+            f"{name}: {now.source} needs other changes by now; nothing was applied; make a new plan"
+        )
+
+
+def _written(found: Plan) -> list[str]:
+    """Return what a plan writes, as JSON, so that a plan that was read equals the one that was written."""
+    names = ("action", "key", "version", "definition")
+    return sorted(json_line({name: each[name] for name in names}) for each in plan_object(found)["changes"])
+
+
+@click.command("diff")
+@_declaration
+@_ADOPT
+@common_options(loading=True)
+def diff(chosen: Chosen, file: str | None, app: str | None, adopt: bool) -> int:
+    """Show where the database differs from the declared schedules.
+
+    FILE is a file of schedules, or - for standard input. Each schedule of the owner is shown that the database lacks
+    (-), has besides (+) or has otherwise (~): what it has, and who changed it last. psched apply --prune undoes it all.
+
+    The exit code is 0 if there is no difference, 3 if there are some, and 1 for an error.
+
+    --json prints an array of objects with key, state (missing, undeclared or changed), differences (name, declared and
+    database), changed (unix seconds of the last change), by (the node) and action.
+    """
+    with opened(chosen) as schedules:
+        found = _planned(chosen, schedules, file, app, prune=True, adopt=adopt)
+        drifts = [_drift(schedules, each) for each in found.changes]
+    if chosen.json:
+        write([json_line([with_local_times(each, ("changed",)) for each in drifts])])
+    else:
+        write(line for each in drifts for line in _drift_lines(each))
+        write([f"{len(drifts)} differ, {found.unchanged} are as declared in {found.source}"])
+    return CHANGES if drifts else 0
+
+
+_STATES = {ADD: "missing", MODIFY: "changed", DELETE: "undeclared"}
+_DRIFT_SIGNS = {"missing": "-", "changed": "~", "undeclared": "+"}
+
+
+def _drift(schedules: ScheduleCollection, change: PlannedChange) -> dict[str, Any]:
+    last = next(reversed(schedules.ledger.changes(change.key)), None)
+    return {
+        "key": change.key,
+        "state": _STATES[change.action],
+        "differences": [
+            {"name": each.name, "declared": each.after, "database": each.before} for each in change.differences
+        ],
+        "changed": None if last is None else last.at,
+        "by": None if last is None else last.node,
+        "action": None if last is None else last.action,
+    }
+
+
+def _drift_lines(drift: Mapping[str, Any]) -> Iterator[str]:
+    yield f"{_DRIFT_SIGNS[drift['state']]} {printable(drift['key'])}: {drift['state']}"
+    for each in drift["differences"]:
+        name = each["name"]
+        yield f"    {name}: declared {_value(name, each['declared'])}, database {_value(name, each['database'])}"
+    if drift["changed"] is not None:
+        yield f"    last change: {drift['action']}, {short_time(drift['changed'])}, by {printable(drift['by'] or '?')}"
+
+
+@click.command("export")
+@click.option("--owner", metavar="TEXT", help='Only schedules of this owner; "" for those without one.')
+@click.option("--type", metavar="TYPE", help="Only schedules of this type.")
+@PREFIX
+@click.option("--tag", metavar="TEXT", help="Only schedules with this tag.")
+@click.option(
+    "--as", "new_owner", metavar="NAME", help="Owner to write into the file (default: that of the schedules)."
+)
+@click.option("-o", "--output", default="-", metavar="FILE", help="Default: standard output.")
+@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
+@common_options()
+def export(
+    chosen: Chosen,
+    /,
+    owner: str | None,
+    type: str | None,
+    prefix: str | None,
+    tag: str | None,
+    new_owner: str | None,
+    output: str,
+    force: bool,
+) -> None:
+    """Write the schedules of the database as a file of schedules.
+
+    The file has one owner: choose the schedules by --owner, or name an owner by --as. psched plan finds nothing to
+    change with the file as it is written; with another owner, psched plan --adopt finds only the owner.
+
+    --json prints an object with owner and schedules: an array of definitions.
+    """
+    with opened(chosen) as schedules:
+        rows = schedules.list(type=type, prefix=prefix, owner=owner or None, tag=tag)
+        found = sorted((row for row in rows if owner != "" or row.policy.owner is None), key=_key)
+    broken = [row for row in found if row.problem is not None]
+    if broken:
+        raise ValueError(f"{broken[0].key!r} cannot be exported: {broken[0].problem}; mend it, or leave it out")
+    name = _owner_of(found) if new_owner is None else check_key(new_owner, "--as")
+    definitions = [definition_of(row) for row in found]
+    if chosen.json:
+        write([json_line({"owner": name, "schedules": [_plain(each) for each in definitions]})])
+        return
+    lines = schedules_text(name, definitions)
+    if output == "-":
+        write(lines)
+        return
+    try:
+        with Path(output).open("w" if force else "x", encoding="utf-8") as target:
+            target.writelines(f"{line}\n" for line in lines)
+    except FileExistsError:
+        raise ValueError(f"{output} exists; name another file by --output, or replace it by --force") from None
+
+
+def _key(row: ScheduleRow) -> str:
+    return row.key
+
+
+def _plain(definition: NewSchedule) -> dict[str, Any]:
+    return {"key": definition.key, **{name: getattr(definition, name) for name in options()}}
+
+
+def _owner_of(rows: Sequence[ScheduleRow]) -> str:
+    """Return the owner of all rows. Raises ConfigError."""
+    owners = Counter(row.policy.owner for row in rows)
+    if len(owners) == 1:
+        [owner] = owners
+        if owner is not None:
+            return owner
+    names = ", ".join(sorted(owner for owner in owners if owner is not None)[:_KEYS_SHOWN])
+    found = "no schedule was chosen" if not rows else f"the schedules have {names or 'no owner'}"
+    if names and None in owners:
+        found += ", and some have none"
+    raise ConfigError(f"a file has one owner, but {found}; choose by --owner, or name one by --as")
+
+
+@click.command("rollback")
+@click.argument("key", required=False)
+@click.option("--version", type=count(0, 2**62), help="With KEY: the version to go back to.")
+@click.option("--owner", metavar="TEXT", help="Roll the schedules of this owner back.")
+@click.option("--before", type=MOMENT, help="Go back to what they were before this time, or 2h (two hours ago).")
+@click.option("--yes", is_flag=True, help="Apply the plan; without this it is only shown.")
+@click.option("--out", metavar="PLAN", help="Write the plan to a file, for psched apply --plan.")
+@common_options()
+def rollback(
+    chosen: Chosen,
+    /,
+    key: str | None,
+    version: int | None,
+    owner: str | None,
+    before: When | None,
+    yes: bool,
+    out: str | None,
+) -> int:
+    """Give schedules the definitions that they had before.
+
+    With --owner and --before: schedules that were added since are deleted, schedules that were deleted since are added
+    again, and all others are as they were then. With KEY and --version: one schedule gets the definition of a version,
+    which the page of the schedule lists, and psched rollback KEY too.
+
+    The ledger has these definitions as long as it has entries of that time. Pauses stay as they are, and what has run
+    has run.
+
+    Without --yes the plan is only shown, as psched plan shows one, with its exit codes.
+    """
+    is_one = key is not None and owner is None and before is None
+    is_all = key is None and version is None and owner is not None and before is not None
+    if not (is_one or is_all):
+        raise click.UsageError("give --owner and --before, or KEY and --version")
+    with opened(chosen) as schedules:
+        if key is not None and version is None:
+            write(_versions(schedules, key))
+            return 0
+        if key is not None and version is not None:
+            found = rollback_to_version(schedules, key, version)
+        else:
+            assert owner is not None
+            assert before is not None
+            found = rollback_to_time(schedules, owner, before(schedules.store.now()))
+        if yes:
+            apply_plan(schedules, found)
+    if out is not None:
+        Path(out).write_text(f"{json_line(plan_object(found))}\n", encoding="utf-8")
+    if yes:
+        _write_applied(chosen, found)
+        return 0
+    write([json_line(plan_object(found))] if chosen.json else _plan_lines(found))
+    return CHANGES if found.changes else 0
+
+
+def _versions(schedules: ScheduleCollection, key: str) -> Iterator[str]:
+    """Yield a line for each change of a schedule: its version, when, by whom, what."""
+    changes = schedules.ledger.changes(key)
+    if not changes:
+        raise ConfigError(f"the ledger has no change of {key!r}")
+    for each in changes:
+        rule = f"{each.type}, {each.rule.cron} {each.rule.timezone}"
+        yield f"{each.version}\t{short_time(each.at)}\t{each.action}\t{printable(rule)}\t{printable(each.node or '?')}"
+
+
+def _planned(
+    chosen: Chosen, schedules: ScheduleCollection, file: str | None, app: str | None, prune: bool, adopt: bool
+) -> Plan:
+    """Return the plan for the schedules that a file or an App declares. Raises ConfigError, NotSupportedError."""
+    if (file is None) == (app is None):
+        raise click.UsageError("give FILE or --app MODULE:NAME, one of them")
+    check_keeps_owners(schedules)
+    if file is None:
+        return plan(schedules, _declared_by(chosen, schedules, str(app)), prune=prune, adopt=adopt)
+    name, text = read_source(file)
+    declared = parse_schedules(text, name)
+    try:
+        return plan(schedules, [declared], prune=prune, adopt=adopt)
+    except (ConfigError, ValueError):
+        parse_schedules(text, name, schedules.check)  # raises each fault with its line
+        raise
+
+
+def _declared_by(chosen: Chosen, schedules: ScheduleCollection, app: str) -> list[DeclaredSchedules]:
+    """Return the schedules that an App declares. Raises ConfigError."""
+    section = required_section(chosen.settings("schedules", (app,)), "schedules")
+    application = load(ApplicationSpec(section.app, section.include, section.require))
+    declared = application.declared_schedules()
+    if not declared:
+        raise ConfigError(f"--app {app}: it declares no schedules; add @app.schedule(...) to a task")
+    for each in declared:
+        for new in each.schedules:
+            try:
+                schedules.check(new)
+            except ValueError as error:
+                raise ConfigError(f"{each.place(new.key)}: {error}") from error
+    return [replace(each, source=app) for each in declared]
+
+
+def _write_applied(chosen: Chosen, found: Plan, brief: bool = False) -> None:
+    if chosen.json:
+        write([json_line(plan_object(found))])
+        return
+    lines = [f"{_SIGNS[each.action]} {printable(each.key)}" for each in found.changes]
+    write([*(lines if brief else _change_lines(found)), f"applied: {_summary(found, done=True)}"])
+
+
+def _plan_lines(found: Plan) -> Iterator[str]:
+    owners = ", ".join(map(repr, found.owners)) or "none"
+    yield f"{printable(found.source)}: schedules of the owner {owners}"
+    yield from _change_lines(found)
+    for herd in found.herds:
+        more = f"; {herd.more} more minutes like that" if herd.more else ""
+        yield f"herd: {herd.starts:,} runs begin in the minute {short_time(herd.time)}, {herd.before:,} before{more}"
+    if found.undeclared:
+        shown = ", ".join(map(printable, found.undeclared[:_KEYS_SHOWN]))
+        more = ", …" if len(found.undeclared) > _KEYS_SHOWN else ""
+        yield f"not declared, kept ({len(found.undeclared)}; --prune deletes them): {shown}{more}"
+    yield f"plan: {_summary(found, done=False)}"
+
+
+def _summary(found: Plan, done: bool) -> str:
+    counts: Counter[str] = Counter(each.action for each in found.changes)
+    words = ("added", "modified", "deleted") if done else ("to add", "to modify", "to delete")
+    parts = [f"{counts[action]:,} {word}" for action, word in zip((ADD, MODIFY, DELETE), words, strict=True)]
+    if found.unchanged or not done:
+        parts.append(f"{found.unchanged:,} unchanged")
+    others = f"; {found.others:,} of other owners are not touched" if found.others else ""
+    return f"{', '.join(parts)}{others}"
+
+
+def _change_lines(found: Plan) -> Iterator[str]:
+    for each in found.changes:
+        new = each.definition
+        what = f": {new.type}, {new.cron} {new.timezone}" if new is not None and each.action == ADD else ""
+        yield printable(f"{_SIGNS[each.action]} {each.key}{what}")
+        for difference in each.differences:
+            name = difference.name
+            yield f"    {name}: {_value(name, difference.before)} → {_value(name, difference.after)}"
+        yield from _effect_lines(each.effect)
+
+
+def _effect_lines(effect: Effect) -> Iterator[str]:
+    if not (effect.gained.exact and effect.lost.exact):
+        yield f"    runs in {DAYS} days: {effect.lost.count:,} before, {effect.gained.count:,} after"
+    else:
+        for verb, runs in (("gains", effect.gained), ("loses", effect.lost)):
+            if runs.count:
+                yield f"    {verb} {_runs(runs)}"
+    yield from (f"    note: {note}" for note in effect.notes)
+    yield from (f"    warning: {warning}" for warning in effect.warnings)
+
+
+def _runs(runs: RunTimes) -> str:
+    more = ", …" if runs.count > len(runs.first) else ""
+    return f"{runs.count:,} runs in {DAYS} days: {', '.join(map(short_time, runs.first))}{more}"
+
+
+def _value(name: str, value: Any) -> str:
+    """Return the value of an option as a file has it."""
+    kind = options().get(name)
+    if value is None or value == ():
+        return "none"
+    if kind == "instant":
+        return short_time(value)
+    if kind == "seconds":
+        return str(duration(value))
+    if isinstance(value, Mapping):
+        value = dict(value)
+    return printable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))

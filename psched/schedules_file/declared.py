@@ -1,0 +1,25 @@
+"""The schedules that a file or an application declares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from psched.model import NewSchedule
+
+FORMS: Final[Mapping[str, str]] = {"cron": "{}", "every": "@every {}", "at": "@at {}"}
+"""How a declaration may say when a schedule is due, and the text that this makes in `cron`."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredSchedules:
+    """The schedules that one owner is to have. `source` names the file or the application in messages.
+
+    `place` returns the text that begins a message about a schedule, such as `jobs.yml:7: schedules.report`.
+    """
+
+    source: str
+    owner: str
+    schedules: tuple[NewSchedule, ...]
+    place: Callable[[str], str] = field(repr=False)

@@ -1,0 +1,49 @@
+"""The definition of a schedule as a `NewSchedule`, made of a row or of a change in the ledger, and how two differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from psched.model import NewSchedule, Policy, Rule, ScheduleRow
+from psched.payload import decode
+from psched.store.ledger import Change
+
+_OF_RULE = tuple(field.name for field in fields(Rule) if field.name in NewSchedule._fields)
+_OF_POLICY = tuple(field.name for field in fields(Policy) if field.name in NewSchedule._fields)
+_COMPARED = tuple(name for name in NewSchedule._fields if name not in ("key", "next_time", "next_run_time"))
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """An option with its values before and after a change."""
+
+    name: str
+    before: Any
+    after: Any
+
+
+def definition_of(row: ScheduleRow) -> NewSchedule:
+    """Return what is to be declared for a schedule like this one."""
+    return _definition(row, row.data)
+
+
+def recorded_definition(change: Change) -> NewSchedule | None:
+    """Return the definition that a change has made; None where the ledger kept no data of it."""
+    return None if change.data is None else _definition(change, decode(change.data))
+
+
+def differences(before: NewSchedule, after: NewSchedule) -> Iterator[Difference]:
+    """Yield the options in which two definitions differ."""
+    for name in _COMPARED:
+        was, becomes = getattr(before, name), getattr(after, name)
+        if was != becomes:
+            yield Difference(name, was, becomes)
+
+
+def _definition(source: ScheduleRow | Change, data: Mapping[str, Any]) -> NewSchedule:
+    values = {name: getattr(source.rule, name) for name in _OF_RULE}
+    values |= {name: getattr(source.policy, name) for name in _OF_POLICY}
+    values["exclude"] = tuple(calendar.name for calendar in source.rule.exclude)
+    return NewSchedule(key=source.key, type=source.type, data=data, **values)

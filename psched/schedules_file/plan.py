@@ -1,0 +1,248 @@
+"""What has to change so that a store has the declared schedules: made by `plan`, carried out by `apply_plan`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from psched.clock import local_time
+from psched.errors import ConfigError, NotSupportedError, ScheduleError
+from psched.model import NewSchedule, ScheduleFilter, ScheduleRow
+from psched.schedules.collection import ScheduleCollection
+from psched.schedules.transitions import redefined
+from psched.schedules_file.declared import DeclaredSchedules
+from psched.schedules_file.definitions import Difference, definition_of, differences
+from psched.schedules_file.run_times import NO_EFFECT, Effect, Herd, RunTimeComparison
+from psched.store import RowChange
+
+PlannedAction = Literal["add", "modify", "delete"]
+ADD: Final = "add"
+MODIFY: Final = "modify"
+DELETE: Final = "delete"
+_TRIES = 20
+"""Attempts to write rows that workers advance at the same time."""
+_NAMED = 5
+"""Keys that a message names."""
+_MOST_COUNTED = 100_000
+
+
+class PlanConflictError(ScheduleError):
+    """A plan was not applied, as schedules were changed after it was made. Nothing was changed. `keys`: of these."""
+
+    def __init__(self, message: str, keys: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.keys = tuple(keys)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedChange:
+    """One schedule to be added, modified or deleted.
+
+    `version`: of the row that is modified or deleted. `definition`: the new one, None for a schedule to be deleted.
+    """
+
+    key: str
+    action: PlannedAction
+    version: int | None
+    definition: NewSchedule | None
+    differences: tuple[Difference, ...] = ()
+    effect: Effect = NO_EFFECT
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The changes that make a store have the declared schedules, and what else there is to know about them.
+
+    `source`: the file or the application. `at`: when it was made, in unix seconds of the database's clock.
+    `unchanged`: how many schedules are as declared. `undeclared`: schedules of these owners that are not declared and
+    stay, as the plan does not prune. `others`: how many schedules belong to other owners, or to none, and stay.
+    `rows`: the changes as the store takes them, for an apply at once.
+    """
+
+    source: str
+    owners: tuple[str, ...]
+    at: float
+    changes: tuple[PlannedChange, ...]
+    unchanged: int = 0
+    undeclared: tuple[str, ...] = ()
+    others: int = 0
+    herds: tuple[Herd, ...] = ()
+    rows: tuple[RowChange, ...] = field(default=(), compare=False, repr=False)
+
+
+def plan(
+    schedules: ScheduleCollection,
+    declared: Iterable[DeclaredSchedules],
+    *,
+    prune: bool = False,
+    adopt: bool = False,
+) -> Plan:
+    """Return the changes that make the store have the declared schedules. Changes nothing.
+
+    `prune`: delete the schedules of these owners that are not declared. `adopt`: take over schedules with declared keys
+    that belong to another owner, or to none.
+
+    Raises:
+        ConfigError: a schedule that cannot be added, or that exists and belongs to another owner.
+        NotSupportedError: the store keeps no owners.
+    """
+    check_keeps_owners(schedules)
+    given = list(declared)
+    wanted = [new._replace(owner=each.owner) for each in given for new in each.schedules]
+    owners = tuple(dict.fromkeys(each.owner for each in given))
+    owned = {row.key: row for owner in owners for row in schedules.store.list(ScheduleFilter(owner=owner))}
+    present = owned | _present(schedules, [new.key for new in wanted if new.key not in owned])
+    if not adopt:
+        _refuse_others(given, present)
+    undeclared = sorted(owned.keys() - {new.key for new in wanted})
+    source = ", ".join(dict.fromkeys(each.source for each in given))
+    return planned(
+        schedules, source, owners, wanted, undeclared if prune else [], present, () if prune else tuple(undeclared)
+    )
+
+
+def planned(
+    schedules: ScheduleCollection,
+    source: str,
+    owners: tuple[str, ...],
+    wanted: Sequence[NewSchedule],
+    gone: Sequence[str],
+    present: Mapping[str, ScheduleRow],
+    undeclared: tuple[str, ...] = (),
+) -> Plan:
+    """Return the plan that gives the schedules `wanted` their definitions, and deletes those with the keys `gone`.
+
+    `present`: the rows of these keys, and of `undeclared`, that exist. Raises as `plan`.
+    """
+    now = schedules.store.now()
+    comparison = RunTimeComparison(now, schedules.cron_dialect)
+    changes: list[PlannedChange] = []
+    rows: list[RowChange] = []
+    after = [present[key] for key in undeclared]
+    for new in schedules.rows_of(wanted):
+        seen = present.get(new.key)
+        row = new if seen is None else redefined(seen, new, now, schedules.cron_dialect)
+        after.append(row)
+        definition = definition_of(new)
+        differing: tuple[Difference, ...] = ()
+        if seen is not None:
+            if _is_defined_as(seen, new):
+                continue
+            differing = tuple(differences(definition_of(seen), definition))
+            if not differing:  # only the version of a calendar differs, which is being written to the schedules
+                continue
+        effect = comparison.effect(seen, row)
+        action: PlannedAction = ADD if seen is None else MODIFY
+        version = None if seen is None else seen.version
+        changes.append(PlannedChange(new.key, action, version, definition, differing, effect))
+        rows.append(RowChange(seen, row))
+    for key in gone:
+        seen = present[key]
+        changes.append(PlannedChange(key, DELETE, seen.version, None, (), comparison.effect(seen, None)))
+        rows.append(RowChange(seen, None))
+    total = schedules.store.reads.counts(_MOST_COUNTED)["total"].count
+    concerned = {*(new.key for new in wanted), *gone}
+    owned = sum(row.key in concerned or row.policy.owner in owners for row in present.values())
+    herds = comparison.herds(present.values(), after) if changes else []
+    unchanged = len(wanted) + len(gone) - len(changes)
+    return Plan(
+        source, owners, now, tuple(changes), unchanged, undeclared, max(0, total - owned), tuple(herds), tuple(rows)
+    )
+
+
+def apply_plan(schedules: ScheduleCollection, found: Plan) -> None:
+    """Make all changes of the plan in one transaction (on Redis in one script), or none of them.
+
+    A worker may advance the schedules meanwhile. Raises PlanConflictError if the definition of one of them was changed
+    since the plan was made, or one was added or deleted, and ConfigError, ValueError like `plan`.
+    """
+    check_keeps_owners(schedules)
+    rows: Sequence[RowChange] = found.rows
+    for _ in range(_TRIES):
+        if len(rows) < len(found.changes):
+            rows = _current_rows(schedules, found)
+        if not schedules.store.apply(rows):
+            return
+        rows = ()
+    raise ScheduleError(f"not applied: schedules were changed during each of {_TRIES} attempts; try again")
+
+
+def apply_declared(schedules: ScheduleCollection, declared: Iterable[DeclaredSchedules]) -> Plan:
+    """Plan and apply, again if another process applied meanwhile. Return what was applied. Raises like both."""
+    given = list(declared)
+    for _ in range(_TRIES - 1):
+        found = plan(schedules, given)
+        try:
+            apply_plan(schedules, found)
+        except PlanConflictError:
+            continue
+        return found
+    found = plan(schedules, given)
+    apply_plan(schedules, found)
+    return found
+
+
+def check_keeps_owners(schedules: ScheduleCollection) -> None:
+    """Raise NotSupportedError where the store has no owners, by which a plan tells which schedules it may change."""
+    if not schedules.store.keeps_policies:
+        raise NotSupportedError(
+            "owner: the tables of rdb_compat have no owner of a schedule, so nothing tells which of them a plan may "
+            "change; type: rdb and redis do"
+        )
+
+
+def _present(schedules: ScheduleCollection, keys: Sequence[str]) -> dict[str, ScheduleRow]:
+    return {row.key: row for row in schedules.store.get_many(keys)} if keys else {}
+
+
+def _refuse_others(declared: Iterable[DeclaredSchedules], present: Mapping[str, ScheduleRow]) -> None:
+    """Raise ConfigError that names the schedules of other owners."""
+    found: list[str] = []
+    for each in declared:
+        for new in each.schedules:
+            seen = present.get(new.key)
+            if seen is None or seen.policy.owner == each.owner:
+                continue
+            owner = "no owner" if seen.policy.owner is None else f"the owner {seen.policy.owner!r}"
+            place = each.place(new.key) if len(found) < _NAMED else ""
+            found.append(f"{place}: the schedule exists and has {owner}, not {each.owner!r}")
+    if found:
+        more = [f"… and {len(found) - _NAMED} more"] if len(found) > _NAMED else []
+        raise ConfigError("\n".join([*found[:_NAMED], *more, "choose other keys, or take them over with --adopt"]))
+
+
+def _is_defined_as(seen: ScheduleRow, new: ScheduleRow) -> bool:
+    return (seen.type, seen.rule, seen.policy, seen.data) == (new.type, new.rule, new.policy, new.data)
+
+
+def _current_rows(schedules: ScheduleCollection, found: Plan) -> list[RowChange]:
+    """Return the changes of a plan on the rows as they are now. Raises PlanConflictError."""
+    now = schedules.store.now()
+    present = _present(schedules, [each.key for each in found.changes])
+    changed = [
+        each.key
+        for each in found.changes
+        if (None if (row := present.get(each.key)) is None else row.version) != each.version
+    ]
+    if changed:
+        raise PlanConflictError("\n".join(_conflicts(schedules, changed, found)), changed)
+    new = {row.key: row for row in schedules.rows_of(each.definition for each in found.changes if each.definition)}
+    rows = []
+    for each in found.changes:
+        seen, wanted = present.get(each.key), new.get(each.key)
+        if seen is not None and wanted is not None:
+            wanted = redefined(seen, wanted, now, schedules.cron_dialect)
+        rows.append(RowChange(seen, wanted))
+    return rows
+
+
+def _conflicts(schedules: ScheduleCollection, changed: Sequence[str], found: Plan) -> Iterator[str]:
+    for key in changed[:_NAMED]:
+        last = next(reversed(schedules.ledger.changes(key)), None)
+        what = "changed" if last is None else {"add": "added", "delete": "deleted"}.get(last.action, "changed")
+        by = "" if last is None else f" {local_time(last.at)} by {last.node} ({last.action})"
+        yield f"{key!r} was {what} since the plan was made{by}"
+    if len(changed) > _NAMED:
+        yield f"… and {len(changed) - _NAMED} more"
+    yield "nothing was applied; make a new plan"

@@ -1,0 +1,101 @@
+"""A plan as JSON: to be shown, and to be kept until it is applied."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from psched.clock import local_datetime
+from psched.error_text import shown
+from psched.errors import ConfigError
+from psched.model import NewSchedule
+from psched.payload import object_of
+from psched.schedules_file.plan import ADD, DELETE, MODIFY, Plan, PlannedChange
+from psched.schedules_file.run_times import RunTimes
+
+FORMAT = 1
+"""The format of the file; another number is refused."""
+_TEXTS = ("key", "type", "cron")
+
+
+def plan_object(plan: Plan) -> dict[str, Any]:
+    """Return the plan as a JSON object. Later versions keep its names and meanings."""
+    return {
+        "format": FORMAT,
+        "source": plan.source,
+        "owners": list(plan.owners),
+        "at": plan.at,
+        "at_local": _local(plan.at),
+        "unchanged": plan.unchanged,
+        "undeclared": list(plan.undeclared),
+        "others": plan.others,
+        "herds": [asdict(herd) for herd in plan.herds],
+        "changes": [_change_object(each) for each in plan.changes],
+    }
+
+
+def _change_object(change: PlannedChange) -> dict[str, Any]:
+    definition = change.definition
+    return {
+        "action": change.action,
+        "key": change.key,
+        "version": change.version,
+        "definition": None if definition is None else {**definition._asdict(), "data": object_of(definition.data)},
+        "differences": [asdict(each) for each in change.differences],
+        "gained": _runs_object(change.effect.gained),
+        "lost": _runs_object(change.effect.lost),
+        "notes": list(change.effect.notes),
+        "warnings": list(change.effect.warnings),
+    }
+
+
+def _runs_object(runs: RunTimes) -> dict[str, Any]:
+    return {
+        "count": runs.count,
+        "exact": runs.exact,
+        "first": list(runs.first),
+        "first_local": list(map(_local, runs.first)),
+    }
+
+
+def _local(time: float) -> str | None:
+    moment = local_datetime(time)
+    return None if moment is None else moment.isoformat(timespec="seconds")
+
+
+def read_plan(text: str, name: str) -> Plan:
+    """Return what is needed to apply the plan in the text of a file. Raises ConfigError that begins with `name`."""
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"{name}: not valid JSON: {error}; name a file that `psched plan --out` wrote") from None
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        found = shown(content.get("format")) if isinstance(content, dict) else shown(content)
+        raise ConfigError(f"{name}: format: expected {FORMAT}, got {found}; name a file that `psched plan --out` wrote")
+    try:
+        changes = tuple(map(_read_change, content["changes"]))
+        return Plan(str(content["source"]), tuple(map(str, content["owners"])), float(content["at"]), changes)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ConfigError(f"{name}: not usable: {error}; make a new plan with `psched plan --out`") from None
+
+
+def _read_change(found: Mapping[str, Any]) -> PlannedChange:
+    key, action, version, given = found["key"], found["action"], found["version"], found["definition"]
+    if (
+        action not in (ADD, MODIFY, DELETE)
+        or (version is None) != (action == ADD)
+        or (given is None) != (action == DELETE)
+    ):
+        raise ValueError(f"the change of {shown(key)} is not complete")
+    if given is None:
+        return PlannedChange(key, action, version, None)
+    definition = NewSchedule(**{name: _tuple(value) for name, value in given.items()})
+    if definition.key != key or not all(isinstance(getattr(definition, name), str) for name in _TEXTS):
+        raise ValueError(f"the definition of {shown(key)} is not complete")
+    return PlannedChange(key, action, version, definition)
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

@@ -1,0 +1,64 @@
+"""The way back: a plan that gives schedules the definitions that they had before, by the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from psched.clock import local_time
+from psched.errors import NotFoundError, ScheduleError
+from psched.model import NewSchedule
+from psched.schedules.collection import ScheduleCollection
+from psched.schedules_file.definitions import recorded_definition
+from psched.schedules_file.plan import Plan, check_keeps_owners, planned
+from psched.store.ledger import DELETE, UPGRADE, Change
+
+
+def rollback_to_time(schedules: ScheduleCollection, owner: str, time: float) -> Plan:
+    """Return the plan that gives the schedules of an owner the definitions that they had just before `time`.
+
+    Schedules that were added since are deleted, schedules that were deleted since are added again. Schedules that
+    belong to another owner now stay as they are. Pauses stay, too. Raises NotSupportedError, ScheduleError.
+    """
+    check_keeps_owners(schedules)
+    changes = {key: schedules.ledger.changes(key) for key in schedules.ledger.changed_since(time)}
+    present = {row.key: row for row in schedules.store.get_many(list(changes))}
+    wanted: list[NewSchedule] = []
+    gone: list[str] = []
+    for key, of_key in changes.items():
+        then = next((change for change in reversed(of_key) if change.at < time), None)
+        if then is None and of_key[0].action not in ("add", UPGRADE):
+            raise ScheduleError(f"{key!r}: the ledger no longer has its definition before {local_time(time)}")
+        existed = then is not None and then.action != DELETE
+        now = present.get(key)
+        if now is not None and now.policy.owner != owner:
+            continue
+        if existed and then is not None and then.policy.owner == owner:
+            wanted.append(_definition(then))
+        elif now is not None and then is None and of_key[0].action == UPGRADE:
+            raise ScheduleError(f"{key!r}: the schedule is older than the ledger, which has no definition before that")
+        elif now is not None:
+            gone.append(key)
+    return planned(schedules, f"rollback to {local_time(time)}", (owner,), wanted, gone, present)
+
+
+def rollback_to_version(schedules: ScheduleCollection, key: str, version: int) -> Plan:
+    """Return the plan that gives one schedule the definition of a version. Raises NotFoundError, NotSupportedError."""
+    check_keeps_owners(schedules)
+    changes: Sequence[Change] = schedules.ledger.changes(key)
+    then = next((change for change in changes if change.version == version), None)
+    if then is None:
+        known = ", ".join(str(change.version) for change in changes[-10:]) or "none"
+        raise NotFoundError(f"{key!r} has no version {version} in the ledger; the last ones are {known}")
+    if then.action == DELETE:
+        raise ScheduleError(f"{key!r} was deleted by version {version}; delete it, or name another version")
+    definition = _definition(then)
+    owners = () if definition.owner is None else (definition.owner,)
+    present = {row.key: row for row in schedules.store.get_many([key])}
+    return planned(schedules, f"rollback to version {version}", owners, [definition], [], present)
+
+
+def _definition(change: Change) -> NewSchedule:
+    found = recorded_definition(change)
+    if found is None:
+        raise ScheduleError(f"{change.key!r}: the ledger has no data of version {change.version}")
+    return found

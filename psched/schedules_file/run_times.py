@@ -1,0 +1,258 @@
+"""When schedules run in the days to come: the runs that a change adds and removes, and what happens to them. Pure.
+
+All times are unix seconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, lru_cache
+from itertools import chain, islice
+
+from psched import cron
+from psched.cron import CronDialect
+from psched.cron.zones import change_between, load_zone, offset_at
+from psched.errors import ConfigError
+from psched.model import NEVER, Rule, ScheduleRow
+from psched.schedules import rules
+
+DAYS = 7
+SPAN = DAYS * 86400
+"""Seconds of the days to come that are looked at."""
+SHOWN = 3
+"""Runs of a schedule that are named; the others are counted."""
+HERD = 50
+"""The runs that begin in one minute from which on that is worth a note."""
+_MOST_LISTED = 20_160
+"""The most runs of one schedule in these days, one each 30 s, that are compared one by one."""
+_MOST_HERDS = 5
+_NEAR = 3 * 3600
+"""Seconds around a clock change in which runs are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunTimes:
+    """Runs in the days to come: how many, and the `first` ones. `exact`: they were compared one by one."""
+
+    count: int = 0
+    first: tuple[float, ...] = ()
+    exact: bool = True
+
+
+NO_RUNS = RunTimes()
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What a change does to the runs of a schedule in the days to come.
+
+    `notes`: of clock changes. `warnings`: what the author of the change may not expect.
+    """
+
+    gained: RunTimes = NO_RUNS
+    lost: RunTimes = NO_RUNS
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+NO_EFFECT = Effect()
+
+
+@dataclass(frozen=True, slots=True)
+class Herd:
+    """`starts` runs of the planned schedules begin in the minute that begins at `time`, and `before` without the plan.
+
+    `more`: further such minutes in these days.
+    """
+
+    time: int
+    starts: int
+    before: int
+    more: int = 0
+
+
+@dataclass(frozen=True)
+class RunTimeComparison:
+    """Compares the runs of schedules from `now` on. Remembers the occurrences of rules: many schedules share one."""
+
+    now: float
+    dialect: CronDialect
+    _occurrences: Callable[[Rule, int, int], Sequence[int]] = field(init=False, repr=False)
+    _number: Callable[[Rule, int, int], int] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_occurrences", cache(self._find_occurrences))
+        object.__setattr__(self, "_number", cache(self._count_occurrences))
+
+    @property
+    def until(self) -> float:
+        return self.now + SPAN
+
+    def effect(self, before: ScheduleRow | None, after: ScheduleRow | None) -> Effect:
+        """Return the effect of a change from one row to the other; None: there is no row."""
+        timed = [None if row is None else _timing(row) for row in (before, after)]
+        lost, gained = (NO_RUNS, NO_RUNS) if timed[0] == timed[1] else self._compared(before, after)
+        notes = (
+            () if after is None or (before is not None and before.rule == after.rule) else self._clock_changes(after)
+        )
+        return Effect(gained, lost, tuple(notes), tuple(self._warnings(before, after)))
+
+    def _compared(self, before: ScheduleRow | None, after: ScheduleRow | None) -> tuple[RunTimes, RunTimes]:
+        """Return the runs that are lost, and those that are gained."""
+        counts = [0 if row is None else self._count(row) for row in (before, after)]
+        if before is None or after is None or 0 in counts or max(counts) > _MOST_LISTED:
+            is_exact = 0 in counts
+            lost, gained = (
+                RunTimes(count, () if row is None else tuple(islice(self._runs(row), SHOWN)), is_exact)
+                for row, count in zip((before, after), counts, strict=True)
+            )
+            return lost, gained
+        were, become = list(self._runs(before)), list(self._runs(after))
+        removed, added = set(were).difference(become), set(become).difference(were)
+        return _first(were, removed), _first(become, added)
+
+    def _count(self, row: ScheduleRow) -> int:
+        """Return the number of runs up to `until`. A rule that cannot be used has none."""
+        regular = row.regular()
+        if row.paused or regular.next_time >= NEVER:
+            return 0
+        later = self._number(_plain(row.rule), regular.next_time, self._last_of(row))
+        found = later + (regular.settled and regular.next_run_time < self.until)
+        most = row.rule.max_runs
+        return found if most is None else min(found, max(0, most - (row.runs or 0)))
+
+    def _runs(self, row: ScheduleRow) -> Iterator[float]:
+        return islice(self._endless(row.regular()), self._count(row))
+
+    def _endless(self, row: ScheduleRow) -> Iterator[float]:
+        if row.settled:
+            yield row.next_run_time
+        rule, last = _plain(row.rule), self._last_of(row)
+        if self._number(rule, row.next_time, last) <= _MOST_LISTED:
+            yield from (time + row.delay for time in self._occurrences(rule, row.next_time, last))
+            return
+        time = row.next_time
+        while (time := rules.next_time(rule, time, self.dialect)) < NEVER:
+            yield time + row.delay
+
+    def _last_of(self, row: ScheduleRow) -> int:
+        """Return the last second in which an occurrence has its run before `until`."""
+        return math.ceil(self.until - row.delay) - 1
+
+    def _count_occurrences(self, rule: Rule, after: int, until: int) -> int:
+        """Return the number of occurrences after `after` and up to `until`; 0 for a rule that cannot be used."""
+        try:
+            return rules.count(rule, after, until, self.dialect) if until > after else 0
+        except ConfigError:
+            return 0
+
+    def _find_occurrences(self, rule: Rule, after: int, until: int) -> Sequence[int]:
+        """Return the occurrences after `after` and up to `until`."""
+        found = []
+        time = after
+        while (time := rules.next_time(rule, time, self.dialect)) <= until:
+            found.append(time)
+        return found
+
+    def _warnings(self, before: ScheduleRow | None, after: ScheduleRow | None) -> Iterator[str]:
+        if after is None:
+            if before is not None and before.status == "running":
+                yield "a run is in progress, which is preempted"
+            return
+        if after.next_time >= NEVER:
+            if before is None or before.next_time < NEVER:
+                yield "would never run: its rule has no occurrence from now on"
+        elif after.settled and after.next_run_time <= self.now and not after.is_extra:
+            yield from () if before is not None and before.next_run_time <= self.now else ("would run at once",)
+
+    def _clock_changes(self, row: ScheduleRow) -> Iterator[str]:
+        """Yield what clock changes of these days do to the runs of a row."""
+        change = _clock_change(row.rule.timezone, int(self.now), int(self.until))
+        if change is not None:
+            yield from _notes_at(_plain(row.rule), change, self.dialect)
+
+    def herds(self, before: Iterable[ScheduleRow], after: Iterable[ScheduleRow]) -> list[Herd]:
+        """Return the minutes in which many of the schedules begin, and more of them than before: the largest first.
+
+        Schedules with a `spread` of a minute or more do not count, nor do those that run each minute or more often.
+        """
+        were, become = Counter(map(_group, before)), Counter(map(_group, after))
+        were.pop(None, None)
+        become.pop(None, None)
+        added = become - were
+        minutes = self._starts(added)
+        if not minutes or sum(become.values()) < HERD:
+            return []
+        total, past = self._starts(become, minutes), self._starts(were, minutes)
+        found = [
+            Herd(minute * 60, starts, past[minute])
+            for minute, starts in total.items()
+            if starts >= HERD and starts > past[minute]
+        ]
+        found.sort(key=lambda herd: (-herd.starts, herd.time))
+        more = len(found) - _MOST_HERDS
+        return [*found[: _MOST_HERDS - 1], *(replace(herd, more=max(0, more)) for herd in found[_MOST_HERDS - 1 :][:1])]
+
+    def _starts(
+        self, groups: Mapping[tuple[Rule, float] | None, int], only: Mapping[int, int] | None = None
+    ) -> Counter[int]:
+        """Return how many runs begin in each minute, or in each minute of `only`."""
+        found: Counter[int] = Counter()
+        for group, number in groups.items():
+            if group is None:
+                continue
+            rule, delay = group
+            first, last = math.ceil(self.now - delay), math.ceil(self.until - delay) - 1
+            if not 0 < self._number(rule, first, last) < DAYS * 1440:
+                continue
+            for time in self._occurrences(rule, first, last):
+                minute = int(time + delay) // 60
+                if only is None or minute in only:
+                    found[minute] += number
+        return found
+
+
+def _first(runs: Iterable[float], chosen: set[float]) -> RunTimes:
+    return RunTimes(len(chosen), tuple(islice((time for time in runs if time in chosen), SHOWN)))
+
+
+def _timing(row: ScheduleRow) -> object:
+    """Return what the runs of a row depend on."""
+    regular = row.regular()
+    return row.rule, regular.next_time, regular.next_run_time, row.paused
+
+
+@lru_cache(4096)
+def _plain(rule: Rule) -> Rule:
+    """Return the rule without what only moves or ends its runs."""
+    return replace(rule, delay=0, spread=0, max_runs=None)
+
+
+def _group(row: ScheduleRow) -> tuple[Rule, float] | None:
+    """Return what schedules that begin together have in common; None for one that does not count."""
+    if row.paused or row.rule.spread >= 60 or row.next_time >= NEVER:
+        return None
+    return _plain(row.rule), row.delay
+
+
+@lru_cache(256)
+def _clock_change(timezone: str, begin: int, end: int) -> int | None:
+    """Return when the clock is changed between two instants; None if it is not."""
+    try:
+        zone = load_zone(timezone)
+    except ConfigError:
+        return None
+    return None if offset_at(zone, begin) == offset_at(zone, end) else change_between(zone, begin, end)
+
+
+@lru_cache(4096)
+def _notes_at(rule: Rule, change: int, dialect: CronDialect) -> Sequence[str]:
+    """Return what the clock change at `change` does to the occurrences near it."""
+    near = cron.occurrences(rule.cron, change - _NEAR, rule.timezone, 100, dialect)
+    first_after = next((each for each in near if each.time >= change), None)
+    noted = chain((each for each in near if each.time <= change + _NEAR), () if first_after is None else (first_after,))
+    found = dict.fromkeys(each for each in noted if each.note and rules.why_not(rule, each.time) is None)
+    return [f"{rules.local_text(rule, each.time)}: {each.note}" for each in found][:SHOWN]

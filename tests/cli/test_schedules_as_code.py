@@ -1,0 +1,148 @@
+"""psched plan, apply, diff, export and rollback, as a person or a pipeline calls them."""
+
+from __future__ import annotations
+
+import json
+
+from tests.cli.commands import Commands
+
+_FILE = """\
+owner: billing
+schedules:
+  invoices: {type: report, cron: 0 3 * * *, timezone: Europe/Berlin, data: {copies: 2}}
+  rates: {type: load, every: 15m, tags: [market]}
+"""
+_APP = """\
+import psched
+
+app = psched.App(owner="shop")
+
+@app.schedule(every="15m", key="rates")
+@app.task("load")
+def load(currency: str = "EUR") -> None: ...
+"""
+
+
+def test_a_plan_says_what_changes_and_apply_changes_it(psched: Commands) -> None:
+    (psched.folder / "jobs.yml").write_text(_FILE)
+    outcome = psched("plan", "jobs.yml", "--out", "plan.json")
+    code, out = outcome.code, outcome.out
+    assert code == 3
+    lines = out.splitlines()
+    assert lines[:2] == ["jobs.yml: schedules of the owner 'billing'", "+ invoices: report, 0 3 * * * Europe/Berlin"]
+    assert lines[2].startswith("    gains 7 runs in 7 days: ")
+    assert lines[-1] == "plan: 2 to add, 0 to modify, 0 to delete, 0 unchanged"
+    assert psched.ok("apply", "--plan", "plan.json").out.splitlines()[-1] == "applied: 2 added, 0 modified, 0 deleted"
+    assert psched.ok("plan", "jobs.yml").out.splitlines()[-1] == "plan: 0 to add, 0 to modify, 0 to delete, 2 unchanged"
+    outcome = psched("apply", "--plan", "plan.json")
+    code, error = outcome.code, outcome.err
+    assert code == 1
+    assert "'invoices' was added since the plan was made" in error
+    assert "nothing was applied" in error
+    (psched.folder / "jobs.yml").write_text(_FILE.replace("0 3", "0 4").replace("  rates", "  other"))
+    found = psched("plan", "jobs.yml", "--prune", "--json").json
+    assert [(each["action"], each["key"]) for each in found["changes"]] == [
+        ("modify", "invoices"),
+        ("add", "other"),
+        ("delete", "rates"),
+    ]
+    [difference] = found["changes"][0]["differences"]
+    assert difference == {"name": "cron", "before": "0 3 * * *", "after": "0 4 * * *"}
+    assert (found["changes"][0]["gained"]["count"], found["changes"][0]["lost"]["count"]) == (7, 7)
+    assert (found["changes"][2]["lost"]["count"], found["changes"][2]["version"] is None) == (672, False)
+    assert "not declared, kept (1; --prune deletes them): rates" in psched("plan", "jobs.yml").out
+
+
+def test_a_saved_plan_is_refused_for_a_file_that_needs_another_one(psched: Commands) -> None:
+    (psched.folder / "jobs.yml").write_text(_FILE)
+    psched("plan", "jobs.yml", "--out", "plan.json")
+    psched.ok("apply", "jobs.yml", "--plan", "plan.json")
+    (psched.folder / "jobs.yml").write_text(_FILE.replace("0 3", "0 4"))
+    psched("plan", "jobs.yml", "--out", "plan.json")
+    (psched.folder / "jobs.yml").write_text(_FILE.replace("0 3", "0 5"))
+    outcome = psched("apply", "jobs.yml", "--plan", "plan.json")
+    code, error = outcome.code, outcome.err
+    assert (code, "jobs.yml needs other changes by now; nothing was applied" in error) == (1, True)
+    for text, words in (
+        ("{", "not valid JSON"),
+        ('{"format": 7}', "format: expected 1, got 7"),
+        (_broken(psched), "x"),
+    ):
+        (psched.folder / "plan.json").write_text(text)
+        outcome = psched("apply", "--plan", "plan.json")
+        code, error = outcome.code, outcome.err
+        assert (code, words in error, "Traceback" in error) == (1, True, False)
+
+
+def _broken(psched: Commands) -> str:
+    found = json.loads((psched.folder / "plan.json").read_text())
+    found["changes"][0]["definition"]["x"] = 1
+    return json.dumps(found)
+
+
+def test_faults_name_their_line_and_owners_their_schedules(psched: Commands) -> None:
+    (psched.folder / "jobs.yml").write_text(_FILE.replace("0 3 * * *", "61 3 * * *"))
+    outcome = psched("plan", "jobs.yml")
+    code, error = outcome.code, outcome.err
+    assert (code, error.startswith("psched: jobs.yml:3: schedules.invoices.cron: ")) == (1, True)
+    psched.ok("add", "rates", "load", "@every 1h", "{}")
+    (psched.folder / "jobs.yml").write_text(_FILE)
+    outcome = psched("apply", "jobs.yml")
+    code, error = outcome.code, outcome.err
+    assert code == 1
+    assert "jobs.yml:4: schedules.rates: the schedule exists and has no owner, not 'billing'" in error
+    assert psched.ok("apply", "jobs.yml", "--adopt").out.splitlines()[-1] == "applied: 1 added, 1 modified, 0 deleted"
+    for arguments in (("plan",), ("plan", "jobs.yml", "--app", "x:y"), ("rollback", "--owner", "x")):
+        assert psched(*arguments).code == 2
+
+
+def test_an_app_declares_schedules(psched: Commands) -> None:
+    (psched.folder / "shop.py").write_text(_APP)
+    psched.ok("apply", "--app", "shop:app", "-I", ".")
+    [row] = psched("list", "--json").json
+    assert (row["key"], row["cron"], row["type"], row["owner"]) == ("rates", "@every 15m", "load", "shop")
+    assert psched("plan", "--app", "shop:app", "-I", ".").code == 0
+
+
+def test_drift_is_shown_and_undone(psched: Commands) -> None:
+    (psched.folder / "jobs.yml").write_text(_FILE)
+    psched.ok("apply", "jobs.yml")
+    assert psched("diff", "jobs.yml").code == 0
+    psched.ok("modify", "invoices", "--cron", "0 9 * * *")
+    psched.ok("delete", "rates")
+    psched.ok("add", "new", "load", "@every 1h", "{}", "--owner", "billing")
+    outcome = psched("diff", "jobs.yml")
+    code, out = outcome.code, outcome.out
+    assert code == 3
+    shown = [line for line in out.splitlines() if not line.startswith("    last change: ")]
+    assert shown == [
+        "~ invoices: changed",
+        "    cron: declared 0 3 * * *, database 0 9 * * *",
+        "- rates: missing",
+        "+ new: undeclared",
+        "3 differ, 0 are as declared in jobs.yml",
+    ]
+    assert [each["action"] for each in psched("diff", "jobs.yml", "--json").json] == [
+        "modify",
+        "delete",
+        "add",
+    ]
+    assert psched("rollback", "--owner", "billing", "--before", "1h").code == 3
+    psched.ok("rollback", "--owner", "billing", "--before", "1h", "--yes")
+    assert psched("list", "--json").json == []
+    version = psched.ok("rollback", "invoices").out.split("\t")[0]
+    psched.ok("rollback", "invoices", "--version", version, "--yes")
+    assert [row["cron"] for row in psched("list", "--json").json] == ["0 3 * * *"]
+
+
+def test_what_is_exported_needs_no_change(psched: Commands) -> None:
+    (psched.folder / "jobs.yml").write_text(_FILE)
+    psched.ok("apply", "jobs.yml")
+    psched.ok("export", "-o", "exported.yml")
+    assert psched("plan", "exported.yml", "--prune").code == 0
+    assert psched("export", "-o", "exported.yml").code == 1
+    psched.ok("add", "mine", "load", "@every 1h", "{}")
+    outcome = psched("export")
+    code, error = outcome.code, outcome.err
+    assert (code, "a file has one owner, but the schedules have billing, and some have none" in error) == (1, True)
+    assert "mine" in psched.ok("export", "--owner", "", "--as", "me").out

@@ -1,0 +1,57 @@
+"""With `apply_at_start` a daemon applies the schedules of its application after its start; errors stop no worker."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+from tests.daemon.harness import Daemon, wait_for
+
+_APP = """\
+import psched
+
+app = psched.App(owner={owner!r})
+
+@app.schedule(every="1h", key="declared")
+@app.task("declared")
+def declared() -> None: ...
+
+@app.task("ran")
+def ran() -> None:
+    with open("ran", "a") as file:
+        file.write("ran")
+"""
+
+
+def has_applied(daemon: Daemon) -> bool:
+    return "apply_at_start: " in daemon.log
+
+
+def test_two_daemons_at_once_apply_the_schedules_once_and_a_broken_one_works_on(tmp_path: Path) -> None:
+    url, daemons = f"sqlite:///{tmp_path / 'shared.db'}", []
+    with ExitStack() as stack:
+        for name, owner in (("one", "shop"), ("two", "shop"), ("broken", None)):
+            (tmp_path / name).mkdir()
+            schedules = {"apply_at_start": True}
+            daemon = stack.enter_context(Daemon(tmp_path / name, url=url, app="shop:app", schedules=schedules))
+            (tmp_path / name / "shop.py").write_text(_APP.format(owner=owner))
+            daemons.append(daemon)
+        one, two, broken = daemons
+        for daemon in (one, two):
+            daemon.start()
+        for daemon in (one, two):
+            wait_for(partial(has_applied, daemon), daemon.explain)
+        with one.schedules() as found:
+            assert found["declared"].metadata().policy.owner == "shop"
+            assert [change.action for change in found.ledger.changes("declared")] == ["add"]
+            found["declared"].modify(cron="@every 2h")
+            for daemon in (one, two):
+                assert "not applied" not in daemon.log
+                daemon.stop()
+            found.add("ran", "ran", cron="@every 1h", next_run_time=found.store.now())
+            broken.start()
+            wait_for((tmp_path / "broken" / "ran").exists, broken.explain)
+            words = "apply_at_start: the schedules of the application are not applied: shop.declared: the schedule has"
+            wait_for(lambda: words in broken.log, broken.explain)
+            assert found["declared"].metadata().rule.cron == "@every 2h"

@@ -1,0 +1,284 @@
+"""Plans of declared schedules on each database: applied as a whole or not at all, in step with the ledger."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from psched.errors import ConfigError, NotSupportedError
+from psched.model import LeaseTimes, NewSchedule, ScheduleFilter, ScheduleRow
+from psched.schedules.collection import Defaults, ScheduleCollection
+from psched.schedules_file.declared import DeclaredSchedules
+from psched.schedules_file.definitions import definition_of
+from psched.schedules_file.plan import PlanConflictError, apply_declared, apply_plan, plan
+from psched.schedules_file.reader import parse_schedules
+from psched.schedules_file.rollback import rollback_to_time, rollback_to_version
+from psched.schedules_file.writer import schedules_text
+from psched.store import RowChange, ScheduleStore
+from tests.stores.bench import Bench
+from tests.stores.databases import SharedDatabases
+from tests.stores.lost_answers import answer_lost, writes_of
+
+
+def collection(store: ScheduleStore) -> ScheduleCollection:
+    return ScheduleCollection(store, LeaseTimes(300, 300, 300), Defaults("UTC"))
+
+
+def declared(*schedules: NewSchedule, owner: str = "billing") -> list[DeclaredSchedules]:
+    return [DeclaredSchedules("jobs.yml", owner, schedules, lambda key: f"jobs.yml: {key}")]
+
+
+def daily(key: str, hour: int = 3, **options: Any) -> NewSchedule:
+    return NewSchedule(key, "report", f"0 {hour} * * *", **options)
+
+
+def apply(schedules: ScheduleCollection, *wanted: NewSchedule, prune: bool = True, adopt: bool = False) -> list[str]:
+    """Apply the schedules, and return what was done."""
+    found = plan(schedules, declared(*wanted), prune=prune, adopt=adopt)
+    apply_plan(schedules, found)
+    return [f"{each.action} {each.key}" for each in found.changes]
+
+
+def rows_of(store: ScheduleStore) -> dict[str, ScheduleRow]:
+    return {row.key: row for row in store.list()}
+
+
+def test_a_plan_adds_modifies_and_deletes_the_owner_s_schedules_only(store: ScheduleStore) -> None:
+    schedules = collection(store)
+    schedules.add("theirs", "report", cron="0 1 * * *", owner="shop")
+    schedules.add("nobody's", "report", cron="0 1 * * *")
+    assert apply(schedules, daily("a"), daily("b"), daily("c", data={"n": 1})) == ["add a", "add b", "add c"]
+    before = rows_of(store)
+    assert apply(schedules, daily("a"), daily("c", data={"n": 2}), daily("d")) == ["modify c", "add d", "delete b"]
+    after = rows_of(store)
+    assert after["c"].data == {"n": 2}
+    assert after.keys() == {"theirs", "nobody's", "a", "c", "d"}
+    assert [after[key] for key in ("theirs", "nobody's", "a")] == [before[key] for key in ("theirs", "nobody's", "a")]
+    assert {row.policy.owner for key, row in after.items() if key in "acd"} == {"billing"}
+    assert [change.action for change in schedules.ledger.changes("b")] == ["add", "delete"]
+    assert [change.data for change in schedules.ledger.changes("c")] == ['{"n":1}', '{"n":2}']
+    assert plan(schedules, declared(daily("a"))).undeclared == ("c", "d")
+
+
+def test_a_schedule_of_another_owner_is_named_and_can_be_adopted(store: ScheduleStore) -> None:
+    schedules = collection(store)
+    schedules.add("a", "report", cron="0 3 * * *", owner="shop")
+    schedules.add("b", "report", cron="0 3 * * *")
+    with pytest.raises(ConfigError) as raised:
+        plan(schedules, declared(daily("a"), daily("b"), daily("c")))
+    assert str(raised.value).splitlines() == [
+        "jobs.yml: a: the schedule exists and has the owner 'shop', not 'billing'",
+        "jobs.yml: b: the schedule exists and has no owner, not 'billing'",
+        "choose other keys, or take them over with --adopt",
+    ]
+    assert apply(schedules, daily("a"), daily("b"), adopt=True) == ["modify a", "modify b"]
+    assert {row.policy.owner for row in rows_of(store).values()} == {"billing"}
+
+
+def test_of_two_applies_at_once_one_conflicts_and_changes_nothing(store: ScheduleStore, other: ScheduleStore) -> None:
+    first, second = collection(store), collection(other)
+    apply(first, daily("a"), daily("b"), daily("c"))
+    one = plan(first, declared(daily("a", 4), daily("c"), daily("new")), prune=True)
+    two = plan(second, declared(daily("a", 5), daily("b"), daily("c", 5), daily("newer")), prune=True)
+    late = plan(second, declared(daily("a"), daily("b"), daily("c"), daily("new", 7)))
+    gone = plan(second, declared(daily("a"), daily("b", 9), daily("c"), daily("newest")))
+    apply_plan(first, one)
+    before = rows_of(store)
+    for stale, key in ((two, "a"), (late, "new"), (gone, "b")):
+        with pytest.raises(PlanConflictError, match=rf"'{key}' was \w+ since the plan was made .* by ") as raised:
+            apply_plan(second, stale)
+        assert raised.value.keys == (key,)
+    assert rows_of(store) == before
+    apply_declared(second, declared(daily("a", 5), daily("newer")))
+    assert rows_of(store)["a"].rule.cron == "0 5 * * *"
+
+
+def test_a_run_that_advances_a_schedule_is_no_conflict(store: ScheduleStore) -> None:
+    schedules = collection(store)
+    apply(schedules, NewSchedule("a", "report", "* * * * *", next_time=0), daily("b"))
+    found = plan(schedules, declared(NewSchedule("a", "mail", "* * * * *"), daily("b", 4)))
+    task = schedules.poll()
+    assert task is not None
+    apply_plan(schedules, found)
+    task.finish()
+    assert (rows_of(store)["a"].type, rows_of(store)["b"].rule.cron) == ("mail", "0 4 * * *")
+    assert plan(schedules, declared(NewSchedule("a", "mail", "* * * * *"), daily("b", 4))).changes == ()
+
+
+def test_changes_are_made_all_or_none(store: ScheduleStore) -> None:
+    """The last change is refused, after all others have been written in the transaction."""
+    schedules = collection(store)
+    apply(schedules, daily("a"), daily("b"), daily("z"))
+    rows = rows_of(store)
+    [new, taken] = schedules.rows_of([daily("new"), daily("z", 5)])
+    [changed] = schedules.rows_of([daily("a", 7)])
+    changes = [RowChange(rows["a"], changed), RowChange(rows["b"], None), RowChange(None, new), RowChange(None, taken)]
+    assert store.apply(changes) == ["z"]
+    assert rows_of(store) == rows
+    assert [change.action for change in schedules.ledger.changes("a")] == ["add"]
+    assert list(schedules.ledger.keys()) == ["a", "b", "z"]
+
+
+@pytest.mark.parametrize("kind", ["add", "modify", "delete"])
+def test_an_apply_without_an_answer_is_recognised(bench: Bench, store: ScheduleStore, kind: str) -> None:
+    schedules = collection(store)
+    before = {"add": (), "modify": (daily("a"), daily("b")), "delete": (daily("a"), daily("b"))}[kind]
+    after = {"add": (daily("a"), daily("b")), "modify": (daily("a", 4), daily("b", 4)), "delete": ()}[kind]
+    apply(schedules, *before)
+    rehearsal = plan(schedules, declared(*after), prune=True)
+    number = writes_of(lambda: apply_plan(schedules, rehearsal))
+    apply(schedules, *before)
+    found = plan(schedules, declared(*after), prune=True)
+    with answer_lost(bench.database, number):
+        apply_plan(schedules, found)
+    assert rows_of(store).keys() == {new.key for new in after}
+    for key in ("a", "b"):
+        assert [change.action for change in schedules.ledger.changes(key)][-1] == kind
+
+
+texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=10)
+seconds = st.floats(0, 10_000) | st.integers(0, 100_000)
+options: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
+    {},
+    optional={
+        "delay": st.floats(-1000, 1000),
+        "timezone": st.sampled_from(["UTC", "Europe/Berlin", "Asia/Tokyo"]),
+        "data": st.dictionaries(texts, st.none() | texts | st.integers(-(2**70), 2**70) | st.floats(-1e9, 1e9)),
+        "catch_up": st.sampled_from(["all", "latest", "none"]),
+        "max_lateness": st.none() | seconds,
+        "alert_after": st.none() | seconds,
+        "max_attempts": st.none() | st.integers(1, 100),
+        "description": st.none() | texts,
+        "tags": st.none() | st.lists(texts, max_size=3).map(tuple),
+        "start": st.none() | st.floats(0, 2e9),
+        "end": st.none() | st.floats(2.1e9, 3e9),
+        "spread": seconds,
+        "max_runs": st.none() | st.integers(1, 9),
+        "exclude": st.sampled_from([(), None, ("holidays",), ["holidays", "holidays"]]),
+    },
+)
+crons = st.sampled_from(
+    ["0 3 * * *", "*/5 * * * *", "@every 90s", "@at 2020-01-01T09:00", "@at 2100-01-01T09:00", "0 0 13 * 5"]
+)
+some_schedules = st.dictionaries(texts, st.tuples(crons, options), max_size=4).map(
+    lambda found: [NewSchedule(key, "report", cron, **given) for key, (cron, given) in found.items()]
+)
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(before=some_schedules, after=some_schedules)
+def test_a_plan_after_an_apply_is_empty(
+    store: ScheduleStore, before: Sequence[NewSchedule], after: Sequence[NewSchedule]
+) -> None:
+    schedules = collection(store)
+    schedules.calendars.set("holidays", ["2027-12-25", "sun"])
+    for wanted in (before, after):
+        apply(schedules, *wanted)
+        assert plan(schedules, declared(*wanted), prune=True).changes == ()
+    exported = "\n".join(schedules_text("billing", map(definition_of, store.list())))
+    assert plan(schedules, [parse_schedules(exported, "exported.yml")], prune=True).changes == ()
+    apply(schedules)
+    assert not rows_of(store)
+
+
+def test_schedules_go_back_to_what_they_were(store: ScheduleStore) -> None:
+    schedules = collection(store)
+    apply(schedules, daily("a", data={"n": 1}), daily("b", tags=("x",)), daily("c"))
+    schedules.add("theirs", "report", cron="0 1 * * *", owner="shop")
+    time.sleep(0.005)
+    then = store.now()
+    time.sleep(0.005)
+    apply(schedules, daily("a", 4, data={"n": 2}), daily("c"), daily("d"))
+    schedules["c"].pause()
+    schedules["theirs"].modify(cron="0 2 * * *")
+    found = rollback_to_time(schedules, "billing", then)
+    assert [f"{each.action} {each.key}" for each in found.changes] == ["modify a", "add b", "delete d"]
+    apply_plan(schedules, found)
+    assert rows_of(store).keys() == {"a", "b", "c", "theirs"}
+    wanted = declared(daily("a", data={"n": 1}), daily("b", tags=("x",)), daily("c"))
+    assert plan(schedules, wanted, prune=True).changes == ()
+    assert rollback_to_time(schedules, "billing", then).changes == ()
+    assert rows_of(store)["c"].paused
+    version = schedules.ledger.changes("a")[1].version
+    apply_plan(schedules, rollback_to_version(schedules, "a", version))
+    assert (rows_of(store)["a"].rule.cron, rows_of(store)["a"].data) == ("0 4 * * *", {"n": 2})
+
+
+def test_the_ledger_proves_every_occurrence_across_apply_edit_and_rollback(store: ScheduleStore) -> None:
+    schedules = collection(store)
+    begin = int(store.now())
+    secondly = NewSchedule("a", "t", "* * * * * *", catch_up="latest")
+    apply(schedules, secondly, daily("b"))
+    run_due(schedules)
+    apply(schedules, secondly._replace(cron="*/2 * * * * *", data={"n": 1}), daily("b"))
+    run_due(schedules)
+    then = store.now()
+    time.sleep(0.005)
+    schedules["a"].modify(cron="*/3 * * * * *")
+    apply(schedules, secondly._replace(delay=0.2))
+    run_due(schedules)
+    apply_plan(schedules, rollback_to_time(schedules, "billing", then))
+    run_due(schedules)
+    apply(schedules)
+    verdicts = list(schedules.audit(begin, int(store.now()), late=30))
+    assert [(verdict.key, verdict.violations) for verdict in verdicts] == [("a", []), ("b", [])]
+    assert verdicts[0].ran >= 4
+
+
+def run_due(schedules: ScheduleCollection) -> None:
+    """Run one occurrence, as soon as it is due."""
+    while (task := schedules.poll()) is None:
+        time.sleep(0.02)
+    task.finish()
+
+
+_KILLED = """
+import sys
+from psched.backends import open_stores
+from psched.store import StoreSettings
+from tests.stores.ledger.test_schedules_as_code import collection, declared, daily
+from psched.schedules_file.plan import plan, apply_plan
+store = open_stores(sys.argv[1], StoreSettings(sys.argv[2], "host/2/x", schedules=sys.argv[3])).schedules
+schedules = collection(store)
+found = plan(schedules, declared(*(daily(f"key{n}", 4) for n in range(400, 1200))), prune=True)
+print("ready", flush=True)
+apply_plan(schedules, found)
+print("done", flush=True)
+"""
+
+
+def test_an_apply_that_is_killed_changes_all_or_nothing(bench: Bench, store: ScheduleStore) -> None:
+    schedules = collection(store)
+    apply(schedules, *(daily(f"key{n}") for n in range(800)))
+    command = [sys.executable, "-c", _KILLED, bench.type, bench.url, bench.table]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as applying:
+        assert applying.stdout is not None
+        assert applying.stdout.readline() == "ready\n"
+        time.sleep(0.05)
+        os.kill(applying.pid, signal.SIGKILL)
+    before, after = {f"key{n}" for n in range(800)}, {f"key{n}" for n in range(400, 1200)}
+    found = plan(schedules, declared(*(daily(f"key{n}", 4) for n in range(400, 1200))), prune=True)
+    keys = {row.key for row in store.list(ScheduleFilter(owner="billing"))}
+    if keys == before:  # a server may still roll back, or finish what it was sent
+        assert len(found.changes) in (0, 1200)
+    else:
+        assert (keys, found.changes) == (after, ())
+
+
+def test_rdb_compat_refuses_a_plan_as_it_keeps_no_owners(databases: SharedDatabases, tmp_path: Any) -> None:
+    bench = databases.bench("rdb_compat", "sqlite", tmp_path)
+    try:
+        bench.make()
+        with pytest.raises(NotSupportedError, match="owner: the tables of rdb_compat have no owner"):
+            plan(collection(bench.open()), declared(daily("a")))
+    finally:
+        bench.close()
