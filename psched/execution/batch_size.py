@@ -41,9 +41,10 @@ class BatchSizer:
         """Return how many of the acquired tasks, whose types are given in order, are run here. The rest is released."""
         return len(types)
 
-    def observe_run(self, type: str, seconds: float) -> None:
+    def observe_run(self, type: str, seconds: float, count: int = 1) -> None:
+        """Learn that `count` runs took `seconds` each."""
         known = self._durations.pop(type, None)
-        self._durations[type] = _averaged(known, seconds)
+        self._durations[type] = _averaged(known, seconds, count)
         if known is None and len(self._durations) > _MOST_TYPES:
             del self._durations[next(iter(self._durations))]
 
@@ -94,7 +95,7 @@ class AdaptiveBatchSizer(BatchSizer):
             slowest = max(slowest, self._expected(type_))
         return len(types)
 
-    def observe_run(self, type: str, seconds: float) -> None:
+    def observe_run(self, type: str, seconds: float, count: int = 1) -> None:
         """An unexpectedly slow run makes the next batch small."""
         if seconds > TOO_LONG:
             self._was_slow = True
@@ -103,8 +104,8 @@ class AdaptiveBatchSizer(BatchSizer):
             self._quick = _averaged(self._quick, seconds)
         if type not in self._durations:
             self._first_run = _averaged(self._first_run, seconds)
-        self._ran += 1
-        super().observe_run(type, seconds)
+        self._ran += count
+        super().observe_run(type, seconds, count)
 
     def observe_poll(self, seconds: float) -> None:
         self._budget.learn(seconds)
@@ -116,8 +117,8 @@ class AdaptiveBatchSizer(BatchSizer):
         return _UNKNOWN if known is None else known
 
 
-def _averaged(known: float | None, seconds: float) -> float:
-    return seconds if known is None else known + _WEIGHT * (seconds - known)
+def _averaged(known: float | None, seconds: float, count: int = 1) -> float:
+    return seconds if known is None else seconds + (1 - _WEIGHT) ** count * (known - seconds)
 
 
 def batch_sizer_for(setting: int | str) -> BatchSizer:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 from psched.clock import Clock, monotonic
@@ -22,7 +23,7 @@ from psched.execution.section_sources import OpenSection
 from psched.execution.stop_event import StopEvent
 from psched.model import Claim
 from psched.process.child_spec import DeadChild
-from psched.process.claim_codec import decode_claim, encode_claim
+from psched.process.claim_codec import decode_claims, encode_claims
 from psched.process.dispatch_socket import Connection, DispatchSocket
 from psched.store import Accepts
 from psched.store.node_registry import NodeProcess, NodeRun
@@ -62,17 +63,14 @@ class FetchedRow(NamedTuple):
     """In monotonic seconds."""
 
 
-RowKey = tuple[str, str]
-"""Section and key."""
-
-
 @dataclass(eq=False)
 class HandlerChild:
     """A handler child as the fetcher knows it."""
 
     connection: Connection
-    rows: dict[RowKey, int] = field(default_factory=dict)
-    """The rows that it has and that are not settled, each with `Lease.claim`: a key may be acquired again meanwhile."""
+    rows: defaultdict[str, dict[str, int]] = field(default_factory=partial(defaultdict, dict))
+    """The rows that it has and that are not settled, by section and key: `Lease.claim`, as a key may be acquired again
+    meanwhile."""
     runs: int = 0
     """Rows that it was given and whose runs have not ended."""
 
@@ -82,11 +80,12 @@ class HandlerChild:
     running: tuple[NodeRun, ...] = ()
     """The runs in progress of its last report."""
 
-    def forget(self, row: RowKey, claim: int) -> bool:
+    def forget(self, section: str, key: str, claim: int) -> bool:
         """Return False if the child does not have this row: a sweep has released it, or will do so."""
-        is_here = self.rows.get(row) == claim
+        rows = self.rows[section]
+        is_here = rows.get(key) == claim
         if is_here:
-            del self.rows[row]
+            del rows[key]
         return is_here
 
     @property
@@ -211,23 +210,22 @@ class Fetcher:
 
     def _obey(self, name: str, child: HandlerChild, message: list[Any]) -> None:
         match message:
-            case ("ended", section, runs):
-                child.runs -= len(runs)
-                for type_, seconds in runs:
-                    if seconds == 0.0:  # it did not begin
-                        continue
-                    self._limits[section].observe_run(type_, seconds)
-                    self._typical += _WEIGHT * (min(seconds, _LONGEST_COUNTED) - self._typical)
+            case ("ended", section, ended, durations):
+                child.runs -= ended
+                for type_, (count, seconds) in durations.items():
+                    mean = seconds / count
+                    self._limits[section].observe_run(type_, mean, count)
+                    counted = min(mean, _LONGEST_COUNTED)
+                    self._typical = counted + (1 - _WEIGHT) ** count * (self._typical - counted)
             case ("settled", section, claims, may_be_due):
                 for key, claim in claims:
-                    child.forget((section, key), claim)
+                    child.forget(section, key, claim)
                 if may_be_due:
                     self.pollers[section].check_soon()
-            case ("returned", section, rows):
+            case ("returned", section, encoded, deadlines):
                 now = self._clock()
-                for encoded, deadline in reversed(rows):
-                    claim = decode_claim(encoded)
-                    if child.forget((section, claim.row.key), claim.lease.claim):
+                for claim, deadline in zip(reversed(decode_claims(encoded)), reversed(deadlines), strict=True):
+                    if child.forget(section, claim.row.key, claim.lease.claim):
                         self._fetched.appendleft(FetchedRow(section, claim, deadline, now))
             case ("running", runs):
                 child.running = tuple(NodeRun(*run) for run in runs)
@@ -235,7 +233,8 @@ class Fetcher:
                 child.has_reported, child.runs, child.pid = True, runs, pid
                 reported = [DeadChild(holder, tuple(running), *rest) for holder, running, *rest in dead]
                 self._unheard -= {name, *(each.child for each in reported)}
-                child.rows = {(section, key): claim for section, claims in held.items() for key, claim in claims}
+                child.rows.clear()
+                child.rows.update({section: dict(claims) for section, claims in held.items()})
                 self._dead.extend((each, child) for each in reported)
             case ("counted", section, counted, offset):
                 self._count(section, counted, offset)
@@ -282,13 +281,18 @@ class Fetcher:
                 keys = dead.suspects(name)
             else:
                 leased = opened.source.store.held_claims(dead.holder)
-                keys = [key for key, claim in leased.items() if child.rows.get((name, key)) == claim]
+                keys = [key for key, claim in leased.items() if child.rows[name].get(key) == claim]
             opened.give_back(dead, keys)
         return True
 
     def _sweep(self, dead: DeadChild) -> None:
         """Release the leases of our holder that neither a child nor the fetcher knows: an earlier fetcher had them."""
-        known = {(*row, claim) for child in self._children.values() for row, claim in child.rows.items()}
+        known = {
+            (section, *row)
+            for child in self._children.values()
+            for section, rows in child.rows.items()
+            for row in rows.items()
+        }
         known |= {(row.section, row.claim.row.key, row.claim.lease.claim) for row in self._fetched}
         for name, opened in self._sections.items():
             leased = opened.source.store.held_claims(self._dispatch.holder)
@@ -333,13 +337,13 @@ class Fetcher:
                     break
                 batches.setdefault(row.section, []).append(self._fetched.popleft())
             for section, rows in batches.items():
+                claims = [row.claim for row in rows]
                 child.runs += len(rows)
-                child.rows.update({(section, row.claim.row.key): row.claim.lease.claim for row in rows})
-                claims = [encode_claim(row.claim) for row in rows]
-                child.connection.send(("run", section, claims, min(row.deadline for row in rows)))
+                child.rows[section].update([(claim.row.key, claim.lease.claim) for claim in claims])
+                child.connection.send(("run", section, encode_claims(claims), min([row.deadline for row in rows])))
                 if not child.connection.is_open:  # the child is leaving or dead, and has not received these rows
                     for row in reversed(rows):
-                        del child.rows[section, row.claim.row.key]
+                        del child.rows[section][row.claim.row.key]
                         self._fetched.appendleft(row)
 
     def _is_enough(self, count: int, seconds: float, section: str) -> bool:

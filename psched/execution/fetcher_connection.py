@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple
 from typing import Any
 
@@ -16,16 +16,16 @@ from psched.execution.periodic_thread import PeriodicThread
 from psched.execution.poller import Poller, give_up_leases
 from psched.model import Claim, ScheduleRow
 from psched.process.child_spec import DeadChild
-from psched.process.claim_codec import decode_claim, encode_claim
+from psched.process.claim_codec import decode_claims, encode_claims
 from psched.process.dispatch_socket import Connection, DispatchSocket
 from psched.store.node_registry import NodeRun
 from psched.task import Task, locked
 from psched.task_source import Source
 
-_REPORT = 0.005
+_REPORT = 0.02
 """Seconds between two reports of ended runs while more runs wait here."""
 _LINGER = 0.02
-"""Seconds for which a run waits to be settled with others."""
+"""Seconds for which a run waits to be settled with others while no other begins."""
 _SETTLEMENT = 0.05
 """Seconds between two settlements."""
 _PATIENCE = 0.03
@@ -85,6 +85,7 @@ class FetcherConnection:
         with self._receiving:
             self._is_awaited = False
             if not self.is_open:
+                self._take_last()
                 self._connect()
             if self._connection is not None:
                 self._take(self._connection.receive())
@@ -97,11 +98,11 @@ class FetcherConnection:
             if self._connection is not None and self._connection.has_ended:
                 self._connect()
 
-    def report_ended(self, section: str, ended: Sequence[tuple[str, float]]) -> None:
-        """Report the types and durations of runs that have ended."""
+    def report_ended(self, section: str, ended: int, durations: Mapping[str, Sequence[float]]) -> None:
+        """Report how many runs have ended and, by type, how many of them had begun and their seconds together."""
         with self._sending:
-            self._runs -= len(ended)
-            self._send("ended", section, ended)
+            self._runs -= ended
+            self._send("ended", section, ended, durations)
 
     def report_running(self, running: Sequence[NodeRun]) -> bool:
         """Report the runs in progress if they have changed. Return False if the last report was a moment ago."""
@@ -140,20 +141,27 @@ class FetcherConnection:
                 return
             self._is_closed = True
             if not self.is_open:
+                self._take_last()
                 self._connect()
             if self._connection is not None:
                 self.before_leaving()
                 self.send("left")
-                self._take(self._connection.receive_last())
+                self._take_last()
+
+    def _take_last(self) -> None:
+        """Take what the fetching child has sent before its end."""
+        if self._connection is not None:
+            self._take(self._connection.receive_last())
 
     def _take(self, messages: Iterable[tuple[Any, ...]]) -> None:
         for kind, *content in messages:
             self._is_heard = True
             if kind == "run":
-                section, claims, deadline = content
+                section, encoded, deadline = content
+                claims = decode_claims(encoded)
                 with self._sending:
                     self._runs += len(claims)
-                self._pollers[section].take([decode_claim(claim) for claim in claims], deadline)
+                self._pollers[section].take(claims, deadline)
             else:
                 self._dead = ()
                 self._recovered()
@@ -192,20 +200,28 @@ class FetchedTaskPoller(Poller):
         super().__init__(name, source, application, BatchSizer(1), task_timeout, margin)
         self._connection = connection
         self._arrived: list[Task] = []
-        self._held: dict[tuple[str, int], Task] = {}
-        self._ended: list[tuple[str, float]] = []
+        self._held: dict[Task, None] = {}
+        """The tasks that are not reported as settled, in the order in which they came."""
+        self._ended = 0
+        self._durations: dict[str, list[float]] = {}
+        """How many runs have begun and ended since the last report, and their seconds together, by type."""
+        self._idle_since = -math.inf
         self._reported_at = -math.inf
         connection.add(self)
 
     def take(self, claims: Sequence[Claim], deadline: float) -> None:
         """Take rows whose leases last until `deadline` (boottime)."""
         tasks = self.source.adopt_many(claims, deadline, started=False)
-        self._held.update({(task.key, task.lease.claim): task for task in tasks})
+        self._held.update(dict.fromkeys(tasks))
         self._arrived += tasks
 
     def poll(self, may_rest: bool = True) -> Sequence[Task]:
+        if self.settlement_buffer.is_full:
+            self.settlement_buffer.flush(boottime())
         self._connection.receive()
         tasks, self._arrived = self._arrived, []
+        if tasks:
+            self._idle_since = math.inf
         return tasks
 
     def pause(self) -> float:
@@ -219,12 +235,17 @@ class FetchedTaskPoller(Poller):
         return () if descriptor is None else (descriptor,)
 
     def run_ended(self, task: Task, more: bool) -> None:
-        super().run_ended(task, more)
-        self._ended.append((task.type, task.duration))
-        if not more or monotonic() > self._reported_at + _REPORT:
-            self._reported_at = monotonic()
-            ended, self._ended = self._ended, []
-            self._connection.report_ended(self.name, ended)
+        self._ended += 1
+        if task.duration:
+            known = self._durations.get(task.row.type)
+            if known is None:
+                known = self._durations[task.row.type] = [0, 0.0]
+            known[0] += 1
+            known[1] += task.duration
+        now = monotonic()
+        if not more or now > self._reported_at + _REPORT:
+            self._connection.report_ended(self.name, self._ended, self._durations)
+            self._reported_at, self._ended, self._durations = now, 0, {}
 
     def give_up(self, tasks: Sequence[Task], now: float) -> None:
         """Return tasks to the fetching child, which has an idle sibling for them. Without one, release their leases."""
@@ -235,31 +256,36 @@ class FetchedTaskPoller(Poller):
         with locked(tasks) as free:
             for task in free:
                 if task.in_flight and not task.started:
+                    self._held.pop(task, None)  # before it is no longer in flight, or `settle` would report it
                     task.in_flight, task.outcome = False, "released"
                     returned.append(task)
-                    self._held.pop((task.key, task.lease.claim), None)
-        rows = [(encode_claim(task.claim), task.deadline) for task in returned]
-        if rows and not self._connection.send("returned", self.name, rows):  # the fetching child has just left
-            self.source.release([task.claim for task in returned], min(task.deadline for task in returned))
+        if not returned:
+            return
+        claims, deadlines = [task.claim for task in returned], [task.deadline for task in returned]
+        if not self._connection.send("returned", self.name, encode_claims(claims), deadlines):  # it has just left
+            self.source.release(claims, min(deadlines))
 
     def settle_before(self, now: float, type: str) -> None:
         """Do nothing: another thread settles, so that the handler thread does not wait for the database."""
 
     def settle_idle(self) -> None:
-        """Do nothing, as in `settle_before`."""
+        """Let the other thread settle soon: no run is in progress here."""
+        self._idle_since = min(self._idle_since, boottime())
 
     def settle(self) -> bool:
         """Settle the runs that have waited for others long enough. Return whether some are left. Any thread."""
         self._connection.renew()
-        self.settlement_buffer.flush_older_than(_LINGER)
-        settled = {claim: task for claim, task in list(self._held.items()) if not task.in_flight}
+        if boottime() >= self._idle_since + _LINGER:
+            self.settlement_buffer.flush()
+        else:
+            self.settlement_buffer.flush_overdue()
+        held = self._held
+        settled = [task for task in list(held) if not task.in_flight and held.pop(task, self) is None]
         if settled:
-            for claim in settled:
-                self._held.pop(claim, None)
-            tasks = settled.values()
-            may_be_due = any(task.outcome != "finished" or isinstance(task.row, ScheduleRow) for task in tasks)
-            self._connection.send("settled", self.name, list(settled), may_be_due)
-        return bool(self._held)
+            claims = [(task.row.key, task.lease.claim) for task in settled]
+            may_be_due = any(task.outcome != "finished" or isinstance(task.row, ScheduleRow) for task in settled)
+            self._connection.send("settled", self.name, claims, may_be_due)
+        return bool(held)
 
     def close(self) -> None:
         """Release the tasks that have come and were not returned by `poll`."""

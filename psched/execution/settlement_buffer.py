@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 
 LONGEST = 0.2
 """Seconds, plus at most one handler, that a run waits to be settled with others. Longer while settling is slow."""
+_FULL = 500
+"""Runs. Of no-ops the handler thread settles so many itself: a second thread would take turns with it."""
 _LAST_MOMENT = 1.0
 """Seconds. Runs whose leases end within this time of one another are given up together."""
 
@@ -43,17 +45,17 @@ class SettlementBuffer:
             self._since = now
         self._collected.append(task)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether so many runs are collected that more of them make a transaction no cheaper for each."""
+        return len(self._collected) >= _FULL
+
     def flush_if_slow(self, now: float, seconds: float | None) -> None:
         """Settle the collected runs if they would wait too long behind the next run, which begins at `now`.
 
         `seconds`: the expected duration of the next run; None: not known, so settle them.
         """
         if self._collected and (seconds is None or now + seconds > self._since + self._budget.seconds(LONGEST)):
-            self.flush()
-
-    def flush_older_than(self, seconds: float) -> None:
-        """Settle all if the oldest run was added `seconds` ago."""
-        if self._collected and self._clock() >= self._since + seconds:
             self.flush()
 
     def flush_overdue(self) -> None:

@@ -2,8 +2,8 @@
 
 The master makes one `DispatchSocket` for each configuration that it loads. A handler child makes a pair of connected
 sockets and sends one end over the dispatch socket, where the present fetching child takes it. When the fetching child
-dies, its siblings connect to the next in the same way. A message is what JSON knows; a tuple arrives as a list. It is
-packed by msgspec, which takes a third of the time that JSON takes (28 November 2026).
+dies, its siblings connect to the next in the same way. A message is what JSON knows, and bytes; a tuple arrives as a
+list. It is packed by msgspec, which takes a third of the time that JSON takes (28 November 2026).
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ class Connection:
         self._unsent = bytearray()
         self.is_open = True
         """Whether the process at the other end is alive, as far as `send` and `receive` know."""
+        self._is_closed = False
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -48,7 +49,7 @@ class Connection:
     def has_ended(self) -> bool:
         """Whether the process at the other end is gone and nothing is left to receive."""
         try:
-            return not self._is_usable() or not self._socket.recv(1, socket.MSG_PEEK)
+            return not self._is_readable() or not self._socket.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
             return False
         except OSError:
@@ -80,8 +81,11 @@ class Connection:
                 self.is_open = False
 
     def receive(self) -> Iterator[Any]:
-        """Yield the messages that have come. Closes the connection when the process at the other end is gone."""
-        while self._is_usable():
+        """Yield the messages that have come. Closes the connection when the process at the other end is gone.
+
+        What that process sent before arrives also when `send` was the first to find it gone.
+        """
+        while self._is_readable():
             try:
                 chunk = self._socket.recv(_CHUNK)
             except BlockingIOError:
@@ -104,23 +108,30 @@ class Connection:
 
     def receive_last(self) -> Iterator[Any]:
         """Yield the messages that have come. The other end cannot send any more: it finds the connection closed."""
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RD)
-        while self.is_open:
+        if self._is_readable():
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RD)
+        while self._is_readable():
             yield from self.receive()
         self.close()
 
     def close(self) -> None:
-        self.is_open = False
+        self.is_open, self._is_closed = False, True
         if self._descriptor.is_ours():
             self._socket.close()
         else:
             self._socket.detach()
 
     def _is_usable(self) -> bool:
-        """Return whether the connection is open. It is not when a handler has closed its descriptor."""
+        """Return whether messages can be sent. They cannot when a handler has closed the descriptor."""
         self.is_open = self.is_open and self._descriptor.is_ours()
         return self.is_open
+
+    def _is_readable(self) -> bool:
+        """Return whether messages can be received: also when the process at the other end is known to be gone."""
+        is_ours = not self._is_closed and self._descriptor.is_ours()
+        self.is_open = self.is_open and is_ours
+        return is_ours
 
 
 class DispatchSocket:

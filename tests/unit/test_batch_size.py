@@ -201,3 +201,13 @@ def test_slow_ones_run_one_at_a_time_though_acquiring_takes_long() -> None:
         worker.prefetch.observe_poll(0.025)
     worker.prefetch.limit()
     assert worker.prefetch.keep(["t", "t", "t"]) == 1
+
+
+def test_runs_that_are_reported_together_count_as_so_many_runs() -> None:
+    together, apart = BatchSizer(1), BatchSizer(1)
+    for sizer in (together, apart):
+        sizer.observe_run("a", 1.0)
+    together.observe_run("a", 0.1, 5)
+    for _ in range(5):
+        apart.observe_run("a", 0.1)
+    assert together.expected("a") == pytest.approx(apart.expected("a"))

@@ -141,6 +141,19 @@ def test_after_the_end_nothing_is_sent_and_nothing_fails(pair: tuple[Connection,
     assert list(one.receive()) == []
 
 
+def test_what_was_sent_before_the_end_arrives_though_a_send_has_noticed_the_end(
+    pair: tuple[Connection, Connection],
+) -> None:
+    one, other = pair
+    one.send("last words")
+    one.close()
+    other.send("to nobody")
+    assert not other.is_open
+    assert not other.has_ended
+    assert list(other.receive_last()) == ["last words"]
+    assert other.has_ended
+
+
 def test_an_end_that_is_gone_is_noticed_when_receiving(pair: tuple[Connection, Connection]) -> None:
     one, other = pair
     assert list(one.receive()) == []

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import socket
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 from dataclasses import astuple
@@ -22,7 +22,7 @@ from psched.execution.section_sources import OpenSection
 from psched.execution.stop_event import StopEvent
 from psched.model import Claim, Lease, TaskRow
 from psched.process.child_spec import DeadChild
-from psched.process.claim_codec import decode_claim, encode_claim
+from psched.process.claim_codec import decode_claims, encode_claims
 from psched.process.dispatch_socket import Connection, DispatchSocket
 from psched.store.type_filter import TypeFilter
 from psched.task_source import ClaimableTypes, Source
@@ -199,7 +199,7 @@ class FakeChild:
         for message in self.connection.receive():
             if message[0] == "run":
                 _, section, encoded, self.deadline = message
-                claims = [decode_claim(each) for each in encoded]
+                claims = decode_claims(encoded)
                 keys = [claim.row.key for claim in claims]
                 self.claims.update({claim.row.key: claim for claim in claims})
                 self.sections.update(dict.fromkeys(keys, section))
@@ -211,18 +211,23 @@ class FakeChild:
 
     def run(self, keys: Sequence[str], seconds: float = QUICK) -> None:
         """Report that these rows have run, each for so long."""
-        self._report("ended", [(key, (self.claims[key].row.type, seconds)) for key in keys])
+        for section, own in self._by_section(keys):
+            types = Counter(self.claims[key].row.type for key in own)
+            durations = {type_: (count, count * seconds) for type_, count in types.items() if seconds}
+            self.connection.send(("ended", section, len(own), durations))
 
     def settle(self, keys: Sequence[str], may_be_due: bool = False) -> None:
-        self._report("settled", [(key, (key, CLAIM)) for key in keys], may_be_due)
+        for section, own in self._by_section(keys):
+            self.connection.send(("settled", section, [(key, CLAIM) for key in own], may_be_due))
 
     def return_(self, keys: Sequence[str]) -> None:
-        self._report("returned", [(key, (encode_claim(self.claims[key]), self.deadline)) for key in keys])
+        for section, own in self._by_section(keys):
+            claims = encode_claims([self.claims[key] for key in own])
+            self.connection.send(("returned", section, claims, [self.deadline] * len(own)))
 
-    def _report(self, kind: str, entries: Sequence[tuple[str, object]], *more: object) -> None:
-        for section in dict.fromkeys(self.sections[key] for key, _ in entries):
-            content = [entry for key, entry in entries if self.sections[key] == section]
-            self.connection.send((kind, section, content, *more))
+    def _by_section(self, keys: Sequence[str]) -> Iterator[tuple[str, Sequence[str]]]:
+        for section in dict.fromkeys(self.sections[key] for key in keys):
+            yield section, [key for key in keys if self.sections[key] == section]
 
 
 class Bench:
@@ -748,7 +753,7 @@ def test_a_child_that_reports_a_run_in_progress_is_free_when_that_has_ended(benc
     bench.start(siblings=["w1"])
     bench.turn()
     assert child.receive() == []
-    child.connection.send(("ended", "queue", [("quick", QUICK)]))
+    child.connection.send(("ended", "queue", 1, {"quick": (1, QUICK)}))
     bench.turn()
     assert child.receive() == keys
 

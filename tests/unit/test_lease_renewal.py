@@ -21,7 +21,7 @@ from psched.execution.run_watchdog import RunWatchdog
 from psched.execution.stop_event import StopEvent
 from psched.model import LeaseTimes, Rule
 from psched.process.child_protocol import RunningTable
-from psched.process.claim_codec import decode_claim, encode_claim
+from psched.process.claim_codec import decode_claims, encode_claims
 from psched.process.dispatch_socket import Connection, DispatchSocket
 from psched.schedules.settlement import ScheduleSettlement
 from psched.store import ScheduleStore, StoreSettings
@@ -308,7 +308,7 @@ def fetched_tasks(
     assert poller.poll() == []
     ((_, fetcher),) = dispatch.accept()
     claims, deadline = child.source.fetch_multi(3)
-    fetcher.send(("run", "schedules", [encode_claim(claim) for claim in claims], deadline))
+    fetcher.send(("run", "schedules", encode_claims(claims), deadline))
     tasks = poller.poll()
     assert [message[0] for message in fetcher.receive()] == ["hello"]
     loop = HandlerLoop(0, [poller], child.runs, StopEvent(), child.clock)
@@ -347,13 +347,29 @@ def test_what_waits_behind_a_run_of_30_ms_is_returned_to_the_fetching_child(
     releaser.tick()
     assert not any(task.begin() for task in waiting)
     assert not running.settled
-    ((kind, section, returned),) = fetcher.receive()
+    ((kind, section, returned, deadlines),) = fetcher.receive()
     assert (kind, section) == ("returned", "schedules")
-    assert [(decode_claim(claim), deadline) for claim, deadline in returned] == [
-        (task.claim, task.deadline) for task in waiting
-    ]
+    assert decode_claims(returned) == [task.claim for task in waiting]
+    assert deadlines == [task.deadline for task in waiting]
     assert {row.key for row in child.store.list() if row.status == "running"} == {"a", "b", "c"}, "with their leases"
     fetcher.close()
+    poller.close()
+
+
+def test_tasks_that_came_before_the_end_of_the_fetching_child_are_not_lost_when_a_report_finds_the_end(
+    child: Child, dispatch: DispatchSocket
+) -> None:
+    connection = FetcherConnection(dispatch, "host/w1/1", (), lambda: None)
+    poller = FetchedTaskPoller("schedules", child.source, Application(()), None, MARGIN, connection)
+    assert poller.poll() == []
+    ((_, fetcher),) = dispatch.accept()
+    assert len(list(fetcher.receive())) == 1
+    claims, deadline = child.source.fetch_multi(3)
+    fetcher.send(("run", "schedules", encode_claims(claims), deadline))
+    fetcher.close()
+    connection.report_ended("schedules", 0, {})
+    connection.renew()
+    assert [task.key for task in poller.poll()] == ["a", "b", "c"]
     poller.close()
 
 
