@@ -102,6 +102,17 @@ def test_of_two_applies_at_once_one_conflicts_and_changes_nothing(store: Schedul
     assert rows_of(store)["a"].rule.cron == "0 5 * * *"
 
 
+def test_a_change_that_moves_no_run_is_a_conflict_too(store: ScheduleStore) -> None:
+    schedules = collection(store)
+    apply(schedules, daily("a"), daily("b"))
+    for wanted in ((daily("a", description="Ours"), daily("b")), (daily("b"),)):
+        stale = plan(schedules, declared(*wanted), prune=True)
+        schedules["a"].modify(description=f"Theirs {len(wanted)}")
+        with pytest.raises(PlanConflictError, match="'a' was changed"):
+            apply_plan(schedules, stale)
+    assert rows_of(store)["a"].policy.description == "Theirs 1"
+
+
 def test_a_run_that_advances_a_schedule_is_no_conflict(store: ScheduleStore) -> None:
     schedules = collection(store)
     apply(schedules, NewSchedule("a", "report", "* * * * *", next_time=0), daily("b"))
