@@ -8,7 +8,7 @@ from functools import partial
 from psched.application import Application
 from psched.child.polled_sections import PolledSections
 from psched.execution.fetcher import Fetcher
-from psched.execution.section_sources import open_sections
+from psched.execution.open_sections import open_sections
 from psched.execution.stop_event import StopEvent
 from psched.process.child_protocol import RECOVERED
 from psched.process.child_spec import ChildRole, ChildSpec

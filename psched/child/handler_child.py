@@ -20,10 +20,10 @@ from psched.execution.forced_exit import ForcedExit
 from psched.execution.handler_thread import ActiveRuns, HandlerLoop, WaitingTaskReleaser, give_back
 from psched.execution.healthcheck_pings import start_pings
 from psched.execution.lease_renewal import LeaseRenewer
+from psched.execution.open_sections import OpenSection, open_sections
 from psched.execution.poller import Poller, PollTimer, SectionPoller
-from psched.execution.run_statistics import CountReporter, counted_tables, run_counter, write_rest
+from psched.execution.run_stats import CountReporter, counted_tables, run_counter, write_rest
 from psched.execution.run_watchdog import RunWatchdog
-from psched.execution.section_sources import OpenSection, open_sections
 from psched.execution.stop_event import StopEvent
 from psched.process import child_protocol as pipes
 from psched.process.child_spec import ChildRole, ChildSpec, DeadChild

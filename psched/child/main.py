@@ -16,7 +16,7 @@ from psched.child.fetching_child import FetchingChild
 from psched.child.handler_child import HandlerChild
 from psched.config import Settings
 from psched.errors import ConfigError
-from psched.metrics.listeners import ChildCounter
+from psched.metrics.event_counters import ChildCounter
 from psched.process.child_protocol import BOOT_FAILED, BYE, DONE, START_ERROR, ChildPipe
 from psched.process.child_spec import FETCHER_SLOT, ChildRole, ChildSpec
 from psched.process.logs import Log

@@ -13,10 +13,10 @@ from psched.child.apply_at_start import ApplyAtStart
 from psched.error_text import one_line
 from psched.errors import ConfigError
 from psched.execution.node_heartbeat import NodeHeartbeat, RecordedSection
+from psched.execution.open_sections import OpenSection
 from psched.execution.poller import RowPoller
 from psched.execution.reporting_threads import ReportingThreads
-from psched.execution.run_statistics import StatsWriter, counted_tables, run_counter
-from psched.execution.section_sources import OpenSection
+from psched.execution.run_stats import StatsWriter, counted_tables, run_counter
 from psched.store.node_registry import NodeProcess
 from psched.store.type_filter import mismatch
 from psched.task_source import ClaimableTypes

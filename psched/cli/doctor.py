@@ -10,8 +10,8 @@ from psched.application import load
 from psched.cli.errors import DatabaseError
 from psched.cli.formatting import Fields, json_lines, printable, write
 from psched.cli.options import Chosen, common_options
+from psched.cli.routing_warnings import LeftToRuby
 from psched.cli.sections import opened_section
-from psched.cli.unrunnable_rows import LeftToRuby
 from psched.config import Section, SectionName, Settings
 from psched.errors import ConfigError
 from psched.insight.doctor import configuration_findings, section_findings, tz_database_finding

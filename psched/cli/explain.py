@@ -13,7 +13,7 @@ from psched import cron as crons
 from psched.cli.formatting import json_lines, printable, with_local_times, write
 from psched.cli.options import WALL_DATE, Chosen, common_options
 from psched.cli.sections import completed_keys, opened
-from psched.cron.words import Verdict, day_in, in_words, why
+from psched.cron.explanation import DateVerdict, day_in, in_words, why
 from psched.cron.zones import load_zone
 from psched.errors import NotFoundError
 from psched.model import Rule
@@ -117,15 +117,15 @@ def _show(
         write(["  the ledger has no entry of that date; `psched audit` tells which occurrences are missing"])
 
 
-def _restricted(rule: Rule, verdict: Verdict) -> Verdict:
+def _restricted(rule: Rule, verdict: DateVerdict) -> DateVerdict:
     """Return the verdict without the times of the expression that are no occurrences of the rule."""
     found = {each: rules.why_not(rule, each.time) for each in verdict.occurrences}
     reasons = tuple(dict.fromkeys(reason for reason in found.values() if reason is not None))
     left = tuple(each for each, reason in found.items() if reason is None)
-    return Verdict(verdict.matches and bool(left), (*verdict.reasons, *reasons), left)
+    return DateVerdict(verdict.matches and bool(left), (*verdict.reasons, *reasons), left)
 
 
-def _occurrences(verdict: Verdict, rule: Rule) -> list[dict[str, Any]]:
+def _occurrences(verdict: DateVerdict, rule: Rule) -> list[dict[str, Any]]:
     zone = load_zone(rule.timezone)
     return [
         asdict(each)

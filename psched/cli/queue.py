@@ -24,6 +24,7 @@ from psched.cli.formatting import (
 )
 from psched.cli.migrate_from_ruby import migrate_command
 from psched.cli.options import LIMIT, PREFIX, UNIX_TIME, WIDE, Chosen, Page, common_options, count, read_data, seconds
+from psched.cli.routing_warnings import LeftToRuby, warn_unless_routed
 from psched.cli.sections import (
     completed_keys,
     completed_types,
@@ -34,7 +35,6 @@ from psched.cli.sections import (
     required_section,
 )
 from psched.cli.stats import LAST, report_fields, report_of, write_report
-from psched.cli.unrunnable_rows import LeftToRuby, warn_unless_routed
 from psched.clock import span
 from psched.config import Settings
 from psched.error_text import error_summary

@@ -36,6 +36,7 @@ from psched.cli.options import (
     read_data,
     seconds,
 )
+from psched.cli.routing_warnings import LeftToRuby, warn_unless_routed
 from psched.cli.sections import (
     completed_keys,
     completed_types,
@@ -44,7 +45,6 @@ from psched.cli.sections import (
     opened,
     opened_section,
 )
-from psched.cli.unrunnable_rows import LeftToRuby, warn_unless_routed
 from psched.clock import span
 from psched.error_text import error_summary
 from psched.insight import ScheduleInsight

@@ -4,9 +4,9 @@
 the keys with their defaults, `loader` combines them and reports every fault, one line each. Passwords are never shown.
 """
 
-from psched.config.listeners import attach_listeners, preload_listeners
 from psched.config.loader import coerce, default_environment, default_file, default_table, from_mapping, load
 from psched.config.settings import Section, SectionName, Settings
+from psched.config.telemetry_listeners import attach_listeners, preload_listeners
 from psched.config.urls import masked_url
 
 __all__ = [

@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 
 from attrs import evolve, field, frozen
 
-from psched.config.hooks import Hook, hook
+from psched.config.alert_hooks import Hook, hook
 
 _EXPECTED = (
     "expected a mapping with url (a webhook), stream (the URL of a Redis server) or channel (of PostgreSQL's NOTIFY)"

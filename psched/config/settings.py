@@ -12,9 +12,9 @@ from typing import Annotated, Any, Literal
 from attrs import Factory, evolve, field, frozen
 
 from psched.config import validators as checks
+from psched.config.alert_hooks import NO_HOOK, Hook, hook, hooks
 from psched.config.events import EventKind, EventReceiver, event_receiver
 from psched.config.healthchecks import Healthchecks, healthchecks
-from psched.config.hooks import NO_HOOK, Hook, hook, hooks
 from psched.config.structuring import Check
 from psched.config.urls import masked_url
 from psched.config.web import Web, web

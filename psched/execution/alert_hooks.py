@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 
 from psched.clock import local_time, monotonic
+from psched.config.alert_hooks import Hook
 from psched.config.events import EVENT_KINDS
-from psched.config.hooks import Hook
 from psched.error_text import error_summary, one_line
-from psched.execution.section_sources import OpenSection
+from psched.execution.open_sections import OpenSection
 from psched.execution.webhooks import deliver, message_id
 from psched.handlers.process_group import Program
 from psched.model import ScheduleRow

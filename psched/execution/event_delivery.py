@@ -17,7 +17,7 @@ from psched.clock import Clock, monotonic
 from psched.config.events import EVENT_KINDS, EventKind
 from psched.error_text import one_line
 from psched.execution.event_senders import Sender, event_sender
-from psched.execution.section_sources import OpenSection
+from psched.execution.open_sections import OpenSection
 from psched.execution.webhooks import message_id
 from psched.store import LeaseStore, ScheduleStore, holder_name
 from psched.store.ledger import Ledger, LedgerFilter, LedgerRow

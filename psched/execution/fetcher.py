@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 from psched.clock import Clock, monotonic
 from psched.error_text import one_line
 from psched.execution.batch_size import BatchSizer
+from psched.execution.open_sections import OpenSection
 from psched.execution.poller import PollTimer, RowPoller
-from psched.execution.run_statistics import Counted
-from psched.execution.section_sources import OpenSection
+from psched.execution.run_stats import Counted
 from psched.execution.stop_event import StopEvent
 from psched.model import Claim
 from psched.process.child_spec import DeadChild
@@ -64,7 +64,7 @@ class FetchedRow(NamedTuple):
 
 
 @dataclass(eq=False)
-class HandlerChild:
+class ConnectedChild:
     """A handler child as the fetcher knows it."""
 
     connection: Connection
@@ -148,12 +148,12 @@ class Fetcher:
         self._recovered = recovered
         self._count = count
         self._clock = clock
-        self._children: dict[str, HandlerChild] = {}
+        self._children: dict[str, ConnectedChild] = {}
         self._unheard = set(siblings) - {each.child for each in dead}
         """Children that have not reported yet which rows they have."""
         self._fetched: deque[FetchedRow] = deque()
         """Rows that no child was free for yet."""
-        self._dead: deque[tuple[DeadChild, HandlerChild | None]] = deque((each, None) for each in dead)
+        self._dead: deque[tuple[DeadChild, ConnectedChild | None]] = deque((each, None) for each in dead)
         """Dead children, and the child that reported each."""
         self._recover_at = -math.inf
         self._sweep_at = math.inf
@@ -202,13 +202,13 @@ class Fetcher:
             if before is not None:
                 for message in before.connection.receive_last():
                     self._obey(name, before, message)
-            self._children[name] = HandlerChild(connection)
+            self._children[name] = ConnectedChild(connection)
         for name, child in list(self._children.items()):
             for message in child.connection.receive():
                 self._obey(name, child, message)
             child.connection.flush()
 
-    def _obey(self, name: str, child: HandlerChild, message: list[Any]) -> None:
+    def _obey(self, name: str, child: ConnectedChild, message: list[Any]) -> None:
         match message:
             case ("ended", section, ended, durations):
                 child.runs -= ended
@@ -298,7 +298,7 @@ class Fetcher:
             leased = opened.source.store.held_claims(self._dispatch.holder)
             opened.give_back(dead, [key for key, claim in leased.items() if (name, key, claim) not in known])
 
-    def _report_recovered(self, reporter: HandlerChild | None) -> None:
+    def _report_recovered(self, reporter: ConnectedChild | None) -> None:
         if reporter is None:
             self._recovered()
         else:

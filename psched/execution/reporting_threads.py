@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from psched.clock import monotonic
 from psched.execution.alert_hooks import AlertThread, open_alert_threads
 from psched.execution.event_delivery import EventThread, open_event_threads
-from psched.execution.section_sources import OpenSection
+from psched.execution.open_sections import OpenSection
 
 STOPPING = 3.0
 """Seconds that a stop waits for a hook to end, and for a request to be answered."""

@@ -25,8 +25,8 @@ from psched.metrics.counter_file import (
     Counters,
     read_counters,
 )
+from psched.metrics.event_counters import LEASE_LOST, MOST_TYPES, OTHER, RESTART, RUN, STORE
 from psched.metrics.health import STATES, NodeHealth, health_of, read_health
-from psched.metrics.listeners import LEASE_LOST, MOST_TYPES, OTHER, RESTART, RUN, STORE
 
 DATABASE_LIMIT = 2.5
 """Seconds for which a scrape waits for the database."""

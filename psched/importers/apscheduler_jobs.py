@@ -14,9 +14,9 @@ from psched.errors import ConfigError
 from psched.importers.arguments import data_of_call
 from psched.importers.comparison import problem_of
 from psched.importers.cron_fields import MatchingFields, definitions_of, stretches_of_years
-from psched.importers.entries import Definition, Entry, Following, Imported, duration_text
-from psched.importers.hosts import zone_name
+from psched.importers.entries import Definition, Following, Imported, ImportedEntry, duration_text
 from psched.importers.program_names import plain_name
+from psched.importers.this_host import zone_name
 
 DEFAULTS: Definition = {"max_attempts": 1}
 _NOTES = (
@@ -78,12 +78,14 @@ def _jobs(scheduler: Any) -> Iterator[Any]:
             yield from (job for job in store.get_all_jobs() if job.id not in known)
 
 
-def _entry(job: Any, defaults: Mapping[str, Any], timezone: str, begin: int, calendars: dict[str, list[str]]) -> Entry:
+def _entry(
+    job: Any, defaults: Mapping[str, Any], timezone: str, begin: int, calendars: dict[str, list[str]]
+) -> ImportedEntry:
     trigger = job.trigger
     function = job.func_ref or getattr(job, "name", "job")
     type_ = function.replace(":", ".")
     key = type_.rpartition(".")[2] if _GENERATED_ID.fullmatch(job.id) else job.id
-    entry = Entry(origin=f"job {job.id}", rule=str(trigger), name=key if key.isprintable() else plain_name(key))
+    entry = ImportedEntry(origin=f"job {job.id}", rule=str(trigger), name=key if key.isprintable() else plain_name(key))
     if getattr(job, "next_run_time", trigger) is None:
         return replace(entry, problem="it is paused; resume it before it is imported")
     remarks: list[str] = []

@@ -23,8 +23,8 @@ from psched.errors import ConfigError
 from psched.importers.arguments import data_of_call
 from psched.importers.comparison import following_of, next_clock_change, problem_of
 from psched.importers.cron_fields import MatchingFields, definitions_of
-from psched.importers.entries import Definition, Entry, Following, Imported, duration_text
-from psched.importers.hosts import zone_name
+from psched.importers.entries import Definition, Following, Imported, ImportedEntry, duration_text
+from psched.importers.this_host import zone_name
 
 DEFAULTS: Definition = {"catch_up": "latest", "max_attempts": 1}
 """What beat does: after a pause it sends a task once, and a task that fails is not tried again."""
@@ -107,9 +107,9 @@ def _of_model(task: Any) -> dict[str, Any]:
 
 def _entry(
     app: Any, origin: str, name: str, found: Mapping[str, Any], timezone: str, calendars: dict[str, list[str]]
-) -> Entry:
+) -> ImportedEntry:
     given = found.get("schedule")
-    entry = Entry(origin=origin, rule=on_one_line(str(given)), name=name)
+    entry = ImportedEntry(origin=origin, rule=on_one_line(str(given)), name=name)
     schedules = importlib.import_module("celery.schedules")
     schedule = schedules.maybe_schedule(given, bool(found.get("relative")), app=app)
     remarks: list[str] = []

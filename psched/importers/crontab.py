@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from psched.importers.comparison import following_of, problem_of
-from psched.importers.entries import Definition, Entry, Imported
-from psched.importers.hosts import home_of, own_user
+from psched.importers.entries import Definition, Imported, ImportedEntry
 from psched.importers.program_names import name_of_shell_command
+from psched.importers.this_host import home_of, own_user
 
 _SYSTEM = (Path("/etc/crontab"), Path("/etc/cron.d"))
 _SPOOLS = tuple(map(Path, ("/var/spool/cron/crontabs", "/var/spool/cron/tabs", "/var/spool/cron")))
@@ -113,12 +113,12 @@ def _job(number: int, line: str, user_column: bool, environment: dict[str, str])
     return Job(number, when, user, words[-1], environment)
 
 
-def _entry(file: str, line: Job | Unreadable, spool_user: str | None, timezone: str) -> Entry:
+def _entry(file: str, line: Job | Unreadable, spool_user: str | None, timezone: str) -> ImportedEntry:
     origin = f"{file}:{line.number}"
     if isinstance(line, Unreadable):
-        return Entry(origin=origin, rule=line.line, name="unreadable", problem=line.reason)
+        return ImportedEntry(origin=origin, rule=line.line, name="unreadable", problem=line.reason)
     name = name_of_shell_command(line.command)
-    entry = Entry(origin=origin, rule=line.when, name=name)
+    entry = ImportedEntry(origin=origin, rule=line.when, name=name)
     remarks: list[str] = []
     zone = line.environment.get("CRON_TZ", timezone)
     if zone != timezone:

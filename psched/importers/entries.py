@@ -15,7 +15,7 @@ Following = Callable[[int], int | None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class ImportedEntry:
     """One entry of another scheduler.
 
     `origin`: where it stands, such as `crontab:12`. `rule`: its rule as written there. `name`: what its key is made of.
@@ -42,7 +42,7 @@ class Imported:
 
     scheduler: str
     timezone: str
-    entries: list[Entry]
+    entries: list[ImportedEntry]
     defaults: Definition = field(default_factory=dict)
     calendars: dict[str, list[str]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -65,7 +65,7 @@ def calendar_commands(imported: Imported) -> list[str]:
     return [f"psched calendar set {name} {' '.join(days)}" for name, days in sorted(imported.calendars.items())]
 
 
-def distinct_keys(entries: Iterable[Entry], prefix: str) -> list[dict[str, Definition]]:
+def distinct_keys(entries: Iterable[ImportedEntry], prefix: str) -> list[dict[str, Definition]]:
     """Return the definitions of each entry by key: its name, with a number where the name is taken."""
     taken: set[str] = set()
     return [

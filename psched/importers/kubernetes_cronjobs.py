@@ -21,7 +21,7 @@ from psched.error_text import shown
 from psched.errors import ConfigError
 from psched.importers.comparison import following_of, problem_of
 from psched.importers.cron_fields import field_text
-from psched.importers.entries import Definition, Entry, Following, Imported, duration_text
+from psched.importers.entries import Definition, Following, Imported, ImportedEntry, duration_text
 
 DEFAULTS: Definition = {"catch_up": "latest", "max_attempts": 1}
 """What Kubernetes does: of missed runs it starts one, and a Job has retries of its own (backoffLimit)."""
@@ -98,12 +98,12 @@ def _cronjobs(document: Any) -> Iterator[dict[str, Any]]:
             yield from _cronjobs(item)
 
 
-def _entry(file: str, manifest: dict[str, Any], timezone: str) -> Entry:
+def _entry(file: str, manifest: dict[str, Any], timezone: str) -> ImportedEntry:
     metadata, spec = (found if isinstance(found := manifest.get(key), dict) else {} for key in ("metadata", "spec"))
     name, rule = str(metadata.get("name") or "cronjob"), str(spec.get("schedule") or "")
     namespace = metadata.get("namespace")
     key = name if namespace is None else f"{namespace}.{name}"
-    entry = Entry(origin=f"{file}: CronJob {key}", rule=rule, name=key)
+    entry = ImportedEntry(origin=f"{file}: CronJob {key}", rule=rule, name=key)
     remarks: list[str] = []
     try:
         when, following = _rule(rule, spec.get("timeZone"), timezone, remarks)

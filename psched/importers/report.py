@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from psched.clock import local_time
 from psched.error_text import shown
 from psched.importers.comparison import Difference, clock_changes, first_difference, following_of
-from psched.importers.entries import Definition, Entry, Imported, calendar_commands
+from psched.importers.entries import Definition, Imported, ImportedEntry, calendar_commands
 from psched.schedules_file.declared import FORMS
 from psched.schedules_file.reader import options
 
@@ -25,7 +25,7 @@ class Reported:
     `unsupported`: options of its schedules that this version of psched lacks. `timezone`: that of its schedules.
     """
 
-    entry: Entry
+    entry: ImportedEntry
     keys: tuple[str, ...]
     difference: Difference | None
     first_run: int | None

@@ -14,9 +14,9 @@ from psched.error_text import shown
 from psched.errors import ConfigError
 from psched.importers.comparison import problem_of
 from psched.importers.cron_fields import ALL_DAYS, MatchingFields, definitions_of, stretches_of_years
-from psched.importers.entries import Definition, Entry, Imported, duration_text
-from psched.importers.hosts import home_of
+from psched.importers.entries import Definition, Imported, ImportedEntry, duration_text
 from psched.importers.systemd_calendar import ALL_YEARS, CalendarEvent, UnreadableError, parse
+from psched.importers.this_host import home_of
 
 DEFAULTS: Definition = {"catch_up": "none", "max_attempts": 1}
 """What a timer does without `Persistent=`: it makes up for no missed run. A service that fails is not tried again."""
@@ -105,19 +105,19 @@ def read_unit(path: Path) -> Settings:
 
 def _entries(
     timer: Path, units: dict[str, Path], timezone: str, begin: int, calendars: dict[str, list[str]]
-) -> Iterator[Entry]:
+) -> Iterator[ImportedEntry]:
     settings = read_unit(timer)
     service = _last(settings, "Timer.Unit") or f"{timer.stem}.service"
     for name in _MONOTONIC:
         for value in settings.get(f"Timer.{name}", []):
-            yield Entry(
+            yield ImportedEntry(
                 origin=timer.name,
                 rule=f"{name}={value}",
                 name=timer.stem,
                 problem="counts from the start of the host, of systemd or of the unit, which is no time; see `every`",
             )
     for value in settings.get("Timer.OnCalendar", []):
-        entry = Entry(origin=timer.name, rule=f"OnCalendar={value}", name=timer.stem)
+        entry = ImportedEntry(origin=timer.name, rule=f"OnCalendar={value}", name=timer.stem)
         remarks: list[str] = []
         common = _policy(settings, remarks) | _command(service, units, remarks)
         try:

@@ -7,6 +7,7 @@ the week ahead do, page by page.
 
 from psched.insight.change_preview import ChangePreview
 from psched.insight.forecast import Forecast, HourForecast
+from psched.insight.gantt_chart import Outage, Timeline, TimelineRun
 from psched.insight.late_runs import LateRun
 from psched.insight.nodes import NodeState, merged
 from psched.insight.overview import Insight, Overview, open_insight
@@ -16,7 +17,6 @@ from psched.insight.run_stats import Percentiles, RunRates, RunReport, RunsAt
 from psched.insight.schedules import NextRun, ScheduleDetails, ScheduleInsight
 from psched.insight.simulation import Lateness, SimulatedHour, SimulatedOutage, SimulatedSchedule, Simulation
 from psched.insight.tasks import TaskDetails, TaskInsight
-from psched.insight.timeline import Outage, Timeline, TimelineRun
 from psched.insight.week_ahead import ClockChange, ClockNote, Herd, WeekAhead
 from psched.insight.why_waiting import Reason, why_waiting, worker_hint
 

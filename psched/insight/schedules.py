@@ -10,15 +10,15 @@ from itertools import islice, takewhile
 from psched.cron import CronDialect
 from psched.errors import ConfigError, NotFoundError
 from psched.insight.change_preview import ChangePreview, change_preview
-from psched.insight.common_questions import TableInsight
 from psched.insight.forecast import HOUR, Forecast, forecast
+from psched.insight.gantt_chart import Timeline, timeline
 from psched.insight.late_runs import LateRun, late_runs, late_runs_page
 from psched.insight.late_runs import Place as LatePlace
 from psched.insight.nodes import merged
 from psched.insight.pages import Page, first_page
 from psched.insight.proof import ProofPage, proof_page
 from psched.insight.simulation import SimulatedOutage, Simulation, handler_times, simulate, starts_in
-from psched.insight.timeline import Timeline, timeline
+from psched.insight.table_insight import TableInsight
 from psched.insight.week_ahead import WEEK, WeekAhead, week_ahead
 from psched.insight.why_waiting import Reason, why_waiting
 from psched.model import ScheduleFilter, ScheduleRow

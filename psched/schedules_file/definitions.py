@@ -16,7 +16,7 @@ _COMPARED = tuple(name for name in NewSchedule._fields if name not in ("key", "n
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class OptionDifference:
     """An option with its values before and after a change."""
 
     name: str
@@ -34,12 +34,12 @@ def recorded_definition(change: Change) -> NewSchedule | None:
     return None if change.data is None else _definition(change, decode(change.data))
 
 
-def differences(before: NewSchedule, after: NewSchedule) -> Iterator[Difference]:
+def differences(before: NewSchedule, after: NewSchedule) -> Iterator[OptionDifference]:
     """Yield the options in which two definitions differ."""
     for name in _COMPARED:
         was, becomes = getattr(before, name), getattr(after, name)
         if was != becomes:
-            yield Difference(name, was, becomes)
+            yield OptionDifference(name, was, becomes)
 
 
 def _definition(source: ScheduleRow | Change, data: Mapping[str, Any]) -> NewSchedule:

@@ -12,8 +12,8 @@ from psched.model import NewSchedule, ScheduleFilter, ScheduleRow
 from psched.schedules.collection import ScheduleCollection
 from psched.schedules.transitions import redefined
 from psched.schedules_file.declared import DeclaredSchedules
-from psched.schedules_file.definitions import Difference, definition_of, differences
-from psched.schedules_file.run_times import NO_EFFECT, Effect, Herd, RunTimeComparison
+from psched.schedules_file.definitions import OptionDifference, definition_of, differences
+from psched.schedules_file.run_times import NO_EFFECT, Effect, PlannedHerd, RunTimeComparison
 from psched.store import RowChange
 
 PlannedAction = Literal["add", "modify", "delete"]
@@ -46,7 +46,7 @@ class PlannedChange:
     action: PlannedAction
     version: int | None
     definition: NewSchedule | None
-    differences: tuple[Difference, ...] = ()
+    differences: tuple[OptionDifference, ...] = ()
     effect: Effect = NO_EFFECT
 
 
@@ -67,7 +67,7 @@ class Plan:
     unchanged: int = 0
     undeclared: tuple[str, ...] = ()
     others: int = 0
-    herds: tuple[Herd, ...] = ()
+    herds: tuple[PlannedHerd, ...] = ()
     rows: tuple[RowChange, ...] = field(default=(), compare=False, repr=False)
 
 
@@ -125,7 +125,7 @@ def planned(
         row = new if seen is None else redefined(seen, new, now, schedules.cron_dialect)
         after.append(row)
         definition = definition_of(new)
-        differing: tuple[Difference, ...] = ()
+        differing: tuple[OptionDifference, ...] = ()
         if seen is not None:
             if _is_defined_as(seen, new):
                 continue

@@ -62,7 +62,7 @@ NO_EFFECT = Effect()
 
 
 @dataclass(frozen=True, slots=True)
-class Herd:
+class PlannedHerd:
     """`starts` runs of the planned schedules begin in the minute that begins at `time`, and `before` without the plan.
 
     `more`: further such minutes in these days.
@@ -174,7 +174,7 @@ class RunTimeComparison:
         if change is not None:
             yield from _notes_at(_plain(row.rule), change, self.dialect)
 
-    def herds(self, before: Iterable[ScheduleRow], after: Iterable[ScheduleRow]) -> list[Herd]:
+    def herds(self, before: Iterable[ScheduleRow], after: Iterable[ScheduleRow]) -> list[PlannedHerd]:
         """Return the minutes in which many of the schedules begin, and more of them than before: the largest first.
 
         Schedules with a `spread` of a minute or more do not count, nor do those that run each minute or more often.
@@ -188,7 +188,7 @@ class RunTimeComparison:
             return []
         total, past = self._starts(become, minutes), self._starts(were, minutes)
         found = [
-            Herd(minute * 60, starts, past[minute])
+            PlannedHerd(minute * 60, starts, past[minute])
             for minute, starts in total.items()
             if starts >= HERD and starts > past[minute]
         ]

@@ -12,7 +12,7 @@ from typing import Any
 from psched.application import ApplicationSpec
 from psched.config import Settings, preload_listeners
 from psched.cron import validate
-from psched.execution.section_sources import open_sections
+from psched.execution.open_sections import open_sections
 
 _EVERY_MINUTE = "* * * * *"
 """An expression that is parsed once here, so that children need not import the parser nor open the time zone."""

@@ -22,8 +22,8 @@ from psched.config.validators import seconds
 from psched.cron import tz_database
 from psched.errors import ConfigError
 from psched.metrics.counter_file import CounterFile, CounterFileError, is_alive, read_counters
+from psched.metrics.event_counters import MasterCounter
 from psched.metrics.health import node_text
-from psched.metrics.listeners import MasterCounter
 from psched.process import journal
 from psched.process.child_protocol import DONE
 from psched.process.linux import adopt_orphans

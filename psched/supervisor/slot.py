@@ -16,7 +16,7 @@ from attrs import evolve
 
 from psched.child.main import role_of
 from psched.config import Settings
-from psched.metrics.listeners import MasterCounter
+from psched.metrics.event_counters import MasterCounter
 from psched.process.child_protocol import RunningTable
 from psched.process.child_spec import FETCHER_SLOT, ChildSpec
 from psched.process.dispatch_socket import DispatchSocket

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from selectors import EVENT_READ, BaseSelector
 
 from psched.clock import Clock, monotonic
-from psched.metrics.listeners import MasterCounter
+from psched.metrics.event_counters import MasterCounter
 from psched.process.child_spec import FETCHER_SLOT, FIRST_SLOT
 from psched.process.dispatch_socket import DispatchSocket
 from psched.process.escalation import RELEASE

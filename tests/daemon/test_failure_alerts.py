@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from psched.backends import open_stores
-from psched.config.hooks import Hook
+from psched.config.alert_hooks import Hook
 from psched.execution.alert_hooks import FailureReporter, failure_facts
 from psched.model import NewTask
 from psched.store import StoreSettings, TaskStore

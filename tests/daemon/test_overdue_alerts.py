@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from psched.backends import open_stores
-from psched.config.hooks import Hook
+from psched.config.alert_hooks import Hook
 from psched.execution.alert_hooks import OverdueAlerter
 from psched.model import Policy, Rule
 from psched.store import StoreSettings

@@ -16,7 +16,7 @@ import pytest
 
 from psched.backends import open_stores
 from psched.config import from_mapping
-from psched.config.hooks import Hook
+from psched.config.alert_hooks import Hook
 from psched.errors import ConfigError
 from psched.execution import webhooks
 from psched.execution.alert_hooks import FailureReporter, OverdueAlerter, RecoveryReporter

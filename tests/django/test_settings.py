@@ -82,7 +82,7 @@ def test_mistakes_are_named_with_the_remedy(project: Project) -> None:
 
 def test_the_database_is_taken_from_the_settings(project: Project) -> None:
     cases = [{}, {"database": "server"}, {"database": "socket", "app": ["a:b"], "retention_time": 5, "timezone": "UTC"}]
-    tasks = "psched.contrib.django.task_router:tasks"
+    tasks = "psched.contrib.django.task_handler:tasks"
     query = "connect_timeout=3&sslmode=require"
     assert project.python(f"CASES = {json.dumps(cases)!r}{_URLS}") == [
         ["rdb", f"sqlite:///{project.folder}/shop.sqlite3", "Europe/Paris", 86400.0, [tasks]],

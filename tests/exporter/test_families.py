@@ -19,8 +19,8 @@ from psched.exporter.database import MOST_OVERDUE, MOST_TYPES, SectionFacts, Sec
 from psched.exporter.families import NodeCollector
 from psched.exporter.server import registry_of, write_text_file
 from psched.metrics.counter_file import CounterFile
+from psched.metrics.event_counters import ChildCounter, MasterCounter
 from psched.metrics.health import node_text
-from psched.metrics.listeners import ChildCounter, MasterCounter
 from psched.store.reads import Counted, TypeCounts
 from psched.telemetry import emit
 

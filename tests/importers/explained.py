@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from psched.importers.comparison import following_of
-from psched.importers.entries import Entry, Imported, distinct_keys
+from psched.importers.entries import Imported, ImportedEntry, distinct_keys
 from psched.importers.report import Reported, report
 from tests.importers.enumeration import BEGIN, IS_WHOLE, runs
 
@@ -36,6 +36,6 @@ def assert_explained(
     return compared
 
 
-def definitions(entry: Entry) -> list[dict[str, object]]:
+def definitions(entry: ImportedEntry) -> list[dict[str, object]]:
     """Return the definitions of an entry without what all have."""
     return [{name: value for name, value in each.items() if name != "type"} for each in entry.definitions]

@@ -17,7 +17,7 @@ from apscheduler.triggers.interval import IntervalTrigger
 
 from psched.errors import ConfigError
 from psched.importers.apscheduler_jobs import read_apscheduler
-from psched.importers.entries import Entry
+from psched.importers.entries import ImportedEntry
 from tests.importers.enumeration import BEGIN, stretches
 from tests.importers.explained import assert_explained, definitions, reports
 
@@ -89,7 +89,7 @@ def scheduler(**options: Any) -> BackgroundScheduler:
     return BackgroundScheduler(timezone=ZONE, **options)
 
 
-def entry(trigger: Any, **options: Any) -> Entry:
+def entry(trigger: Any, **options: Any) -> ImportedEntry:
     site = scheduler()
     site.add_job(work, trigger, id="it", args=("north",), **options)
     [found] = read_apscheduler(site, ZONE, BEGIN).entries

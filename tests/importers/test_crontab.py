@@ -11,7 +11,7 @@ from psched.cron.zones import load_zone
 from psched.handlers.command import command_options
 from psched.importers.comparison import following_of
 from psched.importers.crontab import has_user_column, read_crontab
-from psched.importers.entries import Entry, distinct_keys
+from psched.importers.entries import ImportedEntry, distinct_keys
 from tests.importers import reference_cron
 from tests.importers.enumeration import runs, stretches
 
@@ -19,11 +19,11 @@ _CRONTABS = Path(__file__).with_name("crontabs")
 _ZONES = ("Europe/Berlin", "America/Havana", "Australia/Lord_Howe")
 
 
-def entries(text: str, user_column: bool = False, timezone: str = "Europe/Berlin") -> list[Entry]:
+def entries(text: str, user_column: bool = False, timezone: str = "Europe/Berlin") -> list[ImportedEntry]:
     return read_crontab("crontab", text, user_column, timezone).entries
 
 
-def real_lines(timezone: str) -> list[Entry]:
+def real_lines(timezone: str) -> list[ImportedEntry]:
     system, user = ((_CRONTABS / f"{name}.crontab").read_text() for name in ("system", "user"))
     return entries(system, True, timezone) + entries(user, False, timezone)
 

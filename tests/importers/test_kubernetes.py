@@ -14,7 +14,7 @@ import yaml
 from psched.cron.zones import load_zone
 from psched.errors import ConfigError
 from psched.handlers.command import command_options
-from psched.importers.entries import Entry
+from psched.importers.entries import ImportedEntry
 from psched.importers.kubernetes_cronjobs import read_cronjobs
 from tests.importers.enumeration import stretches
 from tests.importers.explained import assert_explained, reports
@@ -52,7 +52,7 @@ def cronjob(schedule: str, name: str = "it", **spec: Any) -> dict[str, Any]:
     return {"apiVersion": "batch/v1", "kind": "CronJob", "metadata": metadata, "spec": {"schedule": schedule, **spec}}
 
 
-def entry(schedule: str, **spec: Any) -> Entry:
+def entry(schedule: str, **spec: Any) -> ImportedEntry:
     [found] = read_cronjobs("jobs.yml", yaml.safe_dump(cronjob(schedule, **spec)), ZONE).entries
     return found
 

@@ -12,7 +12,7 @@ import pytest
 
 from psched.errors import ConfigError
 from psched.handlers.command import command_options
-from psched.importers.entries import Entry, Imported
+from psched.importers.entries import Imported, ImportedEntry
 from psched.importers.systemd_calendar import UnreadableError, parse
 from psched.importers.systemd_timers import read_timers
 from tests.importers.enumeration import BEGIN, DAY, IS_WHOLE, runs, stretches
@@ -55,7 +55,7 @@ def timers(folder: Path, timer: str, service: str | None = "ExecStart=/bin/true"
     return read_timers([folder], ZONE, BEGIN)
 
 
-def entry(folder: Path, timer: str, service: str | None = "ExecStart=/bin/true") -> Entry:
+def entry(folder: Path, timer: str, service: str | None = "ExecStart=/bin/true") -> ImportedEntry:
     [found] = timers(folder, timer, service).entries
     return found
 
@@ -88,7 +88,7 @@ def test_timers_run_when_their_events_elapse_or_the_report_says_from_when_on_not
     assert unwritten == past | {"2026/2-01-01"}
 
 
-def events_of(found: Entry) -> str:
+def events_of(found: ImportedEntry) -> str:
     return found.rule.removeprefix("OnCalendar=")
 
 

@@ -24,7 +24,7 @@ from psched.metrics.counter_file import (
     CounterFileError,
     read_counters,
 )
-from psched.metrics.listeners import MOST_TYPES, OTHER, RESTART, RUN, STORE, ChildCounter, MasterCounter
+from psched.metrics.event_counters import MOST_TYPES, OTHER, RESTART, RUN, STORE, ChildCounter, MasterCounter
 from psched.telemetry import emit
 
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from psched import cron
+from psched.cron.explanation import in_words, why
 from psched.cron.occurrences import next_match
-from psched.cron.words import in_words, why
 from psched.errors import ConfigError
 
 

@@ -8,7 +8,7 @@ from datetime import date, datetime, timedelta
 import pytest
 
 from psched.cron import occurrences
-from psched.cron.words import day_in, in_words, why
+from psched.cron.explanation import day_in, in_words, why
 from psched.errors import ConfigError
 
 _WORDS = {

@@ -18,7 +18,7 @@ from typing import Any, cast
 import pytest
 
 from psched.execution.fetcher import Fetcher
-from psched.execution.section_sources import OpenSection
+from psched.execution.open_sections import OpenSection
 from psched.execution.stop_event import StopEvent
 from psched.model import Claim, Lease, TaskRow
 from psched.process.child_spec import DeadChild

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from psched.execution.fetcher_connection import FetcherConnection
-from psched.execution.run_statistics import (
+from psched.execution.run_stats import (
     CountedTable,
     CountReporter,
     RunCounter,

@@ -41,7 +41,7 @@ def test_each_schedule_has_a_row_with_its_runs(visit: Visit, schedules: Schedule
 
 
 def test_what_is_left_out_is_said(visit: Visit, schedules: ScheduleCollection, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("psched.insight.timeline.MOST_RUNS", 3)
+    monkeypatch.setattr("psched.insight.gantt_chart.MOST_RUNS", 3)
     schedules.add("k", "a", cron="* * * * *", next_time=int(time.time()) - 3600)
     run(schedules, 5)
     text = visit().get("/yesterday").text

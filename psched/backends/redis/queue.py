@@ -16,7 +16,7 @@ from psched.backends.redis.client import Argument, RedisServer
 from psched.backends.redis.lease_store import BYTES_AT_ONCE, RedisLeaseStore, SubmitOnAdvance, new_number
 from psched.backends.redis.reads import RedisTaskReads
 from psched.backends.redis.rows import claimed_task, stored
-from psched.backends.redis.table_checks import Table
+from psched.backends.redis.schema import Table
 from psched.error_text import shown
 from psched.errors import AlreadyFinishedError, NotFoundError, NotSupportedError, ScheduleError
 from psched.model import Claim, NewTask, RunResult, TaskFilter, TaskOutcome, TaskRow, TaskStatus

@@ -14,7 +14,7 @@ import math
 from typing import Any
 
 from psched.backends.redis.client import DriverError, RedisServer
-from psched.backends.redis.table_checks import Table
+from psched.backends.redis.schema import Table
 from psched.clock import Clock, monotonic
 from psched.store import Accepts
 

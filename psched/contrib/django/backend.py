@@ -21,7 +21,7 @@ from django.utils.module_loading import import_string
 
 from psched.application.task_function import uuid7
 from psched.contrib.django import configuration, stores
-from psched.contrib.django.tasks_api import (
+from psched.contrib.django.django_tasks_compat import (
     BaseTaskBackend,
     InvalidTask,
     Task,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 CHILD_SETUP = "psched.contrib.django.child_setup"
 _ADDED: dict[str, tuple[list[str], list[str]]] = {
     "require": ([CHILD_SETUP], []),
-    "app": ([], ["psched.contrib.django.task_router:tasks"]),
+    "app": ([], ["psched.contrib.django.task_handler:tasks"]),
 }
 """What stands before and after the user's names: a child sets up Django first, and runs Django's tasks, too."""
 _SECTIONS = ("schedules", "queue")

@@ -9,7 +9,7 @@ from asgiref.sync import async_to_sync
 
 from psched.application import Application, ApplicationSpec, load
 from psched.application.event_loop import EventLoops
-from psched.contrib.django import configuration, stores, task_router
+from psched.contrib.django import configuration, stores, task_handler
 from psched.errors import ConfigError
 
 __all__ = ["run_tasks"]
@@ -42,8 +42,8 @@ def run_tasks() -> int:
         raise ConfigError('PSCHED: there is no section "queue"; add "queue": {}')
     require = tuple(name for name in section.require if name != configuration.CHILD_SETUP)
     routers = load(ApplicationSpec(section.app, section.include, require)).routers
-    on_this_connection = task_router.DjangoTasks(_CallersThread())
-    application = Application(tuple(on_this_connection if each is task_router.tasks else each for each in routers))
+    on_this_connection = task_handler.DjangoTasks(_CallersThread())
+    application = Application(tuple(on_this_connection if each is task_handler.tasks else each for each in routers))
     wanted = application.types()
     queue = stores.queue()
     count = 0

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from psched.clock import local_time
-from psched.cron.words import in_words
+from psched.cron.explanation import in_words
 from psched.cron.zones import load_zone
 from psched.errors import ConfigError, NotFoundError, NotSupportedError
 from psched.insight import ScheduleInsight

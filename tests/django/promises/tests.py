@@ -14,7 +14,7 @@ from orders.models import Order
 from promises import jobs, tasks
 from psched.contrib.django import stores
 from psched.contrib.django.backend import task_of
-from psched.contrib.django.tasks_api import (
+from psched.contrib.django.django_tasks_compat import (
     InvalidTask,
     TaskResultDoesNotExist,
     task_enqueued,

@@ -1,7 +1,7 @@
 -- The beginning of every script: the server's clock, and functions for wake lists, leases and rows, which are hashes.
 -- KEYS[1] is the `meta` key of a table, KEYS[2] that of a second table. All keys of a table have the same prefix.
 
-local LAYOUTS = {schedules = '7', queue = '6'}  -- the same as LAYOUTS in table_checks.py
+local LAYOUTS = {schedules = '7', queue = '6'}  -- the same as LAYOUTS in schema.py
 local MAX_BATCH_BYTES = 16000000  -- bytes of data per acquire, unless its first row alone is larger
 local MAX_WAKEUPS = 16  -- elements of a wake list, so at most this many waiting workers wake at once
 local NEW_TYPE_WAKEUPS = 4  -- elements for a new type; waiters pass them on, so this many waiters may fail to do that

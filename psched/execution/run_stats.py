@@ -4,8 +4,9 @@ A telemetry listener counts each settled run in the process that ran it. A handl
 fetching child every second; the child that polls writes them when their minute is over. A handler child that is killed
 loses a second of numbers, a fetching child that is killed loses what it had not written: a minute of its node.
 
-`psched.metrics.listeners` counts the same runs for the exporter, in memory that outlives the process: without minutes,
-for one host, and only where there is a file of counters. One listener for both would have to do all that each does.
+`psched.metrics.event_counters` counts the same runs for the exporter, in memory that outlives the process: without
+minutes, for one host, and only where there is a file of counters. One listener for both would have to do all that each
+does.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from typing import Any, NamedTuple
 
 from psched.clock import Clock, boottime
 from psched.error_text import one_line
+from psched.execution.open_sections import OpenSection
 from psched.execution.periodic_thread import PeriodicThread
-from psched.execution.section_sources import OpenSection
 from psched.histogram import BOUNDS
 from psched.model import TaskRow
 from psched.store import LeaseStore

@@ -16,7 +16,7 @@ from django.utils import timezone
 from psched.application.event_loop import EventLoops
 from psched.application.handler import CallingHandler, DefaultDecider, HandlerFactory, Router
 from psched.contrib.django.backend import PschedBackend, error_of, result_of, task_of
-from psched.contrib.django.tasks_api import (
+from psched.contrib.django.django_tasks_compat import (
     InvalidTask,
     Task,
     TaskContext,

@@ -9,7 +9,7 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from psched.backends.common.table_names import checked_name, unwritable
-from psched.backends.redis import scripts
+from psched.backends.redis import script_loader
 from psched.backends.redis.client import RedisServer, is_temporary
 from psched.errors import ConfigError
 from psched.store import Finding
@@ -83,7 +83,7 @@ class Table:
         return None
 
     def _findings(self, writing: bool) -> Iterator[Finding]:
-        self._server.call(scripts.compose(self.kind, "next_due"), [self.meta], [-1])
+        self._server.call(script_loader.compose(self.kind, "next_due"), [self.meta], [-1])
         server = self._info("server")
         mode = "cluster" if self._info("cluster").get("cluster_enabled") else str(server.get("redis_mode", "?"))
         yield Finding("server", True, f"{_version(server)}, {mode}; its scripts work")

@@ -24,7 +24,7 @@ _ORDINALS = {1: "first", 2: "second", 3: "third", 4: "fourth", 5: "fifth", -1: "
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class DateVerdict:
     """Whether a date or time matches, why, and the occurrences of that date."""
 
     matches: bool
@@ -44,7 +44,7 @@ def in_words(cron: str, dialect: CronDialect = "vixie") -> str:
     return " ".join(filter(None, (_times(read), _days(read), _months(read))))
 
 
-def why(cron: str, timezone: str, at: date, dialect: CronDialect = "vixie") -> Verdict:
+def why(cron: str, timezone: str, at: date, dialect: CronDialect = "vixie") -> DateVerdict:
     """Return whether the date (or with a `datetime` the wall time) `at` in `timezone` matches, and why or why not.
 
     Raises ConfigError as `parse` and `load_zone` do.
@@ -67,7 +67,7 @@ def why(cron: str, timezone: str, at: date, dialect: CronDialect = "vixie") -> V
         asked = _instant(zone, at.replace(tzinfo=None)) if isinstance(at, datetime) else first
         following_one = timetable.following(zone, asked - 1)
         reasons.append(f"the next occurrence is {datetime.fromtimestamp(following_one, zone):%Y-%m-%d %H:%M:%S %Z}")
-    return Verdict(is_due, tuple(reasons), tuple(found))
+    return DateVerdict(is_due, tuple(reasons), tuple(found))
 
 
 def _mismatches(cron: str, timetable: Timetable, at: date, dialect: CronDialect) -> Iterator[str]:
