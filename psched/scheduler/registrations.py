@@ -16,21 +16,21 @@ from psched.model import Policy, Rule, ScheduleRow
 from psched.schedule_options import check_time
 from psched.schedules.collection import ScheduleCollection
 from psched.schedules.modification import Changes, Modification
-from psched.schedules.validation import RULE_OPTIONS, Terms, checked_policy, checked_rule
+from psched.schedules.validation import RULE_OPTIONS, OccurrenceTerms, Terms, checked_policy, checked_rule
 
 log = logging.getLogger(__name__)
 
 _STORE_ATTEMPTS = 10
 _OF_POLICY = frozenset(each.name for each in fields(Policy))
-_OF_RUNS = ("max_attempts", "retry_wait", "timeout", "overlap", "pause_after", "on_failure")
+_OF_RUNS = Terms.__annotations__.keys() - OccurrenceTerms.__annotations__.keys()
 """Terms of a schedule that concern its runs. Here a run only submits a task, so they would not do what they say."""
 
 At = datetime | float | str
 Every = timedelta | float | str
 
 
-class RegistrationTerms(Terms, total=False):
-    """The terms of a schedule, and the delay of its runs in seconds."""
+class RegistrationTerms(OccurrenceTerms, total=False):
+    """The terms that a registration may have: not those of a schedule's runs. `delay`: that of its runs, in seconds."""
 
     delay: float
 

@@ -56,13 +56,12 @@ _DEFAULTS = {field.name: field.default for field in fields(Rule)}
 _default = partial(getattr, _DEFAULT_POLICY)
 
 
-class Terms(TypedDict, total=False):
-    """The fields of `Policy`, and `RULE_OPTIONS`, as keyword arguments. None means no bound, or no text."""
+class OccurrenceTerms(TypedDict, total=False):
+    """The terms of a schedule that concern its occurrences, not how they are run. None means no bound, or no text."""
 
     catch_up: CatchUp
     max_lateness: float | None
     alert_after: float | None
-    max_attempts: int | None
     owner: str | None
     description: str | None
     tags: Sequence[str] | None
@@ -71,6 +70,12 @@ class Terms(TypedDict, total=False):
     spread: float | None
     max_runs: int | None
     exclude: Sequence[str] | None
+
+
+class Terms(OccurrenceTerms, total=False):
+    """The fields of `Policy`, and `RULE_OPTIONS`, as keyword arguments. None means no bound, or no text."""
+
+    max_attempts: int | None
     overlap: Overlap
     pause_after: int | None
     retry_wait: float | Mapping[str, float] | Backoff | None
