@@ -104,8 +104,9 @@ class RdbLeaseStore(SqlStore):
             create_triggers(self._database, self._table)
 
     def diagnose(self, writing: bool = True) -> Iterator[Finding]:
-        yield from super().diagnose(writing)
-        if self._schema.problem() is None:
+        found = list(super().diagnose(writing))
+        yield from found
+        if all(finding.ok for finding in found if finding.subject == "table"):
             yield unusable(self._due_times.never_due(NAMED + 1))
             name = self._table.name
             if self._database.dialect.notifies and not has_triggers(self._database, name):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 
 import sqlalchemy as sa
@@ -86,7 +86,7 @@ class Schema:
 
     def _create(self, connection: sa.Connection) -> str | None:
         self._create_table(connection, self._table)
-        problem = self._column_problem(connection)
+        problem = self._column_problem(self._columns(connection, self._table))
         if problem is None:
             with self._database.transaction(connection):  # so that no other session drops one of them meanwhile
                 missing = self._missing_indexes(connection)
@@ -99,7 +99,7 @@ class Schema:
             connection.execute(CreateTable(table))
 
     def _problem(self, connection: sa.Connection) -> str | None:
-        return self._column_problem(connection)
+        return self._column_problem(self._columns(connection, self._table))
 
     def _is_missing(self, table: sa.Table) -> str:
         return f"the table {table.name} does not exist; create it with: psched init (a queue's: psched queue init)"
@@ -116,9 +116,11 @@ class Schema:
                 raise
             return None
 
-    def _column_problem(self, connection: sa.Connection) -> str | None:
-        """Return the error of a table that is missing, or lacks columns of psched's, or None."""
-        present = self._columns(connection, self._table)
+    def _column_problem(self, present: Collection[str] | None) -> str | None:
+        """Return the error of a table that is missing, or lacks columns of psched's, or None.
+
+        `present`: the columns that it has, as `_columns` returns them.
+        """
         if present is None:
             return self._is_missing(self._table)
         missing = [column.name for column in self._table.columns if column.name not in present]
@@ -133,8 +135,10 @@ class Schema:
 
     def _missing_indexes(self, connection: sa.Connection) -> list[sa.Index]:
         missing: list[sa.Index] = []
+        found = sa.inspect(connection).get_multi_indexes(filter_names=[table.name for table in self._indexed])
+        of_tables = {name: indexes for (_, name), indexes in found.items()}
         for table in self._indexed:
-            present = [tuple(index["column_names"]) for index in sa.inspect(connection).get_indexes(table.name)]
+            present = [tuple(index["column_names"]) for index in of_tables.get(table.name, ())]
             indexes = [index for index in table.indexes if tuple(index.columns.keys()) not in present]
             missing += sorted(indexes, key=lambda index: str(index.name))
         return missing
@@ -242,7 +246,7 @@ class HashedSchema(Schema):
         self._recorded = sa.select(meta.c.schema_hash).where(meta.c.table_name == self._table.name)
 
     def _create(self, connection: sa.Connection) -> str | None:
-        problem = self._version_problem(connection)
+        problem = self._version_problem(connection, self._columns_of_each(connection))
         if problem is not None:
             return problem
         self._create_table(connection, self._meta)
@@ -261,33 +265,43 @@ class HashedSchema(Schema):
             )
 
     def _problem(self, connection: sa.Connection) -> str | None:
-        tables = (*self._tables, *self._common)
-        absent = [table for table in tables if self._columns(connection, table) is None]
+        columns = self._columns_of_each(connection)
+        absent = [table for table in (*self._tables, *self._common) if columns[table] is None]
         problem = None
         if self._table not in absent:
-            problem = self._version_problem(connection) or self._column_problem(connection)
+            problem = self._version_problem(connection, columns) or self._column_problem(columns[self._table])
         return problem or (self._is_missing(absent[0]) if absent else None)
 
-    def _version_problem(self, connection: sa.Connection) -> str | None:
+    def _columns_of_each(self, connection: sa.Connection) -> Mapping[sa.Table, Collection[str] | None]:
+        """Return the columns of each table, None for a missing one.
+
+        Reads the table of hashes last: another process that makes the tables at this moment makes it first.
+        """
+        tables = (*self._tables, *self._common, self._meta)
+        return {table: self._columns(connection, table) for table in tables}
+
+    def _version_problem(
+        self, connection: sa.Connection, columns: Mapping[sa.Table, Collection[str] | None]
+    ) -> str | None:
         """Return an error and its remedy if another version of psched made one of the tables, else None.
 
-        Reads the hash after the tables: another process that makes them at this moment records the hash first.
+        `columns`: those of each table. Reads the hash after them: another process that makes the tables at this moment
+        records the hash first.
         """
-        present = [table for table in self._tables if self._columns(connection, table) is not None]
-        shared = {table: self._columns(connection, table) for table in (self._meta, *self._common)}
+        present = [table for table in self._tables if columns[table] is not None]
+        shared = {table: columns[table] for table in (self._meta, *self._common)}
         other = [
             table for table, names in shared.items() if names is not None and not set(table.c.keys()) <= set(names)
         ]
         if other:
             names = ", ".join(table.name for table in other)
             return self._recreate((*other, *self._tables), f"other columns in {names}")
-        columns = shared[self._meta]
-        recorded = None if columns is None else connection.execute(self._recorded).scalar()
+        recorded = None if columns[self._meta] is None else connection.execute(self._recorded).scalar()
         if recorded == self._current or not present:
             return None
         if recorded is not None:
             return self._recreate(self._tables, f"their schema is {recorded}")
-        foreign = self._column_problem(connection) if self._table in present else None
+        foreign = self._column_problem(columns[self._table]) if self._table in present else None
         return foreign or self._recreate(self._tables, "no schema is recorded for them")
 
     def _recreate(self, tables: Collection[sa.Table], found: str) -> str:
