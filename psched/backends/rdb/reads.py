@@ -228,7 +228,12 @@ class RdbTaskReads(RdbReads):
         def work(connection: sa.Connection, _: bool) -> Mapping[str, Counted]:
             bands = self._due_times.bands(connection)
             found = cached(_task_counts, self._table, bands).read(connection, most)
-            waiting = self._waiting(connection, bands, found.pop(_LEASED), most)
+            leased = found.pop(_LEASED)
+            no_lease_expired = not leased.more and leased == found[RUNNING]
+            if found["due"].more and no_lease_expired:  # so all the due tasks are waiting
+                waiting = found["due"]
+            else:
+                waiting = self._waiting(connection, bands, leased, most)
             return {WAITING: waiting, **found}
 
         return self._database.run(work)

@@ -81,6 +81,14 @@ def test_waiting_tasks_are_not_confused_with_many_running_ones(ours: QueueBench)
     assert insight.counts(25)["waiting"] == insight.types(most=25)[0].waiting == Counted(15)
 
 
+def test_due_tasks_whose_leases_have_ended_do_not_count_as_waiting(ours: QueueBench) -> None:
+    store, insight = ours.queue(), insight_of(ours)
+    ours.submit(store, [f"key{n}" for n in range(6)])
+    store.acquire(1, ours.lease)
+    eventually(lambda: numbers(insight)["running"] == "0")
+    assert insight.counts(5)["waiting"] == Counted(5)
+
+
 def test_types_come_with_their_numbers(ours: QueueBench) -> None:
     store, insight = ours.queue(), insight_of(ours)
     ours.submit(store, ["b0", "b1", "b2"], type="b")
