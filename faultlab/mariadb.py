@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pymysql
+from pymysql.constants import ER
 from pymysql.cursors import Cursor
 
 from faultlab import mysql, prerequisites
@@ -53,7 +54,11 @@ class MariaDB(Server):
             # a session that holds a lock on a table would block the DROP
             cursor.execute("SELECT id FROM information_schema.processlist WHERE db = %s", [name])
             for (session,) in cursor.fetchall():
-                cursor.execute("KILL %s", [session])
+                try:
+                    cursor.execute("KILL %s", [session])
+                except pymysql.err.OperationalError as error:
+                    if error.args[0] != ER.NO_SUCH_THREAD:  # it may have ended meanwhile
+                        raise
             cursor.execute(f"DROP DATABASE {name}")
 
     def set_read_only(self) -> None:
