@@ -137,6 +137,12 @@ class HistoryChecker:
             for fault in self.history.faults
         )
 
+    def _timed_out(self, run: Run, until: float) -> bool:
+        """Tell whether the run may have been ended by the time limit of its schedule, while it settled."""
+        schedule = self.history.optioned.get(run.key)
+        limit = None if schedule is None else schedule.options["timeout"]
+        return limit is not None and not run.finished and until >= run.begin + limit
+
     def _frozen(self, run: Run, moment: float) -> bool:
         """Tell whether the run's process stood still then, or had only just woken up."""
         return any(
@@ -249,7 +255,7 @@ class HistoryChecker:
             later[run.occurrence] = run
             if again is None or run.outcome in BY_ITSELF or self._overslept(again, run):
                 continue
-            if self.history.actions_on(run.key).maybe_asked(again):
+            if self.history.actions_on(run.key).maybe_asked(again) or self._timed_out(run, again.begin):
                 continue
             if run.finished or not self._explained(run, again.begin):
                 what = f"{run.outcome or 'not settled'} in {run.pid} of {run.node!r}, begun {run.begin:.3f}"

@@ -29,6 +29,7 @@ from faultlab.trials.history import (
     read_submissions,
     write_faults,
 )
+from faultlab.trials.optioned_schedules import CALENDAR, Optioned, Settled
 
 BOUNDS = Bounds(aftermath=2, awakening=1, recovery=10, runs=3)
 FIRST = 1_000_010
@@ -170,6 +171,14 @@ BAD = {
             submissions={**GOOD.submissions, "only-a-1": Submission(FIRST)},
         ),
     ),
+    "otherwise than drawn": (
+        checker.DISOBEYED,
+        replace(
+            GOOD,
+            proof=Proof(ENTRIES, settled=[Settled("o", FIRST, FIRST, "finished", None, 10.1, 10.4)]),
+            optioned={"o": Optioned({"exclude": [CALENDAR]}, {}, 10, FIRST)},
+        ),
+    ),
     "too little happened": (checker.VACUOUS, replace(GOOD, runs=[TASK])),
     "no fault": (checker.VACUOUS, history(R1, R2, R3, faults=[])),
     "a fault while nothing ran": (checker.VACUOUS, history(R1, R2, R3, faults=[replace(ON_A, begin=70, until=80)])),
@@ -307,3 +316,9 @@ def test_declared_faults_are_kept_beside_the_records(tmp_path: Path) -> None:
     faults = [Declared("kill", 1.5, 2.5, ["a"], [1, 2]), Declared("freeze", 3, 4, [], [7], excuses=False, froze=True)]
     write_faults(tmp_path / "faults", faults)
     assert read_faults(tmp_path / "faults") == faults
+
+
+@pytest.mark.parametrize(("limit", "found"), [(None, {checker.DOUBLED}), (0.8, set()), (1.5, {checker.DOUBLED})])
+def test_a_run_may_be_ended_by_the_time_limit_of_its_schedule(limit: float | None, found: set[str]) -> None:
+    schedule = Optioned({"timeout": limit}, {}, 10)
+    assert accused(replace(history(CUT, AGAIN, R2, R3), optioned={"s": schedule})) == found

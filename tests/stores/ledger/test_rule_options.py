@@ -195,10 +195,10 @@ def test_failures_in_a_row_pause_a_schedule(schedules: ScheduleCollection) -> No
     assert schedules.poll() is None
     assert [change.action for change in schedules.ledger.changes("key")] == ["add", "pause-after"]
     schedules["key"].run_now()
-    occur(None)  # although it is paused
+    occur("fourth")  # although it is paused
     assert schedules["key"].resume()
     assert schedules["key"].metadata().failures is None
-    occur("fourth")
+    occur("fifth")
     assert not schedules["key"].metadata().paused
     schedules["key"].modify(pause_after=1)  # as often as it has failed already
     assert schedules.poll() is None
