@@ -74,6 +74,8 @@ def test_json_shows_every_field_of_a_schedule_with_unix_and_local_times(psched: 
         "tags": [],
         "exclude": [],
         "spread": 0,
+        "overlap": "wait",
+        **dict.fromkeys(("pause_after", "retry_wait", "timeout", "on_failure", "failures")),
     }
 
 
