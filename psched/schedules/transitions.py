@@ -72,7 +72,9 @@ def resumed(row: ScheduleRow, now: float, dialect: CronDialect) -> tuple[Schedul
         row = with_regular(row, replace(regular, next_run_time=row.run_time(regular.next_time)))
     if row.status == "running":
         return row, None
-    if row.is_extra or row.is_asked_for or not row.settled:
+    if row.is_extra:
+        return replace(row, next_run_time=max(now, row.next_time)), None
+    if row.is_asked_for or not row.settled:
         return replace(row, next_run_time=now), None
     entry = skip_entry(row, now, dialect)
     if entry is None or entry.detail != PAUSED:

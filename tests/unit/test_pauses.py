@@ -205,3 +205,12 @@ def test_extra_runs_of_the_same_second_have_increasing_times() -> None:
     assert run_now(row, 104.0).next_time == 104
     ahead = replace(row, extra=700)
     assert run_now(ahead, 104.0).next_time == 104, "an occurrence that ran ahead of its time is no extra run"
+
+
+def test_an_extra_run_of_the_next_second_does_not_begin_early_after_a_resume() -> None:
+    row = run_now(paused(row_of(), START - 100, DIALECT), START - 99.6)
+    row = run_now(replace(row.regular(), next_run_time=NEVER), START - 99.5)  # the first extra run is over
+    assert row.next_time == START - 99
+    resumed_row, _ = resumed(row, START - 99.2, DIALECT)
+    assert resumed_row.next_run_time == START - 99
+    assert resumed(row, START - 98.5, DIALECT)[0].next_run_time == START - 98.5
