@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from datetime import datetime, timedelta
 from urllib.parse import urlsplit
 
 import psutil
@@ -165,11 +166,15 @@ def _paths(count: int) -> Mapping[str, Path]:
         "Tasks failed": lambda: f"/tasks?status=failed&type={type_()}",
         "Task": lambda: f"/task?key={key()}",
     }
+    until = datetime.now()
+    since = until - timedelta(days=7)
+    proof = f"/proof?from={since:%Y-%m-%dT%H:%M}&to={until:%Y-%m-%dT%H:%M}"  # without a range, it answers with a redirect
+    found["Proof"] = lambda: proof
     found |= {path: lambda path=path: path for path in PAGES if path not in (*_NAMED, *_NEEDING)}
     return found
 
 
-_NAMED = ("/", "/schedules", "/schedule", "/queue", "/tasks", "/task")
+_NAMED = ("/", "/schedules", "/schedule", "/queue", "/tasks", "/task", "/proof")
 _NEEDING = ("/tasks/bulk", "/schedule/edit")
 """Pages that answer only to those who may change something."""
 
