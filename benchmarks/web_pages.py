@@ -166,9 +166,10 @@ def _paths(count: int) -> Mapping[str, Path]:
         "Tasks failed": lambda: f"/tasks?status=failed&type={type_()}",
         "Task": lambda: f"/task?key={key()}",
     }
-    until = datetime.now()
+    # without a range, the page answers with a redirect
+    until = datetime.now().astimezone()
     since = until - timedelta(days=7)
-    proof = f"/proof?from={since:%Y-%m-%dT%H:%M}&to={until:%Y-%m-%dT%H:%M}"  # without a range, it answers with a redirect
+    proof = f"/proof?from={since:%Y-%m-%dT%H:%M}&to={until:%Y-%m-%dT%H:%M}"
     found["Proof"] = lambda: proof
     found |= {path: lambda path=path: path for path in PAGES if path not in (*_NAMED, *_NEEDING)}
     return found

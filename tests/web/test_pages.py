@@ -6,6 +6,7 @@ import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 from starlette.applications import Starlette
@@ -15,13 +16,17 @@ from starlette.testclient import TestClient
 from faultlab.laboratory import Lab
 from faultlab.redis import Redis
 from psched.config import Settings, from_mapping
+from psched.insight import NodeState
 from psched.model import NewTask
 from psched.queue.queue import Queue, open_queue
 from psched.schedules.collection import ScheduleCollection
+from psched.store.reads import Counted
 from psched.web import ACTIONS, Access, app
 from psched.web.access import Gate
 from psched.web.pages import PAGES
+from psched.web.pages.now import verdict
 from psched.web.site import Site
+from psched.web.snapshots import Snapshot
 from tests.daemon.harness import wait_for
 from tests.web.conftest import OWN, Visit, settings_of
 
@@ -49,6 +54,14 @@ def test_pages_without_rows_say_how_to_begin(visit: Visit) -> None:
     assert "psched add KEY TYPE CRON DATA" in client.get("/schedules").text
     assert "psched queue submit KEY TYPE DATA" in client.get("/tasks").text
     assert "No worker is running" in client.get("/").text
+
+
+def test_now_says_that_tasks_have_failed() -> None:
+    node = NodeState("a/1", "a", 1, "1.0", "", 0.0, 0.0, 0.0, False, {}, ())
+    well = Snapshot(0.0, "", {"total": Counted(3)}, {"failed": Counted(0)}, [node], ())
+    assert verdict(well) == ("good", "All is well")
+    assert verdict(replace(well, tasks={"failed": Counted(1)})) == ("warn", "1 task has failed")
+    assert verdict(replace(well, tasks={"failed": Counted(1000, True)})) == ("warn", "1,000+ tasks have failed")
 
 
 def test_no_text_of_rows_acts_on_the_page(visit: Visit, schedules: ScheduleCollection, queue: Queue) -> None:

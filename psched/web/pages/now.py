@@ -53,7 +53,7 @@ def now(request: Request, site: Site) -> Response:
         "now.html",
         snapshot=snapshot,
         now=snapshot.taken,
-        verdict=_verdict(snapshot),
+        verdict=verdict(snapshot),
         running=sorted(running, key=lambda each: each[2].since)[:_LISTED],
         running_count=len(running),
         upcoming=[] if schedules is None else site.answer("upcoming", 2, lambda: _upcoming(schedules)),
@@ -65,7 +65,7 @@ def now(request: Request, site: Site) -> Response:
     )
 
 
-def _verdict(snapshot: Snapshot) -> tuple[str, str]:
+def verdict(snapshot: Snapshot) -> tuple[str, str]:
     """Return a class and a sentence: the most important that there is to say."""
     alive = [node for node in snapshot.nodes if not node.vanished]
     due = snapshot.schedules.get("due", _NONE).count + snapshot.tasks.get("due", _NONE).count
@@ -80,6 +80,9 @@ def _verdict(snapshot: Snapshot) -> tuple[str, str]:
         return "warn", "Some schedules are failing and being retried"
     if not alive:
         return "warn", "No worker is running"
+    failed = snapshot.tasks.get("failed", _NONE)
+    if failed.count:
+        return "warn", "1 task has failed" if str(failed) == "1" else f"{failed} tasks have failed"
     return "good", "All is well"
 
 

@@ -43,7 +43,7 @@ class Listed:
 
 
 @dataclass(frozen=True, slots=True)
-class NextRun:
+class ShownRun:
     """A run to come, also in the schedule's zone. `note`: what a clock change does to it, or an empty text."""
 
     time: float
@@ -115,7 +115,7 @@ def schedule(request: Request, site: Site) -> Response:
         rule=rule,
         words=words_of(table, rule),
         now=now,
-        next_runs=[NextRun(each.time, there(each.time, rule), each.note) for each in found.next_runs],
+        next_runs=[ShownRun(each.time, there(each.time, rule), each.note) for each in found.next_runs],
         policy=[] if found.row is None else list(_policy(found.row.policy)),
         history=list(reversed(found.history)),
         outputs=outputs,

@@ -7,6 +7,7 @@ finding of axe-core: light and dark, on a phone and on a desktop.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import tempfile
 import threading
@@ -131,6 +132,8 @@ def _matrix(browser: Browser, here: Site, screenshots: Path | None) -> list[str]
         yield "actions on schedules", _change_schedules
         yield "edit", _edit_schedule
         yield "what if", _simulate
+        yield "yesterday", _look_back
+        yield "proof", _prove
         yield "actions on tasks", _change_tasks
         yield "filters", _filter
         yield "keys", _press_keys
@@ -160,7 +163,8 @@ def _matrix(browser: Browser, here: Site, screenshots: Path | None) -> list[str]
     if here.server is not None:
         with visitor("database away") as tab:
             _lose_database(tab, here.server)
-    print(f"{here.store}: axe has {others} findings that are not serious", flush=True)
+    count = len(list(_pages()))
+    print(f"{here.store}: {count} pages in {len(_LOOKS)} looks; {others} findings of axe are not serious", flush=True)
     return problems
 
 
@@ -211,6 +215,34 @@ def _simulate(tab: Visitor) -> None:
     tab.page.get_by_text("wait when it ends").wait_for()
     tab.check()
     tab.check_accessibility()
+
+
+def _look_back(tab: Visitor) -> None:
+    tab.open("/yesterday")
+    tab.page.get_by_label("Key begins with").fill("every")
+    tab.page.get_by_label("Span").select_option("6")
+    tab.press("Show")
+    tab.page.locator("#live a.key", has_text="every-2-s").wait_for()
+    tab.check_accessibility()
+    tab.press("Earlier")
+    tab.page.get_by_text("Nothing ran in this time").wait_for()
+    tab.check_accessibility()
+    tab.press("Later")
+
+
+def _prove(tab: Visitor) -> None:
+    tab.open("/proof")
+    tab.page.get_by_label("Key begins with").fill("every")
+    tab.page.get_by_label("Late after").fill("5m")
+    tab.press("Prove")
+    tab.page.locator("main a.key", has_text="every-2-s").wait_for()
+    tab.check_accessibility()
+    for name, members in (("Export as JSON", ()), ("with the records", ("records",))):
+        with tab.page.expect_download() as download:
+            tab.page.get_by_role("link", name=name).click()
+        exported = json.loads(download.value.path().read_text())["schedules"]
+        if [each["key"] for each in exported] != ["every-2-s"] or not {"sha256", *members} <= set(exported[0]):
+            tab.note(f"{name} gives {str(exported)[:200]}")
 
 
 def _change_tasks(tab: Visitor) -> None:

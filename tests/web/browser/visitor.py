@@ -30,6 +30,20 @@ document.addEventListener("securitypolicyviolation", (event) => {
   window.violations.push(event.violatedDirective + " " + event.blockedURI + " " + event.sample);
 });
 """
+_HOLD_UPDATES = """
+for (const name of ["htmx:beforeRequest", "htmx:beforeSwap"]) {
+  document.addEventListener(name, (event) => { if (window.holdsUpdates) { event.preventDefault(); } }, true);
+}
+"""
+_AXE = """
+(async () => {
+  window.holdsUpdates = true;
+  try { return await axe.run(document, {resultTypes: ["violations"]}); } finally { window.holdsUpdates = false; }
+})()
+"""
+"""The page does not replace its parts while axe-core reads them."""
+_COMPUTING = "This is being computed"
+"""What a page says that asks again by itself until it has its answer."""
 _FIND_WIDE = """
 (() => {
   const page = document.documentElement;
@@ -66,7 +80,7 @@ class Visitor:
         self.where = where
         self._expected: tuple[str, ...] = ()
         context.set_default_timeout(20_000)
-        self.page.add_init_script(_NOTE_VIOLATIONS)
+        self.page.add_init_script(_NOTE_VIOLATIONS + _HOLD_UPDATES)
         self.page.on("console", lambda message: self._console(message.text))
         self.page.on("pageerror", lambda error: self.note(f"error in a script: {error}"))
         self.page.on("request", lambda request: self._check_host(request.url))
@@ -85,6 +99,12 @@ class Visitor:
         answer = self.page.goto(self._url + path)
         if answer is None or answer.status != status:
             self.note(f"status {None if answer is None else answer.status}, expected {status}")
+        self.check_when_computed()
+
+    def check_when_computed(self) -> None:
+        """Check the page as soon as it has its answer."""
+        self.page.get_by_text(_COMPUTING).wait_for(state="detached")
+        self.page.wait_for_load_state()
         self.check()
 
     def check(self) -> None:
@@ -101,7 +121,7 @@ class Visitor:
         """Note the serious findings of axe-core; returns the number of others."""
         if not self.page.evaluate("'axe' in window"):
             self.page.evaluate(axe())
-        found = self.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+        found = self.page.evaluate(_AXE)
         others = 0
         for each in found["violations"]:
             if each["impact"] in SERIOUS:
@@ -112,9 +132,9 @@ class Visitor:
 
     def press(self, name: str) -> None:
         """Press the first button or link with this name, and check the page that follows."""
-        self.page.locator(f"main :is(button, a.button):text-is({name!r})").first.click()
-        self.page.wait_for_load_state()
-        self.check()
+        with self.page.expect_navigation():
+            self.page.locator(f"main :is(button, a.button):text-is({name!r})").first.click()
+        self.check_when_computed()
 
     def is_done(self, text: str) -> None:
         """Note it unless the page says that an action was done."""
