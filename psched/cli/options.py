@@ -60,8 +60,8 @@ class Chosen:
         for section in settings.sections:
             if is_in_memory(section.url):
                 raise ConfigError(
-                    f"{settings.path}:{settings.environment}: url: {section.url} is in memory, and so each process "
-                    "would have its own and lose it; name a file, as in sqlite:///psched.db"
+                    f"{settings.path}:{settings.environment}: url: {section.url} is a database in memory, which other "
+                    "processes cannot see and which ends with its process; name a file, as in sqlite:///psched.db"
                 )
         return settings.with_application(app, self.include, self.require, self.types)
 

@@ -122,7 +122,7 @@ class FetcherConnection:
             return self._send(*message)
 
     def send_if_heard(self, *message: Any) -> bool:
-        """Return False if no fetching child is known to receive the message. Its death may still lose it."""
+        """Send if the fetching child has accepted this connection, else return False. Lost if that child then dies."""
         with self._sending:
             return self._is_heard and self._send(*message)
 

@@ -86,7 +86,7 @@ class Poller(ABC):
         """Descriptors that end the pause. Call `wake` when one is readable."""
 
     def wake(self) -> None:  # noqa: B027 – a poller may have nothing to do
-        """Read the wake-ups; after one the next poll is due."""
+        """Read pending wake-ups. If there was a wake-up, the next poll is due."""
 
     def rest(self) -> None:  # noqa: B027 – a poller may have nothing to do
         """Prepare a pause."""
@@ -452,7 +452,7 @@ class PollTimer:
         self._next = min(self._next, self._polled_at + self._jittered(self._interval))
 
     def _polled_interval(self, took: float) -> float:
-        """Return the interval without wake-ups: short while rows keep coming, and then longer and longer."""
+        """Return the poll interval for a table without wake-ups: short while rows are found, then growing."""
         now = self.clock()
         since = 0.0 if now < self._woken_at + _WOKEN else now - self._found_at
         return min(self._interval, max(_SHORTEST, _COST * took, _RECENT * since))

@@ -80,7 +80,7 @@ def _compare(theirs: Following, ours: Following, low: int, high: int, most: int)
 
 
 def _samples(begin: int, end: int, timezone: str) -> Iterator[tuple[int, int, int]]:
-    """Yield stretches in order of time, with how many runs to compare in each."""
+    """Yield time spans as (begin, end, number of runs to compare), in order of time."""
     changes = list(clock_changes(begin - DAY, end, timezone))
     around = [(change - 5400, change + 5400, _MOST_AROUND_CHANGE) for change in changes]
     around += [(change, change + _HOURS_AROUND_CHANGE * 3600, _MOST_AROUND_CHANGE) for change in changes]

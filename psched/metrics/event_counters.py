@@ -137,7 +137,7 @@ class MasterCounter:
             _add(self._block, RESTART, fields["cause"])
 
     def close_in_child(self) -> None:
-        """Unmap the blocks of the siblings: in the child that gets the last `block`."""
+        """Unmap the counter blocks of all other children. Call in the child that uses the block assigned last."""
         self._file.unmap(but=self._next)
 
     def close(self) -> None:

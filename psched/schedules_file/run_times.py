@@ -199,7 +199,7 @@ class RunTimeComparison:
     def _starts(
         self, groups: Mapping[tuple[Rule, float] | None, int], only: Mapping[int, int] | None = None
     ) -> Counter[int]:
-        """Return how many runs begin in each minute, or in each minute of `only`."""
+        """Return how many runs begin in each minute. `only`: the minutes to count, None for all."""
         found: Counter[int] = Counter()
         for group, number in groups.items():
             if group is None:

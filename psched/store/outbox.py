@@ -40,7 +40,7 @@ class EventOutbox(Protocol):
 
 
 def task_ended(row: TaskRow, status: TaskStatus, error: str | None, node: str, fence: int | None) -> dict[str, Any]:
-    """Return the event of the end of a queue task, by its names. Names and meanings do not change.
+    """Return the fields of the event that reports the end of a queue task. Names and meanings do not change.
 
     `fence`: None for a task that ended without a run.
     """

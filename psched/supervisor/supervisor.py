@@ -101,7 +101,7 @@ class Supervisor:
 
     @property
     def done(self) -> bool:
-        """Whether the stop is complete. It waits for the replaced master: the service manager would kill its tasks."""
+        """Whether the stop is complete. Not while a replaced master runs: the service manager would kill its tasks."""
         is_over = self._stopping and not self._slots and self._lease_recovery.done
         return is_over and not self.binary_upgrade.old_is_alive
 

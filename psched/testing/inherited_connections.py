@@ -21,7 +21,7 @@ class InheritedConnections:
         self._engines: WeakSet[Any] = WeakSet()
 
     def start(self) -> None:
-        """Find SQLAlchemy's engines, and those that connect from now on."""
+        """Record SQLAlchemy's engines: those that exist, and each that connects later."""
         from sqlalchemy import Engine, event  # noqa: PLC0415 – a queue on SQL has loaded it
 
         # `type`, not isinstance, which asks lazy objects and mocks for their class

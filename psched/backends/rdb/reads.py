@@ -97,7 +97,7 @@ class RdbReads:
     def _first_of_types(
         self, connection: sa.Connection, wanted: Sequence[tuple[str, int | None]], most: int, leased: _Leased
     ) -> Mapping[tuple[str, int | None], _First]:
-        """Return what is found in the first rows of each type and band, with a statement for several of them."""
+        """Return the counts and ages of the first rows of each type and band. One statement reads several of these."""
         found: dict[tuple[str, int | None], _First] = {}
         for start in range(0, len(wanted), _AT_ONCE):
             part = wanted[start : start + _AT_ONCE]

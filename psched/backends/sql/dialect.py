@@ -173,7 +173,7 @@ class Dialect:
         return None
 
     def is_already_there(self, error: DBAPIError) -> bool:
-        """Return whether a table, index or row to be created exists, perhaps since a moment ago."""
+        """Return whether `error` says that the table, index or row to be created exists already."""
         return self.code(error.orig) in self.existing_codes
 
     @classmethod
