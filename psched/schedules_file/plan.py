@@ -226,7 +226,7 @@ def _current_rows(schedules: ScheduleCollection, found: Plan) -> list[RowChange]
         if (None if (row := present.get(each.key)) is None else row.version) != each.version
     ]
     if changed:
-        raise PlanConflictError("\n".join(_conflicts(schedules, changed, found)), changed)
+        raise PlanConflictError("; ".join(_conflicts(schedules, changed, found)), changed)
     new = {row.key: row for row in schedules.rows_of(each.definition for each in found.changes if each.definition)}
     rows = []
     for each in found.changes:

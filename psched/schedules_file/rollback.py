@@ -16,8 +16,9 @@ from psched.store.ledger import DELETE, UPGRADE, Change
 def rollback_to_time(schedules: ScheduleCollection, owner: str, time: float) -> Plan:
     """Return the plan that gives the schedules of an owner the definitions that they had just before `time`.
 
-    Schedules that were added since are deleted, schedules that were deleted since are added again. Schedules that
-    belong to another owner now stay as they are. Pauses stay, too. Raises NotSupportedError, ScheduleError.
+    Schedules that were added since are deleted, schedules that were deleted since are added again, and schedules that
+    were adopted since go back to their owner. Schedules that belong to another owner now stay as they are. Pauses
+    stay, too. Raises NotSupportedError, ScheduleError.
     """
     check_keeps_owners(schedules)
     changes = {key: schedules.ledger.changes(key) for key in schedules.ledger.changed_since(time)}
@@ -32,8 +33,9 @@ def rollback_to_time(schedules: ScheduleCollection, owner: str, time: float) -> 
         now = present.get(key)
         if now is not None and now.policy.owner != owner:
             continue
-        if existed and then is not None and then.policy.owner == owner:
-            wanted.append(_definition(then))
+        if existed and then is not None:
+            if now is not None or then.policy.owner == owner:  # what another owner deleted stays deleted
+                wanted.append(_definition(then))
         elif now is not None and then is None and of_key[0].action == UPGRADE:
             raise ScheduleError(f"{key!r}: the schedule is older than the ledger, which has no definition before that")
         elif now is not None:

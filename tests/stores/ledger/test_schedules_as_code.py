@@ -95,6 +95,7 @@ def test_of_two_applies_at_once_one_conflicts_and_changes_nothing(store: Schedul
         with pytest.raises(PlanConflictError, match=rf"'{key}' was \w+ since the plan was made .* by ") as raised:
             apply_plan(second, stale)
         assert raised.value.keys == (key,)
+        assert str(raised.value).endswith("; nothing was applied; make a new plan")
     assert rows_of(store) == before
     apply_declared(second, declared(daily("a", 5), daily("newer")))
     assert rows_of(store)["a"].rule.cron == "0 5 * * *"
@@ -203,16 +204,23 @@ def test_schedules_go_back_to_what_they_were(store: ScheduleStore) -> None:
     schedules = collection(store)
     apply(schedules, daily("a", data={"n": 1}), daily("b", tags=("x",)), daily("c"))
     schedules.add("theirs", "report", cron="0 1 * * *", owner="shop")
+    schedules.add("adopted", "report", cron="0 1 * * *")
     time.sleep(0.005)
     then = store.now()
     time.sleep(0.005)
-    apply(schedules, daily("a", 4, data={"n": 2}), daily("c"), daily("d"))
+    apply(schedules, daily("a", 4, data={"n": 2}), daily("c"), daily("d"), daily("adopted"), adopt=True)
     schedules["c"].pause()
     schedules["theirs"].modify(cron="0 2 * * *")
     found = rollback_to_time(schedules, "billing", then)
-    assert [f"{each.action} {each.key}" for each in found.changes] == ["modify a", "add b", "delete d"]
+    assert [f"{each.action} {each.key}" for each in found.changes] == [
+        "modify a",
+        "modify adopted",
+        "add b",
+        "delete d",
+    ]
     apply_plan(schedules, found)
-    assert rows_of(store).keys() == {"a", "b", "c", "theirs"}
+    assert rows_of(store).keys() == {"a", "adopted", "b", "c", "theirs"}
+    assert rows_of(store)["adopted"].policy.owner is None
     wanted = declared(daily("a", data={"n": 1}), daily("b", tags=("x",)), daily("c"))
     assert plan(schedules, wanted, prune=True).changes == ()
     assert rollback_to_time(schedules, "billing", then).changes == ()
