@@ -17,7 +17,7 @@ from psched.config import Section
 from psched.error_text import shown
 from psched.errors import ConfigError, NotSupportedError
 from psched.model import NEVER, NO_OCCURRENCE, LeaseTimes, NewSchedule, ScheduleFilter, ScheduleRow
-from psched.payload import check_key
+from psched.payload import check_key, pack
 from psched.retry_wait import check_attempts, check_wait
 from psched.schedule_options import check_time
 from psched.schedules.audit_evidence import AuditEvidence
@@ -154,12 +154,15 @@ class ScheduleCollection(PolledTable):
         """Return the rows that `add_many` would write. Raises as it does, and changes nothing."""
         rows = new_rows(schedules, self.store, self._defaults.timezone, self._defaults.cron_dialect, warns=False)
         check_distinct([row.key for row in rows], "schedule")
+        for row in rows:
+            pack(row.data, max_size=self.store.max_data_size)
         return rows
 
     def check(self, new: NewSchedule) -> None:
         """Raise what `add_many` raises for a schedule that cannot be added. Reads only the calendars that it names."""
         checked = new if new.next_time is not None else new._replace(next_time=0)
-        new_rows([checked], self.store, self._defaults.timezone, self._defaults.cron_dialect, warns=False)
+        for row in new_rows([checked], self.store, self._defaults.timezone, self._defaults.cron_dialect, warns=False):
+            pack(row.data, max_size=self.store.max_data_size)
 
     def list(
         self,

@@ -11,7 +11,8 @@ from psched.clock import local_datetime
 from psched.error_text import shown
 from psched.errors import ConfigError
 from psched.model import NewSchedule
-from psched.payload import object_of
+from psched.payload import check_key, object_of
+from psched.schedules.validation import check_distinct
 from psched.schedules_file.plan import ADD, DELETE, MODIFY, Plan, PlannedChange
 from psched.schedules_file.run_times import RunTimes
 
@@ -69,13 +70,14 @@ def read_plan(text: str, name: str) -> Plan:
     """Return what is needed to apply the plan in the text of a file. Raises ConfigError that begins with `name`."""
     try:
         content = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{name}: not valid JSON: {error}; name a file that `psched plan --out` wrote") from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         found = shown(content.get("format")) if isinstance(content, dict) else shown(content)
         raise ConfigError(f"{name}: format: expected {FORMAT}, got {found}; name a file that `psched plan --out` wrote")
     try:
         changes = tuple(map(_read_change, content["changes"]))
+        check_distinct([change.key for change in changes], "change")
         return Plan(str(content["source"]), tuple(map(str, content["owners"])), float(content["at"]), changes)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(f"{name}: not usable: {error}; make a new plan with `psched plan --out`") from None
@@ -83,6 +85,7 @@ def read_plan(text: str, name: str) -> Plan:
 
 def _read_change(found: Mapping[str, Any]) -> PlannedChange:
     key, action, version, given = found["key"], found["action"], found["version"], found["definition"]
+    check_key(key)
     if (
         action not in (ADD, MODIFY, DELETE)
         or (version is None) != (action == ADD)

@@ -66,7 +66,9 @@ def test_a_saved_plan_is_refused_for_a_file_that_needs_another_one(psched: Comma
     for text, words in (
         ("{", "not valid JSON"),
         ('{"format": 7}', "format: expected 1, got 7"),
+        ("[" * 100_000, "not valid JSON"),
         (_broken(psched), "x"),
+        ('{"format": 1, "changes": [{"action": "add", "key": [1], "version": null, "definition": {}}]}', "key must be"),
     ):
         (psched.folder / "plan.json").write_text(text)
         outcome = psched("apply", "--plan", "plan.json")

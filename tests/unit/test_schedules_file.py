@@ -91,6 +91,8 @@ def test_every_fault_is_one_line_with_its_place_and_the_remedy(check: Check) -> 
           e: {cron: "@daily", every: 5m}
           f: {type: report, cron: "@daily", catch_up: some, data: {}}
           g: {type: report, cron: "@daily", data: [1]}
+          h: {type: report, cron: "@daily", data: {1: 2}}
+          i: {type: report, cron: "@daily", data: {a: !!set {b}}}
         """,
         check,
     )
@@ -107,6 +109,8 @@ def test_every_fault_is_one_line_with_its_place_and_the_remedy(check: Check) -> 
         ["jobs.yml:15", "schedules.e"],
         ["jobs.yml:16", "schedules.f.catch_up"],
         ["jobs.yml:17", "schedules.g.data"],
+        ["jobs.yml:18", "schedules.h.data"],
+        ["jobs.yml:19", "schedules.i.data"],
     ]
     assert "did you mean 'schedules'?" in found[0]
     assert "did you mean 'timezone'?" in found[2]
