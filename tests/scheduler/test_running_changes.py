@@ -60,7 +60,7 @@ def test_a_registration_is_made_changed_paused_and_removed_while_instances_run(
 
 def test_a_moment_comes_once(each_site: Site) -> None:
     one, other, calls = pair(each_site)
-    one.register("task", at=each_site.now() + 1, data="once", timezone="Asia/Tokyo")
+    one.register("task", at=each_site.now() + 4, data="once", timezone="Asia/Tokyo")
     assert calls.get(timeout=PATIENCE) == "once"
     each_site.wait_for(lambda: all(row.ended for row in other.registrations()))
     assert calls.empty()

@@ -10,7 +10,10 @@ from psched.queue.queue import Queue, QueuedTask
 from psched.schedules.collection import ScheduleCollection
 from psched.schedules.schedule import Schedule
 
-_WITHOUT = {"poll", "poll_multi", "preempt", "check", "state", "submit_to", "submit_sql", "of_type", "candidates"}
+_WITHOUT = {"poll", "poll_multi", "preempt", "check", "state", "submit_to", "submit_sql", "of_type", "candidates"} | {
+    "rows_of",
+    "audit_with_evidence",
+}
 """Methods without a twin: they lease a row to the calling process, ask no database, or are called by psched itself."""
 
 
