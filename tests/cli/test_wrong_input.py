@@ -243,7 +243,7 @@ def test_a_missing_table_names_init_on_each_database(fresh: Commands, database: 
 def test_a_database_in_memory_is_refused_since_no_other_process_sees_it(fresh: Commands, url: str) -> None:
     fresh.use(f"'{url}'")
     for arguments in (("init",), ("queue", "list"), ("run", "jobs:app")):
-        assert fresh.fault(*arguments).endswith("own and lose it; name a file, as in sqlite:///psched.db")
+        assert fresh.fault(*arguments).endswith("ends with its process; name a file, as in sqlite:///psched.db")
 
 
 def test_a_certificate_that_cannot_be_read_is_named_by_its_option(fresh: Commands) -> None:
