@@ -11,7 +11,7 @@ from psched.errors import ScheduleError
 from psched.model import NO_OCCURRENCE, ScheduleRow
 from psched.payload import check_key, object_of, pack
 from psched.schedules import rules
-from psched.schedules.transitions import moved, with_regular
+from psched.schedules.transitions import with_regular, with_rule
 from psched.schedules.validation import (
     RULE_OPTIONS,
     TERMS,
@@ -101,7 +101,6 @@ class Modification:
             check_has_occurrence(time, next_run_time)
             due = wanted.run_time(time) if next_run_time is None else next_run_time
             return replace(wanted, next_time=time, next_run_time=seen.next_run_time if seen.paused else due)
-        if wanted.rule == seen.rule or not seen.settled:
+        if wanted.rule == seen.rule:
             return wanted
-        row = moved(wanted, seen.rule, self._store.now(), self._dialect)
-        return replace(row, next_run_time=seen.next_run_time) if seen.paused else row
+        return with_rule(seen, wanted, self._store.now(), self._dialect)

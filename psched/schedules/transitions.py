@@ -144,6 +144,7 @@ def redefined(seen: ScheduleRow, wanted: ScheduleRow, now: float, dialect: CronD
         rule=wanted.rule,
         policy=wanted.policy,
         runs=None if wanted.rule.max_runs is None else seen.runs,
+        failures=None if wanted.policy.pause_after is None else seen.failures,
     )
     timed = with_rule(seen.regular(), row.regular(), now, dialect)
     return with_regular(row, timed) if seen.is_extra else timed

@@ -112,6 +112,18 @@ def test_a_change_that_moves_no_run_is_a_conflict_too(store: ScheduleStore) -> N
     assert rows_of(store)["a"].policy.description == "Theirs 1"
 
 
+def test_failures_are_counted_anew_when_pause_after_is_declared_again(store: ScheduleStore) -> None:
+    schedules = collection(store)
+    secondly = NewSchedule("a", "t", "* * * * * *", catch_up="latest", max_attempts=1)
+    apply(schedules, secondly._replace(pause_after=3))
+    while (task := schedules.poll()) is None:
+        time.sleep(0.02)
+    task.fail("no luck")
+    assert rows_of(store)["a"].failures == 1
+    apply(schedules, secondly)
+    assert rows_of(store)["a"].failures is None
+
+
 def test_a_run_that_advances_a_schedule_is_no_conflict(store: ScheduleStore) -> None:
     schedules = collection(store)
     apply(schedules, NewSchedule("a", "report", "* * * * *", next_time=0), daily("b"))
