@@ -28,7 +28,7 @@ from psched.store import LeaseStore
 from psched.store.run_stats import RunKind, RunSums
 from psched.web import app
 from psched.web.pages import PAGES
-from psched.web.site import Site
+from psched.web.shared_state import SharedState
 
 _TIMES = 60
 """How often each page is asked for."""
@@ -56,7 +56,7 @@ def pages(place: Place, scale: Scale) -> Mapping[str, float]:
 def _answers(worker: Worker, scale: Scale) -> Mapping[str, float]:
     """Return the median and the worst of each page in milliseconds, nothing kept; and what a first load transfers."""
     found: dict[str, float] = {}
-    with _served(worker) as (site, address):
+    with _served(worker) as (shared, address):
         connection = http.client.HTTPConnection(address, timeout=60)
         for name, path in _paths(scale.count(insight_questions.SCHEDULES)).items():
             is_computed = _COMPUTING in _fetch(connection, path())[0]  # also connects, and compiles its statements
@@ -68,7 +68,7 @@ def _answers(worker: Worker, scale: Scale) -> Mapping[str, float]:
             spans = []
             for _ in range(scale.count(_TIMES)):
                 if not is_computed:
-                    site.forget_answers()
+                    shared.forget_answers()
                 begun = time.perf_counter()
                 _fetch(connection, path())
                 spans.append((time.perf_counter() - begun) * 1000)
@@ -181,7 +181,7 @@ _NEEDING = ("/tasks/bulk", "/schedule/edit")
 
 
 @contextmanager
-def _served(worker: Worker) -> Iterator[tuple[Site, str]]:
+def _served(worker: Worker) -> Iterator[tuple[SharedState, str]]:
     """Serve the pages in this process, and yield what they share, and their address."""
     made = app(load(worker.config))
     server = uvicorn.Server(uvicorn.Config(made, port=0, log_config=None, access_log=False))
@@ -191,10 +191,10 @@ def _served(worker: Worker) -> Iterator[tuple[Site, str]]:
         while not server.started:
             time.sleep(0.01)
         port = server.servers[0].sockets[0].getsockname()[1]
-        yield made.state.site, f"127.0.0.1:{port}"
+        yield made.state.shared, f"127.0.0.1:{port}"
     finally:
         server.should_exit = True
-        made.state.site.close()
+        made.state.shared.close()
         thread.join()
 
 

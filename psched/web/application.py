@@ -31,7 +31,7 @@ from psched.web import pages
 from psched.web.access import AccessFunction, Gate, RefusedError
 from psched.web.protection import Protection
 from psched.web.rendering import STATIC, page
-from psched.web.site import Site
+from psched.web.shared_state import SharedState
 from psched.web.snapshots import INTERVAL, Status
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ _QUIET = 15.0
 """Seconds after which a stream without changes sends a comment, so that proxies keep it open."""
 _LONGEST_FORM = 1_000_000
 
-Answer = Callable[[Request, Site], Response]
+Answer = Callable[[Request, SharedState], Response]
 
 
 def app(
@@ -63,12 +63,12 @@ def app(
     found = coerce(settings, environment, reader)
     if not found.sections:
         raise ConfigError("the configuration has neither schedules nor a queue")
-    site = Site(found, Gate(found.web, access))
+    shared = SharedState(found, Gate(found.web, access))
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         yield
-        await anyio.to_thread.run_sync(site.close)
+        await anyio.to_thread.run_sync(shared.close)
 
     routes = [
         *(Route(path, _endpoint(answer), methods=["GET"]) for path, answer in pages.PAGES.items()),
@@ -79,7 +79,7 @@ def app(
     middleware = [
         Middleware(Protection),
         Middleware(GZipMiddleware, minimum_size=1000, compresslevel=5),
-        Middleware(_Visitors, site=site),
+        Middleware(_Visitors, shared=shared),
     ]
     made = Starlette(
         routes=routes,
@@ -87,7 +87,7 @@ def app(
         lifespan=lifespan,
         exception_handlers={HTTPStatus.NOT_FOUND: _not_found, HTTPStatus.METHOD_NOT_ALLOWED: _not_allowed},
     )
-    made.state.site = site
+    made.state.shared = shared
     made.state.limiter = anyio.CapacityLimiter(_THREADS)
     return made
 
@@ -95,10 +95,10 @@ def app(
 class _Visitors:
     """Finds out what each visitor may do, and refuses those who may do nothing, or change nothing."""
 
-    def __init__(self, app: ASGIApp, site: Site) -> None:
+    def __init__(self, app: ASGIApp, shared: SharedState) -> None:
         self._app = app
-        self._site = site
-        zone = site.settings.web.timezone
+        self._shared = shared
+        zone = shared.settings.web.timezone
         self._zone = None if zone is None else ZoneInfo(zone)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -110,7 +110,7 @@ class _Visitors:
         before = shown_zone.set(self._zone)
         try:
             try:
-                access = await self._site.gate.access_of(request)
+                access = await self._shared.gate.access_of(request)
                 scope.setdefault("state", {})["access"] = access
                 if request.method not in ("GET", "HEAD") and not access.actions:
                     raise RefusedError(HTTPStatus.FORBIDDEN, "nothing can be changed here: these pages are read-only")
@@ -135,7 +135,7 @@ def _endpoint(answer: Answer) -> Callable[[Request], Any]:
     """Return an endpoint that makes a page in a thread, unless the database is known to be away."""
 
     async def endpoint(request: Request) -> Response:
-        site: Site = request.app.state.site
+        shared: SharedState = request.app.state.shared
         if request.method == "POST":
             form = await _form(request)
             if form is None:
@@ -145,9 +145,9 @@ def _endpoint(answer: Answer) -> Callable[[Request], Any]:
         found: Response | None = None
         with anyio.move_on_after(_LONGEST_ANSWER):
             found = await anyio.to_thread.run_sync(
-                partial(_answered, answer, request, site), abandon_on_cancel=True, limiter=limiter
+                partial(_answered, answer, request, shared), abandon_on_cancel=True, limiter=limiter
             )
-        return found if found is not None else _away(request, site.snapshots.status(0))
+        return found if found is not None else _away(request, shared.snapshots.status(0))
 
     return endpoint
 
@@ -162,12 +162,12 @@ async def _form(request: Request) -> Mapping[str, list[str]] | None:
     return parse_qs(body.decode(errors="replace"), keep_blank_values=True)
 
 
-def _answered(answer: Answer, request: Request, site: Site) -> Response:
-    request.state.status = status = site.snapshots.status()
+def _answered(answer: Answer, request: Request, shared: SharedState) -> Response:
+    request.state.status = status = shared.snapshots.status()
     if status.away_since is not None or status.snapshot is None:
         return _away(request, status)
     try:
-        return answer(request, site)
+        return answer(request, shared)
     except NotFoundError as error:
         return page(request, "error.html", HTTPStatus.NOT_FOUND, title="Not found", message=str(error))
     except RefusedError as error:
@@ -175,11 +175,11 @@ def _answered(answer: Answer, request: Request, site: Site) -> Response:
     except (ScheduleError, ValueError) as error:
         return page(request, "error.html", HTTPStatus.BAD_REQUEST, title="Not done", message=one_line(error))
     except Exception as error:
-        if not site.insight.is_unavailable(error):
+        if not shared.insight.is_unavailable(error):
             log.exception("page failed: %s", request.url.path)
             message = f"{type(error).__name__}; the log of psched web has the whole error"
             return page(request, "error.html", HTTPStatus.INTERNAL_SERVER_ERROR, title="An error", message=message)
-        status = site.snapshots.next_status()
+        status = shared.snapshots.next_status()
         if status.away_since is not None:
             return _away(request, status)
         log.warning("page failed: %s: %s", request.url.path, one_line(error))
@@ -198,17 +198,17 @@ def _away(request: Request, status: Status) -> Response:
 
 async def _changes(request: Request) -> Response:
     """Stream a mark whenever the pages should be fetched again: the more streams, the less often."""
-    site: Site = request.app.state.site
+    shared: SharedState = request.app.state.shared
 
     async def events() -> AsyncIterator[str]:
-        site.streams += 1
+        shared.streams += 1
         last, unsent = "", 0.0
         try:
             yield "retry: 3000\n\n"
-            while not site.snapshots.is_closed:
-                status = site.snapshots.status(0)
+            while not shared.snapshots.is_closed:
+                status = shared.snapshots.status(0)
                 mark = "away" if status.away_since is not None else status.snapshot.mark if status.snapshot else ""
-                if mark != last and (not last or "away" in (mark, last) or unsent >= _pause(site.streams)):
+                if mark != last and (not last or "away" in (mark, last) or unsent >= _pause(shared.streams)):
                     yield f"data: {mark}\n\n"
                     last, unsent = mark, 0.0
                 elif unsent and unsent % _QUIET == 0:
@@ -216,7 +216,7 @@ async def _changes(request: Request) -> Response:
                 await anyio.sleep(INTERVAL)
                 unsent += INTERVAL
         finally:
-            site.streams -= 1
+            shared.streams -= 1
 
     return StreamingResponse(events(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 

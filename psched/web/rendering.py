@@ -165,7 +165,7 @@ def _below(request: Request) -> str:
 
 def _has_section(request: Request, page: str) -> bool:
     """Return whether the configuration has the section that a page is about."""
-    settings: Settings = request.app.state.site.settings
+    settings: Settings = request.app.state.shared.settings
     if page in _OF_ANY_SECTION:
         return True
     return (settings.queue if page in _OF_QUEUE else settings.schedules) is not None

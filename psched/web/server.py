@@ -15,7 +15,7 @@ from psched.config.web import is_loopback
 from psched.errors import ConfigError
 from psched.web.access import FULL
 from psched.web.application import app
-from psched.web.site import Site
+from psched.web.shared_state import SharedState
 
 _GRACE = 3
 """Seconds that answers in progress have at a stop."""
@@ -28,8 +28,8 @@ def serve(settings: Settings, listen: tuple[str, int], ready: Callable[[str], No
     """
     made = app(settings)
     host, port = listen
-    with closing(made.state.site) as site:
-        if not is_loopback(host) and not site.gate.authenticates:
+    with closing(made.state.shared) as shared:
+        if not is_loopback(host) and not shared.gate.authenticates:
             raise ConfigError(
                 f"web.listen: {host} can be reached from other hosts, and nothing says who may see the pages; set "
                 f"{FULL}=user:password in the environment, or web.user_header and web.trusted_proxies behind a proxy "
@@ -46,18 +46,18 @@ def serve(settings: Settings, listen: tuple[str, int], ready: Callable[[str], No
         is_v6 = ":" in host
         with socket.create_server((host, port), family=socket.AF_INET6 if is_v6 else socket.AF_INET) as listener:
             ready(f"http://{f'[{host}]' if is_v6 else host}:{listener.getsockname()[1]}/")
-            asyncio.run(_Server(config, site).serve([listener]))
+            asyncio.run(_Server(config, shared).serve([listener]))
 
 
 class _Server(uvicorn.Server):
     """Ends the streams of changes at a stop, which uvicorn would otherwise wait for, and returns then."""
 
-    def __init__(self, config: uvicorn.Config, site: Site) -> None:
+    def __init__(self, config: uvicorn.Config, shared: SharedState) -> None:
         super().__init__(config)
-        self._site = site
+        self._shared = shared
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """uvicorn would send itself the signal again after the stop."""
-        self._site.snapshots.end()
+        self._shared.snapshots.end()
         self.force_exit = self.should_exit
         self.should_exit = True

@@ -25,7 +25,7 @@ from psched.web import ACTIONS, Access, app
 from psched.web.access import Gate
 from psched.web.pages import PAGES
 from psched.web.pages.now import verdict
-from psched.web.site import Site
+from psched.web.shared_state import SharedState
 from psched.web.snapshots import Snapshot
 from tests.daemon.harness import wait_for
 from tests.web.conftest import OWN, Visit, settings_of
@@ -135,7 +135,7 @@ def test_users_are_listed_in_the_order_of_their_turns(visit: Visit, queue: Queue
 
 
 def test_several_visitors_with_one_question_ask_the_database_once(settings: Settings) -> None:
-    site, asked, begun = Site(settings, Gate(settings.web, None)), [], threading.Barrier(4)
+    shared, asked, begun = SharedState(settings, Gate(settings.web, None)), [], threading.Barrier(4)
 
     def ask() -> int:
         asked.append(1)
@@ -144,15 +144,15 @@ def test_several_visitors_with_one_question_ask_the_database_once(settings: Sett
 
     def answer(_: int) -> int:
         begun.wait()
-        return site.answer("question", 60, ask)
+        return shared.answer("question", 60, ask)
 
     with ThreadPoolExecutor(4) as threads:
         assert list(threads.map(answer, range(4))) == [7] * 4
     assert len(asked) == 1
-    site.forget_answers()
-    site.answer("question", 60, ask)
+    shared.forget_answers()
+    shared.answer("question", 60, ask)
     assert len(asked) == 2
-    site.close()
+    shared.close()
 
 
 def test_all_tasks_that_pass_a_filter_are_treated_after_their_number_was_shown(visit: Visit, queue: Queue) -> None:
@@ -235,14 +235,14 @@ def test_it_can_be_mounted(settings: object, url: str) -> None:
         assert client.get("/cron/static/psched.css").status_code == 200
         assert 'aria-current="page">Schedules' in text
     finally:
-        mounted.state.site.close()
+        mounted.state.shared.close()
 
 
 def test_pages_of_a_missing_section_are_not_linked(url: str) -> None:
     for section, missing in (("schedules", "queue"), ("queue", "schedules")):
         made = app(from_mapping({"type": "rdb", "url": url, section: {}}))
         text = TestClient(made, "http://localhost", client=("::1", 1)).get("/").text
-        made.state.site.close()
+        made.state.shared.close()
         assert f'href="/{section}"' in text
         assert f'href="/{missing}"' not in text
 

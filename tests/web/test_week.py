@@ -44,7 +44,7 @@ def test_an_answer_that_takes_long_is_waited_for_by_the_browser(
         return real(table)
 
     monkeypatch.setattr(ScheduleInsight, "week_ahead", slow)
-    monkeypatch.setattr("psched.web.site._PATIENCE", 0.1)
+    monkeypatch.setattr("psched.web.shared_state._PATIENCE", 0.1)
     try:
         answer = client.get("/week")
         assert ("being computed" in answer.text, answer.headers["refresh"]) == (True, "3")
@@ -63,7 +63,7 @@ def test_an_answer_that_fails_late_is_an_error_and_not_waited_for_again(
         raise ValueError("it cannot be said")
 
     monkeypatch.setattr(ScheduleInsight, "week_ahead", fail)
-    monkeypatch.setattr("psched.web.site._PATIENCE", 0.1)
+    monkeypatch.setattr("psched.web.shared_state._PATIENCE", 0.1)
     try:
         assert "being computed" in client.get("/week").text
     finally:

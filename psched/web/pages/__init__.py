@@ -7,9 +7,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from psched.web.pages import bulk, changing, editing, nodes, now, proof, schedules, tasks, week, what_if, yesterday
-from psched.web.site import Site
+from psched.web.shared_state import SharedState
 
-Answer = Callable[[Request, Site], Response]
+Answer = Callable[[Request, SharedState], Response]
 
 PAGES: Final[Mapping[str, Answer]] = {
     "/": now.now,

@@ -19,7 +19,7 @@ from psched.store.reads import Counted
 from psched.web.pages.changing import OF_TASKS, asked_action, record
 from psched.web.pages.tasks import POSSIBLE, tasks_of, wanted_tasks
 from psched.web.rendering import page, path
-from psched.web.site import Site
+from psched.web.shared_state import SharedState
 
 _MOST = 1000
 """Tasks of one portion, and how far they are counted."""
@@ -29,11 +29,11 @@ _SHOWN = 10
 _PAGE = 200
 
 
-def ask(request: Request, site: Site) -> Response:
+def ask(request: Request, shared: SharedState) -> Response:
     """Show how many tasks an action would be done to, and which come first."""
     action, wanted = _asked(request, request.query_params)
     count, first = 0, list[TaskRow]()
-    for row in _passing(tasks_of(site), wanted):
+    for row in _passing(tasks_of(shared), wanted):
         count += 1
         if len(first) < _SHOWN:
             first.append(row)
@@ -43,23 +43,23 @@ def ask(request: Request, site: Site) -> Response:
     return page(request, "bulk.html", action=action, wanted=shown, count=Counted.up_to(_MOST, count), first=first)
 
 
-def act(request: Request, site: Site) -> Response:
+def act(request: Request, shared: SharedState) -> Response:
     """Do an action to a portion of the tasks, and lead back to those that are left."""
     given = {name: unquote(values[0]) for name, values in request.state.form.items()}
     action, wanted = _asked(request, given)
-    if site.queue is None:
+    if shared.queue is None:
         raise NotFoundError("this configuration has no section `queue`")
     shown = {name: value for name, value in wanted.items() if value is not None}
     about = ", ".join(f"{name} {value}" for name, value in shown.items())
-    record(request, site.queue.store, site.settings.queue, action, "", f"all tasks with {about}, at most {_MOST}")
+    record(request, shared.queue.store, shared.settings.queue, action, "", f"all tasks with {about}, at most {_MOST}")
     until, done = monotonic() + _LONGEST, 0
-    for number, row in enumerate(_passing(tasks_of(site), wanted)):
+    for number, row in enumerate(_passing(tasks_of(shared), wanted)):
         if number == _MOST or monotonic() > until:
             break
         with suppress(ScheduleError):  # it has changed since, or is gone
-            OF_TASKS[action](site.queue[row.key])
+            OF_TASKS[action](shared.queue[row.key])
             done += 1
-    site.forget_answers()
+    shared.forget_answers()
     return RedirectResponse(
         path(request, "tasks", done=f"all-{action}", count=str(done), **shown), HTTPStatus.SEE_OTHER
     )

@@ -18,7 +18,7 @@ from psched.schedules.schedule import Schedule
 from psched.store import LeaseStore
 from psched.web.access import Access, RefusedError
 from psched.web.rendering import path
-from psched.web.site import Site
+from psched.web.shared_state import SharedState
 
 log = logging.getLogger(__name__)
 
@@ -34,24 +34,24 @@ OF_TASKS: Mapping[str, Callable[[QueuedTask], object]] = {
 }
 
 
-def change_schedule(request: Request, site: Site) -> Response:
+def change_schedule(request: Request, shared: SharedState) -> Response:
     action, key = _asked(request, _OF_SCHEDULES)
-    if site.schedules is None:
+    if shared.schedules is None:
         raise NotFoundError("this configuration has no section `schedules`")
-    schedule = site.schedules[key]
-    record(request, site.schedules.store, site.settings.schedules, action, key)
+    schedule = shared.schedules[key]
+    record(request, shared.schedules.store, shared.settings.schedules, action, key)
     _OF_SCHEDULES[action](schedule)
-    return _back(request, site, action, {"schedule": {"key": key}, "schedules": {}}, "schedule")
+    return _back(request, shared, action, {"schedule": {"key": key}, "schedules": {}}, "schedule")
 
 
-def change_task(request: Request, site: Site) -> Response:
+def change_task(request: Request, shared: SharedState) -> Response:
     action, key = _asked(request, OF_TASKS)
-    if site.queue is None:
+    if shared.queue is None:
         raise NotFoundError("this configuration has no section `queue`")
-    task = site.queue[key]
-    record(request, site.queue.store, site.settings.queue, action, key)
+    task = shared.queue[key]
+    record(request, shared.queue.store, shared.settings.queue, action, key)
     OF_TASKS[action](task)
-    return _back(request, site, action, {"task": {"key": key}, "tasks": {}}, "task")
+    return _back(request, shared, action, {"task": {"key": key}, "tasks": {}}, "task")
 
 
 def _asked(request: Request, known: Mapping[str, object]) -> tuple[str, str]:
@@ -86,9 +86,11 @@ def record(
         store.actions.record(access.user, action, key, detail, section.ledger_retention)
 
 
-def _back(request: Request, site: Site, action: str, pages: Mapping[str, Mapping[str, str]], default: str) -> Response:
+def _back(
+    request: Request, shared: SharedState, action: str, pages: Mapping[str, Mapping[str, str]], default: str
+) -> Response:
     """Lead to the page from which the visitor came: one of `pages`, with what belongs to its address."""
-    site.forget_answers()
+    shared.forget_answers()
     name = field(request, "back")
     name = name if name in pages else default
     return RedirectResponse(path(request, name, done=action, **pages[name]), HTTPStatus.SEE_OTHER)

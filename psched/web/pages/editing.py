@@ -22,7 +22,7 @@ from psched.web.access import RefusedError
 from psched.web.pages.changing import asked_action, field, record
 from psched.web.pages.schedules import schedules_of, there, words_of
 from psched.web.rendering import harmless, page, path
-from psched.web.site import Site
+from psched.web.shared_state import SharedState
 
 _MODIFY: Final = "modify"
 _LISTED = 10
@@ -108,36 +108,36 @@ class _Moment:
     there: str
 
 
-def ask(request: Request, site: Site) -> Response:
+def ask(request: Request, shared: SharedState) -> Response:
     """Show the form, and what the change would do if one is given."""
     _check_may_modify(request)
     given = request.query_params
     fields = {each.name: given[each.name] for each in _FIELDS if each.name in given}
     key = unquote(given["quoted_key"]) if "quoted_key" in given else given.get("key", "")
-    return _form(request, schedules_of(site), key, fields)
+    return _form(request, schedules_of(shared), key, fields)
 
 
-def act(request: Request, site: Site) -> Response:
+def act(request: Request, shared: SharedState) -> Response:
     """Make a change that was shown before, if the schedule still has the version that was shown."""
     action = asked_action(request, {_MODIFY: None}, _MODIFY)
-    if site.schedules is None:
+    if shared.schedules is None:
         raise NotFoundError("this configuration has no section `schedules`")
-    table, key = schedules_of(site), unquote(field(request, "key"))
+    table, key = schedules_of(shared), unquote(field(request, "key"))
     given = {each.name: unquote(field(request, each.name)) for each in _FIELDS if each.name in request.state.form}
     version = int(field(request, "version"))
-    filled = _filled(site.schedules[key].metadata(), given)
+    filled = _filled(shared.schedules[key].metadata(), given)
     try:
         changes = _changes(filled)
         if changes:
             detail = "; ".join(f"{each.field.name}: {each.was} → {each.text}" for each in filled if each.is_changed)
             detail = f"version {version}: {detail}"[:_LONGEST_DETAIL]
-            record(request, site.schedules.store, site.settings.schedules, action, key, detail)
-            site.schedules[key].modify(if_version=version, **cast("Any", changes))
+            record(request, shared.schedules.store, shared.settings.schedules, action, key, detail)
+            shared.schedules[key].modify(if_version=version, **cast("Any", changes))
     except NotFoundError:
         raise
     except (ConfigError, ScheduleError, ValueError) as error:
         return _form(request, table, key, given, one_line(error), HTTPStatus.CONFLICT)
-    site.forget_answers()
+    shared.forget_answers()
     return RedirectResponse(path(request, "schedule", key=key, done=action), HTTPStatus.SEE_OTHER)
 
 

@@ -6,15 +6,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from psched.web.rendering import page
-from psched.web.site import Site
+from psched.web.shared_state import SharedState
 
 
-def nodes(request: Request, site: Site) -> Response:
+def nodes(request: Request, shared: SharedState) -> Response:
     snapshot = request.state.status.snapshot
     return page(request, "nodes.html", nodes=snapshot.nodes, now=snapshot.taken)
 
 
-def doctor(request: Request, site: Site) -> Response:
-    findings = site.answer("doctor", 10, site.insight.doctor)
+def doctor(request: Request, shared: SharedState) -> Response:
+    findings = shared.answer("doctor", 10, shared.insight.doctor)
     bad = [each for each in findings if not each.ok]
     return page(request, "doctor.html", findings=findings, bad=bad, warned=[each for each in findings if each.warning])

@@ -15,7 +15,7 @@ from psched.insight import RunsAt, ScheduleInsight, TaskInsight
 from psched.store.reads import Counted
 from psched.web.charts import Columns, by_minute, columns, troubled
 from psched.web.rendering import duration, page
-from psched.web.site import Site
+from psched.web.shared_state import SharedState
 from psched.web.snapshots import Snapshot, Status
 
 _HOUR = 3600
@@ -38,15 +38,15 @@ class LastHour:
     lateness: Columns
 
 
-def now(request: Request, site: Site) -> Response:
+def now(request: Request, shared: SharedState) -> Response:
     status: Status = request.state.status
     snapshot = status.snapshot
     assert snapshot is not None
-    schedules, tasks = site.insight.schedules, site.insight.tasks
+    schedules, tasks = shared.insight.schedules, shared.insight.tasks
     running = [(node, process, run) for node in snapshot.nodes for process in node.processes for run in process.runs]
     hours = [
-        *([] if schedules is None else [_last_hour(site, "Schedules", "late", schedules)]),
-        *([] if tasks is None else [_last_hour(site, "Queue", "waited", tasks)]),
+        *([] if schedules is None else [_last_hour(shared, "Schedules", "late", schedules)]),
+        *([] if tasks is None else [_last_hour(shared, "Queue", "waited", tasks)]),
     ]
     return page(
         request,
@@ -56,8 +56,8 @@ def now(request: Request, site: Site) -> Response:
         verdict=verdict(snapshot),
         running=sorted(running, key=lambda each: each[2].since)[:_LISTED],
         running_count=len(running),
-        upcoming=[] if schedules is None else site.answer("upcoming", 2, lambda: _upcoming(schedules)),
-        troubles=[] if schedules is None else site.answer("troubles", 4, lambda: _troubles(schedules, snapshot)),
+        upcoming=[] if schedules is None else shared.answer("upcoming", 2, lambda: _upcoming(schedules)),
+        troubles=[] if schedules is None else shared.answer("troubles", 4, lambda: _troubles(schedules, snapshot)),
         hours=[hour for hour in hours if hour is not None],
         has_schedules=schedules is not None,
         has_tasks=tasks is not None,
@@ -98,9 +98,9 @@ def _troubles(schedules: ScheduleInsight, snapshot: Snapshot) -> Sequence[Any]:
     return list(reversed(schedules.troubles(since=snapshot.taken - _DAY, last=_LISTED)))
 
 
-def _last_hour(site: Site, title: str, wait: str, table: ScheduleInsight | TaskInsight) -> LastHour | None:
+def _last_hour(shared: SharedState, title: str, wait: str, table: ScheduleInsight | TaskInsight) -> LastHour | None:
     try:
-        times, now = site.answer(("last hour", title), 15, lambda: (table.runs_by_time(_HOUR), table.now()))
+        times, now = shared.answer(("last hour", title), 15, lambda: (table.runs_by_time(_HOUR), table.now()))
     except NotSupportedError:  # rdb_compat keeps no statistics
         return None
     minutes = by_minute(times, now)

@@ -20,7 +20,7 @@ from psched.schedules.audit_result import Kind, Violation
 from psched.web.charts import Mark, Span, Tick, marks, ticks
 from psched.web.pages.schedules import schedules_of
 from psched.web.rendering import page, path
-from psched.web.site import Site
+from psched.web.shared_state import SharedState
 
 _DAY = 86400
 _DEFAULT = 7 * _DAY
@@ -53,8 +53,8 @@ class Line:
     unlisted: int
 
 
-def proof(request: Request, site: Site) -> Response:
-    table, given = schedules_of(site), request.query_params
+def proof(request: Request, shared: SharedState) -> Response:
+    table, given = schedules_of(shared), request.query_params
     now: float = request.state.status.snapshot.taken
     prefix, after = given.get("prefix", ""), given.get("after", "")
     if not (given.get("from") and given.get("to")):  # the times stand in the address, so that it always means the same
@@ -72,7 +72,7 @@ def proof(request: Request, site: Site) -> Response:
     def ask() -> ProofPage:
         return table.proof(since, until, prefix=prefix, late=late, after=after, limit=_PAGE, keep=keep)
 
-    found = site.slow_answer(("proof", since, until, prefix, late, after, keep), _KEPT, ask)
+    found = shared.slow_answer(("proof", since, until, prefix, late, after, keep), _KEPT, ask)
     if found is None:
         return page(request, "computing.html", title="Proof", headers={"Refresh": "2"})
     if is_export:

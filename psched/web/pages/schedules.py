@@ -22,7 +22,7 @@ from psched.schedules.schedule import ScheduleState, StateWord
 from psched.store.ledger import Change, LedgerRow
 from psched.web.charts import columns
 from psched.web.rendering import duration, page
-from psched.web.site import Site
+from psched.web.shared_state import SharedState
 
 _PAGE = 25
 _STRIP = 20
@@ -59,15 +59,15 @@ class Version:
     changes: Sequence[tuple[str, str, str]]
 
 
-def schedules_of(site: Site) -> ScheduleInsight:
+def schedules_of(shared: SharedState) -> ScheduleInsight:
     """Return the questions about schedules. Raises NotFoundError without that section."""
-    if site.insight.schedules is None:
+    if shared.insight.schedules is None:
         raise NotFoundError("this configuration has no section `schedules`")
-    return site.insight.schedules
+    return shared.insight.schedules
 
 
-def schedules(request: Request, site: Site) -> Response:
-    table, given = schedules_of(site), request.query_params
+def schedules(request: Request, shared: SharedState) -> Response:
+    table, given = schedules_of(shared), request.query_params
     state = given.get("state") or None
     if state is not None and state not in get_args(StateWord):
         raise ValueError(f"state must be one of {', '.join(get_args(StateWord))}")
@@ -82,7 +82,7 @@ def schedules(request: Request, site: Site) -> Response:
         listed = [_listed(table, row, state, runs[row.key]) for row, state in found.rows]
         return listed, None if found.after is None else f"{found.after[0]!r}:{found.after[1]}"
 
-    rows, more = site.answer(("schedules", str(sorted(given.items()))), 2, ask)
+    rows, more = shared.answer(("schedules", str(sorted(given.items()))), 2, ask)
     return page(
         request,
         "schedules.html",
@@ -97,11 +97,11 @@ def schedules(request: Request, site: Site) -> Response:
     )
 
 
-def schedule(request: Request, site: Site) -> Response:
-    table, key = schedules_of(site), request.query_params.get("key", "")
+def schedule(request: Request, shared: SharedState) -> Response:
+    table, key = schedules_of(shared), request.query_params.get("key", "")
     found = table.details(key)
     now = request.state.status.snapshot.taken
-    verdict = site.answer(("audit", key), 10, lambda: _verdict(table, key, int(now)))
+    verdict = shared.answer(("audit", key), 10, lambda: _verdict(table, key, int(now)))
     runs = [run for run in found.history if run.started is not None]
     outputs = {each.scheduled_time: each for each in table.outputs(key)} if found.history else {}
     rule = found.versions[-1].rule if found.row is None else found.row.rule
@@ -127,7 +127,7 @@ def schedule(request: Request, site: Site) -> Response:
         verdict=verdict,
         actions=table.actions(key=key),
         week=_WEEK,
-        shows_data=site.settings.web.show_data,
+        shows_data=shared.settings.web.show_data,
         done=done(request),
     )
 

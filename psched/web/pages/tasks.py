@@ -16,7 +16,7 @@ from psched.store.reads import TypeCounts, UserCounts
 from psched.web.charts import troubled
 from psched.web.pages.schedules import done
 from psched.web.rendering import page
-from psched.web.site import Site
+from psched.web.shared_state import SharedState
 
 POSSIBLE: Final[Mapping[str | None, tuple[str, ...]]] = {
     "waiting": ("cancel", "delete"),
@@ -40,31 +40,31 @@ class OfType:
     troubled: int
 
 
-def tasks_of(site: Site) -> TaskInsight:
+def tasks_of(shared: SharedState) -> TaskInsight:
     """Return the questions about tasks. Raises NotFoundError without that section."""
-    if site.insight.tasks is None:
+    if shared.insight.tasks is None:
         raise NotFoundError("this configuration has no section `queue`")
-    return site.insight.tasks
+    return shared.insight.tasks
 
 
-def queue(request: Request, site: Site) -> Response:
-    table = tasks_of(site)
+def queue(request: Request, shared: SharedState) -> Response:
+    table = tasks_of(shared)
     return page(
         request,
         "queue.html",
         counts=request.state.status.snapshot.tasks,
         statuses=TASK_STATUSES,
-        types=site.answer("types", 4, lambda: _types(table)),
-        users=site.answer("users", 2, lambda: _users(table)),
+        types=shared.answer("types", 4, lambda: _types(table)),
+        users=shared.answer("users", 2, lambda: _users(table)),
         done=done(request),
     )
 
 
-def tasks(request: Request, site: Site) -> Response:
-    table, given = tasks_of(site), request.query_params
+def tasks(request: Request, shared: SharedState) -> Response:
+    table, given = tasks_of(shared), request.query_params
     wanted = wanted_tasks(given)
     after = given.get("after") or None
-    found = site.answer(
+    found = shared.answer(
         ("tasks", str(sorted(given.items()))), 2, lambda: table.page(**wanted, after=after, limit=_PAGE)
     )
     return page(
@@ -83,10 +83,10 @@ def tasks(request: Request, site: Site) -> Response:
     )
 
 
-def task(request: Request, site: Site) -> Response:
-    table, key = tasks_of(site), request.query_params.get("key", "")
+def task(request: Request, shared: SharedState) -> Response:
+    table, key = tasks_of(shared), request.query_params.get("key", "")
     row, waits = table.details(key)
-    web = site.settings.web
+    web = shared.settings.web
     return page(
         request,
         "task.html",

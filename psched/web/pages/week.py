@@ -14,7 +14,7 @@ from psched.clock import local_datetime
 from psched.insight import HourForecast
 from psched.web.pages.schedules import schedules_of
 from psched.web.rendering import page, short_number
-from psched.web.site import Site
+from psched.web.shared_state import SharedState
 
 _KEPT = 120.0
 """Seconds for which an answer is kept: it reads the rules of all schedules."""
@@ -44,9 +44,9 @@ class Heatmap:
     highest_time: float
 
 
-def week(request: Request, site: Site) -> Response:
-    table = schedules_of(site)
-    found = site.slow_answer("week ahead", _KEPT, table.week_ahead)
+def week(request: Request, shared: SharedState) -> Response:
+    table = schedules_of(shared)
+    found = shared.slow_answer("week ahead", _KEPT, table.week_ahead)
     if found is None:
         return page(request, "computing.html", title="Week ahead", headers={"Refresh": "3"})
     hours = found.forecast.hours

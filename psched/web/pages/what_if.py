@@ -16,7 +16,7 @@ from psched.insight import ScheduleInsight, SimulatedHour, SimulatedOutage, Simu
 from psched.web.charts import columns
 from psched.web.pages.schedules import schedules_of
 from psched.web.rendering import page, short_number
-from psched.web.site import Site
+from psched.web.shared_state import SharedState
 from psched.web.snapshots import Snapshot
 
 _HOUR: Final = 3600
@@ -52,8 +52,8 @@ class _Answer:
     affected_count: int
 
 
-def what_if(request: Request, site: Site) -> Response:
-    table, given = schedules_of(site), request.query_params
+def what_if(request: Request, shared: SharedState) -> Response:
+    table, given = schedules_of(shared), request.query_params
     snapshot: Snapshot = request.state.status.snapshot
     form = _form(given, snapshot)
     shown: dict[str, Any] = {"form": form, "followed": _FOLLOWED, "answer": None, "problem": "", "now": snapshot.taken}
@@ -61,7 +61,7 @@ def what_if(request: Request, site: Site) -> Response:
         return page(request, "what_if.html", **shown)
     try:
         question = _read(form, snapshot.taken)
-        answer = site.slow_answer(("what if", question), _KEPT, lambda: _ask(table, question))
+        answer = shared.slow_answer(("what if", question), _KEPT, lambda: _ask(table, question))
     except ValueError as error:
         return page(request, "what_if.html", HTTPStatus.BAD_REQUEST, **shown | {"problem": one_line(error)})
     if answer is None:

@@ -17,7 +17,7 @@ from psched.store.ledger import FAILED, SKIPPED
 from psched.web.charts import Mark, Span, Tick, marks, ticks
 from psched.web.pages.schedules import schedules_of
 from psched.web.rendering import duration, page, when
-from psched.web.site import Site
+from psched.web.shared_state import SharedState
 
 HOURS: Final = (1, 3, 6, 12, 24)
 """The spans that can be shown."""
@@ -70,8 +70,8 @@ class NodeLine:
     left_out: int
 
 
-def yesterday(request: Request, site: Site) -> Response:
-    table, given = schedules_of(site), request.query_params
+def yesterday(request: Request, shared: SharedState) -> Response:
+    table, given = schedules_of(shared), request.query_params
     now: float = request.state.status.snapshot.taken
     hours = int(given["hours"]) if given.get("hours", "24").isdecimal() and "hours" in given else 24
     if hours not in HOURS:
@@ -80,7 +80,7 @@ def yesterday(request: Request, site: Site) -> Response:
     until = None if wanted is None or wanted >= now else wanted
     number = int(given["page"]) if given.get("page", "").isdecimal() else 1
     prefix, length = given.get("prefix", ""), hours * _HOUR
-    found = site.answer(("timeline", hours, until), _KEPT, lambda: table.timeline(length, until))
+    found = shared.answer(("timeline", hours, until), _KEPT, lambda: table.timeline(length, until))
     end = found.until
     runs = [run for run in found.runs if run.key.startswith(prefix)]
     lines = _by_schedule(runs, found)

@@ -28,7 +28,7 @@ _THREADS = 2
 """Threads for questions that take long."""
 
 
-class Site:
+class SharedState:
     """Safe to use from several threads. Connects when something is first asked."""
 
     def __init__(self, settings: Settings, gate: Gate) -> None:
