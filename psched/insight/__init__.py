@@ -8,15 +8,15 @@ the week ahead do, page by page.
 from psched.insight.change_preview import ChangePreview
 from psched.insight.forecast import Forecast, HourForecast
 from psched.insight.gantt_chart import Outage, Timeline, TimelineRun
-from psched.insight.late_runs import LateRun
+from psched.insight.insight import Insight, Overview, open_insight
 from psched.insight.nodes import NodeState, merged
-from psched.insight.overview import Insight, Overview, open_insight
 from psched.insight.pages import Page
 from psched.insight.proof import Proof, ProofPage
 from psched.insight.run_stats import Percentiles, RunRates, RunReport, RunsAt
 from psched.insight.schedules import NextRun, ScheduleDetails, ScheduleInsight
 from psched.insight.simulation import Lateness, SimulatedHour, SimulatedOutage, SimulatedSchedule, Simulation
 from psched.insight.tasks import TaskDetails, TaskInsight
+from psched.insight.troubled_runs import TroubledRun
 from psched.insight.week_ahead import ClockChange, ClockNote, Herd, WeekAhead
 from psched.insight.why_waiting import Reason, why_waiting, worker_hint
 
@@ -28,7 +28,6 @@ __all__ = [
     "Herd",
     "HourForecast",
     "Insight",
-    "LateRun",
     "Lateness",
     "NextRun",
     "NodeState",
@@ -52,6 +51,7 @@ __all__ = [
     "TaskInsight",
     "Timeline",
     "TimelineRun",
+    "TroubledRun",
     "WeekAhead",
     "merged",
     "open_insight",

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from psched.insight.late_runs import BATCH, due_time
 from psched.insight.nodes import NodeState
+from psched.insight.troubled_runs import BATCH, due_time
 from psched.model import ScheduleRow
 from psched.schedules.schedule import RUNNING, WAITING, failed_attempts
 from psched.store.ledger import FAILED, PAUSED, SKIPPED, Change, Definition, Ledger, LedgerFilter, LedgerRow

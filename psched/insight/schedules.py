@@ -12,13 +12,12 @@ from psched.errors import ConfigError, NotFoundError
 from psched.insight.change_preview import ChangePreview, change_preview
 from psched.insight.forecast import HOUR, Forecast, forecast
 from psched.insight.gantt_chart import Timeline, timeline
-from psched.insight.late_runs import LateRun, late_runs, late_runs_page
-from psched.insight.late_runs import Place as LatePlace
 from psched.insight.nodes import merged
 from psched.insight.pages import Page, first_page
 from psched.insight.proof import ProofPage, proof_page
 from psched.insight.simulation import SimulatedOutage, Simulation, handler_times, simulate, starts_in
 from psched.insight.table_insight import TableInsight
+from psched.insight.troubled_runs import PageStart, TroubledRun, troubled_runs, troubled_runs_page
 from psched.insight.week_ahead import WEEK, WeekAhead, week_ahead
 from psched.insight.why_waiting import Reason, why_waiting
 from psched.model import ScheduleFilter, ScheduleRow
@@ -247,7 +246,7 @@ class ScheduleInsight(TableInsight):
             raise NotFoundError(f"no schedule has or had the key {key!r}")
         if late is None:
             return settled
-        rows = (run.row for run in late_runs(ledger, LedgerFilter(key, since=since, until=until), late))
+        rows = (run.row for run in troubled_runs(ledger, LedgerFilter(key, since=since, until=until), late))
         return rows if last is None else iter(deque(rows, last))
 
     def outputs(self, key: str | None = None) -> Iterator[KeptOutput]:
@@ -263,15 +262,15 @@ class ScheduleInsight(TableInsight):
         wanted = LedgerFilter(failed=True, since=since, until=until, last=last)
         return [] if ledger is None else list(ledger.rows(wanted))
 
-    def late_runs(
+    def troubled_runs(
         self,
         since: float,
         until: float | None = None,
         *,
         late: float = 60.0,
-        after: LatePlace | None = None,
+        after: PageStart | None = None,
         limit: int = 50,
-    ) -> Page[LateRun, LatePlace]:
+    ) -> Page[TroubledRun, PageStart]:
         """Return the first occurrences settled in a range (unix seconds) that were missed, failed or began late.
 
         `late`: the seconds by which a run may begin late. In the order in which they were settled; none without a
@@ -280,7 +279,7 @@ class ScheduleInsight(TableInsight):
         ledger = self._store.ledger
         if ledger is None:
             return Page((), None)
-        return late_runs_page(ledger, LedgerFilter(since=since, until=until), late, after, limit)
+        return troubled_runs_page(ledger, LedgerFilter(since=since, until=until), late, after, limit)
 
     def timeline(self, seconds: float, until: float | None = None) -> Timeline:
         """Return what ran in the `seconds` before `until` (unix seconds); if that is None, what runs and waits, too.

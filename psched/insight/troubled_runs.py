@@ -14,12 +14,12 @@ from psched.store.ledger import Change, Definition, Ledger, LedgerFilter, Ledger
 BATCH = 500
 """Entries that are read at once for a reader of all of them."""
 
-Place = tuple[float, int]
+PageStart = tuple[float, int]
 """Where a page begins: the time by which entries are ordered, and how many with this time come before the page."""
 
 
 @dataclass(frozen=True, slots=True)
-class LateRun:
+class TroubledRun:
     """An occurrence that was missed, failed at some attempt, or began late.
 
     `late`: the seconds by which its last attempt began after its time; None if none began, or if its time is unknown.
@@ -29,30 +29,32 @@ class LateRun:
     late: float | None
 
 
-def late_runs(ledger: Ledger, wanted: LedgerFilter, seconds: float) -> Iterator[LateRun]:
+def troubled_runs(ledger: Ledger, wanted: LedgerFilter, seconds: float) -> Iterator[TroubledRun]:
     """Yield the occurrences with trouble, and those whose run began more than `seconds` late, as the ledger is ordered.
 
     Reads all entries that `wanted` names. Its `failed` and `last` must not be given.
     """
-    return (run for run, _ in _measured(ledger, wanted, BATCH) if _is_late(run, seconds))
+    return (run for run, _ in _measured(ledger, wanted, BATCH) if _is_troubled(run, seconds))
 
 
-def late_runs_page(
-    ledger: Ledger, wanted: LedgerFilter, seconds: float, after: Place | None, limit: int
-) -> Page[LateRun, Place]:
-    """Return the first `limit` of the occurrences that `late_runs` yields behind `after`."""
+def troubled_runs_page(
+    ledger: Ledger, wanted: LedgerFilter, seconds: float, after: PageStart | None, limit: int
+) -> Page[TroubledRun, PageStart]:
+    """Return the first `limit` of the occurrences that `troubled_runs` yields behind `after`."""
     time, passed = (None, 0) if after is None else after
     begin = wanted if time is None else replace(wanted, since=time)
     runs = _measured(ledger, begin, pages.LOOKED_AT + 1, passed)
-    found = first_page(runs, limit, lambda each: _is_late(each[0], seconds), lambda each: each[1])
+    found = first_page(runs, limit, lambda each: _is_troubled(each[0], seconds), lambda each: each[1])
     return Page([run for run, _ in found.rows], found.after)
 
 
-def _is_late(run: LateRun, seconds: float) -> bool:
+def _is_troubled(run: TroubledRun, seconds: float) -> bool:
     return run.row.had_trouble or (run.late is not None and run.late > seconds)
 
 
-def _measured(ledger: Ledger, wanted: LedgerFilter, size: int, passed: int = 0) -> Iterator[tuple[LateRun, Place]]:
+def _measured(
+    ledger: Ledger, wanted: LedgerFilter, size: int, passed: int = 0
+) -> Iterator[tuple[TroubledRun, PageStart]]:
     """Yield all entries with the places behind them, but for the first `passed`. They are read `size` at a time."""
     rows = ledger.rows(replace(wanted, page=size + passed))
     time, count = None, 0
@@ -65,7 +67,7 @@ def _measured(ledger: Ledger, wanted: LedgerFilter, size: int, passed: int = 0) 
             if passed:
                 passed -= 1
             else:
-                yield LateRun(row, _lateness(row, definitions)), (at, count)
+                yield TroubledRun(row, _lateness(row, definitions)), (at, count)
 
 
 def due_time(row: LedgerRow, definitions: Mapping[Definition, Change]) -> float | None:
