@@ -116,9 +116,9 @@ class ForkServer:
 
 def _preload(url: str) -> None:
     """Do once what each master does before it forks: build the statements of the stores. Nothing is connected."""
-    loaded_config: Any = importlib.import_module("psched.supervisor.loaded_config")
+    preload: Any = importlib.import_module("psched.supervisor.preload")
     config: Any = importlib.import_module("psched.config")
-    loaded_config.preload(config.from_mapping({"type": "rdb", "url": url, "schedules": {}, "queue": {}}))
+    preload.preload(config.from_mapping({"type": "rdb", "url": url, "schedules": {}, "queue": {}}))
 
 
 def _received(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:

@@ -12,10 +12,10 @@ from psched.backends import is_driver_error
 from psched.child.apply_at_start import ApplyAtStart
 from psched.error_text import one_line
 from psched.errors import ConfigError
+from psched.execution.alert_and_event_threads import AlertAndEventThreads
 from psched.execution.node_heartbeat import NodeHeartbeat, RecordedSection
 from psched.execution.open_sections import OpenSection
 from psched.execution.poller import RowPoller
-from psched.execution.reporting_threads import ReportingThreads
 from psched.execution.run_stats import StatsWriter, counted_tables, run_counter
 from psched.store.node_registry import NodeProcess
 from psched.store.type_filter import mismatch
@@ -47,7 +47,7 @@ class PolledSections:
         self._runs_nothing = all(types.is_nothing for types in served.values())
         self.types = {opened.name: ClaimableTypes(opened.source, served[opened.name]) for opened in sections}
         self.pollers: list[RowPoller[Any]] = []
-        self._reporting = ReportingThreads(sections)
+        self._alert_and_event_threads = AlertAndEventThreads(sections)
         self._applying = [
             ApplyAtStart(opened.section, application.of(opened.name))
             for opened in sections
@@ -92,7 +92,7 @@ class PolledSections:
                         poller.report_trouble(error)
 
     def start(self) -> None:
-        self._reporting.start()
+        self._alert_and_event_threads.start()
         self._heartbeat.start()
         for thread in self._applying:
             thread.start()
@@ -120,8 +120,8 @@ class PolledSections:
             thread.close()
         if self._stats_writer is not None:
             self._stats_writer.close()
-        self._reporting.close()
-        self._reporting.join()
+        self._alert_and_event_threads.close()
+        self._alert_and_event_threads.join()
         if waits:
             self._heartbeat.join(_WITHDRAWAL)
         if self._stats_writer is not None:

@@ -17,7 +17,7 @@ from psched.errors import ConfigError
 from psched.insight.doctor import configuration_findings, section_findings, tz_database_finding
 from psched.store import Finding
 from psched.store.type_filter import mismatch
-from psched.supervisor.loaded_config import configured_application
+from psched.supervisor.preload import configured_application
 
 
 @click.command()

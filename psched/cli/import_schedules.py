@@ -12,9 +12,9 @@ import click
 
 from psched.application.loader import find, import_file, import_module
 from psched.cli.bulk_import import import_json
-from psched.cli.command_group import CommandGroup
 from psched.cli.formatting import fields_of, json_lines, local_iso, printable, write, write_object
 from psched.cli.options import INCLUDE, WHOLE_TIME, Chosen, common_options, count, read_source
+from psched.cli.options_before_command import CommandGroup
 from psched.cli.sections import opened
 from psched.config.validators import is_file
 from psched.cron.zones import check_timezone

@@ -24,11 +24,11 @@ from psched.cli import (
     web,
 )
 from psched.cli import next as upcoming
-from psched.cli.command_group import CommandGroup
 from psched.cli.errors import run_command
 from psched.cli.import_schedules import import_
 from psched.cli.migrate_from_ruby import migrate_command
 from psched.cli.options import Chosen, common_options
+from psched.cli.options_before_command import CommandGroup
 from psched.supervisor.run import run_master
 
 

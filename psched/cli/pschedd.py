@@ -28,7 +28,6 @@ from psched.process.signals import UPGRADE_NOW
 from psched.supervisor.binary_upgrade import ExecCommand, hold_pid_file
 from psched.supervisor.daemonize import Identity, Outcome, detach
 from psched.supervisor.master_status import MasterStatus, PendingWorker, RequestStatus
-from psched.supervisor.master_title import is_title, master_title, running_masters, title_of
 from psched.supervisor.pidfile import (
     AlreadyRunningError,
     PidFile,
@@ -40,6 +39,7 @@ from psched.supervisor.pidfile import (
     signal_running,
 )
 from psched.supervisor.run import ROOT_WARNING, run_master
+from psched.supervisor.running_masters import is_title, master_title, running_masters, title_of
 
 DONE = 0
 NOT_PERMITTED = 4

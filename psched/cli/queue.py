@@ -9,7 +9,6 @@ import click
 from attrs import evolve
 
 from psched.cli.bulk_import import import_tasks
-from psched.cli.command_group import CommandGroup
 from psched.cli.formatting import (
     KEPT,
     Fields,
@@ -24,6 +23,7 @@ from psched.cli.formatting import (
 )
 from psched.cli.migrate_from_ruby import migrate_command
 from psched.cli.options import LIMIT, PREFIX, UNIX_TIME, WIDE, Chosen, Page, common_options, count, read_data, seconds
+from psched.cli.options_before_command import CommandGroup
 from psched.cli.routing_warnings import LeftToRuby, warn_unless_routed
 from psched.cli.sections import (
     completed_keys,

@@ -20,7 +20,7 @@ from psched.model import NewSchedule, ScheduleRow
 from psched.payload import check_key
 from psched.schedules.collection import ScheduleCollection
 from psched.schedules_file.declared import DeclaredSchedules
-from psched.schedules_file.definitions import definition_of
+from psched.schedules_file.definition_differences import definition_of
 from psched.schedules_file.plan import (
     ADD,
     DELETE,

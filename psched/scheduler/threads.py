@@ -20,6 +20,7 @@ from psched.clock import monotonic
 from psched.config import Settings
 from psched.error_text import one_line
 from psched.errors import ConfigError
+from psched.execution.alert_and_event_threads import STOPPING, AlertAndEventThreads
 from psched.execution.batch_size import BatchSizer
 from psched.execution.handler_thread import ActiveRuns, HandlerLoop, WaitingTaskReleaser
 from psched.execution.healthcheck_pings import start_pings
@@ -27,7 +28,6 @@ from psched.execution.lease_renewal import LeaseRenewer
 from psched.execution.node_heartbeat import NodeHeartbeat, RecordedSection
 from psched.execution.open_sections import OpenSection
 from psched.execution.poller import PollTimer, SectionPoller
-from psched.execution.reporting_threads import STOPPING, ReportingThreads
 from psched.execution.run_stats import CountedTable, StatsWriter, run_counter
 from psched.execution.run_watchdog import RunWatchdog
 from psched.execution.stop_event import StopEvent
@@ -119,7 +119,7 @@ class SchedulerThreads:
             OpenSection("schedules", settings.schedules, source, stores.schedules.store.alerts),
             OpenSection("queue", settings.queue, stores.tasks),
         ]
-        self._reporting = ReportingThreads(sections)
+        self._alert_and_event_threads = AlertAndEventThreads(sections)
         self._detach: Callable[[], None] = lambda: None
         self._close_pings: Callable[[], None] = lambda: None
         self._stats_writer = StatsWriter(self._run_counter)
@@ -181,7 +181,7 @@ class SchedulerThreads:
         store_registrations(self.stores.schedules, stored)
         self._instances.thread.start()
         self._heartbeat.start()
-        self._reporting.start()
+        self._alert_and_event_threads.start()
         self._ready.set()
         for registration in [*self._registrations.values()]:  # register() stores those that come from now on
             if stored.get(registration.name) is not registration:
@@ -213,8 +213,8 @@ class SchedulerThreads:
 
     def _close_when_done(self) -> None:
         _join(self._threads, None)
-        self._reporting.close()
-        self._reporting.join(None)
+        self._alert_and_event_threads.close()
+        self._alert_and_event_threads.join(None)
         self._close(None)
 
     def _close(self, end: float | None) -> bool:
@@ -223,8 +223,8 @@ class SchedulerThreads:
             self._instances.unregister()  # otherwise its thread does so
         for thread in self._periodic_threads:
             thread.close()
-        self._reporting.close()
-        if not _join(self._periodic_threads, end) or not self._reporting.join(_left(end, STOPPING)):
+        self._alert_and_event_threads.close()
+        if not _join(self._periodic_threads, end) or not self._alert_and_event_threads.join(_left(end, STOPPING)):
             return False
         self._detach()
         self._close_pings()

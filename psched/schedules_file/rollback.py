@@ -8,7 +8,7 @@ from psched.clock import local_time
 from psched.errors import NotFoundError, ScheduleError
 from psched.model import NewSchedule
 from psched.schedules.collection import ScheduleCollection
-from psched.schedules_file.definitions import recorded_definition
+from psched.schedules_file.definition_differences import recorded_definition
 from psched.schedules_file.plan import Plan, check_keeps_owners, planned
 from psched.store.ledger import DELETE, UPGRADE, Change
 

@@ -12,7 +12,7 @@ TYPE_CHECKING = False  # type checkers take it as true; importing typing takes t
 if TYPE_CHECKING:
     from typing import Any
 
-    from psched.testing.clock import DatabaseClock
+    from psched.testing.database_clock import DatabaseClock
     from psched.testing.drain import Drain, Run
     from psched.testing.effects_file import Effects
     from psched.testing.faults_decorator import faults
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["DatabaseClock", "Drain", "Effects", "Run", "assert_not_submitted", "assert_submitted", "faults"]
 
 _LAZY = {
-    "psched.testing.clock": ("DatabaseClock",),
+    "psched.testing.database_clock": ("DatabaseClock",),
     "psched.testing.drain": ("Drain", "Run"),
     "psched.testing.effects_file": ("Effects",),
     "psched.testing.faults_decorator": ("faults",),

@@ -21,7 +21,7 @@ from psched.model import NewTask, RunOutcome
 from psched.task import Task
 from psched.task_source import LOST_ATTEMPTS
 from psched.telemetry import attach
-from psched.testing.clock import DatabaseClock, Moment, unix_seconds
+from psched.testing.database_clock import DatabaseClock, Moment, unix_seconds
 from psched.testing.faults_decorator import running
 from psched.testing.open_tables import NAME_APP, OpenTables
 

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from psched.testing.clock import DatabaseClock
+from psched.testing.database_clock import DatabaseClock
 from psched.testing.effects_file import Effects
 from psched.testing.faults_decorator import Fault, FaultOptions, parameters, running, single_faults
 from psched.testing.faulty_process import FaultyProcess, WorkReport, end_all

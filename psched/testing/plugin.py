@@ -16,7 +16,7 @@ import pytest
 if TYPE_CHECKING:
     from psched.queue.queue import Queue
     from psched.schedules.collection import ScheduleCollection
-    from psched.testing.clock import DatabaseClock
+    from psched.testing.database_clock import DatabaseClock
     from psched.testing.drain import Drain
     from psched.testing.effects_file import Effects
     from psched.testing.open_tables import Config, OpenTables
@@ -102,7 +102,7 @@ def psched_schedules(_psched_tables: OpenTables) -> ScheduleCollection:
 @pytest.fixture
 def psched_clock() -> Iterator[DatabaseClock]:
     """The database's clock as psched sees it: true until `psched_clock.travel_to(…)`."""
-    from psched.testing.clock import DatabaseClock
+    from psched.testing.database_clock import DatabaseClock
 
     clock = DatabaseClock()
     clock.start()

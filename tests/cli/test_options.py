@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 import pytest
 
-from psched.cli.command_group import options_of, takes_value
 from psched.cli.main import psched as commands
+from psched.cli.options_before_command import options_of, takes_value
 from tests.cli.commands import Commands
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from psched.supervisor.master_title import is_title, master_title
 from psched.supervisor.pidfile import read_running
+from psched.supervisor.running_masters import is_title, master_title
 from tests.daemon.pschedd import Pschedd
 
 _ROOT = "warning: running as root, and so do all handlers"

@@ -19,7 +19,7 @@ from psched.errors import ScheduleError
 from psched.model import LeaseTimes
 from psched.schedules.collection import Defaults, ScheduleCollection
 from psched.store import StoreSettings
-from psched.testing.clock import DatabaseClock
+from psched.testing.database_clock import DatabaseClock
 
 BEGIN = 1_772_917_200
 """2026-03-07 21:00 UTC: a Saturday; clocks change in New York on the next day."""

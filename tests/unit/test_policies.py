@@ -15,7 +15,7 @@ from psched.schedules.collection import Defaults, ScheduleCollection
 from psched.schedules.skips import skip_entry
 from psched.store import StoreSettings
 from psched.store.ledger import LedgerRow
-from psched.testing.clock import DatabaseClock
+from psched.testing.database_clock import DatabaseClock
 
 MINUTE = 60
 NOW = 1_795_433_760 + 20.5

@@ -16,7 +16,7 @@ from psched.model import NO_OCCURRENCE, LeaseTimes, Policy, Rule, ScheduleRow
 from psched.schedules import rules
 from psched.schedules.collection import Defaults, ScheduleCollection
 from psched.store import StoreSettings
-from psched.testing.clock import DatabaseClock
+from psched.testing.database_clock import DatabaseClock
 
 HOUR = 3600
 BEGIN = 1_795_424_400

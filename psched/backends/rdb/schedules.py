@@ -27,12 +27,12 @@ from psched.backends.common.rows import (
     with_tag,
 )
 from psched.backends.rdb.alerts import RdbOverdueAlerts
+from psched.backends.rdb.atomic_schedule_changes import AtomicScheduleChanges
 from psched.backends.rdb.calendars import RdbCalendars, calendars_table
 from psched.backends.rdb.inserts import RowInserts, schedule_columns, schedule_insert
 from psched.backends.rdb.lease_statements import LEASE_TYPES, LeaseStatements, constant
 from psched.backends.rdb.lease_store import RdbLeaseStore, lease_values, new_number
 from psched.backends.rdb.reads import RdbScheduleReads
-from psched.backends.rdb.schedule_changes import ScheduleChanges
 from psched.backends.rdb.schema import schedules_table
 from psched.backends.sql.compiled_statements import BulkUpdate, GivenColumns, cached, cached_on_class, table_named
 from psched.backends.sql.database import Database
@@ -78,7 +78,7 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
         record = None if database.dialect.nested_writes else partial(self._records.insert_added, change)
         self._inserts = RowInserts(database, self._table, insert, {} if record else change, record)
         self._write_statements(self._table, self.lease_statements, self._records)
-        self._changes = ScheduleChanges(database, self._table, self._inserts, self._records, settings)
+        self._changes = AtomicScheduleChanges(database, self._table, self._inserts, self._records, settings)
 
     @property
     def reads(self) -> RdbScheduleReads:

@@ -15,7 +15,7 @@ from psched.errors import ConfigError, NotSupportedError
 from psched.model import LeaseTimes, NewSchedule, ScheduleRow
 from psched.schedules.collection import Defaults, ScheduleCollection
 from psched.schedules_file.declared import DeclaredSchedules
-from psched.schedules_file.definitions import definition_of
+from psched.schedules_file.definition_differences import definition_of
 from psched.schedules_file.plan import PlanConflictError, apply_declared, apply_plan, plan
 from psched.schedules_file.reader import parse_schedules
 from psched.schedules_file.rollback import rollback_to_time, rollback_to_version

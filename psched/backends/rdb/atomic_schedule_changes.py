@@ -35,7 +35,7 @@ _COLUMNS = ("data", "size", *all_columns(_EMPTY))
 """The columns that a modified row gets."""
 
 
-class ScheduleChanges:
+class AtomicScheduleChanges:
     def __init__(
         self, database: Database, table: sa.Table, inserts: RowInserts, records: LedgerWriter, settings: StoreSettings
     ) -> None:

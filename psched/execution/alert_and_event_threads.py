@@ -1,4 +1,4 @@
-"""The threads by which a node reports to the outside: alarms and events. A node needs them once."""
+"""The threads by which a node sends alerts and events to other programs. A node needs them once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STOPPING = 3.0
 """Seconds that a stop waits for a hook to end, and for a request to be answered."""
 
 
-class ReportingThreads:
+class AlertAndEventThreads:
     def __init__(self, sections: Sequence[OpenSection]) -> None:
         self._threads: list[AlertThread | EventThread] = [*open_alert_threads(sections), *open_event_threads(sections)]
 

@@ -1,4 +1,4 @@
-"""The master's process title: it names the configuration, and so tells the masters of a host apart."""
+"""The masters of this host, found by their process titles, which name the configuration."""
 
 from __future__ import annotations
 
