@@ -11,9 +11,9 @@ from psched.cli.formatting import Fields, json_lines, printable, with_local_time
 from psched.cli.options import MOMENT, Chosen, When, common_options, seconds
 from psched.cli.progress import with_progress
 from psched.cli.sections import opened
-from psched.clock import local_time
 from psched.errors import NotFoundError
 from psched.schedules.audit_result import Verdict, Why, as_object
+from psched.time_text import local_time
 
 
 @click.command()

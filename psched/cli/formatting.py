@@ -13,9 +13,9 @@ from typing import Any
 
 from rich.cells import cell_len, set_cell_size
 
-from psched.clock import local_datetime, local_time
 from psched.error_text import ESCAPES
 from psched.payload import encode
+from psched.time_text import local_datetime, local_time
 
 _SAMPLE = 200
 """Rows that decide the column widths; the others are printed as they are read, so that millions can be listed."""

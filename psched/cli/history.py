@@ -22,11 +22,11 @@ from psched.cli.formatting import (
 )
 from psched.cli.options import MOMENT, WIDE, Chosen, When, common_options, count, seconds
 from psched.cli.sections import completed_keys, listed_schedules
-from psched.clock import local_time
 from psched.error_text import error_summary
 from psched.model import ScheduleRow
 from psched.schedules.schedule import FAILING, RUNNING
 from psched.store.ledger import KeptOutput, LedgerRow
+from psched.time_text import local_time
 
 _TABLE = Table(
     brief={"key": 3, "scheduled_time": 2, "outcome": KEPT, "attempts": KEPT, "detail": 0},

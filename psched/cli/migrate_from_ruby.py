@@ -14,7 +14,6 @@ from psched.cli.formatting import json_lines, printable, write
 from psched.cli.options import Chosen, common_options, exactly
 from psched.cli.progress import with_progress
 from psched.cli.sections import opened_as
-from psched.clock import local_time
 from psched.config import Section, SectionName, default_table
 from psched.cron import CronDialect
 from psched.errors import ConfigError
@@ -24,6 +23,7 @@ from psched.queue.queue import Queue, storable_task
 from psched.schedules import rules
 from psched.schedules.collection import ScheduleCollection
 from psched.schedules.validation import checked_rule
+from psched.time_text import local_time
 
 R = TypeVar("R", ScheduleRow, TaskRow)
 N = TypeVar("N", ScheduleRow, NewTask)

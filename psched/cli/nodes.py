@@ -10,9 +10,9 @@ import click
 from psched.cli.formatting import Fields, Table, json_lines, with_local_times, write, write_rows
 from psched.cli.options import Chosen, common_options
 from psched.cli.sections import opened_section
-from psched.clock import span
 from psched.insight import NodeState, merged
 from psched.store.node_registry import Node, tz_difference, version_difference
+from psched.time_text import span
 
 _NODES = Table(
     brief={"node": 8, "state": 7, "seen": 3, "started": 2, "version": 4, "tz_database": 5, "clock": 1, "running": 6},

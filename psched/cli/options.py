@@ -20,7 +20,6 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 import click
 
 from psched.application.loader import load_modules
-from psched.clock import parse_seconds, shown_zone
 from psched.config import SectionName, Settings, default_file, load
 from psched.config.urls import is_in_memory
 from psched.config.validators import folders, required
@@ -29,6 +28,7 @@ from psched.errors import ConfigError
 from psched.payload import long_number
 from psched.retry_wait import MAX_COUNT, MAX_SECONDS, Backoff
 from psched.schedule_options import LAST_TIME
+from psched.time_text import parse_seconds, shown_zone
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -45,7 +45,6 @@ from psched.cli.sections import (
     opened,
     opened_section,
 )
-from psched.clock import span
 from psched.error_text import error_summary
 from psched.insight import ScheduleInsight
 from psched.model import CATCH_UP, NEVER, OVERLAP, Policy, ScheduleRow
@@ -54,6 +53,7 @@ from psched.schedule_options import LONGEST_SPREAD
 from psched.schedules.collection import ScheduleCollection
 from psched.schedules.schedule import RUNNING, Schedule, ScheduleState, StateWord
 from psched.schedules.validation import LONGEST_DELAY, RULE_OPTIONS
+from psched.time_text import span
 
 
 def rule_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -23,9 +23,9 @@ from psched.cli.formatting import (
 )
 from psched.cli.options import MOMENT, NO_BOUND, Chosen, When, common_options, count, seconds
 from psched.cli.sections import opened_section
-from psched.clock import parse_seconds, span
 from psched.error_text import shown
 from psched.insight import Lateness, ScheduleInsight, SimulatedHour, SimulatedOutage, Simulation
+from psched.time_text import parse_seconds, span
 
 _BEFORE, _AFTER = 3600, 86400
 """Seconds that are simulated by default before and after an outage."""

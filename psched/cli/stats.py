@@ -17,8 +17,8 @@ from psched.cli.formatting import (
 )
 from psched.cli.options import Chosen, common_options, seconds
 from psched.cli.sections import opened_section
-from psched.clock import span
 from psched.insight import Percentiles, RunRates, RunReport, ScheduleInsight, TaskInsight
+from psched.time_text import span
 
 LAST = click.option(
     "--last",

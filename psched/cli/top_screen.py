@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from psched.cli.formatting import KEPT, cut, fitted, printable
-from psched.clock import local_datetime, span
 from psched.errors import NotSupportedError
 from psched.insight import Insight, NodeState, RunRates, ScheduleInsight, TaskInsight
 from psched.store.reads import Counted, TypeCounts
+from psched.time_text import local_datetime, span
 
 LATE = 60.0
 """Seconds after which a waiting task is shown as late."""

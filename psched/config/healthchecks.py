@@ -10,7 +10,7 @@ from urllib.parse import quote, urlsplit
 
 from attrs import field, frozen
 
-from psched.clock import parse_seconds
+from psched.time_text import parse_seconds
 
 _PLACEHOLDERS = ("key", "slug", "type")
 _KEYS = ("url", "schedules", "timeout")

@@ -16,10 +16,10 @@ from attrs import field, frozen
 
 from psched import cron
 from psched.backends import check_name
-from psched.clock import parse_seconds
 from psched.config.urls import absolute_path, absolute_url, check_url
 from psched.errors import ConfigError
 from psched.retry_wait import MAX_COUNT, MAX_SECONDS, Backoff
+from psched.time_text import parse_seconds
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 _APPLICATION = re.compile(r"(?:[^\W\d]\w*(?:\.[^\W\d]\w*)*:)?[^\W\d]\w*(?:\.[^\W\d]\w*)*")

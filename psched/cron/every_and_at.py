@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from psched.clock import parse_seconds
 from psched.cron.zones import change_between, offset_at, offset_of_wall
+from psched.time_text import parse_seconds
 
 LONGEST_INTERVAL = 3660 * 86400
 """Seconds: about ten years."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from types import MappingProxyType
 
-from psched.clock import local_time, monotonic
+from psched.clock import monotonic
 from psched.config.alert_hooks import Hook
 from psched.config.events import EVENT_KINDS
 from psched.error_text import error_summary, one_line
@@ -23,6 +23,7 @@ from psched.store.alerts import Overdue, OverdueAlerts, UnreportedFailure, Unrep
 from psched.store.ledger import ENQUEUED, FINISHED, LedgerFilter, LedgerRow
 from psched.store.outbox import EventOutbox
 from psched.store.watermarks import Watermark, Watermarks
+from psched.time_text import local_time
 
 log = logging.getLogger(__name__)
 

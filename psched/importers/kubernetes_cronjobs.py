@@ -15,13 +15,13 @@ from typing import Any
 
 import yaml
 
-from psched.clock import parse_seconds
 from psched.cron.zones import check_timezone, load_zone, offset_at, offset_of_wall
 from psched.error_text import shown
 from psched.errors import ConfigError
 from psched.importers.comparison import following_of, problem_of
 from psched.importers.cron_fields import field_text
 from psched.importers.entries import Definition, Following, Imported, ImportedEntry, duration_text
+from psched.time_text import parse_seconds
 
 DEFAULTS: Definition = {"catch_up": "latest", "max_attempts": 1}
 """What Kubernetes does: of missed runs it starts one, and a Job has retries of its own (backoffLimit)."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from psched.clock import local_time
 from psched.error_text import shown
 from psched.importers.comparison import Difference, clock_changes, first_difference, following_of
 from psched.importers.entries import Definition, Imported, ImportedEntry, calendar_commands
 from psched.schedules_file.declared import FORMS
 from psched.schedules_file.reader import options
+from psched.time_text import local_time
 
 _UNKNOWN = "this version of psched does not know the option `{}`, and refuses the file with it"
 _BEFORE_CHANGE = 2 * 3600

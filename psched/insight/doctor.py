@@ -10,7 +10,6 @@ from dataclasses import replace
 
 from psched import cron
 from psched.backends import database_problem, is_driver_error
-from psched.clock import local_time, span
 from psched.config import Section, SectionName, Settings
 from psched.error_text import error_summary
 from psched.errors import ConfigError, NotFoundError, PoolerError
@@ -21,6 +20,7 @@ from psched.schedules.collection import ScheduleCollection
 from psched.schedules.schedule import LEASED, RUNNING, WAITING, ScheduleState, failed_attempts
 from psched.store import Finding, LeaseStore
 from psched.store.node_registry import Node, tz_difference, version_difference
+from psched.time_text import local_time, span
 
 _MAX_CLOCK_SKEW = 2.0  # seconds
 _MAX_OVERDUE = 20  # occurrences that are listed

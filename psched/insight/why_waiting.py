@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, Literal, NamedTuple
 
-from psched.clock import local_time
 from psched.model import ScheduleRow, TaskRow
 from psched.store import LeaseStore, TaskStore
 from psched.store.node_registry import Node
+from psched.time_text import local_time
 
 ReasonWord = Literal["broken", "paused", "ended", "not due", "no worker", "max_running", "busy"]
 BROKEN: Final = "broken"

@@ -11,13 +11,14 @@ import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from psched.clock import local_time, monotonic
+from psched.clock import monotonic
 from psched.errors import IdempotentError, OutcomeUnknownError, PreemptedError
 from psched.execution.stop_event import StopEvent
 from psched.model import ScheduleRow
 from psched.scheduler.instance_heartbeat import Instance, InstanceRegistry
 from psched.schedules import rules
 from psched.schedules.collection import ScheduleCollection
+from psched.time_text import local_time
 
 log = logging.getLogger(__name__)
 

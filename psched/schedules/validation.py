@@ -14,7 +14,6 @@ from operator import attrgetter
 from typing import Any, TypedDict, TypeVar
 
 from psched import cron
-from psched.clock import local_time
 from psched.error_text import did_you_mean, shown
 from psched.errors import ConfigError, NotSupportedError
 from psched.model import (
@@ -36,6 +35,7 @@ from psched.schedule_options import OPTIONS, check_owner, check_time, checked_ca
 from psched.schedules import rules
 from psched.store import ScheduleStore
 from psched.store.calendars import StoredCalendar
+from psched.time_text import local_time
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from psched.clock import local_time
 from psched.errors import ConfigError, NotSupportedError, ScheduleError
 from psched.model import NewSchedule, ScheduleFilter, ScheduleRow
 from psched.schedules.collection import ScheduleCollection
@@ -15,6 +14,7 @@ from psched.schedules_file.declared import DeclaredSchedules
 from psched.schedules_file.definition_differences import OptionDifference, definition_of, differences
 from psched.schedules_file.run_times import NO_EFFECT, Effect, PlannedHerd, RunTimeComparison
 from psched.store import RowChange
+from psched.time_text import local_time
 
 PlannedAction = Literal["add", "modify", "delete"]
 ADD: Final = "add"

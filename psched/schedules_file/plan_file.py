@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from psched.clock import local_datetime
 from psched.error_text import shown
 from psched.errors import ConfigError
 from psched.model import NewSchedule
@@ -15,6 +14,7 @@ from psched.payload import check_key, object_of
 from psched.schedules.validation import check_distinct
 from psched.schedules_file.plan import ADD, DELETE, MODIFY, Plan, PlannedChange
 from psched.schedules_file.run_times import RunTimes
+from psched.time_text import local_datetime
 
 FORMAT = 1
 """The format of the file; another number is refused."""

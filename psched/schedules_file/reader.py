@@ -13,13 +13,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from psched.clock import parse_seconds
 from psched.config.yaml_file import Document, parse_document, read_document
 from psched.error_text import did_you_mean, shown
 from psched.errors import ConfigError, NotSupportedError
 from psched.model import Instant, NewSchedule
 from psched.payload import check_key
 from psched.schedules_file.declared import FORMS, DeclaredSchedules
+from psched.time_text import parse_seconds
 
 _NOT_DECLARED = ("key", "owner", "next_time", "next_run_time")
 """The fields of `NewSchedule` that are no options: two are given once for a file, and times are no definition."""

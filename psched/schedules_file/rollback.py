@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from psched.clock import local_time
 from psched.errors import NotFoundError, ScheduleError
 from psched.model import NewSchedule
 from psched.schedules.collection import ScheduleCollection
 from psched.schedules_file.definition_differences import recorded_definition
 from psched.schedules_file.plan import Plan, check_keeps_owners, planned
 from psched.store.ledger import DELETE, UPGRADE, Change
+from psched.time_text import local_time
 
 
 def rollback_to_time(schedules: ScheduleCollection, owner: str, time: float) -> Plan:

@@ -17,11 +17,11 @@ from typing import Any
 from sqlalchemy import Connection, Engine, event
 
 from psched.backends.sql.dialect import now_ms
-from psched.clock import parse_seconds
 from psched.cron.zones import load_zone
 from psched.error_text import shown
 from psched.errors import NotSupportedError
 from psched.schedule_options import check_time
+from psched.time_text import parse_seconds
 
 Moment = str | datetime | float
 """A point in time: ISO 8601 text, a datetime, or unix seconds."""

@@ -23,10 +23,10 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from psched.clock import shown_zone
 from psched.config import SectionName, Settings, coerce
 from psched.error_text import one_line
 from psched.errors import ConfigError, NotFoundError, ScheduleError
+from psched.time_text import shown_zone
 from psched.web import pages
 from psched.web.access import AccessFunction, Gate, RefusedError
 from psched.web.protection import Protection

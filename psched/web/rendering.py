@@ -17,10 +17,10 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
-from psched.clock import local_datetime, shown_zone, span
 from psched.config import Settings
 from psched.error_text import ESCAPES, error_summary
 from psched.model import NEVER
+from psched.time_text import local_datetime, shown_zone, span
 
 _HERE = Path(__file__).parent
 STATIC: Final = _HERE / "static"

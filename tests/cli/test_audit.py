@@ -8,7 +8,7 @@ import time
 import pytest
 
 import psched
-from psched.clock import local_time
+from psched.time_text import local_time
 from tests.cli.commands import Commands
 from tests.cli.worker import running
 

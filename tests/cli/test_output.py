@@ -24,7 +24,7 @@ from psched.cli.formatting import (
     short_time,
     write_fields,
 )
-from psched.clock import local_time
+from psched.time_text import local_time
 from tests.cli.commands import Commands
 
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from psched.clock import span
 from psched.model import Rule, ScheduleRow
 from psched.retry_wait import Backoff
 from psched.schedules.schedule import overdue_after, state_of
+from psched.time_text import span
 
 NOW = 1_600_000_000.0
 ROW = ScheduleRow("key", "t", {}, "waiting", rule=Rule("0 * * * *", "UTC", 10), next_time=0, next_run_time=0)

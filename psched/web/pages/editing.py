@@ -11,13 +11,13 @@ from urllib.parse import unquote
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from psched.clock import local_datetime, parse_local_datetime, parse_seconds
 from psched.error_text import one_line
 from psched.errors import ConfigError, NotFoundError, NotSupportedError, ScheduleError
 from psched.insight import ChangePreview, ScheduleInsight
 from psched.model import CATCH_UP, OVERLAP, ScheduleRow
 from psched.retry_wait import Backoff
 from psched.schedules.modification import Changes
+from psched.time_text import local_datetime, parse_local_datetime, parse_seconds
 from psched.web.access import RefusedError
 from psched.web.pages.changing import asked_action, field, record
 from psched.web.pages.schedules import schedules_of, there, words_of

@@ -9,10 +9,10 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from psched.clock import local_time
 from psched.errors import NotSupportedError
 from psched.insight import RunsAt, ScheduleInsight, TaskInsight
 from psched.store.reads import Counted
+from psched.time_text import local_time
 from psched.web.charts import Columns, by_minute, columns, troubled
 from psched.web.rendering import duration, page
 from psched.web.shared_state import SharedState

@@ -13,10 +13,10 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from psched.clock import local_datetime, parse_seconds, shown_zone
 from psched.cron import tz_database
 from psched.insight import Proof, ProofPage
 from psched.schedules.audit_result import Kind, Violation
+from psched.time_text import local_datetime, parse_seconds, shown_zone
 from psched.web.charts import Mark, Span, Tick, marks, ticks
 from psched.web.pages.schedules import schedules_of
 from psched.web.rendering import page, path

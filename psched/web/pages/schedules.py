@@ -10,7 +10,6 @@ from typing import Any, get_args
 from starlette.requests import Request
 from starlette.responses import Response
 
-from psched.clock import local_time
 from psched.cron.explanation import in_words
 from psched.cron.zones import load_zone
 from psched.errors import ConfigError, NotFoundError, NotSupportedError
@@ -20,6 +19,7 @@ from psched.schedules import rules
 from psched.schedules.audit_result import Verdict
 from psched.schedules.schedule import ScheduleState, StateWord
 from psched.store.ledger import Change, LedgerRow
+from psched.time_text import local_time
 from psched.web.charts import columns
 from psched.web.rendering import duration, page
 from psched.web.shared_state import SharedState

@@ -10,8 +10,8 @@ from datetime import date
 from starlette.requests import Request
 from starlette.responses import Response
 
-from psched.clock import local_datetime
 from psched.insight import HourForecast
+from psched.time_text import local_datetime
 from psched.web.pages.schedules import schedules_of
 from psched.web.rendering import page, short_number
 from psched.web.shared_state import SharedState

@@ -11,9 +11,9 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from psched.clock import local_datetime, shown_zone
 from psched.insight import Timeline, TimelineRun
 from psched.store.ledger import FAILED, SKIPPED
+from psched.time_text import local_datetime, shown_zone
 from psched.web.charts import Mark, Span, Tick, marks, ticks
 from psched.web.pages.schedules import schedules_of
 from psched.web.rendering import duration, page, when
