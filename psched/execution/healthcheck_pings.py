@@ -10,7 +10,8 @@ from urllib.parse import urlsplit, urlunsplit
 from psched import telemetry
 from psched.config import Settings
 from psched.config.healthchecks import Healthchecks
-from psched.http_client import Request, RequestQueue
+from psched.execution.http_request_queue import RequestQueue
+from psched.http_client import Request
 from psched.store import LeaseStore
 from psched.task import Task, store_of
 

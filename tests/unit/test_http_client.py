@@ -8,8 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from psched import http_client
-from psched.http_client import Request, RequestError, RequestQueue, post
+from psched.execution import http_request_queue
+from psched.execution.http_request_queue import RequestQueue
+from psched.http_client import Request, RequestError, post
 from tests.unit.http_receiver import Receiver
 
 
@@ -41,7 +42,7 @@ def test_a_refused_connection_and_a_silent_receiver_are_request_errors(receiver:
 
 
 def test_requests_keep_their_order_and_are_retried(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_client, "PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(http_request_queue, "PAUSES", (0.0, 0.0))
     receiver.statuses += [500, 503]
     queue = RequestQueue("test")
     for path in ("/1", "/2"):
@@ -93,7 +94,7 @@ def test_closing_gives_up_after_its_bound(receiver: Receiver, caplog: pytest.Log
 
 
 def test_closing_cuts_the_pause_before_a_retry_short(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_client, "PAUSES", (3600.0,))
+    monkeypatch.setattr(http_request_queue, "PAUSES", (3600.0,))
     receiver.statuses.append(500)
     queue = RequestQueue("test")
     queue.put(Request(f"{receiver.url}/"))
