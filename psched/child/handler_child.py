@@ -14,16 +14,18 @@ from psched.application.default_queue import default_queue
 from psched.child.polled_sections import PolledSections
 from psched.config import attach_listeners
 from psched.error_text import ESCAPES
+from psched.execution.active_runs import ActiveRuns
 from psched.execution.batch_size import batch_sizer_for
-from psched.execution.fetcher_connection import FetchedTaskPoller, FetcherConnection, SettlementThread
+from psched.execution.fetcher_connection import FetchedTaskPoller, FetcherConnection
 from psched.execution.forced_exit import ForcedExit
-from psched.execution.handler_thread import ActiveRuns, HandlerLoop, WaitingTaskReleaser, give_back
+from psched.execution.handler_loop import HandlerLoop, WaitingTaskReleaser, give_back
 from psched.execution.healthcheck_pings import start_pings
 from psched.execution.lease_renewal import LeaseRenewer
 from psched.execution.open_sections import OpenSection, open_sections
 from psched.execution.poller import Poller, PollTimer, SectionPoller
 from psched.execution.run_stats import CountReporter, counted_tables, run_counter, write_rest
 from psched.execution.run_watchdog import RunWatchdog
+from psched.execution.settlement_thread import SettlementThread
 from psched.execution.stop_event import StopEvent
 from psched.process import child_protocol as pipes
 from psched.process.child_spec import ChildRole, ChildSpec, DeadChild

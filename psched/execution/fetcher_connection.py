@@ -12,7 +12,6 @@ from typing import Any
 from psched.application import Application
 from psched.clock import boottime, monotonic
 from psched.execution.batch_size import BatchSizer
-from psched.execution.periodic_thread import PeriodicThread
 from psched.execution.poller import Poller, give_up_leases
 from psched.model import Claim, ScheduleRow
 from psched.process.child_spec import DeadChild
@@ -26,8 +25,6 @@ _REPORT = 0.02
 """Seconds between two reports of ended runs while more runs wait here."""
 _LINGER = 0.02
 """Seconds for which a run waits to be settled with others while no other begins."""
-_SETTLEMENT = 0.05
-"""Seconds between two settlements."""
 _PATIENCE = 0.03
 """Seconds. The tasks behind a run that takes longer are returned to the fetching child."""
 _RUNNING = 2.0
@@ -291,18 +288,3 @@ class FetchedTaskPoller(Poller):
         """Release the tasks that have come and were not returned by `poll`."""
         self._connection.close()
         give_up_leases(self._arrived, boottime())
-
-
-class SettlementThread(PeriodicThread):
-    """Settles runs beside the handler, and reports to the fetching child what runs."""
-
-    def __init__(self, pollers: Sequence[FetchedTaskPoller], report_running: Callable[[], bool]) -> None:
-        """`report_running` returns False if it is to be called again."""
-        self._pollers = pollers
-        self._report_running = report_running
-        super().__init__("settlement", self.tick, _SETTLEMENT)
-
-    def tick(self) -> bool:
-        left = [poller.settle() for poller in self._pollers]
-        is_reported = self._report_running()
-        return any(left) or not is_reported

@@ -22,7 +22,8 @@ import psutil
 
 from psched.error_text import one_line
 from psched.errors import CancelRequestedError, ImmediateProcessStopError
-from psched.execution.handler_thread import ActiveRuns, give_back, settle_stopped
+from psched.execution.active_runs import ActiveRuns
+from psched.execution.handler_loop import give_back, settle_stopped
 from psched.process import child_protocol as pipes
 from psched.process.child_protocol import FORCED
 from psched.task import Task

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from psched.clock import Clock, boottime
 from psched.error_text import one_line
 from psched.errors import PreemptedError
-from psched.execution.handler_thread import HandlerLoop
+from psched.execution.handler_loop import HandlerLoop
 from psched.execution.periodic_thread import PeriodicThread
 from psched.task import Task, extend_many, locked
 from psched.task_source import Source

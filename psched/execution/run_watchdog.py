@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from psched.clock import Clock, boottime
 from psched.errors import CancelRequestedError, ImmediateProcessStopError, PreemptedError
-from psched.execution.handler_thread import ActiveRun, ActiveRuns
+from psched.execution.active_runs import ActiveRun, ActiveRuns
 from psched.execution.periodic_thread import PeriodicThread
 
 _TICK = 0.2

@@ -20,9 +20,10 @@ from psched.clock import monotonic
 from psched.config import Settings
 from psched.error_text import one_line
 from psched.errors import ConfigError
+from psched.execution.active_runs import ActiveRuns
 from psched.execution.alert_and_event_threads import STOPPING, AlertAndEventThreads
 from psched.execution.batch_size import BatchSizer
-from psched.execution.handler_thread import ActiveRuns, HandlerLoop, WaitingTaskReleaser
+from psched.execution.handler_loop import HandlerLoop, WaitingTaskReleaser
 from psched.execution.healthcheck_pings import start_pings
 from psched.execution.lease_renewal import LeaseRenewer
 from psched.execution.node_heartbeat import NodeHeartbeat, RecordedSection

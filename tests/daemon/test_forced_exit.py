@@ -16,7 +16,7 @@ _LEAVE = """
 import os, subprocess
 from psched.process.child_protocol import RunningTable
 from psched.execution.forced_exit import ForcedExit
-from psched.execution.handler_thread import ActiveRuns
+from psched.execution.active_runs import ActiveRuns
 roots = subprocess.Popen(["sleep", "60"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 os.setresuid(65534, 65534, 65534)
 ours = subprocess.Popen(["sleep", "60"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from psched.child.handler_child import HandlerChild
-from psched.execution.handler_thread import ActiveRun, ActiveRuns
+from psched.execution.active_runs import ActiveRun, ActiveRuns
 from psched.process.child_protocol import RunningTable
 
 LONGEST = "schedules:" + "𝄞" * 255

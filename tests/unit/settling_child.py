@@ -10,8 +10,9 @@ from sqlalchemy.exc import OperationalError
 from psched.application import App, Application
 from psched.backends import open_stores
 from psched.errors import ScheduleError
+from psched.execution.active_runs import ActiveRuns
 from psched.execution.batch_size import BatchSizer
-from psched.execution.handler_thread import ActiveRuns, HandlerLoop
+from psched.execution.handler_loop import HandlerLoop
 from psched.execution.lease_renewal import LeaseRenewer
 from psched.execution.poller import PollTimer, SectionPoller
 from psched.execution.stop_event import StopEvent

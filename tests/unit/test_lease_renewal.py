@@ -12,9 +12,10 @@ import pytest
 from psched.application import Application, Base
 from psched.backends import open_stores
 from psched.errors import ImmediateProcessStopError, PreemptedError
+from psched.execution.active_runs import ActiveRun, ActiveRuns
 from psched.execution.batch_size import BatchSizer
 from psched.execution.fetcher_connection import FetchedTaskPoller, FetcherConnection
-from psched.execution.handler_thread import ActiveRun, ActiveRuns, HandlerLoop, WaitingTaskReleaser, settle_stopped
+from psched.execution.handler_loop import HandlerLoop, WaitingTaskReleaser, settle_stopped
 from psched.execution.lease_renewal import LeaseRenewer
 from psched.execution.poller import Poller, PollTimer, SectionPoller
 from psched.execution.run_watchdog import RunWatchdog

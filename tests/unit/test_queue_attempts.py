@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from psched.errors import CancelRequestedError, ImmediateProcessStopError
-from psched.execution.handler_thread import settle_stopped
+from psched.execution.handler_loop import settle_stopped
 from psched.queue.queue import Queue
 from psched.task import Task
 from psched.task_source import LOST_ATTEMPTS

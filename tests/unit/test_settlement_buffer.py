@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from psched.execution.handler_thread import TURN, give_back
+from psched.execution.handler_loop import TURN, give_back
 from psched.execution.settlement_buffer import LONGEST
 from psched.model import NewTask
 from psched.task import Task

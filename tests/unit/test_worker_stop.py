@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from psched.execution.handler_thread import ActiveRun, ActiveRuns
+from psched.execution.active_runs import ActiveRun, ActiveRuns
 from psched.execution.run_watchdog import RunWatchdog
 from psched.process.child_protocol import RunningTable
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from psched.errors import NotFoundError, NotSupportedError, PreemptedError, UnstorableResultError
-from psched.execution.handler_thread import give_back
+from psched.execution.handler_loop import give_back
 from psched.model import Claim, LeaseTimes, NewTask, Progress, RunResult, TaskFilter
 from psched.payload import encode_result
 from psched.queue.queue import Queue

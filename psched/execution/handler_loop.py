@@ -1,4 +1,4 @@
-"""The loop of a handler thread (poll, run, settle), and the list of active runs of all handler threads.
+"""The loop of a handler thread: poll, run, settle.
 
 With `processor_type: process` the loop runs in the main thread.
 """
@@ -8,11 +8,9 @@ from __future__ import annotations
 import logging
 import math
 import os
-import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from psched.application import Handler
 from psched.application.handler import retry_failed
 from psched.clock import Clock, boottime
 from psched.error_text import one_line
@@ -23,12 +21,11 @@ from psched.errors import (
     PreemptedError,
     ScheduleError,
 )
+from psched.execution.active_runs import ActiveRun, ActiveRuns
 from psched.execution.batch_size import TOO_LONG
 from psched.execution.periodic_thread import PeriodicThread
 from psched.execution.poller import Poller, give_up_leases
 from psched.execution.stop_event import StopEvent
-from psched.process.child_protocol import RunningTable
-from psched.store.node_registry import NodeRun
 from psched.task import Task
 from psched.task_source import LOST_ATTEMPTS
 from psched.telemetry import emit
@@ -37,10 +34,6 @@ log = logging.getLogger(__name__)
 
 TURN = 0.1
 """Seconds of batches of one section before the next section is polled."""
-
-REPORT_INTERVAL = 0.9
-"""Seconds between two reports that runs have ended; the master's search for orphans relies on less than 1."""
-
 
 _TICK = 0.01
 """Seconds between two looks at the waiting tasks."""
@@ -309,119 +302,3 @@ class WaitingTaskReleaser(PeriodicThread):
         """Release all tasks that have not begun."""
         self._stopping = True
         self.wake()
-
-
-class ActiveRun:
-    """One run in progress, from before its handler is made."""
-
-    __slots__ = ("_lock", "handler", "name", "poller", "stopped_at", "task")
-
-    def __init__(self, task: Task, poller: Poller, handler: Handler | None = None) -> None:
-        self.task = task
-        self.poller = poller
-        self.handler = handler
-        self.stopped_at: float | None = None
-        """When the handler was asked to stop, in boottime seconds."""
-        self.name = f"{poller.name}:{task.key}"
-        """Names this run in the running table and the log."""
-        self._lock = threading.Lock()
-
-    def stop(self, reason: Exception, now: float) -> None:
-        """Ask the handler to stop, once, in a new thread: its `kill` may take long or never return."""
-        with self._lock:
-            if self.stopped_at is not None:
-                return
-            self.stopped_at = now
-            self.task.stop_reason = reason
-            handler = self.handler
-        if handler is not None:
-            arguments = (handler, reason)
-            threading.Thread(target=self._kill, args=arguments, name=f"kill {self.task.key}", daemon=True).start()
-
-    def begin_handler(self, handler: Handler) -> bool:
-        """Keep the handler that was made; False when the run was stopped meanwhile and must not begin."""
-        with self._lock:
-            self.handler = handler
-            return self.stopped_at is None
-
-    def _kill(self, handler: Handler, reason: Exception) -> None:
-        try:
-            handler.kill(reason)
-        except Exception:
-            log.exception("key=%s kill() of its handler failed", self.task.key)
-
-
-class ActiveRuns:
-    """The runs of this child, at most one per handler thread. Any thread may read them."""
-
-    threads: Sequence[PeriodicThread] = ()
-    """The threads that renew leases and watch runs. They sleep while there are none."""
-
-    def __init__(
-        self,
-        running_table: RunningTable,
-        report: Callable[[], None] = lambda: None,
-        most: float = math.inf,
-        stop: Callable[[], None] = lambda: None,
-    ) -> None:
-        """`running_table` has a cell for each handler thread; the master reads it.
-
-        `report` is called when a run has ended, at most once per REPORT_INTERVAL. `stop` is called after `most` runs.
-        """
-        self.cells = running_table.cells
-        self.running_table = running_table
-        self.has_worked = False
-        """Whether tasks were acquired since this was last set to False."""
-        self._report = report
-        self._reported_at = -math.inf
-        self._left = most
-        self._stop = stop
-        self._runs: list[ActiveRun | None] = [None] * self.cells
-        self._closing: set[int] = set()
-
-    def begin(self, cell: int, run: ActiveRun) -> None:
-        self.running_table.running(cell, run.name)
-        self._runs[cell] = run
-
-    def end(self, cell: int) -> None:
-        self._runs[cell] = None
-        self.running_table.idle(cell)
-
-    def wake_threads(self) -> None:
-        """Wake the threads that sleep: there are leases to renew or runs to watch."""
-        self.has_worked = True
-        for thread in self.threads:
-            if thread.is_idle:
-                thread.wake()
-
-    def count(self, now: float) -> None:
-        """Count a run that ended at `now`."""
-        if now >= self._reported_at + REPORT_INTERVAL:
-            self._reported_at = now
-            self._report()
-        self._left -= 1
-        if self._left <= 0:
-            self._stop()
-
-    @property
-    def closing(self) -> bool:
-        """Whether a handler thread is in `close`."""
-        return bool(self._closing)
-
-    def close(self, cell: int, close: Callable[[], None]) -> None:
-        """Close in handler thread `cell` what its handlers have opened, which may take as long as a handler."""
-        self._closing.add(cell)
-        try:
-            close()
-        finally:
-            self._closing.discard(cell)
-
-    def at(self, cell: int) -> ActiveRun | None:
-        return self._runs[cell]
-
-    def active(self) -> list[ActiveRun]:
-        return [run for run in self._runs if run is not None]
-
-    def in_progress(self) -> tuple[NodeRun, ...]:
-        """Return what runs since when, for `psched_nodes`."""
-        return tuple(NodeRun(run.poller.name, run.task.key, run.task.type, run.task.begun_at) for run in self.active())

@@ -1,0 +1,26 @@
+"""The thread of a handler child that settles runs beside the handler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from psched.execution.fetcher_connection import FetchedTaskPoller
+from psched.execution.periodic_thread import PeriodicThread
+
+_SETTLEMENT = 0.05
+"""Seconds between two settlements."""
+
+
+class SettlementThread(PeriodicThread):
+    """Settles runs beside the handler, and reports to the fetching child what runs."""
+
+    def __init__(self, pollers: Sequence[FetchedTaskPoller], report_running: Callable[[], bool]) -> None:
+        """`report_running` returns False if it is to be called again."""
+        self._pollers = pollers
+        self._report_running = report_running
+        super().__init__("settlement", self.tick, _SETTLEMENT)
+
+    def tick(self) -> bool:
+        left = [poller.settle() for poller in self._pollers]
+        is_reported = self._report_running()
+        return any(left) or not is_reported
