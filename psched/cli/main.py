@@ -1,4 +1,4 @@
-"""The command `psched`, with `psched run`. A new command is added to the list here."""
+"""The command `psched`. A new command is added to the list here."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from psched.cli.import_schedules import import_
 from psched.cli.migrate_from_ruby import migrate_command
 from psched.cli.options import Chosen, common_options
 from psched.cli.options_before_command import CommandGroup
-from psched.supervisor.run import run_master
+from psched.cli.run import run
 
 
 @click.group(
@@ -46,19 +46,6 @@ def psched(chosen: Chosen) -> None:
 
     Options may stand before or after the command. Exit codes: 1 for an error, printed in one line; 2 for wrong usage.
     """
-
-
-@click.command()
-@click.argument("app", nargs=-1)
-@common_options(loading=True)
-def run(chosen: Chosen, app: tuple[str, ...]) -> int:
-    """Run tasks in the foreground until a signal.
-
-    APP is module:NAME of a Dispatch or an App, or a bare NAME in a module given by -r. Several APPs are tried in order
-    for each type of task. Without APP, the configuration's `app` runs. Folders and modules of the configuration are
-    loaded too.
-    """
-    return run_master(None, partial(chosen.absolute().settings, app=app))
 
 
 for command in (

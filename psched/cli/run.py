@@ -1,0 +1,23 @@
+"""The command `psched run`."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import click
+
+from psched.cli.options import Chosen, common_options
+from psched.supervisor.run import run_master
+
+
+@click.command()
+@click.argument("app", nargs=-1)
+@common_options(loading=True)
+def run(chosen: Chosen, app: tuple[str, ...]) -> int:
+    """Run tasks in the foreground until a signal.
+
+    APP is module:NAME of a Dispatch or an App, or a bare NAME in a module given by -r. Several APPs are tried in order
+    for each type of task. Without APP, the configuration's `app` runs. Folders and modules of the configuration are
+    loaded too.
+    """
+    return run_master(None, partial(chosen.absolute().settings, app=app))
