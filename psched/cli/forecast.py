@@ -10,13 +10,22 @@ from datetime import date
 
 import click
 
-from psched.cli.formatting import Fields, Table, fields_of, json_line, short_time, with_local_times, write, write_rows
+from psched.cli.formatting import (
+    Fields,
+    ListColumns,
+    fields_of,
+    json_line,
+    short_time,
+    with_local_times,
+    write,
+    write_rows,
+)
 from psched.cli.options import Chosen, common_options, count
 from psched.cli.sections import opened_section
 from psched.insight import Forecast, HourForecast, ScheduleInsight
 from psched.time_text import local_datetime
 
-_TABLE = Table(brief={}, wide=("time", "starts", "busy"))
+_TABLE = ListColumns(brief={}, wide=("time", "starts", "busy"))
 _COLOURS = (None, 22, 28, 64, 136, 130, 124)
 """Colours of the 256 of a terminal, from few to many."""
 _LABEL = len("Mon 2026-11-23")

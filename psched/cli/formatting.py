@@ -35,7 +35,7 @@ KEPT = 9
 
 
 @dataclass(frozen=True)
-class Table:
+class ListColumns:
     """The columns of a list.
 
     `brief`: those that a terminal shows, with a rank: if the terminal is too narrow, columns of the lowest rank are cut
@@ -57,7 +57,7 @@ def write(lines: Iterable[str]) -> None:
 def write_rows(
     rows: Iterable[Fields],
     times: Collection[str],
-    table: Table,
+    table: ListColumns,
     *,
     listed: Callable[[Fields], Fields],
     as_json: bool,

@@ -12,7 +12,7 @@ import click
 from psched.cli.formatting import (
     KEPT,
     Fields,
-    Table,
+    ListColumns,
     fields_of,
     json_lines,
     printable,
@@ -28,7 +28,7 @@ from psched.schedules.schedule import FAILING, RUNNING
 from psched.store.ledger import KeptOutput, LedgerRow
 from psched.time_text import local_time
 
-_TABLE = Table(
+_TABLE = ListColumns(
     brief={"key": 3, "scheduled_time": 2, "outcome": KEPT, "attempts": KEPT, "detail": 0},
     wide=("key", "scheduled_time", "outcome", "attempts", "started", "ended", "node", "detail"),
 )

@@ -41,7 +41,7 @@ class _NotCopiedError(Exception):
 
 
 @dataclass
-class Migration:
+class SectionCopy:
     """What became of the rows of one section. `left` and `notes`: keys with the reason."""
 
     section: SectionName
@@ -152,7 +152,7 @@ def migrate_command(reader: SectionName) -> click.Command:
             with opened_as(old, name) as whole, opened_as(new, name, check=False) as copy:
                 copy.store.create_tables()
                 _check_no_worker(copy)
-                migration = Migration(name, old.table, new.table)
+                migration = SectionCopy(name, old.table, new.table)
                 _copy_all(migration, whole, copy, (old, new), include_delayed)
             done.append(migration)
             if not chosen.json:
@@ -190,7 +190,7 @@ def _check_no_worker(collection: ScheduleCollection | Queue) -> None:
 
 
 def _copy_all(
-    migration: Migration,
+    migration: SectionCopy,
     source: ScheduleCollection | Queue,
     target: ScheduleCollection | Queue,
     sections: tuple[Section, Section],

@@ -7,18 +7,18 @@ from contextlib import ExitStack
 
 import click
 
-from psched.cli.formatting import Fields, Table, json_lines, with_local_times, write, write_rows
+from psched.cli.formatting import Fields, ListColumns, json_lines, with_local_times, write, write_rows
 from psched.cli.options import Chosen, common_options
 from psched.cli.sections import opened_section
 from psched.insight import NodeState, merged
 from psched.store.node_registry import Node, tz_difference, version_difference
 from psched.time_text import span
 
-_NODES = Table(
+_NODES = ListColumns(
     brief={"node": 8, "state": 7, "seen": 3, "started": 2, "version": 4, "tz_database": 5, "clock": 1, "running": 6},
     wide=("node", "state", "seen", "started", "version", "tz_database", "clock", "running", "routes"),
 )
-_RUNS = Table(
+_RUNS = ListColumns(
     brief={"node": 5, "process": 2, "pid": 3, "section": 1, "key": 8, "type": 6, "since": 7},
     wide=("node", "process", "pid", "section", "key", "type", "since"),
 )

@@ -319,7 +319,7 @@ PLACE = _Parsed("place", _place)
 """Where a page of schedules begins: `next_run_time` and key of the schedule before it."""
 
 
-class Page(Generic[T]):
+class LimitedRows(Generic[T]):
     """The first `limit` of `rows` (None: all). `place` returns the text that names a row for `--after`."""
 
     def __init__(self, rows: Iterable[T], limit: int | None, place: Callable[[T], str]) -> None:

@@ -12,7 +12,7 @@ from psched.cli.bulk_import import import_tasks
 from psched.cli.formatting import (
     KEPT,
     Fields,
-    Table,
+    ListColumns,
     fields_of,
     json_line,
     number,
@@ -22,7 +22,18 @@ from psched.cli.formatting import (
     write_rows,
 )
 from psched.cli.migrate_from_ruby import migrate_command
-from psched.cli.options import LIMIT, PREFIX, UNIX_TIME, WIDE, Chosen, Page, common_options, count, read_data, seconds
+from psched.cli.options import (
+    LIMIT,
+    PREFIX,
+    UNIX_TIME,
+    WIDE,
+    Chosen,
+    LimitedRows,
+    common_options,
+    count,
+    read_data,
+    seconds,
+)
 from psched.cli.options_before_command import CommandGroup
 from psched.cli.routing_warnings import LeftToRuby, warn_unless_routed
 from psched.cli.sections import (
@@ -44,7 +55,7 @@ from psched.supervisor.run import run_master
 from psched.time_text import span
 
 _COLUMNS = {"key": 30, "type": 15, "user": 18, "status": 18, "created_at": 28, "timeout": 28, "data": 0}
-_TABLE = Table(
+_TABLE = ListColumns(
     brief={"key": 3, "type": 1, "user": 1, "status": 2, "time": 2, "last_error": 0},
     own_time="time",
     wide=(*(name for name in _COLUMNS if name != "data"), "finished_at", "attempts", "last_error", "data"),
@@ -52,7 +63,7 @@ _TABLE = Table(
 )
 _TIMES = ("created_at", "run_at", "timeout", "finished_at")
 _COUNTED = ("waiting", "due", "running")
-_STATS = Table(
+_STATS = ListColumns(
     brief={"type": 0, **dict.fromkeys((*_COUNTED, "oldest", "workers"), KEPT)},
     wide=("type", *_COUNTED, "oldest", "workers"),
 )
@@ -110,7 +121,7 @@ def list_(chosen: Chosen, /, limit: int | None, wide: bool, layout: str | None, 
     """
     with listed_tasks(chosen) as insight:
         left = LeftToRuby(chosen, "queue")
-        page = Page(insight.rows(**wanted), limit, lambda row: row.key)
+        page = LimitedRows(insight.rows(**wanted), limit, lambda row: row.key)
         write_rows(
             (_fields(left.seen(row)) for row in page),
             _TIMES,

@@ -10,7 +10,7 @@ import click
 
 from psched.cli.formatting import (
     Fields,
-    Table,
+    ListColumns,
     fields_of,
     number,
     printable,
@@ -30,7 +30,7 @@ from psched.cli.options import (
     WHOLE_TIME,
     WIDE,
     Chosen,
-    Page,
+    LimitedRows,
     common_options,
     count,
     read_data,
@@ -144,7 +144,7 @@ def rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _COLUMNS = {"key": 30, "type": 15, "cron": 18, "delay": 7, "timezone": 11, "next_time": 28, "next_run_time": 28}
-_TABLE = Table(
+_TABLE = ListColumns(
     brief={"key": 3, "type": 1, "cron": 3, "next_run": 2, "state": 0},
     own_time="next_run",
     wide=(*_COLUMNS, "state", "data"),
@@ -209,7 +209,7 @@ def list_(
     with listed_schedules(chosen) as insight:
         left = LeftToRuby(chosen, "schedules")
         found = _wanted(insight, late, wanted)
-        page = Page(found, limit, lambda each: f"{number(each[0].next_run_time)}:{each[0].key}")
+        page = LimitedRows(found, limit, lambda each: f"{number(each[0].next_run_time)}:{each[0].key}")
         write_rows(
             (_fields(left.seen(row), state) for row, state in page),
             _TIMES,

@@ -12,7 +12,7 @@ import click
 from psched.cli.formatting import (
     KEPT,
     Fields,
-    Table,
+    ListColumns,
     fields_of,
     json_line,
     short_time,
@@ -30,7 +30,7 @@ from psched.time_text import parse_seconds, span
 _BEFORE, _AFTER = 3600, 86400
 """Seconds that are simulated by default before and after an outage."""
 _SPAN_AHEAD = re.compile(r"\+\d+(\.\d+)?[smhdw]")
-_TABLE = Table(
+_TABLE = ListColumns(
     brief={"key": 1, "type": 0, **dict.fromkeys(("runs", "late", "worst", "skipped", "waiting"), KEPT)},
     wide=("key", "type", "runs", "late", "worst", "worst_time", "skipped", "reasons", "waiting"),
 )
@@ -56,7 +56,7 @@ def _moment(text: str) -> Moment:
     return lambda now, _: found(now)
 
 
-class _Moment(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.4
+class _TimeOption(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.4
     name = "when"
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
@@ -99,11 +99,11 @@ class _HandlerTime(click.ParamType):  # type: ignore[type-arg]  # as above
 @click.option(
     "--from",
     "since",
-    type=_Moment(),
+    type=_TimeOption(),
     metavar="WHEN",
     help="Default: an hour before the outage, or now if that is later.",
 )
-@click.option("--to", "until", type=_Moment(), metavar="WHEN", help="Default: a day after the outage, or from now.")
+@click.option("--to", "until", type=_TimeOption(), metavar="WHEN", help="Default: a day after the outage, or from now.")
 @click.option(
     "--late",
     type=seconds(),

@@ -7,7 +7,7 @@ import click
 from psched.cli.formatting import (
     KEPT,
     Fields,
-    Table,
+    ListColumns,
     fields_of,
     json_line,
     with_local_times,
@@ -28,7 +28,7 @@ LAST = click.option(
     show_default=True,
     help="Runs that ended in the last SEC seconds (or 90s, 5m, 2h, 7d).",
 )
-_RATES = Table(
+_RATES = ListColumns(
     brief={
         "type": 0,
         **dict.fromkeys(("runs", "per_min", "failed", "p50", "p95", "p99", "wait_p50", "wait_p95"), KEPT),

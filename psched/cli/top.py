@@ -23,7 +23,7 @@ import click
 
 from psched.backends import database_problem, is_driver_error
 from psched.cli.options import Chosen, common_options, seconds
-from psched.cli.top_screen import STYLES, Snapshot, View, read_snapshot, screen
+from psched.cli.top_screen import STYLES, ScreenData, View, read_snapshot, screen
 from psched.clock import monotonic
 from psched.config import Settings
 from psched.errors import ConfigError
@@ -61,12 +61,12 @@ def top(chosen: Chosen, interval: float) -> int:
         return _Screen(settings, insight, interval).run()
 
 
-class _Reader(threading.Thread):
+class _InsightReader(threading.Thread):
     """Asks the database every `interval` seconds, and writes a byte to `wake` after each answer."""
 
     def __init__(self, settings: Settings, insight: Insight, interval: float, wake: int) -> None:
         super().__init__(name="psched top", daemon=True)
-        self.snapshot: Snapshot | None = None
+        self.snapshot: ScreenData | None = None
         self.problem: str | None = None
         self.bug: Exception | None = None
         self.asked = monotonic()
@@ -109,7 +109,7 @@ class _Screen:
         self._insight = insight
         self._interval = interval
         self._view = View()
-        self._frozen: Snapshot | None = None
+        self._frozen: ScreenData | None = None
 
     def run(self) -> int:
         """Return the exit code: 0 after q, or 128 and the number of the signal, as shells report it."""
@@ -119,14 +119,14 @@ class _Screen:
             for end in (reading, writing):
                 os.set_blocking(end, False)
             stack.enter_context(_woken_by_signals(writing))
-            reader = _Reader(self._settings, self._insight, self._interval, writing)
+            reader = _InsightReader(self._settings, self._insight, self._interval, writing)
             stack.callback(reader.end)
             stack.enter_context(_silenced_logs())
             with _full_screen() as live:
                 reader.start()
                 return self._loop(reader, live, reading)
 
-    def _loop(self, reader: _Reader, live: Live, signals: int) -> int:
+    def _loop(self, reader: _InsightReader, live: Live, signals: int) -> int:
         terminal = sys.stdin.fileno()
         while True:
             if reader.bug is not None:
@@ -148,7 +148,7 @@ class _Screen:
                 if any(self._view.press(key) for key in keys):
                     return 0
 
-    def _draw(self, reader: _Reader, live: Live) -> None:
+    def _draw(self, reader: _InsightReader, live: Live) -> None:
         from rich.text import Text  # noqa: PLC0415 – as in _full_screen
 
         self._frozen = (self._frozen or reader.snapshot) if self._view.frozen else None

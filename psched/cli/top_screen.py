@@ -63,7 +63,7 @@ PANELS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class ScreenData:
     """The answers of insight at `now`, by the database's clock. `lines`: the rows of each panel, by its title.
 
     `full`: titles of panels of which there may be more rows.
@@ -134,7 +134,7 @@ class View:
             self.sorts[self.focus] = names[(names.index(column) + 1) % len(names)], descending
 
 
-def read_snapshot(insight: Insight) -> Snapshot:
+def read_snapshot(insight: Insight) -> ScreenData:
     """Ask for all that is shown. Raises the driver's errors."""
     sections = {"schedules": insight.schedules, "queue": insight.tasks}
     opened = {name: section for name, section in sections.items() if section is not None}
@@ -150,7 +150,7 @@ def read_snapshot(insight: Insight) -> Snapshot:
     vanished = sum(node.vanished for node in nodes)
     schedules = {} if insight.schedules is None else insight.schedules.counts(_COUNTED)
     tasks = {} if insight.tasks is None else insight.tasks.counts(_COUNTED)
-    return Snapshot(now, schedules, tasks, len(nodes) - vanished, vanished, lines, full)
+    return ScreenData(now, schedules, tasks, len(nodes) - vanished, vanished, lines, full)
 
 
 def _running(nodes: Sequence[NodeState], now: float) -> Iterator[Row]:
@@ -216,7 +216,7 @@ def _short(seconds: float | None) -> str:
     return f"{seconds:.2g}" if seconds < 10 else f"{seconds:.0f}"
 
 
-class Line(NamedTuple):
+class ScreenLine(NamedTuple):
     """A line of the screen, not longer than it is wide, and how it looks: a name of `STYLES`."""
 
     text: str
@@ -227,29 +227,31 @@ STYLES = {"": "", "title": "reverse", "head": "bold", "focus": "bold underline",
 
 
 def screen(
-    snapshot: Snapshot | None, view: View, width: int, height: int, *, name: str, interval: float, problem: str | None
-) -> list[Line]:
+    snapshot: ScreenData | None, view: View, width: int, height: int, *, name: str, interval: float, problem: str | None
+) -> list[ScreenLine]:
     """Return at most `height` lines of at most `width` cells. `problem`: why there is no newer snapshot."""
-    lines = [Line(_title(snapshot, view, name, interval).ljust(width), "title")]
+    lines = [ScreenLine(_title(snapshot, view, name, interval).ljust(width), "title")]
     if problem is not None:
-        lines.append(Line(printable(problem), "bad"))
+        lines.append(ScreenLine(printable(problem), "bad"))
     if snapshot is not None:
-        lines += [Line(text) for text in _numbers(snapshot)]
+        lines += [ScreenLine(text) for text in _numbers(snapshot)]
         lines += _panels(snapshot, view, width, height - len(lines) - 1)
     elif problem is None:
-        lines.append(Line("asking the database …"))
-    lines = lines[: height - 1] + [Line("")] * (height - 1 - len(lines))
-    return [Line(cut(line.text, width), line.style) for line in (*lines, Line(_keys(view), "keys"))][-height:]
+        lines.append(ScreenLine("asking the database …"))
+    lines = lines[: height - 1] + [ScreenLine("")] * (height - 1 - len(lines))
+    return [ScreenLine(cut(line.text, width), line.style) for line in (*lines, ScreenLine(_keys(view), "keys"))][
+        -height:
+    ]
 
 
-def _title(snapshot: Snapshot | None, view: View, name: str, interval: float) -> str:
+def _title(snapshot: ScreenData | None, view: View, name: str, interval: float) -> str:
     moment = None if snapshot is None else local_datetime(snapshot.now)
     time = "" if moment is None else f"  {moment:%H:%M:%S}"
     chosen = f"  filter: {printable(view.filter)}" if view.filter else ""
     return f" psched top  {printable(name)}{time}  every {interval:g} s{'  FROZEN' if view.frozen else ''}{chosen}"
 
 
-def _numbers(snapshot: Snapshot) -> Iterator[str]:
+def _numbers(snapshot: ScreenData) -> Iterator[str]:
     for name, counts in (("schedules", snapshot.schedules), ("tasks", snapshot.tasks)):
         shown = (f"{number} {state}" for state, number in counts.items() if number.count or state in {"total", "due"})
         if counts:
@@ -264,7 +266,7 @@ def _keys(view: View) -> str:
     return "q quit  r n l t one list  a all  Tab next list  s S sort  / filter  space freeze"
 
 
-def _panels(snapshot: Snapshot, view: View, width: int, room: int) -> Iterator[Line]:
+def _panels(snapshot: ScreenData, view: View, width: int, room: int) -> Iterator[ScreenLine]:
     shown = [panel for panel in PANELS if view.only in (None, panel.title)]
     rows = {panel.title: _chosen(snapshot.lines[panel.title], panel, view) for panel in shown}
     heights = _shares([len(rows[panel.title]) for panel in shown], max(0, room - len(shown)))
@@ -277,7 +279,7 @@ def _panels(snapshot: Snapshot, view: View, width: int, room: int) -> Iterator[L
         cells = [header, *(row.cells for row in found[:count])]
         styles = ["focus" if panel.title == view.focus else "head", *("bad" if row.is_bad else "" for row in found)]
         for text, style in zip(fitted(cells, width, [*panel.columns.values()]), styles, strict=False):
-            yield Line(text, style)
+            yield ScreenLine(text, style)
 
 
 def _chosen(rows: Sequence[Row], panel: Panel, view: View) -> list[Row]:

@@ -21,7 +21,7 @@ _EVERY = re.compile(r"@every\s+(?P<interval>\S+)(?:\s+phase\s+(?P<phase>\S+))?")
 _AT = re.compile(r"@at\s+(?P<moment>\d{4}-\d{2}-\d{2}[t ]\d{2}:\d{2}(?::\d{2})?)")
 
 
-class UnreadableError(Exception):
+class TimetableSyntaxError(Exception):
     """What is wrong with the text of an expression; the message is appended to the expression."""
 
 
@@ -68,7 +68,7 @@ class Moment:
 
 
 def read(text: str) -> Interval | Moment | None:
-    """Return what `text` (in small letters) says, None if it is neither `@every` nor `@at`. Raises UnreadableError."""
+    """Parse `text` (in small letters); None if it is neither `@every` nor `@at`. Raises TimetableSyntaxError."""
     word = text.split(maxsplit=1)[:1]
     if word == ["@every"]:
         return _interval(text)
@@ -78,7 +78,9 @@ def read(text: str) -> Interval | Moment | None:
 def _interval(text: str) -> Interval:
     match = _EVERY.fullmatch(text)
     if match is None:
-        raise UnreadableError(": expected '@every DURATION' or '@every DURATION phase DURATION', such as '@every 5m'")
+        raise TimetableSyntaxError(
+            ": expected '@every DURATION' or '@every DURATION phase DURATION', such as '@every 5m'"
+        )
     seconds = _whole_seconds("interval", match["interval"], 1, LONGEST_INTERVAL)
     phase = 0 if match["phase"] is None else _whole_seconds("phase", match["phase"], 0, seconds - 1)
     return Interval(seconds, phase)
@@ -90,7 +92,7 @@ def _whole_seconds(name: str, text: str, lowest: int, highest: int) -> int:
         if seconds != int(seconds) or not lowest <= seconds <= highest:
             raise ValueError
     except (ValueError, OverflowError):
-        raise UnreadableError(
+        raise TimetableSyntaxError(
             f": {name} {text!r}; expected whole seconds or a duration (90s, 5m, 2h, 1d) from {lowest} to {highest} s"
         ) from None
     return int(seconds)
@@ -104,7 +106,7 @@ def _moment(text: str) -> Moment:
         moment = datetime.fromisoformat(match["moment"].upper())
         return Moment(int((moment - _EPOCH).total_seconds()))
     except ValueError:
-        raise UnreadableError(
+        raise TimetableSyntaxError(
             ": expected '@at' and a local date and time without an offset, such as '@at 2027-03-01T09:00'; the "
             "schedule's time zone is an option of its own"
         ) from None

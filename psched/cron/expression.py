@@ -22,7 +22,7 @@ from croniter import CroniterError, croniter
 from croniter.croniter import DOW_ALPHAS, M_ALPHAS
 
 from psched.cron import every_and_at
-from psched.cron.every_and_at import Interval, Moment, UnreadableError
+from psched.cron.every_and_at import Interval, Moment, TimetableSyntaxError
 from psched.error_text import did_you_mean
 from psched.errors import ConfigError
 
@@ -177,7 +177,7 @@ _RANDOM = re.compile(r"[hr](?:[(/].*)?")
 
 
 @dataclass(frozen=True, slots=True)
-class _Field:
+class _CronField:
     name: str
     place: int
     low: int
@@ -190,12 +190,12 @@ class _Field:
         return f"expected {self.low}-{self.high}{names}{self.special}, '*', ranges (1-3), steps (*/2) or lists of these"
 
 
-_SECOND = _Field("second", 0, 0, 59)  # croniter has no seconds-first columns; its minutes have the same range
-_MINUTE = _Field("minute", 0, 0, 59)
-_HOUR = _Field("hour", 1, 0, 23)
-_DAY = _Field("day", 2, 1, 31, special=", L (last day)")
-_MONTH = _Field("month", 3, 1, 12, tuple(M_ALPHAS))
-_WEEKDAY = _Field("weekday", 4, 0, 7, tuple(DOW_ALPHAS), special=", 5L (last Friday), 5#2 (second Friday)")
+_SECOND = _CronField("second", 0, 0, 59)  # croniter has no seconds-first columns; its minutes have the same range
+_MINUTE = _CronField("minute", 0, 0, 59)
+_HOUR = _CronField("hour", 1, 0, 23)
+_DAY = _CronField("day", 2, 1, 31, special=", L (last day)")
+_MONTH = _CronField("month", 3, 1, 12, tuple(M_ALPHAS))
+_WEEKDAY = _CronField("weekday", 4, 0, 7, tuple(DOW_ALPHAS), special=", 5L (last Friday), 5#2 (second Friday)")
 
 
 def check_dialect(name: str) -> None:
@@ -217,7 +217,7 @@ def parse(cron: str, dialect: CronDialect) -> Timetable:
     try:
         special = every_and_at.read(cron.strip(" \t\r\n").lower())
         return _read(_split(cron), dialect) if special is None else special
-    except (_MistakeError, UnreadableError) as mistake:
+    except (_MistakeError, TimetableSyntaxError) as mistake:
         raise ConfigError(f"cron {cron!r}{mistake}") from mistake.__cause__
 
 
@@ -334,7 +334,7 @@ def _days(day: str, vixie: bool) -> tuple[set[int], bool]:
     return days, "l" in terms and (vixie or not days)
 
 
-def _term(field: _Field, term: str, vixie: bool) -> frozenset[int]:
+def _term(field: _CronField, term: str, vixie: bool) -> frozenset[int]:
     """Expand `*`, a value or a range, each with or without a step."""
     match = _PLAIN.fullmatch(term)
     if match is None or _RANDOM.fullmatch(term):
@@ -360,13 +360,13 @@ def _term(field: _Field, term: str, vixie: bool) -> frozenset[int]:
     return _expand(field, f"{low}-{high}/{step}")
 
 
-def _step(field: _Field, text: str, vixie: bool) -> int:
+def _step(field: _CronField, text: str, vixie: bool) -> int:
     """Return a step. Ruby reads each digit 7 in the field weekday as 0: `71` is a step of 1."""
     in_ruby = 0 if vixie or field is not _WEEKDAY else int(text.replace("7", "0"))
     return int(text) if in_ruby == 0 else in_ruby
 
 
-def _number(field: _Field, value: str) -> int:
+def _number(field: _CronField, value: str) -> int:
     """Return a single value as a number. A Sunday written as 7 is 7, any other Sunday 0."""
     if not value.isdecimal() and value not in field.names:
         raise _MistakeError(
@@ -376,7 +376,7 @@ def _number(field: _Field, value: str) -> int:
     return 7 if field is _WEEKDAY and value.isdecimal() and int(value) == 7 else number
 
 
-def _check_order(field: _Field, term: str, low: int, high: int) -> None:
+def _check_order(field: _CronField, term: str, low: int, high: int) -> None:
     if low <= high:
         return
     top = 6 if field is _WEEKDAY else field.high
@@ -387,7 +387,7 @@ def _check_order(field: _Field, term: str, low: int, high: int) -> None:
 
 
 @lru_cache(maxsize=4096)
-def _expand(field: _Field, term: str) -> frozenset[int]:
+def _expand(field: _CronField, term: str) -> frozenset[int]:
     """Expand a well-formed term with croniter; cached, as that takes 0.2 ms."""
     columns = ["*"] * 5
     columns[field.place] = term
@@ -400,7 +400,7 @@ def _expand(field: _Field, term: str) -> frozenset[int]:
     return frozenset(int(value) for value in values)
 
 
-def _malformed(field: _Field, term: str) -> str:
+def _malformed(field: _CronField, term: str) -> str:
     if _RANDOM.fullmatch(term):
         return f": {field.name} {term!r} is drawn at random and differs from host to host; write a number"
     if term == "?":

@@ -41,7 +41,7 @@ _SHORTEST_GRACE = 60
 _GENERATED_ID = re.compile(r"[0-9a-f]{32}")
 
 
-class _NotExpressibleError(Exception):
+class _TriggerError(Exception):
     """The trigger has no rule in psched; the message says why."""
 
 
@@ -92,7 +92,7 @@ def _entry(
     following = following_of_trigger(trigger)
     try:
         rules = list(_rules(trigger, timezone, begin, calendars, remarks))
-    except _NotExpressibleError as error:
+    except _TriggerError as error:
         return replace(entry, problem=str(error), following=following)
     common = _options(job, defaults, remarks)
     common |= data_of_call(job.func, job.args, job.kwargs, remarks)
@@ -161,7 +161,7 @@ def _all_of(parts: Sequence[Following]) -> Following:
 def _rules(
     trigger: Any, timezone: str, begin: int, calendars: dict[str, list[str]], remarks: list[str]
 ) -> Iterator[Definition]:
-    """Yield definitions with the rule alone. Raises _NotExpressibleError."""
+    """Yield definitions with the rule alone. Raises _TriggerError."""
     kind = _kind(trigger)
     jitter = getattr(trigger, "jitter", None)
     spread: Definition = {}
@@ -181,11 +181,9 @@ def _rules(
             for rule in _rules(part, timezone, begin, calendars, remarks):
                 yield spread | rule
     elif kind == "AndTrigger":
-        raise _NotExpressibleError(
-            "psched has no rule for the runs that several triggers have in common; write one trigger"
-        )
+        raise _TriggerError("psched has no rule for the runs that several triggers have in common; write one trigger")
     else:
-        raise _NotExpressibleError(f"a trigger of the class {kind}, which psched does not know")
+        raise _TriggerError(f"a trigger of the class {kind}, which psched does not know")
 
 
 def _zone(zone: Any, timezone: str) -> Definition:
@@ -200,7 +198,7 @@ def _of_date(moment: datetime, timezone: str) -> Definition:
 def _of_interval(trigger: Any, begin: int) -> Definition:
     seconds = trigger.interval_length
     if seconds != int(seconds) or seconds < 1:
-        raise _NotExpressibleError(f"an interval of {seconds:g} s: psched's are whole seconds")
+        raise _TriggerError(f"an interval of {seconds:g} s: psched's are whole seconds")
     phase = int(trigger.start_date.timestamp()) % int(seconds)
     every = duration_text(seconds) + (f" phase {duration_text(phase)}" if phase else "")
     return {"every": every, **_bounds(trigger.start_date, trigger.end_date, begin)}
@@ -218,7 +216,7 @@ def _bounds(start: datetime | None, end: datetime | None, begin: int) -> Definit
 def _of_fields(trigger: Any, begin: int, calendars: dict[str, list[str]]) -> Iterator[Definition]:
     fields = {field.name: field for field in trigger.fields}
     if str(fields["week"]) != "*":
-        raise _NotExpressibleError("`week` restricts it to weeks of the year, which psched's expressions do not have")
+        raise _TriggerError("`week` restricts it to weeks of the year, which psched's expressions do not have")
     values = {name: _values(fields[name], *limits) for name, limits in _LIMITS.items()}
     days = [type(expression).__name__ for expression in fields["day"].expressions]
     matching = MatchingFields(
@@ -261,7 +259,7 @@ def _positions(field: Any) -> list[tuple[int, int]]:
 
 
 def _years(field: Any, trigger: Any, begin: int) -> Iterator[tuple[datetime | None, datetime | None]]:
-    """Yield the first and the last moment of each stretch of years. Raises _NotExpressibleError."""
+    """Yield the first and the last moment of each stretch of years. Raises _TriggerError."""
     start, end = trigger.start_date, trigger.end_date
     if str(field) == "*":
         yield start, end
@@ -269,7 +267,7 @@ def _years(field: Any, trigger: Any, begin: int) -> Iterator[tuple[datetime | No
     this_year = datetime.fromtimestamp(begin, UTC).year - 1
     stretches = stretches_of_years(_values(field, 1970, _LAST_YEAR), this_year, _LAST_YEAR)
     if len(stretches) > _MOST_YEARS:
-        raise _NotExpressibleError(f"year={str(field)!r} has gaps without end, which psched's expressions do not have")
+        raise _TriggerError(f"year={str(field)!r} has gaps without end, which psched's expressions do not have")
     for from_year, to_year in stretches:
         first, last = start, end
         if from_year is not None:

@@ -122,7 +122,7 @@ def _entry(
         )
     try:
         rules, following = _rules(schedules, schedule, timezone, calendars, remarks)
-    except _NotExpressibleError as error:
+    except _ScheduleClassError as error:
         return replace(entry, problem=str(error))
     nowfun = getattr(schedule, "nowfun", None)
     if nowfun is not None and getattr(nowfun, "__self__", None) is not schedule:  # that of TzAwareCrontab is the clock
@@ -142,7 +142,7 @@ def _entry(
     return replace(entry, definitions=definitions, following=following, remarks=tuple(remarks))
 
 
-class _NotExpressibleError(Exception):
+class _ScheduleClassError(Exception):
     """The schedule has no rule in psched; the message says why."""
 
 
@@ -159,7 +159,7 @@ def _rules(
     if isinstance(schedule, schedules.schedule):
         seconds = schedule.seconds
         if seconds < 1 or seconds != int(seconds):
-            raise _NotExpressibleError(f"an interval of {seconds:g} s: psched's are whole seconds")
+            raise _ScheduleClassError(f"an interval of {seconds:g} s: psched's are whole seconds")
         if schedule.relative:
             if seconds == 86400:
                 return [{"cron": "0 0 * * *"}], _following(schedule, timezone)
@@ -170,7 +170,7 @@ def _rules(
         moment = schedule.clocked_time
         at = {"at": moment.replace(tzinfo=None, microsecond=0).isoformat(), "timezone": zone_name(moment.tzinfo)}
         return [at], None
-    raise _NotExpressibleError(f"a schedule of the class {type(schedule).__name__}, which psched does not know")
+    raise _ScheduleClassError(f"a schedule of the class {type(schedule).__name__}, which psched does not know")
 
 
 def _matching(schedule: Any) -> MatchingFields:

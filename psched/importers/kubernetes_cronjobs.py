@@ -66,8 +66,8 @@ done
 """
 
 
-class _UnreadableError(Exception):
-    """A schedule that Kubernetes would refuse; the message says why."""
+class _CronJobError(Exception):
+    """Kubernetes would refuse the schedule, or psched has no rule for it; the message says why."""
 
 
 def read_cronjobs(name: str, text: str, timezone: str) -> Imported:
@@ -107,7 +107,7 @@ def _entry(file: str, manifest: dict[str, Any], timezone: str) -> ImportedEntry:
     remarks: list[str] = []
     try:
         when, following = _rule(rule, spec.get("timeZone"), timezone, remarks)
-    except (_UnreadableError, ConfigError) as error:
+    except (_CronJobError, ConfigError) as error:
         return replace(entry, problem=str(error))
     if spec.get("suspend") is True:
         return replace(entry, problem="it is suspended; import it before that, or take `suspend` out")
@@ -152,12 +152,12 @@ def _rule(text: str, zone: Any, timezone: str, remarks: list[str]) -> tuple[Defi
         spans = _SPAN.findall(text)
         seconds = sum(parse_seconds(f"{number}{unit}") for number, unit in spans)
         if seconds < 1 or seconds != int(seconds):
-            raise _UnreadableError(f"{text!r}: psched's intervals are whole seconds")
+            raise _CronJobError(f"{text!r}: psched's intervals are whole seconds")
         remarks.append("Kubernetes counts from its last run, psched from 1970-01-01 00:00 UTC")
         return {"every": duration_text(seconds)}, None
     fields = _MACROS.get(text.lower(), text).lower().split()
     if len(fields) != 5:
-        raise _UnreadableError(f"schedule {text!r}: expected five fields, or one of {' '.join(_MACROS)} @every")
+        raise _CronJobError(f"schedule {text!r}: expected five fields, or one of {' '.join(_MACROS)} @every")
     values, stars = zip(*(_values(field, place) for place, field in enumerate(fields)), strict=True)
     is_either = not stars[2] and not stars[4]
     texts = [
@@ -175,7 +175,7 @@ def _values(text: str, place: int) -> tuple[frozenset[int], bool]:
     for term in text.split(","):
         match = _TERM.fullmatch(term)
         if match is None:
-            raise _UnreadableError(f"{term!r}: Kubernetes refuses it")
+            raise _CronJobError(f"{term!r}: Kubernetes refuses it")
         step = int(match["step"] or 1)
         is_any = match["low"] in "*?"
         first = low if is_any else _number(match["low"], place)
@@ -183,7 +183,7 @@ def _values(text: str, place: int) -> tuple[frozenset[int], bool]:
         if match["high"]:
             last = _number(match["high"], place)
         if not low <= first <= last <= high or step == 0:
-            raise _UnreadableError(f"{term!r} is out of range")
+            raise _CronJobError(f"{term!r} is out of range")
         star = star or (is_any and step == 1)
         found |= set(range(first, last + 1, step))
     return frozenset(found), star
@@ -191,7 +191,7 @@ def _values(text: str, place: int) -> tuple[frozenset[int], bool]:
 
 def _number(text: str, place: int) -> int:
     if not text.isdecimal() and text not in _NAMES[place]:
-        raise _UnreadableError(f"{shown(text)}: Kubernetes refuses it")
+        raise _CronJobError(f"{shown(text)}: Kubernetes refuses it")
     return int(text) if text.isdecimal() else _NAMES[place][text]
 
 

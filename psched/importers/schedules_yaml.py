@@ -11,7 +11,7 @@ from psched.error_text import ESCAPES, on_one_line
 from psched.importers.entries import Definition, Imported, calendar_commands
 
 
-class _Dumper(yaml.SafeDumper):
+class _BlockTextDumper(yaml.SafeDumper):
     """Writes texts of several lines as they are."""
 
 
@@ -20,7 +20,7 @@ def _text(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
     return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 
 
-_Dumper.add_representer(str, _text)
+_BlockTextDumper.add_representer(str, _text)
 
 
 def schedules_yaml(imported: Imported, keyed: Sequence[dict[str, Definition]], owner: str) -> str:
@@ -36,5 +36,5 @@ def schedules_yaml(imported: Imported, keyed: Sequence[dict[str, Definition]], o
 
 
 def _lines(content: dict[str, Any]) -> list[str]:
-    text = yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10_000)
+    text = yaml.dump(content, Dumper=_BlockTextDumper, sort_keys=False, allow_unicode=True, width=10_000)
     return text.rstrip("\n").split("\n")

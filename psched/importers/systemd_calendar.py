@@ -43,7 +43,7 @@ _EPOCH = date(1970, 1, 1)
 ALL_YEARS = frozenset(range(_FIRST_YEAR, _LAST_YEAR + 1))
 
 
-class UnreadableError(Exception):
+class NotACalendarEventError(Exception):
     """A calendar event that is not understood; the message says why."""
 
 
@@ -99,7 +99,7 @@ class CalendarEvent:
 
 
 def parse(text: str) -> CalendarEvent:
-    """Return the event that `OnCalendar=` names. Raises UnreadableError."""
+    """Return the event that `OnCalendar=` names. Raises NotACalendarEventError."""
     words = text.split()
     timezone = _timezone(words)
     if len(words) == 1 and words[0].lower() in _SHORTHANDS:
@@ -116,7 +116,7 @@ def parse(text: str) -> CalendarEvent:
     if words:
         _read_time(words.pop(0), found, stars)
     if words or not (found or stars):
-        raise UnreadableError(f"{text!r} is no calendar event that psched can read")
+        raise NotACalendarEventError(f"{text!r} is no calendar event that psched can read")
     stars += [name for name in ("months", "days") if name not in found]
     return CalendarEvent(**found, from_end=from_end, timezone=timezone, stars=tuple(stars))
 
@@ -151,7 +151,7 @@ def _weekdays(text: str) -> frozenset[int]:
         ends = [_WEEKDAYS.get(end) for end in re.split(r"\.\.|-", term)]
         first, last = (((number or 0) + 6) % 7 for number in (ends[0], ends[-1]))  # weeks begin on Monday
         if None in ends or len(ends) > 2 or first > last:
-            raise UnreadableError(f"{term!r} is no weekday, nor a range of them in the order of a week")
+            raise NotACalendarEventError(f"{term!r} is no weekday, nor a range of them in the order of a week")
         found |= {(number + 1) % 7 for number in range(first, last + 1)}
     return frozenset(found)
 
@@ -160,11 +160,11 @@ def _read_date(text: str, found: dict[str, Collection[int]], stars: list[str]) -
     """Read a date into `found`; return whether its days count from the end of the month."""
     parts = re.split(r"[-~]", text)
     if len(parts) not in (2, 3):
-        raise UnreadableError(f"{text!r} is no date")
+        raise NotACalendarEventError(f"{text!r} is no date")
     *years, months, days = parts
     if years:
         if "*/" in years[0]:
-            raise UnreadableError(f"{years[0]!r} is out of range among the years")
+            raise NotACalendarEventError(f"{years[0]!r} is out of range among the years")
         _read(found, stars, "years", _in_century(years[0]), _FIRST_YEAR, _LAST_YEAR)
     _read(found, stars, "months", months, 1, 12)
     from_end = text[-len(days) - 1] == "~"
@@ -185,26 +185,26 @@ def _from_end(text: str) -> Iterator[int]:
     for term in text.split(","):
         match = _PART.fullmatch(term)
         if match is None:
-            raise UnreadableError(f"{term!r} is no day of the month")
+            raise NotACalendarEventError(f"{term!r} is no day of the month")
         low = 31 if match["low"] == "*" else int(match["low"])
         if match["high"]:
             low, high = int(match["high"]), low
         else:
             high = 1 if match["step"] or match["low"] == "*" else low
         if not 1 <= high <= low <= 31:
-            raise UnreadableError(f"{term!r} is out of range among the days")
+            raise NotACalendarEventError(f"{term!r} is out of range among the days")
         yield from range(low, high - 1, -int(match["step"] or 1))
 
 
 def _read_time(text: str, found: dict[str, Collection[int]], stars: list[str]) -> None:
     parts = text.split(":")
     if len(parts) not in (2, 3):
-        raise UnreadableError(f"{text!r} is no time")
+        raise NotACalendarEventError(f"{text!r} is no time")
     _read(found, stars, "hours", parts[0], 0, 23)
     _read(found, stars, "minutes", parts[1], 0, 59)
     if len(parts) == 3:
         if "." in parts[2].replace("..", ""):
-            raise UnreadableError(f"{text!r} has fractions of a second, psched's rules have whole seconds")
+            raise NotACalendarEventError(f"{text!r} has fractions of a second, psched's rules have whole seconds")
         _read(found, stars, "seconds", parts[2], 0, 59)
 
 
@@ -213,13 +213,13 @@ def _read(found: dict[str, Collection[int]], stars: list[str], name: str, text: 
     for term in text.split(","):
         match = _PART.fullmatch(term)
         if match is None:
-            raise UnreadableError(f"{term!r} is not understood among the {name}")
+            raise NotACalendarEventError(f"{term!r} is not understood among the {name}")
         first = low if match["low"] == "*" else int(match["low"])
         default = high if match["step"] or match["low"] == "*" else first
         last = int(match["high"]) if match["high"] else default
         step = int(match["step"] or 1)
         if not low <= first <= last <= high or step == 0:
-            raise UnreadableError(f"{term!r} is out of range among the {name}")
+            raise NotACalendarEventError(f"{term!r} is out of range among the {name}")
         values |= set(range(first, last + 1, step))
     if text.startswith("*"):
         stars.append(name)

@@ -15,7 +15,7 @@ from psched.errors import ConfigError
 from psched.importers.comparison import problem_of
 from psched.importers.cron_fields import ALL_DAYS, MatchingFields, definitions_of, stretches_of_years
 from psched.importers.entries import Definition, Imported, ImportedEntry, duration_text
-from psched.importers.systemd_calendar import ALL_YEARS, CalendarEvent, UnreadableError, parse
+from psched.importers.systemd_calendar import ALL_YEARS, CalendarEvent, NotACalendarEventError, parse
 from psched.importers.this_host import home_of
 
 DEFAULTS: Definition = {"catch_up": "none", "max_attempts": 1}
@@ -123,7 +123,7 @@ def _entries(
         try:
             event = parse(value)
             rules = _rules(event, timezone, begin, calendars, remarks)
-        except UnreadableError as error:
+        except NotACalendarEventError as error:
             yield replace(entry, problem=str(error))
             continue
         definitions = tuple({"type": common["type"], **rule, **common} for rule in rules)
@@ -156,7 +156,7 @@ def _rules(
     name = event.timezone or timezone
     stretches = stretches_of_years(event.years, datetime.fromtimestamp(begin, UTC).year - 1, max(ALL_YEARS))
     if len(stretches) > _MOST_STRETCHES:
-        raise UnreadableError("its years have gaps without end, which psched's expressions do not have")
+        raise NotACalendarEventError("its years have gaps without end, which psched's expressions do not have")
     bounds: list[Definition] = [
         ({} if first is None else {"start": _new_year(first, name).isoformat()})
         | ({} if last is None else {"end": (_new_year(last + 1, name) - timedelta(seconds=1)).isoformat()})

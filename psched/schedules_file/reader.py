@@ -37,12 +37,12 @@ def read_schedules_file(path: Path, check: Check | None = None) -> DeclaredSched
 
     Raises ConfigError with a line for each fault, which names the file, the line and the key.
     """
-    return _Reader(read_document(path), str(path), check).declared()
+    return _FileReader(read_document(path), str(path), check).declared()
 
 
 def parse_schedules(text: str, source: str, check: Check | None = None) -> DeclaredSchedules:
     """Return the schedules in the text of a file, as `read_schedules_file`; `source` is the name for messages."""
-    return _Reader(parse_document(text, source), source, check).declared()
+    return _FileReader(parse_document(text, source), source, check).declared()
 
 
 @cache
@@ -58,7 +58,7 @@ def _kind(hint: Any) -> str:
 
 
 @dataclass
-class _Reader:
+class _FileReader:
     document: Document
     source: str
     check: Check | None

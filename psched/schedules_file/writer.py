@@ -18,7 +18,7 @@ _BREAKS = frozenset("\n\r\x85\u2028\u2029\ufeff")
 _UNITS = (("d", 86400), ("h", 3600), ("m", 60))
 
 
-class _Dumper(yaml.SafeDumper):
+class _QuotingDumper(yaml.SafeDumper):
     """Quotes a text with line breaks, which YAML would fold, and which are more characters than Python's."""
 
     def represent_str(self, text: str) -> yaml.ScalarNode:
@@ -26,7 +26,7 @@ class _Dumper(yaml.SafeDumper):
         return self.represent_scalar("tag:yaml.org,2002:str", text, style='"' if has_breaks else None)
 
 
-_Dumper.add_representer(str, _Dumper.represent_str)
+_QuotingDumper.add_representer(str, _QuotingDumper.represent_str)
 
 
 def schedules_text(
@@ -76,7 +76,9 @@ def duration(value: Any) -> Any:
 
 
 def _lines(value: dict[str, Any], indent: str) -> Iterator[str]:
-    text = yaml.dump(value, Dumper=_Dumper, allow_unicode=True, sort_keys=False, default_flow_style=False, width=1000)
+    text = yaml.dump(
+        value, Dumper=_QuotingDumper, allow_unicode=True, sort_keys=False, default_flow_style=False, width=1000
+    )
     return (f"{indent}{line}" for line in text.rstrip("\n").split("\n"))
 
 

@@ -17,7 +17,7 @@ from rich.cells import cell_len
 
 from faultlab.laboratory import Lab
 from faultlab.redis import Redis
-from psched.cli.top_screen import Row, Snapshot, View, screen
+from psched.cli.top_screen import Row, ScreenData, View, screen
 from psched.store.reads import Counted
 from tests.cli.commands import Commands
 
@@ -30,11 +30,11 @@ def row(key: str, seconds: float, is_bad: bool = False) -> Row:
     )
 
 
-def snapshot(rows: int) -> Snapshot:
+def snapshot(rows: int) -> ScreenData:
     types = [Row(("mail", *"1234567", f"{n} s"), ("mail", *range(7), n)) for n in range(rows)]
     many = [row(f"key {n} {'x' * 200}\x1b[2J", n) for n in range(rows)]
     lines = {"RUNNING": many, "NEXT": many, "LATE": many, "TYPES": types}
-    return Snapshot(1_800_000_000.0, {"total": Counted(10_000, True)}, {"due": Counted(3)}, 2, 1, lines, frozenset())
+    return ScreenData(1_800_000_000.0, {"total": Counted(10_000, True)}, {"due": Counted(3)}, 2, 1, lines, frozenset())
 
 
 def text(view: View, width: int = 80, height: int = 24, rows: int = 50, problem: str | None = None) -> list[str]:

@@ -13,7 +13,7 @@ import pytest
 from psched.errors import ConfigError
 from psched.handlers.command import command_options
 from psched.importers.entries import Imported, ImportedEntry
-from psched.importers.systemd_calendar import UnreadableError, parse
+from psched.importers.systemd_calendar import NotACalendarEventError, parse
 from psched.importers.systemd_timers import read_timers
 from tests.importers.enumeration import BEGIN, DAY, IS_WHOLE, runs, stretches
 from tests.importers.explained import assert_explained, definitions, reports
@@ -136,7 +136,7 @@ def test_events_become_expressions(event: str, expected: list[dict[str, Any]], t
     ],
 )
 def test_an_event_that_is_not_understood_is_refused(event: str) -> None:
-    with pytest.raises(UnreadableError):
+    with pytest.raises(NotACalendarEventError):
         parse(event)
 
 

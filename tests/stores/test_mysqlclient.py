@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from faultlab import prerequisites
 from faultlab.proxy import Proxy
 from faultlab.servers import Server
-from psched.backends.common.retries import Fault
+from psched.backends.common.retries import RetryReason
 from psched.backends.sql import open_database
 from psched.backends.sql.database import Database
 
@@ -41,7 +41,7 @@ def test_a_silent_server_is_a_lost_connection_after_the_read_timeout(database: D
     begin = time.monotonic()
     with pytest.raises(sa.exc.OperationalError) as caught:
         database.scalar(_SESSION, {})
-    assert database.fault(caught.value) is Fault.LOST
+    assert database.retry_reason(caught.value) is RetryReason.LOST
     assert time.monotonic() - begin < 8  # two attempts, each with its timeouts
     proxy.pass_on()
     assert database.scalar(_SESSION, {})
@@ -61,7 +61,7 @@ def test_a_wrong_password_is_a_refused_login(mariadb: Server) -> None:
         with pytest.raises(sa.exc.OperationalError) as caught:
             database.scalar(_SESSION, {})
         assert database.is_refused(caught.value)
-        assert database.fault(caught.value) is None
+        assert database.retry_reason(caught.value) is None
 
 
 def test_a_forked_process_that_frees_a_connection_does_not_end_its_parents_session(database: Database) -> None:

@@ -10,12 +10,12 @@ import pymysql
 import pytest
 from sqlalchemy.exc import DBAPIError
 
-from psched.backends.common.retries import Fault, Retries
+from psched.backends.common.retries import Retries, RetryReason
 from psched.backends.sql import open_database
 from psched.backends.sql.database import Database
 from psched.clock import Clock
 
-CONFLICT, LOST = Fault.CONFLICT, Fault.LOST
+CONFLICT, LOST = RetryReason.CONFLICT, RetryReason.LOST
 
 MYSQL = open_database("mysql://u:p@h/d", {})
 POSTGRESQL = open_database("postgresql://u:p@h/d", {})
@@ -30,7 +30,7 @@ def wrapped(error: Exception, base: type[Exception]) -> DBAPIError:
 
 
 @pytest.mark.parametrize(
-    ("error", "fault"),
+    ("error", "reason"),
     [
         (pymysql.err.OperationalError(1213, "deadlock"), CONFLICT),
         (pymysql.err.OperationalError(1205, "lock wait timeout"), CONFLICT),
@@ -53,12 +53,12 @@ def wrapped(error: Exception, base: type[Exception]) -> DBAPIError:
         (pymysql.err.DataError(1406, "too long"), None),
     ],
 )
-def test_errors_of_mysql_are_distinguished(error: Exception, fault: Fault | None) -> None:
-    assert MYSQL.fault(wrapped(error, pymysql.err.Error)) is fault
+def test_errors_of_mysql_are_distinguished(error: Exception, reason: RetryReason | None) -> None:
+    assert MYSQL.retry_reason(wrapped(error, pymysql.err.Error)) is reason
 
 
 @pytest.mark.parametrize(
-    ("state", "fault"),
+    ("state", "reason"),
     [
         ("40001", CONFLICT),
         ("40P01", CONFLICT),
@@ -78,8 +78,8 @@ def test_errors_of_mysql_are_distinguished(error: Exception, fault: Fault | None
         ("28P01", None),
     ],
 )
-def test_errors_of_postgresql_are_distinguished(state: str, fault: Fault | None) -> None:
-    assert POSTGRESQL.fault(wrapped(psycopg.errors.lookup(state)("said so"), psycopg.Error)) is fault
+def test_errors_of_postgresql_are_distinguished(state: str, reason: RetryReason | None) -> None:
+    assert POSTGRESQL.retry_reason(wrapped(psycopg.errors.lookup(state)("said so"), psycopg.Error)) is reason
 
 
 @pytest.mark.parametrize(
@@ -110,19 +110,19 @@ def test_a_server_that_refuses_the_user_is_reported_from_one_that_is_away(
 
 
 def test_an_error_of_the_connection_itself_has_no_state_and_is_a_loss() -> None:
-    assert POSTGRESQL.fault(wrapped(psycopg.OperationalError("connection refused"), psycopg.Error)) is LOST
-    assert POSTGRESQL.fault(wrapped(psycopg.ProgrammingError("no results"), psycopg.Error)) is None
+    assert POSTGRESQL.retry_reason(wrapped(psycopg.OperationalError("connection refused"), psycopg.Error)) is LOST
+    assert POSTGRESQL.retry_reason(wrapped(psycopg.ProgrammingError("no results"), psycopg.Error)) is None
 
 
 def test_a_server_that_knows_no_such_password_is_not_waited_for() -> None:
     refused = 'connection failed: FATAL:  password authentication failed for user "psched"'
     starting = "connection failed: FATAL:  the database system is starting up"
-    assert POSTGRESQL.fault(wrapped(psycopg.OperationalError(refused), psycopg.Error)) is None
-    assert POSTGRESQL.fault(wrapped(psycopg.OperationalError(starting), psycopg.Error)) is LOST
+    assert POSTGRESQL.retry_reason(wrapped(psycopg.OperationalError(refused), psycopg.Error)) is None
+    assert POSTGRESQL.retry_reason(wrapped(psycopg.OperationalError(starting), psycopg.Error)) is LOST
 
 
 @pytest.mark.parametrize(
-    ("code", "fault"),
+    ("code", "reason"),
     [
         (sqlite3.SQLITE_BUSY, CONFLICT),
         (sqlite3.SQLITE_BUSY_SNAPSHOT, CONFLICT),
@@ -133,10 +133,10 @@ def test_a_server_that_knows_no_such_password_is_not_waited_for() -> None:
         (sqlite3.SQLITE_CORRUPT, None),
     ],
 )
-def test_errors_of_sqlite_are_distinguished(code: int, fault: Fault | None) -> None:
+def test_errors_of_sqlite_are_distinguished(code: int, reason: RetryReason | None) -> None:
     error = sqlite3.OperationalError("said so")
     error.sqlite_errorcode = code
-    assert SQLITE.fault(wrapped(error, sqlite3.Error)) is fault
+    assert SQLITE.retry_reason(wrapped(error, sqlite3.Error)) is reason
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_no_other_constraint_is_one(database: Database, error: Exception, base: 
 
 
 def test_an_error_that_is_not_the_databases_is_no_fault() -> None:
-    assert SQLITE.fault(ValueError("mine")) is None
+    assert SQLITE.retry_reason(ValueError("mine")) is None
 
 
 class Ticking:
@@ -176,12 +176,12 @@ class Ticking:
         return self.now
 
 
-def pauses(fault: Fault | None, until: float | None, clock: Ticking) -> list[float]:
+def pauses(reason: RetryReason | None, until: float | None, clock: Ticking) -> list[float]:
     """Return the pauses between attempts that fail at once, while the clock goes on by them."""
     made: list[float] = []
     typed: Clock = clock
     retries = Retries(typed(), until, typed)
-    while (pause := retries.pause(fault)) is not None and len(made) < 1000:
+    while (pause := retries.pause(reason)) is not None and len(made) < 1000:
         made.append(pause)
         clock.now += pause
     return made

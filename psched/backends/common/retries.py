@@ -81,18 +81,18 @@ class Retries:
         self._conflicts = 0
         self._losses = 0
 
-    def pause(self, fault: Fault | None, is_refused: bool = False) -> float | None:
+    def pause(self, reason: RetryReason | None, is_refused: bool = False) -> float | None:
         """Return the seconds to wait before the next attempt, or None for no further attempt.
 
         A refused login is repeated only under a deadline, and when `logins` allows the next one.
         """
         pause = 0.0
-        if fault is Fault.CONFLICT:
+        if reason is RetryReason.CONFLICT:
             self._conflicts += 1
             if self._until is None and self._conflicts > self.CONFLICTS:
                 return None
             pause = random.uniform(0, min(1.0, 0.01 * 2 ** min(self._conflicts, 10)))
-        elif fault is Fault.LOST:
+        elif reason is RetryReason.LOST:
             self._losses += 1
             if self._losses == 1:
                 return 0  # the pooled connection may have been dead for hours: that is no outage
@@ -108,7 +108,7 @@ class Retries:
         return pause if self._clock() + pause < self._end else None
 
 
-class Fault(enum.Enum):
+class RetryReason(enum.Enum):
     """Why a database error is temporary."""
 
     CONFLICT = "rolled back because of another transaction (deadlock, serialisation, lock or statement timeout)"

@@ -30,7 +30,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import DBAPIError
 
-from psched.backends.common.retries import Fault
+from psched.backends.common.retries import RetryReason
 from psched.backends.rdb_compat.lease_store import CompatLeaseStore, Fence, seconds
 from psched.backends.rdb_compat.reads import CompatTaskReads
 from psched.backends.rdb_compat.rows import check_text, data_column, read_task, whole_seconds
@@ -375,7 +375,7 @@ class TableLock:
         try:
             yield obtained
         except DBAPIError as error:
-            if obtained and self._database.fault(error) is not Fault.LOST:
+            if obtained and self._database.retry_reason(error) is not RetryReason.LOST:
                 self._release(connection)
             raise
         if obtained:
@@ -386,6 +386,6 @@ class TableLock:
         try:
             connection.execute(_RELEASE, self._values)
         except DBAPIError as error:
-            if self._database.fault(error) is not Fault.LOST:
+            if self._database.retry_reason(error) is not RetryReason.LOST:
                 raise
             connection.invalidate()  # without an error: the claims are committed

@@ -29,24 +29,24 @@ _HALF_HOUR_ZONES = frozenset({"Australia/Lord_Howe", "Australia/LHI"})
 """Where clocks are put back by half an hour, from 02:00 to 01:30: on the first Sunday of April."""
 
 
-class _UnreadableError(Exception):
+class _CronFieldError(Exception):
     """The part that PerfectSched does not understand, and its replacement."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Field:
+class _RubyField:
     name: str
     low: int
     high: int
     words: dict[str, str]
 
     def values(self, text: str) -> set[int]:
-        """Return the values of a field. Raises _UnreadableError."""
+        """Return the values of a field. Raises _CronFieldError."""
         terms = text.split(",")
         while len(terms) > 2 and not terms[-1]:  # as Ruby splits
             terms.pop()
         if self.name == "day" and set(terms) == {"L"} and len(terms) > 1:
-            raise _UnreadableError(f"PerfectSched finds no day in {text!r}; write 'L'")
+            raise _CronFieldError(f"PerfectSched finds no day in {text!r}; write 'L'")
         return {value for term in terms for value in self._term(term)}
 
     def _term(self, term: str) -> range:
@@ -57,14 +57,14 @@ class _Field:
             plain = re.sub("|".join(self.words), lambda found: self.words[found[0]], plain)
         match = _TERM.fullmatch(plain)
         if match is None:
-            raise _UnreadableError(f"PerfectSched does not know the {self.name} {term!r}{self._instead(term)}")
+            raise _CronFieldError(f"PerfectSched does not know the {self.name} {term!r}{self._instead(term)}")
         low, high = int(match["low"]), int(match["high"] or match["low"])
         step = int(match["step"] or 1)
         if step == 0:
-            raise _UnreadableError(f"PerfectSched reads each 7 in {term!r} as 0, and cannot step by 0; list the days")
+            raise _CronFieldError(f"PerfectSched reads each 7 in {term!r} as 0, and cannot step by 0; list the days")
         if not self.low <= low <= high <= self.high:
             sunday = "; it counts Sunday as day 0, so write Sunday as a separate term" if self.name == "weekday" else ""
-            raise _UnreadableError(f"PerfectSched finds no {self.name} in {term!r}{sunday}")
+            raise _CronFieldError(f"PerfectSched finds no {self.name} in {term!r}{sunday}")
         return range(low, high + 1, step)
 
     def _instead(self, term: str) -> str:
@@ -74,11 +74,11 @@ class _Field:
 
 
 _FIELDS = (
-    _Field("minute", 0, 59, {}),
-    _Field("hour", 0, 23, {}),
-    _Field("day", 1, 31, {}),
-    _Field("month", 1, 12, _MONTHS),
-    _Field("weekday", 0, 6, _WEEKDAYS),
+    _RubyField("minute", 0, 59, {}),
+    _RubyField("hour", 0, 23, {}),
+    _RubyField("day", 1, 31, {}),
+    _RubyField("month", 1, 12, _MONTHS),
+    _RubyField("weekday", 0, 6, _WEEKDAYS),
 )
 
 
@@ -87,7 +87,7 @@ def ruby_problem(cron: str, timezone: str) -> str | None:
     try:
         fields = _split(cron)
         _, hours, days, months, weekdays = (field.values(text) for field, text in zip(_FIELDS, fields, strict=True))
-    except _UnreadableError as error:
+    except _CronFieldError as error:
         return str(error)
     if timezone not in _HALF_HOUR_ZONES or 1 in hours or 4 not in months:
         return None
@@ -108,14 +108,14 @@ def _may_be_first_sunday(day: str, days: set[int], weekday: str, weekdays: set[i
 
 
 def _split(cron: str) -> list[str]:
-    """Return the five fields. Raises _UnreadableError."""
+    """Return the five fields. Raises _CronFieldError."""
     if cron in _MACROS:
         return _MACROS[cron].split()
     if cron.strip().startswith("@"):
-        raise _UnreadableError(f"PerfectSched knows only {' '.join(_MACROS)}, in small letters")
+        raise _CronFieldError(f"PerfectSched knows only {' '.join(_MACROS)}, in small letters")
     fields = _SPACES.split(cron.strip(" \t"))
     if len(fields) == 6:
-        raise _UnreadableError("PerfectSched reads five fields, and has no seconds")
+        raise _CronFieldError("PerfectSched reads five fields, and has no seconds")
     if len(fields) != 5 or any(field.split() != [field] for field in fields):
-        raise _UnreadableError("PerfectSched reads five fields with spaces or tabs between them")
+        raise _CronFieldError("PerfectSched reads five fields with spaces or tabs between them")
     return fields

@@ -35,7 +35,7 @@ from redis.retry import Retry
 
 from psched import fork_safety as forks
 from psched.backends.common.connection_options import Timeouts, Tls, encryption_finding
-from psched.backends.common.retries import Fault, LoginBackoff, Retries
+from psched.backends.common.retries import LoginBackoff, Retries, RetryReason
 from psched.backends.redis.script_loader import Script
 from psched.clock import boottime
 from psched.errors import ConfigError
@@ -188,7 +188,7 @@ class RedisServer:
             try:
                 return work(uncertain)
             except DriverError as error:
-                pause = retries.pause(Fault.LOST if is_temporary(error) else None, is_refused(error))
+                pause = retries.pause(RetryReason.LOST if is_temporary(error) else None, is_refused(error))
                 if is_temporary(error):
                     self._drop_idle()
                 if pause is None:

@@ -23,7 +23,7 @@ from psched.backends.redis.node_registry import RedisNodes
 from psched.backends.redis.outbox import RedisOutbox
 from psched.backends.redis.rows import stored
 from psched.backends.redis.run_stats import RedisRunStats
-from psched.backends.redis.schema import Table
+from psched.backends.redis.schema import RedisTable
 from psched.backends.redis.visitor_actions import RedisVisitorActions
 from psched.backends.redis.wakeup import WakeList
 from psched.backends.redis.watermarks import RedisWatermarks
@@ -47,7 +47,7 @@ class RedisLeaseStore(LeaseStore):
     """The scripts that settle successful runs."""
 
     def __init__(
-        self, server: RedisServer, table: Table, holder: str, claimed: Callable[[bytes, Sequence[Any]], Claim]
+        self, server: RedisServer, table: RedisTable, holder: str, claimed: Callable[[bytes, Sequence[Any]], Claim]
     ) -> None:
         """`claimed`: makes a claim of a row's key and the values that the script `acquire` returns."""
         self._server = server

@@ -16,7 +16,7 @@ from psched.backends.redis.client import Argument, RedisServer
 from psched.backends.redis.lease_store import BYTES_AT_ONCE, RedisLeaseStore, SubmitOnAdvance, new_number
 from psched.backends.redis.reads import RedisTaskReads
 from psched.backends.redis.rows import claimed_task, stored
-from psched.backends.redis.schema import Table
+from psched.backends.redis.schema import RedisTable
 from psched.error_text import shown
 from psched.errors import AlreadyFinishedError, NotFoundError, NotSupportedError, ScheduleError
 from psched.model import Claim, NewTask, RunResult, TaskFilter, TaskOutcome, TaskRow, TaskStatus
@@ -44,7 +44,7 @@ class RedisTaskStore(RedisLeaseStore, TaskStore):
         self._keeps_endings = settings.keeps_endings
         self.max_data_size = settings.max_data_size
         claimed = partial(claimed_task, holder, settings.max_data_size)
-        super().__init__(server, Table(server, table, "queue"), holder, claimed)
+        super().__init__(server, RedisTable(server, table, "queue"), holder, claimed)
 
     @property
     def reads(self) -> RedisTaskReads:

@@ -33,7 +33,7 @@ from psched.backends.redis.lease_store import (
 from psched.backends.redis.ledger import RedisLedger
 from psched.backends.redis.reads import RedisScheduleReads
 from psched.backends.redis.rows import claimed_schedule, entry_arguments, read_stored_schedule, stored
-from psched.backends.redis.schema import Table
+from psched.backends.redis.schema import RedisTable
 from psched.errors import IdempotentNotFoundError, ScheduleError
 from psched.model import Lease, ScheduleFilter, ScheduleRow
 from psched.payload import pack
@@ -64,7 +64,7 @@ class RedisScheduleStore(RedisLeaseStore, ScheduleStore):
     def __init__(self, server: RedisServer, table: str, settings: StoreSettings) -> None:
         super().__init__(
             server,
-            Table(server, table, "schedules"),
+            RedisTable(server, table, "schedules"),
             settings.holder,
             partial(claimed_schedule, settings.holder, settings.max_data_size),
         )

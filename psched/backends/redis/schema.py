@@ -22,7 +22,7 @@ LAYOUTS = {"schedules": 7, "queue": 6}
 _OLDEST = (6, 0)
 
 
-class Table:
+class RedisTable:
     """One table; its key `meta` has its kind and layout."""
 
     def __init__(self, server: RedisServer, name: str, kind: str) -> None:

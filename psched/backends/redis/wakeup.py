@@ -14,7 +14,7 @@ import math
 from typing import Any
 
 from psched.backends.redis.client import DriverError, RedisServer
-from psched.backends.redis.schema import Table
+from psched.backends.redis.schema import RedisTable
 from psched.clock import Clock, monotonic
 from psched.store import Accepts
 
@@ -36,7 +36,9 @@ class WakeList:
 
     covers_all_hosts = True
 
-    def __init__(self, server: RedisServer, table: Table, accepts: Accepts | None, clock: Clock = monotonic) -> None:
+    def __init__(
+        self, server: RedisServer, table: RedisTable, accepts: Accepts | None, clock: Clock = monotonic
+    ) -> None:
         """Connects to nothing yet. `accepts`: the types that this worker takes; None: all."""
         self.proven = False
         self._server = server

@@ -33,7 +33,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from psched import fork_safety as forks
 from psched.backends.common.connection_options import Timeouts, missing_driver
-from psched.backends.common.retries import Fault, LoginBackoff, Retries
+from psched.backends.common.retries import LoginBackoff, Retries, RetryReason
 from psched.backends.sql.compiled_statements import Statement
 from psched.backends.sql.connection_pool import ConnectionPool, PooledConnection, execute_text, wrapped
 from psched.backends.sql.dialect import Dialect
@@ -122,20 +122,22 @@ class Database:
                     pool.release(connection)
                     return result
             except (DBAPIError, PoolTimeoutError) as error:
-                fault = self.fault(error)
+                reason = self.retry_reason(error)
                 if retries is None:
                     retries = Retries(begun, until, boottime, self._logins)
-                has_timed_out = self.dialect.read_only and fault is Fault.CONFLICT  # a read has no other conflicts
-                pause = None if has_timed_out else retries.pause(fault, self.is_refused(error))
+                has_timed_out = (
+                    self.dialect.read_only and reason is RetryReason.CONFLICT
+                )  # a read has no other conflicts
+                pause = None if has_timed_out else retries.pause(reason, self.is_refused(error))
                 if pause is None:
                     raise
-                uncertain = uncertain or fault is Fault.LOST
+                uncertain = uncertain or reason is RetryReason.LOST
             self._sleep(pause)
 
     def _release_after(self, error: BaseException, pool: ConnectionPool, connection: PooledConnection) -> None:
         """Release or close a connection whose work raised `error`; raise a driver's own error as a DBAPIError."""
         # A driver interrupted amid an answer would pass the rest to the next statement.
-        pool.release(connection, isinstance(error, DBAPIError) and self.fault(error) is not Fault.LOST)
+        pool.release(connection, isinstance(error, DBAPIError) and self.retry_reason(error) is not RetryReason.LOST)
         if isinstance(error, DBAPIError) and error.connection_invalidated:
             pool.close_idle()  # they were lost, too
         if isinstance(error, self._engine.dialect.loaded_dbapi.Error):  # while rows were fetched
@@ -209,19 +211,19 @@ class Database:
         return done
 
     def _roll_back(self, connection: Connection, error: DBAPIError) -> None:
-        if self.fault(error) is not Fault.LOST:
+        if self.retry_reason(error) is not RetryReason.LOST:
             execute_text(connection, "ROLLBACK")
 
-    def fault(self, error: Exception) -> Fault | None:
-        """Return the temporary fault that caused `error`, or None."""
+    def retry_reason(self, error: Exception) -> RetryReason | None:
+        """Return why `error` is temporary; None if it is not."""
         if isinstance(error, PoolTimeoutError):
-            return Fault.LOST
+            return RetryReason.LOST
         driver = self._engine.dialect.loaded_dbapi.Error
         if isinstance(error, driver):  # of a dedicated connection
             error = DBAPIError.instance(None, None, error, driver)
         if not isinstance(error, DBAPIError):
             return None
-        return Fault.LOST if error.connection_invalidated else self.dialect.fault(error)
+        return RetryReason.LOST if error.connection_invalidated else self.dialect.retry_reason(error)
 
     def is_refused(self, error: Exception) -> bool:
         """Return whether the server refuses our user."""

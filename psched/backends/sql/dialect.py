@@ -19,7 +19,7 @@ from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.sql.selectable import Select
 
 from psched.backends.common.connection_options import Timeouts, Tls
-from psched.backends.common.retries import Fault
+from psched.backends.common.retries import RetryReason
 from psched.store import Finding
 
 MYSQL_OPTIONS: Any = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4"}
@@ -144,12 +144,12 @@ class Dialect:
         """Return the code of a driver's error."""
         raise NotImplementedError
 
-    def fault(self, error: DBAPIError) -> Fault | None:
-        """Return the temporary fault that caused `error`, or None."""
+    def retry_reason(self, error: DBAPIError) -> RetryReason | None:
+        """Return why `error` is temporary; None if it is not."""
         code = self.code(error.orig)
         if code in self.conflict_codes:
-            return Fault.CONFLICT
-        return Fault.LOST if code in self.lost_codes else None
+            return RetryReason.CONFLICT
+        return RetryReason.LOST if code in self.lost_codes else None
 
     def is_refused(self, error: BaseException) -> bool:
         """Return whether the server refuses the login or a privilege of our user."""

@@ -90,7 +90,7 @@ def create_triggers(database: Database, table: Table) -> None:
     try:
         database.run(work)
     except DBAPIError as error:
-        if database.fault(error) is not None:
+        if database.retry_reason(error) is not None:
             raise
         words = "table %s: LISTEN/NOTIFY triggers could not be created: %s; workers find due rows by polling only"
         log.warning(words, table.name, one_line(error))

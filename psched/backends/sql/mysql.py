@@ -22,7 +22,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import DDLCompiler, SQLCompiler
 
 from psched.backends.common.connection_options import Tls, encryption_finding
-from psched.backends.common.retries import Fault
+from psched.backends.common.retries import RetryReason
 from psched.backends.sql.compiled_statements import given_rows
 from psched.backends.sql.dialect import Dialect, ExactText, LongText, now_ms
 from psched.backends.sql.host_wakeup import socket_name
@@ -202,9 +202,9 @@ class MySQLDialect(Dialect):
         arguments = getattr(error, "args", ())
         return arguments[0] if arguments and isinstance(arguments[0], int) else 0
 
-    def fault(self, error: DBAPIError) -> Fault | None:
+    def retry_reason(self, error: DBAPIError) -> RetryReason | None:
         is_drivers_own = self.code(error.orig) == 0 and isinstance(error, InterfaceError | OperationalError)
-        return Fault.LOST if is_drivers_own else super().fault(error)
+        return RetryReason.LOST if is_drivers_own else super().retry_reason(error)
 
     def is_refused(self, error: BaseException) -> bool:
         return self.code(error) in _REFUSED

@@ -23,7 +23,7 @@ from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.sql.selectable import Select
 
 from psched.backends.common.connection_options import encryption_finding
-from psched.backends.common.retries import Fault
+from psched.backends.common.retries import RetryReason
 from psched.backends.sql.compiled_statements import given_rows
 from psched.backends.sql.dialect import Dialect, ExactText, now_ms
 from psched.errors import ConfigError, PoolerError
@@ -181,13 +181,13 @@ class PostgreSQLDialect(Dialect):
         state: str | None = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
         return state
 
-    def fault(self, error: DBAPIError) -> Fault | None:
-        """Return the fault of `error`. Errors of connecting, such as a refused connection, have no SQLSTATE."""
+    def retry_reason(self, error: DBAPIError) -> RetryReason | None:
+        """As for every dialect. An error of connecting, such as a refused connection, has no SQLSTATE."""
         state = self.code(error.orig)
         if state is None:
             is_temporary = isinstance(error, OperationalError) and not _is_turned_away(error)
-            return Fault.LOST if is_temporary else None
-        return Fault.LOST if state[:2] in ("08", "53") else super().fault(error)
+            return RetryReason.LOST if is_temporary else None
+        return RetryReason.LOST if state[:2] in ("08", "53") else super().retry_reason(error)
 
     def is_refused(self, error: BaseException) -> bool:
         state = self.code(error)

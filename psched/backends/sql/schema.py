@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from psched.backends.common.retries import Fault
+from psched.backends.common.retries import RetryReason
 from psched.backends.common.table_names import unwritable
 from psched.backends.sql.compiled_statements import cached
 from psched.backends.sql.database import Database
@@ -169,7 +169,7 @@ class Schema:
         try:
             connection.execute(sa.update(self._table).where(sa.false()).values({key: key}))
         except DBAPIError as error:
-            if error.connection_invalidated or self._database.fault(error) is Fault.CONFLICT:
+            if error.connection_invalidated or self._database.retry_reason(error) is RetryReason.CONFLICT:
                 raise
             return unwritable(self._table.name, error.orig)
         return Finding("writing", True, f"{self._table.name} can be written")

@@ -43,7 +43,7 @@ class SqlStore(LeaseStore):
         return self._database.run(_read_clock) / 1000
 
     def is_unavailable(self, error: Exception) -> bool:
-        return self._database.fault(error) is not None
+        return self._database.retry_reason(error) is not None
 
     def is_refused(self, error: Exception) -> bool:
         return self._database.is_refused(error)

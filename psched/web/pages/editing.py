@@ -30,7 +30,7 @@ _LONGEST_DETAIL = 500
 
 
 @dataclass(frozen=True, slots=True)
-class _Field:
+class _FormField:
     """A field of the form. `read` makes a value for `Schedule.modify` of a text; an empty text is `none`."""
 
     name: str
@@ -64,26 +64,26 @@ _SPAN = "seconds, or a span such as 5m or 2h"
 _TIME = "a time such as 2027-03-01T09:00"
 _NUMBER = "a whole number"
 _FIELDS: Final = (
-    _Field("cron", "Cron expression", "such as 0 3 * * *, or @every 5m", str, none=""),
-    _Field("timezone", "Time zone", "such as Europe/Berlin", str, none=""),
-    _Field("delay", "Delay", _SPAN, parse_seconds, none=0.0),
-    _Field("spread", "Spread", _SPAN, parse_seconds),
-    _Field("start", "Not before", _TIME, parse_local_datetime, "datetime-local"),
-    _Field("end", "Not after", _TIME, parse_local_datetime, "datetime-local"),
-    _Field("max_runs", "Most runs", _NUMBER, int),
-    _Field("exclude", "Calendars of days off", "names with commas between them", _texts, none=()),
-    _Field("catch_up", "Catch up", ", ".join(CATCH_UP), str, "select", CATCH_UP[0], CATCH_UP),
-    _Field("overlap", "When the run before is not over", ", ".join(OVERLAP), str, "select", OVERLAP[0], OVERLAP),
-    _Field("max_lateness", "Latest start", _SPAN, parse_seconds),
-    _Field("alert_after", "Alert after", _SPAN, parse_seconds),
-    _Field("max_attempts", "Most attempts", _NUMBER, int),
-    _Field("retry_wait", "Wait after a failure", f"{_SPAN}, or the first and the longest: 10s..5m", _wait),
-    _Field("timeout", "Longest run", _SPAN, parse_seconds),
-    _Field("pause_after", "Pause after failures in a row", _NUMBER, int),
-    _Field("on_failure", "Hook of a failure", "a name in hooks:", str),
-    _Field("owner", "Owner", "text", str),
-    _Field("description", "Description", "text", str),
-    _Field("tags", "Tags", "texts with commas between them", _texts, none=()),
+    _FormField("cron", "Cron expression", "such as 0 3 * * *, or @every 5m", str, none=""),
+    _FormField("timezone", "Time zone", "such as Europe/Berlin", str, none=""),
+    _FormField("delay", "Delay", _SPAN, parse_seconds, none=0.0),
+    _FormField("spread", "Spread", _SPAN, parse_seconds),
+    _FormField("start", "Not before", _TIME, parse_local_datetime, "datetime-local"),
+    _FormField("end", "Not after", _TIME, parse_local_datetime, "datetime-local"),
+    _FormField("max_runs", "Most runs", _NUMBER, int),
+    _FormField("exclude", "Calendars of days off", "names with commas between them", _texts, none=()),
+    _FormField("catch_up", "Catch up", ", ".join(CATCH_UP), str, "select", CATCH_UP[0], CATCH_UP),
+    _FormField("overlap", "When the run before is not over", ", ".join(OVERLAP), str, "select", OVERLAP[0], OVERLAP),
+    _FormField("max_lateness", "Latest start", _SPAN, parse_seconds),
+    _FormField("alert_after", "Alert after", _SPAN, parse_seconds),
+    _FormField("max_attempts", "Most attempts", _NUMBER, int),
+    _FormField("retry_wait", "Wait after a failure", f"{_SPAN}, or the first and the longest: 10s..5m", _wait),
+    _FormField("timeout", "Longest run", _SPAN, parse_seconds),
+    _FormField("pause_after", "Pause after failures in a row", _NUMBER, int),
+    _FormField("on_failure", "Hook of a failure", "a name in hooks:", str),
+    _FormField("owner", "Owner", "text", str),
+    _FormField("description", "Description", "text", str),
+    _FormField("tags", "Tags", "texts with commas between them", _texts, none=()),
 )
 
 
@@ -91,7 +91,7 @@ _FIELDS: Final = (
 class _Filled:
     """A field with the text that it has. `was`: the text of the schedule's present value."""
 
-    field: _Field
+    field: _FormField
     text: str
     was: str
 
@@ -101,7 +101,7 @@ class _Filled:
 
 
 @dataclass(frozen=True, slots=True)
-class _Moment:
+class _ShownTime:
     """When a run would begin, in the shown zone and in that of the schedule."""
 
     time: float
@@ -189,8 +189,8 @@ def _both(preview: ChangePreview) -> Sequence[ScheduleRow]:
     return preview.before, preview.after
 
 
-def _moments(times: Sequence[float], row: ScheduleRow) -> Sequence[_Moment]:
-    return [_Moment(time, there(time, row.rule)) for time in times[:_LISTED]]
+def _moments(times: Sequence[float], row: ScheduleRow) -> Sequence[_ShownTime]:
+    return [_ShownTime(time, there(time, row.rule)) for time in times[:_LISTED]]
 
 
 def _filled(row: ScheduleRow, given: Mapping[str, str]) -> Sequence[_Filled]:
@@ -201,7 +201,7 @@ def _filled(row: ScheduleRow, given: Mapping[str, str]) -> Sequence[_Filled]:
     return listed
 
 
-def _text(field: _Field, value: Any) -> str:
+def _text(field: _FormField, value: Any) -> str:
     """Return a value as the form has it."""
     if field.kind == "datetime-local":
         moment = None if value is None else local_datetime(value)

@@ -44,7 +44,7 @@ _LEGEND: Final = [
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ProofLine:
     """A schedule: its proof as words and as a strip."""
 
     proof: Proof
@@ -139,10 +139,10 @@ def _ticks(found: ProofPage) -> Sequence[Tick]:
     return ticks(found.since, found.until, step, offset)
 
 
-def _line(each: Proof, found: ProofPage, now: float) -> Line:
+def _line(each: Proof, found: ProofPage, now: float) -> ProofLine:
     violations = each.verdict.violations
     spans = _strip(each, min(found.until, now))
-    return Line(
+    return ProofLine(
         each,
         marks(spans, found.since, found.until),
         violations[:_LISTED],
