@@ -27,7 +27,7 @@ from psched.importers.kubernetes_cronjobs import read_cronjobs
 from psched.importers.report import Reported, lines, report
 from psched.importers.schedules_yaml import schedules_yaml
 from psched.importers.systemd_timers import read_timers
-from psched.importers.this_host import host_timezone
+from psched.importers.timezone_names import host_timezone
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -16,7 +16,7 @@ from psched.importers.comparison import problem_of
 from psched.importers.cron_fields import MatchingFields, definitions_of, stretches_of_years
 from psched.importers.entries import Definition, Following, Imported, ImportedEntry, duration_text
 from psched.importers.program_names import plain_name
-from psched.importers.this_host import zone_name
+from psched.importers.timezone_names import zone_name
 
 DEFAULTS: Definition = {"max_attempts": 1}
 _NOTES = (

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from psched.importers.comparison import following_of, problem_of
 from psched.importers.entries import Definition, Imported, ImportedEntry
+from psched.importers.host_users import home_of, own_user
 from psched.importers.program_names import name_of_shell_command
-from psched.importers.this_host import home_of, own_user
 
 _SYSTEM = (Path("/etc/crontab"), Path("/etc/cron.d"))
 _SPOOLS = tuple(map(Path, ("/var/spool/cron/crontabs", "/var/spool/cron/tabs", "/var/spool/cron")))

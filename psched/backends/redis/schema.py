@@ -8,7 +8,7 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from psched.backends.common.table_names import checked_name, unwritable
+from psched.backends.common.table_checks import checked_name, unwritable
 from psched.backends.redis import script_loader
 from psched.backends.redis.client import RedisServer, is_temporary
 from psched.errors import ConfigError

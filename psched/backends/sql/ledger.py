@@ -22,7 +22,7 @@ from psched.backends.common.rows import (
     read_change,
     read_ledger_row,
 )
-from psched.backends.common.table_names import checked_name
+from psched.backends.common.table_checks import checked_name
 from psched.backends.sql.compiled_statements import (
     BulkUpdate,
     GivenColumns,

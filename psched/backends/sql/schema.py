@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from psched.backends.common.retries import RetryReason
-from psched.backends.common.table_names import unwritable
+from psched.backends.common.table_checks import unwritable
 from psched.backends.sql.compiled_statements import cached
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import MYSQL_OPTIONS, ExactText

@@ -6,7 +6,19 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from psched.web.pages import bulk, changing, editing, nodes, now, proof, schedules, tasks, week, what_if, yesterday
+from psched.web.pages import (
+    actions,
+    bulk_actions,
+    edit_schedule,
+    nodes,
+    now,
+    proof,
+    schedules,
+    tasks,
+    week,
+    what_if,
+    yesterday,
+)
 from psched.web.shared_state import SharedState
 
 Answer = Callable[[Request, SharedState], Response]
@@ -15,7 +27,7 @@ PAGES: Final[Mapping[str, Answer]] = {
     "/": now.now,
     "/schedules": schedules.schedules,
     "/schedule": schedules.schedule,
-    "/schedule/edit": editing.ask,
+    "/schedule/edit": edit_schedule.ask,
     "/week": week.week,
     "/yesterday": yesterday.yesterday,
     "/proof": proof.proof,
@@ -23,15 +35,15 @@ PAGES: Final[Mapping[str, Answer]] = {
     "/queue": tasks.queue,
     "/tasks": tasks.tasks,
     "/task": tasks.task,
-    "/tasks/bulk": bulk.ask,
+    "/tasks/bulk": bulk_actions.ask,
     "/nodes": nodes.nodes,
     "/doctor": nodes.doctor,
 }
 """The pages that only show something."""
 ACTIONS: Final[Mapping[str, Answer]] = {
-    "/schedule/action": changing.change_schedule,
-    "/schedule/edit": editing.act,
-    "/task/action": changing.change_task,
-    "/tasks/bulk": bulk.act,
+    "/schedule/action": actions.change_schedule,
+    "/schedule/edit": edit_schedule.act,
+    "/task/action": actions.change_task,
+    "/tasks/bulk": bulk_actions.act,
 }
 """What changes something, and then leads to a page."""

@@ -19,7 +19,7 @@ from psched.retry_wait import Backoff
 from psched.schedules.modification import Changes
 from psched.time_text import local_datetime, parse_local_datetime, parse_seconds
 from psched.web.access import RefusedError
-from psched.web.pages.changing import asked_action, field, record
+from psched.web.pages.actions import asked_action, field, record
 from psched.web.pages.schedules import schedules_of, there, words_of
 from psched.web.rendering import harmless, page, path
 from psched.web.shared_state import SharedState

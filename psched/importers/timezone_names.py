@@ -1,9 +1,8 @@
-"""Names of time zones, and of the users of the host on which an importer runs."""
+"""Names of time zones: of this host, and of time zone objects."""
 
 from __future__ import annotations
 
 import os
-import pwd
 from datetime import tzinfo
 from pathlib import Path
 
@@ -38,19 +37,3 @@ def zone_name(zone: tzinfo | None) -> str:
     """Return the name of a time zone object; an offset has one that the tz database lacks."""
     name = getattr(zone, "key", None) or getattr(zone, "zone", None) or str(zone)
     return "UTC" if name in ("UTC", "Etc/UTC") else str(name)
-
-
-def own_user() -> str:
-    """Return the name of the user who imports, or the number of a user without a name."""
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return str(os.getuid())
-
-
-def home_of(user: str) -> str | None:
-    """Return the home folder of a user of this host."""
-    try:
-        return pwd.getpwnam(user).pw_dir
-    except KeyError:
-        return None

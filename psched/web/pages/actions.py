@@ -1,4 +1,4 @@
-"""What visitors do to schedules and tasks: each action is recorded before it is done."""
+"""The actions that visitors take on one schedule or task: each is recorded before it is done."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from psched.errors import NotFoundError, ScheduleError
 from psched.insight import TaskInsight
 from psched.model import TaskRow
 from psched.store.reads import Counted
-from psched.web.pages.changing import OF_TASKS, asked_action, record
+from psched.web.pages.actions import OF_TASKS, asked_action, record
 from psched.web.pages.tasks import POSSIBLE, tasks_of, wanted_tasks
 from psched.web.rendering import page, path
 from psched.web.shared_state import SharedState

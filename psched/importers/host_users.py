@@ -1,0 +1,22 @@
+"""The users of the host on which an importer runs."""
+
+from __future__ import annotations
+
+import os
+import pwd
+
+
+def own_user() -> str:
+    """Return the name of the user who imports, or the number of a user without a name."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
+def home_of(user: str) -> str | None:
+    """Return the home folder of a user of this host."""
+    try:
+        return pwd.getpwnam(user).pw_dir
+    except KeyError:
+        return None
