@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
@@ -38,6 +39,7 @@ class SettlementBuffer:
         self._collected: deque[Task] = deque()
         self._since = math.inf
         self._budget = BatchBudget()
+        self._flushing = threading.Lock()
 
     def add(self, task: Task, now: float) -> None:
         """Add a concluded run, or a finished run, which only emits its event."""
@@ -65,7 +67,19 @@ class SettlementBuffer:
             self.flush(now)
 
     def flush(self, until: float | None = None) -> None:
-        """Settle all. While the database does not answer, retry until `until`, or by default until their leases end."""
+        """Settle all. While the database does not answer, retry until `until`, or by default until their leases end.
+
+        While another thread does so, a call with `until` does nothing. A call without it waits, so that afterwards the
+        events of all runs that were added before have been emitted.
+        """
+        if not self._flushing.acquire(blocking=until is None):
+            return
+        try:
+            self._settle(until)
+        finally:
+            self._flushing.release()
+
+    def _settle(self, until: float | None) -> None:
         groups: list[Sequence[Task]] = [self._take()]
         for tasks in groups:
             if not tasks:

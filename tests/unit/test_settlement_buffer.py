@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ from psched.execution.handler_loop import TURN, give_back
 from psched.execution.settlement_buffer import LONGEST
 from psched.model import NewTask
 from psched.task import Task
+from psched.telemetry import attach
 from tests.stores.queue.bench import keys_in
 from tests.unit.settling_child import ALIVE, SHORT, Child, finished, opened_child
 
@@ -211,3 +213,46 @@ def test_without_a_daemon_a_function_finishes_at_once(child: Child) -> None:
     assert factory is not None
     factory(task).run()
     assert finished(child) == ["quick.1"]
+
+
+def test_a_flush_waits_for_that_of_another_thread(child: Child) -> None:
+    """Else a child could leave before the listeners have got the events of its last runs."""
+    begun, may_end = threading.Event(), threading.Event()
+    events: list[str] = []
+    child.serve("quick.1")
+    (task,) = tasks_that_ran(child, "quick.2")
+
+    def takes_long() -> None:
+        begun.set()
+        assert may_end.wait(60)
+
+    child.ending.before = takes_long
+    detach = attach(lambda event, fields: events.extend(each.key for each in fields["tasks"]), "settle")
+    buffer = child.poller.settlement_buffer
+    buffer.add(task, child.time)
+    first = threading.Thread(target=buffer.flush)
+    second = threading.Thread(target=lambda: (buffer.flush(), events.append("flushed")))
+    try:
+        first.start()
+        assert begun.wait(60)
+        buffer.flush(child.time)  # the renewal of leases must not wait
+        assert events == []
+        second.start()
+        second.join(0.05)
+        may_end.set()
+        first.join()
+        second.join()
+    finally:
+        detach()
+    assert events == ["quick.2", "flushed"]
+
+
+def tasks_that_ran(child: Child, *keys: str) -> list[Task]:
+    """Return acquired tasks whose runs went well and that are not settled."""
+    child.store.submit([NewTask(key, "quick") for key in keys])
+    tasks = [task for task in child.source.poll_multi(10) if task is not None]
+    for task in tasks:
+        assert task.begin(3.0)
+        task.finished_later = True
+        task.conclude()
+    return tasks
