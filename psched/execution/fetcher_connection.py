@@ -10,7 +10,7 @@ from dataclasses import astuple
 from typing import Any
 
 from psched.application import Application
-from psched.clock import boottime, monotonic
+from psched.clock import Clock, boottime, monotonic
 from psched.execution.batch_size import BatchSizer
 from psched.execution.poller import Poller, give_up_leases
 from psched.model import Claim, ScheduleRow
@@ -193,8 +193,10 @@ class FetchedTaskPoller(Poller):
         task_timeout: float | None,
         margin: float,
         connection: FetcherConnection,
+        clock: Clock = boottime,
     ) -> None:
         super().__init__(name, source, application, BatchSizer(1), task_timeout, margin)
+        self._clock = clock
         self._connection = connection
         self._arrived: list[Task] = []
         self._held: dict[Task, None] = {}
@@ -214,7 +216,7 @@ class FetchedTaskPoller(Poller):
 
     def poll(self, may_rest: bool = True) -> Sequence[Task]:
         if self.settlement_buffer.is_full:
-            self.settlement_buffer.flush(boottime())
+            self.settlement_buffer.flush(self._clock())
         self._connection.receive()
         tasks, self._arrived = self._arrived, []
         if tasks:
@@ -267,12 +269,12 @@ class FetchedTaskPoller(Poller):
 
     def settle_idle(self) -> None:
         """Let the other thread settle soon: no run is in progress here."""
-        self._idle_since = min(self._idle_since, boottime())
+        self._idle_since = min(self._idle_since, self._clock())
 
     def settle(self) -> bool:
         """Settle the runs that have waited for others long enough. Return whether some are left. Any thread."""
         self._connection.renew()
-        if boottime() >= self._idle_since + _LINGER:
+        if self._clock() >= self._idle_since + _LINGER:
             self.settlement_buffer.flush()
         else:
             self.settlement_buffer.flush_overdue()

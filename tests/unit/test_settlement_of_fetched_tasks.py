@@ -1,0 +1,112 @@
+"""When a handler child settles the tasks that its fetching child sent. On SQLite in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from psched.application import Application
+from psched.execution.fetcher_connection import FetchedTaskPoller, FetcherConnection
+from psched.execution.settlement_buffer import LONGEST
+from psched.model import NewTask
+from psched.process.claim_codec import encode_claims
+from psched.process.dispatch_socket import Connection, DispatchSocket
+from tests.unit.settling_child import Child, finished, opened_child
+
+IDLE = 0.03
+"""Seconds, longer than a run waits in an idle child."""
+
+
+@pytest.fixture
+def child() -> Iterator[Child]:
+    with opened_child() as child:
+        yield child
+
+
+class FetchedTasks:
+    """A handler child's poller, with both ends of its connection."""
+
+    def __init__(self, child: Child) -> None:
+        self.child = child
+        self._dispatch = DispatchSocket("host/test/1")
+        connection = FetcherConnection(self._dispatch, "host/w1/1", (), lambda: None)
+        self.poller = FetchedTaskPoller(
+            "queue", child.source, Application((child.app,)), None, 3.0, connection, child.clock
+        )
+        self.poller.settlement_buffer._clock = child.clock
+        assert self.poller.poll() == []
+        ((_, self.fetcher),) = self._dispatch.accept()
+
+    def run(self, count: int) -> None:
+        """Run so many tasks well, and leave them to be settled."""
+        keys = [f"quick.{number}" for number in range(count)]
+        self.child.store.submit([NewTask(key, "quick") for key in keys])
+        claims, deadline = self.child.source.fetch_multi(count)
+        self.fetcher.send(("run", "queue", encode_claims(claims), deadline))
+        tasks = self.poller.poll()
+        assert len(tasks) == count
+        for task in tasks:
+            assert task.begin(3.0)
+            task.finished_later = True
+            task.conclude()
+            self.poller.settlement_buffer.add(task, self.child.time)
+
+    def close(self) -> None:
+        self.poller.close()
+        self.fetcher.close()
+        self._dispatch.close()
+
+
+@pytest.fixture
+def fetched(child: Child) -> Iterator[FetchedTasks]:
+    fetched = FetchedTasks(child)
+    yield fetched
+    fetched.close()
+
+
+def settled_messages(fetcher: Connection) -> int:
+    return sum(message[0] == "settled" for message in fetcher.receive())
+
+
+def test_an_idle_child_settles_within_moments(child: Child, fetched: FetchedTasks) -> None:
+    fetched.run(2)
+    fetched.poller.settle_idle()
+    assert fetched.poller.settle(), "another run may begin at once"
+    assert (finished(child), settled_messages(fetched.fetcher)) == ([], 0)
+    child.time += IDLE
+    assert not fetched.poller.settle()
+    assert (len(finished(child)), settled_messages(fetched.fetcher)) == (2, 1)
+
+
+def test_a_busy_child_collects_runs_for_longer(child: Child, fetched: FetchedTasks) -> None:
+    fetched.run(2)
+    child.time += LONGEST * 0.9
+    assert fetched.poller.settle()
+    assert not finished(child)
+    child.time += LONGEST * 0.2
+    assert not fetched.poller.settle()
+    assert len(finished(child)) == 2
+
+
+def test_the_time_without_runs_ends_with_the_next_task(child: Child, fetched: FetchedTasks) -> None:
+    fetched.poller.settle_idle()
+    child.time += IDLE
+    fetched.run(1)
+    child.time += IDLE
+    assert fetched.poller.settle()
+    assert not finished(child)
+
+
+def test_the_handler_thread_settles_many_runs_itself(child: Child, fetched: FetchedTasks) -> None:
+    fetched.run(499)
+    assert fetched.poller.poll() == []
+    assert not finished(child)
+    child.store.submit([NewTask("last", "quick")])
+    (task,) = child.source.poll_multi(1)
+    assert task is not None and task.begin(3.0)
+    task.finished_later = True
+    task.conclude()
+    fetched.poller.settlement_buffer.add(task, child.time)
+    assert fetched.poller.poll() == []
+    assert len(finished(child)) == 500
