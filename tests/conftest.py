@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import signal
 import tempfile
@@ -69,9 +70,21 @@ def pytest_collection() -> Generator[None]:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run tests marked `slow` first: they mostly wait, and other pytest workers run the rest meanwhile."""
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Let each pytest worker run tests marked `slow` first, in fresh processes: some fork often, some mostly wait.
+
+    xdist's `worksteal` gives each worker a slice of the list, in turn. A module stays in one slice.
+    """
+    workers: int = getattr(config, "workerinput", {}).get("workercount", 1)
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    others = iter([item for item in items if not item.get_closest_marker("slow")])
+    modules = [list(module) for _, module in itertools.groupby(slow, lambda item: item.path)]
+    order: list[pytest.Item] = []
+    for number in range(workers):
+        first = list(itertools.chain(*modules[number::workers]))
+        size = (len(items) - len(order)) // (workers - number)
+        order += [*first, *itertools.islice(others, max(0, size - len(first)))]
+    items[:] = [*order, *others]
 
 
 @pytest.hookimpl(wrapper=True)

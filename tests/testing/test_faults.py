@@ -23,8 +23,8 @@ from psched.testing.fault_runs import FaultTest
 from psched.testing.faults_decorator import FaultOptions
 from psched.testing.open_tables import Config, OpenTables, config_of
 
-pytestmark = pytest.mark.timeout(240)
-"""A test forks some hundred processes; on a busy machine each of them takes a quarter of a second."""
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+"""A test forks some hundred processes. A fork of a process with much memory takes several times as long."""
 
 app = App()
 _HERE = Path(__file__).name
