@@ -21,6 +21,7 @@ from psched.cli.formatting import (
     write_object,
     write_rows,
 )
+from psched.cli.init import CHECK, init_sections
 from psched.cli.migrate_from_ruby import migrate_command
 from psched.cli.options import (
     LIMIT,
@@ -79,14 +80,14 @@ def queue(chosen: Chosen) -> None:
 
 
 @queue.command()
+@CHECK
 @common_options()
-def init(chosen: Chosen) -> None:
-    """Create the queue's tables.
+def init(chosen: Chosen, check: bool) -> int:
+    """Create the queue's tables, or upgrade those of an earlier version while workers go on.
 
-    Does nothing if they exist. Only this command and `psched init` create a SQLite file.
+    As `psched init` for the queue alone, which says more. Only these two commands create a SQLite file.
     """
-    with opened_section(chosen, "queue", check=False) as tasks:
-        tasks.store.create_tables()
+    return init_sections(chosen, ["queue"], check)
 
 
 @queue.command("list")

@@ -19,6 +19,7 @@ from psched.cli.formatting import (
     write_object,
     write_rows,
 )
+from psched.cli.init import CHECK, init_sections
 from psched.cli.options import (
     LIMIT,
     NO_BOUND,
@@ -43,7 +44,6 @@ from psched.cli.sections import (
     key_command,
     listed_schedules,
     opened,
-    opened_section,
 )
 from psched.error_text import error_summary
 from psched.insight import ScheduleInsight
@@ -155,15 +155,19 @@ _INSTANTS = ("start", "end")
 
 
 @click.command()
+@CHECK
 @common_options()
-def init(chosen: Chosen) -> None:
-    """Create the tables of every section.
+def init(chosen: Chosen, check: bool) -> int:
+    """Create the tables of every section, or upgrade those of an earlier version while workers go on.
 
-    Does nothing if they exist. Only this command and `psched queue init` create a SQLite file.
+    Does nothing if they are up to date. May be killed and started again. Only this command and `psched queue init`
+    create a SQLite file.
+
+    --check changes nothing, and exits with 0: the tables are up to date; 3: they are to be upgraded; the statements
+    are printed, on Redis the scripts; 1: a table is missing, or cannot be upgraded. --json prints one array of objects
+    with section and statement.
     """
-    for name, _ in chosen.settings().named_sections:
-        with opened_section(chosen, name, check=False) as collection:
-            collection.store.create_tables()
+    return init_sections(chosen, [name for name, _ in chosen.settings().named_sections], check)
 
 
 @click.command("list")

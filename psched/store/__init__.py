@@ -236,11 +236,23 @@ class LeaseStore(ABC):
 
     @abstractmethod
     def create_tables(self) -> None:
-        """Create the tables and indexes; idempotent. Raises ConfigError for tables of another version of psched."""
+        """Create the tables and indexes, and upgrade those of earlier layouts while workers go on; idempotent.
+
+        May be killed and called again, and called by several processes at once. Raises ConfigError for tables of a
+        version that it cannot upgrade.
+        """
 
     @abstractmethod
     def check_tables(self) -> None:
         """Raise ConfigError naming `psched init` when a table is missing, or was made by another version."""
+
+    def pending_statements(self) -> list[str]:
+        """Return the statements by which `create_tables` would change tables that exist; none for up-to-date tables.
+
+        Raises ConfigError as `check_tables` does, but not for tables that can be upgraded.
+        """
+        self.check_tables()
+        return []
 
     @abstractmethod
     def prepare(self, types: Collection[str] | None = None) -> None:

@@ -24,6 +24,8 @@ class Timeouts:
 
     connect: float
     read: float
+    longest_lock: float | None = None
+    """Seconds that a statement waits for a lock, if that is not a part of `read`."""
 
     @classmethod
     def of(cls, query: Mapping[str, object]) -> Timeouts:
@@ -42,7 +44,7 @@ class Timeouts:
     @property
     def lock(self) -> float:
         """Seconds that a statement waits for a locked row."""
-        return self.read * 0.4
+        return self.read * 0.4 if self.longest_lock is None else self.longest_lock
 
 
 def _seconds(query: Mapping[str, object], name: str, default: float) -> float:

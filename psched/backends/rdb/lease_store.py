@@ -11,11 +11,12 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 from sqlalchemy import Connection, RowMapping, Table
 
 from psched import fork_safety
+from psched.backends.common import layouts
 from psched.backends.common.lease_history import RELEASED, RETRIED, LostRow, refusal
 from psched.backends.common.rows import AHEAD, BATCH, RUNNING, storable
 from psched.backends.rdb.acquire import AcquireStrategy, WantedTypes, ordered_acquire
@@ -32,11 +33,11 @@ from psched.backends.sql.compiled_statements import BulkUpdate, cached, table_na
 from psched.backends.sql.database import Database
 from psched.backends.sql.host_wakeup import HostWakeup
 from psched.backends.sql.listen_notify import ListenWakeup, create_triggers, has_triggers, send_notification
-from psched.backends.sql.schema import NAMED, HashedSchema, unusable
+from psched.backends.sql.schema import NAMED, RecordedSchema, unusable
 from psched.backends.sql.store import SqlStore
 from psched.backends.sql.wal_watch import WalWatch
 from psched.clock import boottime
-from psched.errors import IdempotentAlreadyFinishedError, PreemptedError, ScheduleError
+from psched.errors import ConfigError, IdempotentAlreadyFinishedError, PreemptedError, ScheduleError
 from psched.model import WORKER_DIED, Claim, Lease, Retry
 from psched.payload import MAX_BATCH_SIZE
 from psched.store import Accepts, AcquireOptions, Finding, StoreSettings, Wakeup
@@ -44,6 +45,9 @@ from psched.store import Accepts, AcquireOptions, Finding, StoreSettings, Wakeup
 
 class RdbLeaseStore(SqlStore):
     """Due rows with leases in one table."""
+
+    _kind: ClassVar[str]
+    """What the rows are: `schedules` or `queue`."""
 
     def __init__(
         self,
@@ -64,9 +68,9 @@ class RdbLeaseStore(SqlStore):
         of_each = (failures_table, watermarks_table, outbox_table)
         failures, watermarks, outbox = (table_named(make, table.name) for make in of_each)
         tables = (table, *others, failures, watermarks, outbox)
-        super().__init__(
-            database, HashedSchema(database, *tables, common=(nodes_table(), stats_table(), actions_table()))
-        )
+        common = (nodes_table(), stats_table(), actions_table())
+        self._layout = RecordedSchema(self._kind, database, *tables, common=common)
+        super().__init__(database, self._layout)
         dialect = type(database.dialect)
         self._table = table
         self._holder = settings.holder
@@ -74,7 +78,7 @@ class RdbLeaseStore(SqlStore):
         self.lease_statements = cached(LeaseStatements, dialect, table)
         self._strategy = strategy or ordered_acquire(dialect, table, self.lease_statements)
         self._due_times = DueTimes(database, table)
-        self.nodes = RdbNodes(database, table.name)
+        self.nodes = self._nodes = RdbNodes(database, table.name)
         self.stats = RdbRunStats(database, table.name)
         self.actions = RdbVisitorActions(database, table.name)
         self.failures: RdbFailures = RdbFailures(database, failures, settings.holder)
@@ -99,6 +103,10 @@ class RdbLeaseStore(SqlStore):
             self._strategy.prepare(connection, WantedTypes(None if types is None else tuple(set(types))))
 
     def create_tables(self) -> None:
+        behind = self._layout.layouts_to_go()
+        if behind > 1 and (alive := self._nodes.alive()):
+            name, found = f"the table {self._table.name} has", layouts.LAYOUT - behind
+            raise ConfigError(layouts.skips_layouts(name, found, len(alive)))
         super().create_tables()
         if self._database.dialect.notifies:
             create_triggers(self._database, self._table)

@@ -55,6 +55,8 @@ from psched.store.outbox import task_ended
 class RdbTaskStore(RdbLeaseStore, TaskStore):
     """A second table has a row per user, to be locked."""
 
+    _kind = "queue"
+
     def __init__(self, database: Database, table: str, settings: StoreSettings) -> None:
         """Connects to nothing yet. Raises ConfigError for a name that cannot be a table's."""
         tasks = table_named(queue_table, table, database.dialect.partial_indexes)

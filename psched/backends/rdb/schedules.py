@@ -62,6 +62,8 @@ _AT_ONCE = -1
 
 
 class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
+    _kind = "schedules"
+
     def __init__(self, database: Database, table: str, settings: StoreSettings) -> None:
         """Connects to nothing yet. Raises ConfigError for a name that cannot be a table's."""
         rows = table_named(schedules_table, table)

@@ -28,7 +28,7 @@ from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import now_ms
 from psched.backends.sql.ledger import LEDGER_TABLES, SqlLedger
 from psched.backends.sql.paging import begins_with, read_pages
-from psched.backends.sql.schema import HashedSchema
+from psched.backends.sql.schema import RecordedSchema
 from psched.errors import NotSupportedError, ScheduleError
 from psched.model import Lease, Row, ScheduleFilter, ScheduleRow
 from psched.store import Finding, ScheduleStore, StoreSettings
@@ -45,12 +45,12 @@ class CompatScheduleStore(CompatLeaseStore, ScheduleStore):
 
     def __init__(self, database: Database, table: str, settings: StoreSettings) -> None:
         self._records: CompatLedgerWriter | None = None
-        self._others: HashedSchema | None = None
+        self._others: RecordedSchema | None = None
         if settings.ledger is not None:
             ledger, changes, outputs = (table_named(make, settings.ledger) for make in LEDGER_TABLES)
             self.ledger = SqlLedger(database, ledger, changes, outputs)
             self._records = CompatLedgerWriter(ledger, changes, settings.holder, settings.reckoning)
-            self._others = HashedSchema(database, ledger, changes, outputs)
+            self._others = RecordedSchema("ledger", database, ledger, changes, outputs)
         self.max_data_size = settings.max_data_size
         self._problem_of_rule = settings.problem
         rows = table_named(schedules_table, table)
@@ -69,6 +69,10 @@ class CompatScheduleStore(CompatLeaseStore, ScheduleStore):
         super().check_tables()
         if self._others is not None:
             self._others.check()
+
+    def pending_statements(self) -> builtins.list[str]:
+        own = super().pending_statements()
+        return own if self._others is None else [*own, *self._others.pending()]
 
     def diagnose(self, writing: bool = True) -> Iterator[Finding]:
         yield from super().diagnose(writing)

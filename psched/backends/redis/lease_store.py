@@ -69,6 +69,9 @@ class RedisLeaseStore(LeaseStore):
     def check_tables(self) -> None:
         self._table.check()
 
+    def pending_statements(self) -> list[str]:
+        return self._table.pending()
+
     def prepare(self, types: Collection[str] | None = None) -> None:
         for verb in ("acquire", "next_due", *self._settling):
             script_loader.compose(self._table.kind, verb)

@@ -1,4 +1,4 @@
-"""Creates, checks and diagnoses one table, and checks the server's version and settings."""
+"""Creates, upgrades, checks and diagnoses one table, and checks the server's version and settings."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
+from psched.backends.common import layouts
+from psched.backends.common.layouts import Recorded, Standing
 from psched.backends.common.table_checks import checked_name, unwritable
-from psched.backends.redis import script_loader
+from psched.backends.redis import script_loader, upgrades
 from psched.backends.redis.client import RedisServer, is_temporary
 from psched.errors import ConfigError
 from psched.store import Finding
 
 log = logging.getLogger(__name__)
-
-LAYOUTS = {"schedules": 7, "queue": 6}
-"""Version of the keys by kind, the same as in scripts/common.lua; other versions are refused."""
 
 _OLDEST = (6, 0)
 
@@ -31,7 +30,6 @@ class RedisTable:
         self.kind = kind
         self.prefix = f"{{psched}}:{self.name}:"
         self._server = server
-        self._layout = LAYOUTS[kind]
 
     @property
     def meta(self) -> str:
@@ -39,10 +37,22 @@ class RedisTable:
         return f"{self.prefix}meta"
 
     def create(self) -> None:
+        """Create the table, or upgrade one of an earlier layout. Raises ConfigError."""
         self._require(creates=True)
+
+    def pending(self) -> list[str]:
+        """Return the scripts that `create` would run on a table that exists. Raises ConfigError as `check` does."""
+        standing, recorded = self._server.run(lambda _: self._standing())
+        if standing is Standing.OLDER and recorded is not None:
+            return [" ".join(script.text.split()) for script in upgrades.scripts(recorded.layout, self.kind)]
+        self._require(creates=False)
+        return []
 
     def check(self) -> None:
         self._require(creates=False)
+        standing, recorded = self._server.run(lambda _: self._standing())
+        if standing is Standing.NEWER and recorded is not None:
+            log.warning("%s", layouts.newer(self._has(), recorded.layout))
         warning = self._server.run(lambda _: self._eviction())
         if warning is not None:
             log.warning("table=%s %s", self.name, warning)
@@ -66,27 +76,61 @@ class RedisTable:
             return f"Redis {version} is too old: 6.0 or later is needed"
         client = self._server.client()
         if creates:
-            client.hsetnx(self.meta, "layout", self._layout)
+            client.hsetnx(self.meta, "oldest_layout", layouts.oldest_usable())
+            client.hsetnx(self.meta, "layout", upgrades.layout_text(self.kind))
             client.hsetnx(self.meta, "kind", self.kind)
         kind, layout = client.hmget(self.meta, "kind", "layout")
         if kind is None or layout is None:
             return f"the table {self.name} does not exist; create it with: psched init (a queue's: psched queue init)"
         if kind != self.kind.encode():
             return f"the table {self.name} holds no {self.kind} but {kind.decode(errors='replace')}; name another one"
-        if layout != str(self._layout).encode():
+        standing, recorded = self._standing()
+        if standing is Standing.OLDER and recorded is not None:
+            return self._upgrade() if creates else layouts.needs_upgrade(self._has(), recorded.layout)
+        if standing is Standing.TOO_NEW and recorded is not None:
+            return layouts.too_new(self._has(), recorded.layout)
+        if standing is Standing.UNRELEASED:
             return (
                 f"the table {self.name} was made by another version of psched (its layout is "
-                f"{layout.decode(errors='replace')}, this version needs {self._layout}), and is not changed. "
-                f"Recreate it: stop all workers, delete all keys {self.prefix}*, whose rows are lost (docs/redis.md "
-                "says how), and run: psched init (a queue's: psched queue init)"
+                f"{layout.decode(errors='replace')}, this version needs {upgrades.layout_text(self.kind)}), and is not "
+                f"changed. Recreate it: stop all workers, delete all keys {self.prefix}*, whose rows are lost "
+                "(docs/redis.md says how), and run: psched init (a queue's: psched queue init)"
             )
         return None
+
+    def _standing(self) -> tuple[Standing, Recorded | None]:
+        found, oldest = self._server.client().hmget(self.meta, "layout", "oldest_layout")
+        recorded = upgrades.read_recorded(found, oldest)
+        own = upgrades.layout_text(self.kind).partition(".")[2]
+        return layouts.standing(recorded, own, lambda layout: upgrades.released(layout, self.kind)), recorded
+
+    def _upgrade(self) -> str | None:
+        """Run the scripts of the steps, then record the layout; return an error or None. Others that upgrade wait.
+
+        From then on the scripts of layouts that are too old for it are refused.
+        """
+        with upgrades.lock(self._server.client(), f"{self.prefix}init-lock") as renew:
+            standing, recorded = self._standing()
+            if standing is not Standing.OLDER or recorded is None:
+                return self._problem()
+            for script in upgrades.scripts(recorded.layout, self.kind):
+                while self._server.call(script, [self.meta], []):
+                    renew()
+            made = {"layout": upgrades.layout_text(self.kind), "oldest_layout": layouts.oldest_usable()}
+            self._server.client().hset(self.meta, mapping=made)
+        return None
+
+    def _has(self) -> str:
+        return f"the table {self.name} has"
 
     def _findings(self, writing: bool) -> Iterator[Finding]:
         self._server.call(script_loader.compose(self.kind, "next_due"), [self.meta], [-1])
         server = self._info("server")
         mode = "cluster" if self._info("cluster").get("cluster_enabled") else str(server.get("redis_mode", "?"))
         yield Finding("server", True, f"{_version(server)}, {mode}; its scripts work")
+        standing, recorded = self._standing()
+        if standing is Standing.NEWER and recorded is not None:
+            yield Finding("layout", True, layouts.newer(self._has(), recorded.layout), warning=True)
         yield self._server.location.encryption()
         if writing:
             yield self._writing()

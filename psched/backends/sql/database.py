@@ -263,7 +263,8 @@ class Database:
         if dialect.ephemeral:
             yield self
             return
-        timeouts = Timeouts(dialect.timeouts.connect, read=3600)
+        lock = dialect.timeouts.lock if dialect.waits_block_others else None
+        timeouts = Timeouts(dialect.timeouts.connect, read=3600, longest_lock=lock)
         with closing(Database(replace(dialect, timeouts=timeouts))) as patient:
             yield patient
 

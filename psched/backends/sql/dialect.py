@@ -7,10 +7,11 @@ build every statement once for all databases.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from sqlalchemy import URL, BigInteger, Connection, ScalarSelect, String, Table, Text, insert, select
+from sqlalchemy import URL, BigInteger, Connection, ScalarSelect, String, Table, Text, TextClause, insert, select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
@@ -24,6 +25,10 @@ from psched.store import Finding
 
 MYSQL_OPTIONS: Any = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4"}
 """Options of each table; other databases ignore them."""
+
+
+INIT_PAUSE = 0.1
+"""Seconds between two attempts to get the lock of `psched init`."""
 
 
 class now_ms(FunctionElement[int]):  # noqa: N801 – spelled like the SQL function it stands for
@@ -49,6 +54,11 @@ class larger_of(FunctionElement[int]):  # noqa: N801 – spelled like the SQL fu
 def _larger_of(element: larger_of, compiler: SQLCompiler, **options: Any) -> str:
     name = "max" if compiler.dialect.name == "sqlite" else "GREATEST"
     return f"{name}({compiler.process(element.clauses, **options)})"
+
+
+def verbatim(sql: str) -> TextClause:
+    """Return SQL without parameters."""
+    return text(sql.replace(":", r"\:"))
 
 
 class ExactText(String):
@@ -85,6 +95,8 @@ class Dialect:
     """Whether triggers can notify listeners of due rows; see listen_notify.py."""
     compound_statements: ClassVar[bool] = False
     """Whether a server of this kind may execute two changes by one statement; see `joined`."""
+    waits_block_others: ClassVar[bool] = False
+    """Whether other statements wait behind one that waits for the lock by which it builds an index."""
     counts_new_rows: ClassVar[bool] = True
     """Whether the row count of `insert_new` leaves out the rows whose key exists."""
     conflict_codes: ClassVar[Collection[object]]
@@ -92,6 +104,7 @@ class Dialect:
     duplicate_codes: ClassVar[Collection[object]]
     missing_table_codes: ClassVar[Collection[object]] = ()
     existing_codes: ClassVar[Collection[object]] = ()
+    offline_codes: ClassVar[Collection[object]] = ()
     """Codes of the driver's errors, by their meaning; see the methods below."""
 
     url: URL
@@ -136,6 +149,18 @@ class Dialect:
     def abandon_connections(self) -> None:
         """In a forked process: keep the driver from ending the parent's sessions when it frees their connections."""
 
+    def init_lock(self, connect: Callable[[], Any]) -> AbstractContextManager[None]:
+        """Wait until no other `psched init` is at work in this database, and keep others out within the context.
+
+        `connect` returns a new connection; `dbapi_connection` is the driver's own. SQLite has no such lock: each
+        statement there is one transaction.
+        """
+        return nullcontext()
+
+    def execute_alone(self, connection: Connection, sql: str) -> None:
+        """Execute a statement without parameters that must not be in a transaction."""
+        connection.execute(verbatim(sql))
+
     def create_database(self) -> None:
         """Create the file of SQLite. Administrators create other databases."""
 
@@ -175,6 +200,10 @@ class Dialect:
     def is_already_there(self, error: DBAPIError) -> bool:
         """Return whether `error` says that the table, index or row to be created exists already."""
         return self.code(error.orig) in self.existing_codes
+
+    def is_only_offline(self, error: DBAPIError) -> bool:
+        """Return whether the server could change the table only while nobody else uses it."""
+        return self.code(error.orig) in self.offline_codes
 
     @classmethod
     def among(cls, column: ColumnElement[Any], keys: Select[Any]) -> ColumnElement[bool]:
@@ -234,6 +263,10 @@ class Dialect:
     def encryption(self, connection: Connection) -> Finding | None:
         """Return whether the connection is encrypted and verified, for `psched doctor`; None for a file."""
         return None
+
+    def invalid_indexes(self, connection: Connection, names: Collection[str]) -> Collection[str]:
+        """Return those of the named indexes that exist but cannot be used: building them was interrupted."""
+        return ()
 
     def key_problem(self, connection: Connection, table: str, column: str) -> str | None:
         """Return the problem if keys in `column` are not compared byte by byte, else None."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 import os
 import ssl
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, suppress
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, ClassVar
@@ -24,7 +25,7 @@ from sqlalchemy.sql.compiler import DDLCompiler, SQLCompiler
 from psched.backends.common.connection_options import Tls, encryption_finding
 from psched.backends.common.retries import RetryReason
 from psched.backends.sql.compiled_statements import given_rows
-from psched.backends.sql.dialect import Dialect, ExactText, LongText, now_ms
+from psched.backends.sql.dialect import INIT_PAUSE, Dialect, ExactText, LongText, now_ms
 from psched.backends.sql.host_wakeup import socket_name
 from psched.errors import ConfigError
 from psched.store import Finding
@@ -102,12 +103,14 @@ class MySQLDialect(Dialect):
     partial_indexes: ClassVar[bool] = False
     groups_by_index: ClassVar[bool] = True
     compound_statements: ClassVar[bool] = True
+    waits_block_others: ClassVar[bool] = True
     counts_new_rows: ClassVar[bool] = False
     conflict_codes = _CONFLICTS
     lost_codes = _LOST
     duplicate_codes = (1062,)
     missing_table_codes = (1146,)
     existing_codes = (1050, 1060, 1061, 1062)  # a table, a column, an index, a row
+    offline_codes = (1845, 1846)
 
     _connections: WeakSet[Any] = field(default_factory=WeakSet, init=False)
 
@@ -120,6 +123,24 @@ class MySQLDialect(Dialect):
             with suppress(Exception):  # of one that is closed
                 os.dup2(nowhere, connection.fileno(), inheritable=False)
         os.close(nowhere)
+
+    @contextmanager
+    def init_lock(self, connect: Callable[[], Any]) -> Iterator[None]:
+        """Hold a lock of the server, named after the database, in a transaction: also a pooler leaves that to us."""
+        with closing(connect()) as connection, connection.cursor() as cursor:
+            while True:
+                cursor.execute("START TRANSACTION")
+                cursor.execute(f"SELECT GET_LOCK({_LOCK_NAME}, 0)")
+                if cursor.fetchone()[0]:
+                    break
+                cursor.execute("ROLLBACK")
+                time.sleep(INIT_PAUSE)
+            try:
+                yield
+            finally:
+                with suppress(Exception):  # the server releases the lock of a lost connection
+                    cursor.execute(f"SELECT RELEASE_LOCK({_LOCK_NAME})")
+                    cursor.fetchone()
 
     def host_socket(self, table: str) -> bytes | None:
         return socket_name(self.url, table)
@@ -277,6 +298,8 @@ class MySQLDialect(Dialect):
             f"ALTER TABLE `{table}` MODIFY `{column}` VARCHAR(255) CHARACTER SET utf8mb4 COLLATE {exact} NOT NULL"
         )
 
+
+_LOCK_NAME = "CONCAT('psched init ', LEFT(SHA1(DATABASE()), 16))"
 
 _SERVER_SETTINGS = (
     "SHOW VARIABLES WHERE variable_name IN ('transaction_isolation', 'tx_isolation', 'innodb_lock_wait_timeout')"

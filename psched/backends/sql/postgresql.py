@@ -10,8 +10,8 @@ import re
 import selectors
 import tempfile
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from typing import Any, ClassVar
 
 from sqlalchemy import ARRAY, Connection, String, Table, any_, func, text
@@ -25,7 +25,7 @@ from sqlalchemy.sql.selectable import Select
 from psched.backends.common.connection_options import encryption_finding
 from psched.backends.common.retries import RetryReason
 from psched.backends.sql.compiled_statements import given_rows
-from psched.backends.sql.dialect import Dialect, ExactText, now_ms
+from psched.backends.sql.dialect import INIT_PAUSE, Dialect, ExactText, now_ms
 from psched.errors import ConfigError, PoolerError
 from psched.store import Finding
 
@@ -66,6 +66,11 @@ _USES_SSL = text("SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()")
 _DETERMINISTIC = text(
     "SELECT l.collisdeterministic FROM pg_attribute a JOIN pg_collation l ON l.oid = a.attcollation"
     " WHERE a.attrelid = to_regclass(:table) AND a.attname = :column"
+)
+
+_INVALID = text(
+    "SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid"
+    " WHERE NOT i.indisvalid AND pg_table_is_visible(c.oid) AND c.relname = ANY(:names)"
 )
 
 
@@ -110,6 +115,35 @@ class PostgreSQLDialect(Dialect):
     missing_table_codes = ("42P01",)
     existing_codes = ("42P07", "42701", "42710", "23505")
     """23505: two processes created it at once, and one found its row, or its type's row, in the catalogue."""
+
+    @contextmanager
+    def init_lock(self, connect: Callable[[], Any]) -> Iterator[None]:
+        """Hold an advisory lock in a transaction, which also a pooler leaves to us.
+
+        Waiting for the lock would be a transaction that the building of an index waits for.
+        """
+        with closing(connect()) as connection, connection.cursor() as cursor:
+            while True:
+                cursor.execute("BEGIN")
+                cursor.execute("SELECT pg_try_advisory_xact_lock(hashtext('psched init'))")
+                if cursor.fetchone()[0]:
+                    break
+                cursor.execute("ROLLBACK")
+                time.sleep(INIT_PAUSE)
+            yield
+
+    def execute_alone(self, connection: Connection, sql: str) -> None:
+        if not self.shares_sessions:
+            return super().execute_alone(connection, sql)
+        from psycopg import ClientCursor  # noqa: PLC0415 – another driver may be installed instead
+
+        driver: Any = connection.connection.dbapi_connection
+        with ClientCursor(driver) as cursor:  # without the settings that each transaction brings
+            cursor.execute(sql)
+        return None
+
+    def invalid_indexes(self, connection: Connection, names: Collection[str]) -> Collection[str]:
+        return connection.execute(_INVALID, {"names": list(names)}).scalars().all()
 
     def engine_options(self) -> dict[str, Any]:
         """Return how to connect. libpq's timeouts detect a dead network, but not a server that hangs."""

@@ -1,25 +1,33 @@
-"""Creates, checks and diagnoses the tables of a store, whose schema hash is recorded in a table of its own."""
+"""Creates, upgrades, checks and diagnoses the tables of a store, whose layout is recorded in a table of its own."""
 
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateIndex, CreateTable
 
+from psched.backends.common import layouts
+from psched.backends.common.layouts import Recorded, Standing
 from psched.backends.common.retries import RetryReason
 from psched.backends.common.table_checks import unwritable
+from psched.backends.sql import upgrades
 from psched.backends.sql.compiled_statements import cached
 from psched.backends.sql.database import Database
-from psched.backends.sql.dialect import MYSQL_OPTIONS, ExactText
+from psched.backends.sql.dialect import MYSQL_OPTIONS, Dialect, ExactText, verbatim
+from psched.error_text import one_line
 from psched.errors import ConfigError
 from psched.store import Finding
 
+log = logging.getLogger(__name__)
+
 _TRIES = 20
-"""Attempts of `psched init`: several hosts may run it at once, and each step may find that another host has done it."""
+"""Attempts of `psched init`: each step may find that another program has made the table or index meanwhile."""
 
 
 class Schema:
@@ -38,15 +46,19 @@ class Schema:
         self._maker = maker
 
     def create(self) -> None:
-        """Create missing tables and indexes. Raises ConfigError when another program or version made the table."""
+        """Create missing tables and indexes, and upgrade tables of an earlier layout; one process at a time.
+
+        Raises ConfigError when another program or version made the table.
+        """
         dialect = self._database.dialect
         dialect.create_database()
-        with self._database.patient() as database:
+        with self._database.patient() as patient:
             for left in reversed(range(_TRIES)):
                 try:
-                    problem = database.run(
-                        lambda connection, _: dialect.too_old(connection) or self._create(connection)
-                    )
+                    problem = patient.run(lambda connection, _: dialect.too_old(connection))
+                    if problem is None:
+                        with dialect.init_lock(patient.dedicated):
+                            problem = self._create_and_upgrade(patient)
                     break
                 except DBAPIError as error:
                     problem = dialect.unusable_file(error)
@@ -56,6 +68,33 @@ class Schema:
                         raise
         if problem is not None:
             raise ConfigError(problem)
+
+    def _create_and_upgrade(self, patient: Database) -> str | None:
+        """Return the error of tables that must stay as they are, or None. `patient` waits for indexes."""
+        problem = patient.run(lambda connection, _: self._create(connection))
+        if problem is None:
+            for change in patient.run(lambda connection, _: self._changes(connection)):
+                # What waits for a lock on the table has others wait for it: not for an hour.
+                database = patient if change.is_index else self._database
+                log.debug("table=%s %s", change.table, change.sql)
+                try:
+                    database.run(partial(_execute, database.dialect, change))
+                except DBAPIError as error:
+                    if not database.dialect.is_only_offline(error):
+                        raise
+                    return (
+                        f"{change.table} cannot be changed while workers run: {one_line(error)}; stop all workers, run "
+                        f"{upgrades.offline(change.sql)}, and then again: psched init"
+                    )
+        return problem
+
+    def pending(self) -> list[str]:
+        """Return the SQL by which `create` would change tables that exist.
+
+        Raises ConfigError as `check` does, but not for tables that can be upgraded.
+        """
+        self.check()
+        return [change.sql for change in self._database.run(lambda connection, _: self._changes(connection))]
 
     def check(self) -> None:
         """Raise ConfigError naming the remedy when the table cannot be used as it is."""
@@ -85,18 +124,28 @@ class Schema:
             yield from database.run(lambda connection, _: list(self._findings(connection, writing)))
 
     def _create(self, connection: sa.Connection) -> str | None:
+        """Create missing tables with their indexes. Return the error of a table that cannot be used, or None."""
         self._create_table(connection, self._table)
-        problem = self._column_problem(self._columns(connection, self._table))
-        if problem is None:
-            with self._database.transaction(connection):  # so that no other session drops one of them meanwhile
-                missing = self._missing_indexes(connection)
-            for index in missing:
-                connection.execute(CreateIndex(index))
-        return problem
+        return self._column_problem(self._columns(connection, self._table))
 
     def _create_table(self, connection: sa.Connection, table: sa.Table) -> None:
         if not sa.inspect(connection).has_table(table.name):
-            connection.execute(CreateTable(table))
+            for statement in _creation(table):
+                connection.execute(statement)
+
+    def _changes(self, connection: sa.Connection) -> list[upgrades.Change]:
+        """Return the changes to be made to tables that exist."""
+        dialect = connection.dialect
+        with self._database.transaction(connection):  # so that no other session drops one of the tables meanwhile
+            missing = self._missing_indexes(connection)
+        broken = self._database.dialect.invalid_indexes(connection, [str(index.name) for index in missing])
+        made: list[upgrades.Change] = []
+        for index in missing:
+            table, name = _of_index(index).name, str(index.name)
+            if name in broken:
+                made.append(upgrades.Change(table, upgrades.drop_index(name, dialect), is_index=True))
+            made.append(upgrades.Change(table, upgrades.add_index(index, dialect), is_index=True))
+        return made
 
     def _problem(self, connection: sa.Connection) -> str | None:
         return self._column_problem(self._columns(connection, self._table))
@@ -137,8 +186,13 @@ class Schema:
         missing: list[sa.Index] = []
         found = sa.inspect(connection).get_multi_indexes(filter_names=[table.name for table in self._indexed])
         of_tables = {name: indexes for (_, name), indexes in found.items()}
+        names = [str(index["name"]) for indexes in of_tables.values() for index in indexes]
+        broken = self._database.dialect.invalid_indexes(connection, names)
         for table in self._indexed:
-            present = [tuple(index["column_names"]) for index in of_tables.get(table.name, ())]
+            if table.name not in of_tables:
+                continue
+            valid = (index for index in of_tables[table.name] if index["name"] not in broken)
+            present = [tuple(index["column_names"]) for index in valid]
             indexes = [index for index in table.indexes if tuple(index.columns.keys()) not in present]
             missing += sorted(indexes, key=lambda index: str(index.name))
         return missing
@@ -175,6 +229,29 @@ class Schema:
         return Finding("writing", True, f"{self._table.name} can be written")
 
 
+def _creation(table: sa.Table) -> list[CreateTable | CreateIndex]:
+    """Return the statements that create a table."""
+    return [CreateTable(table), *map(CreateIndex, sorted(table.indexes, key=lambda index: str(index.name)))]
+
+
+def creation(tables: Sequence[sa.Table], dialect: sa.Dialect) -> list[str]:
+    """Return the SQL that creates `tables`."""
+    made = (str(statement.compile(dialect=dialect)) for table in tables for statement in _creation(table))
+    return [" ".join(sql.split()) for sql in made]
+
+
+def _of_index(index: sa.Index) -> sa.Table:
+    assert index.table is not None
+    return index.table
+
+
+def _execute(dialect: Dialect, change: upgrades.Change, connection: sa.Connection, uncertain: bool) -> None:
+    if change.is_index:
+        dialect.execute_alone(connection, change.sql)
+    else:
+        connection.execute(verbatim(change.sql))
+
+
 NAMED = 10
 """The most keys of rows that are never due in one finding of `psched doctor`."""
 
@@ -190,29 +267,45 @@ def unusable(keys: Sequence[object]) -> Finding:
 
 @cache
 def _meta_table() -> sa.Table:
-    """Return the table of schema hashes, one per store; `table_name` is the name of the store's first table."""
+    """Return the table of layouts, one per store; `table_name` is the name of the store's first table.
+
+    `schema_hash` distinguishes unreleased states of a layout. Programs of layouts from `oldest_layout` on can use the
+    tables. Programs of every version read this table: it never changes.
+    """
     return sa.Table(
         "psched_meta",
         sa.MetaData(),
         sa.Column("table_name", ExactText(64), primary_key=True),
+        sa.Column("layout", sa.Integer, nullable=False),
         sa.Column("schema_hash", ExactText(64), nullable=False),
+        sa.Column("oldest_layout", sa.Integer, nullable=False),
         **MYSQL_OPTIONS,
     )
 
 
-def schema_hash(tables: Sequence[sa.Table]) -> str:
-    """Return 16 hexadecimal digits for the schema of `tables`: the same on every Python, SQLAlchemy and database."""
-    text = "\n".join(line for table in tables for line in _lines(table))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+def schema_hash(tables: Sequence[sa.Table], common: Sequence[sa.Table] = ()) -> str:
+    """Return 16 hexadecimal digits for the schema of `tables`, whatever the first of them is called, and of `common`.
+
+    The same on every Python, SQLAlchemy and database.
+    """
+    first = tables[0].name
+    lines = [line for table in tables for line in _lines(table, first)]
+    lines += [line for table in common for line in _lines(table, "")]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 
-def _lines(table: sa.Table) -> Iterator[str]:
-    yield f"table {table.name}"
+def _lines(table: sa.Table, first: str) -> Iterator[str]:
+    """Yield the parts of a table. `first`: the beginning of its name, which the schema does not depend on."""
+
+    def relative(name: object) -> str:
+        return str(name).removeprefix(first)
+
+    yield f"table {relative(table.name)}"
     for column in table.columns:
         yield _column_line(column)
     checks = (constraint for constraint in table.constraints if isinstance(constraint, sa.CheckConstraint))
-    yield from sorted(f"check {check.name}: {check.sqltext}" for check in checks)
-    yield from sorted(_index_line(index) for index in table.indexes)
+    yield from sorted(f"check {relative(check.name)}: {check.sqltext}" for check in checks)
+    yield from sorted(f"index {relative(index.name)} {_index_line(index)}" for index in table.indexes)
 
 
 def _column_line(column: sa.Column[object]) -> str:
@@ -228,41 +321,121 @@ def _column_line(column: sa.Column[object]) -> str:
 def _index_line(index: sa.Index) -> str:
     conditions = {str(options["where"]) for options in index.dialect_options.values() if "where" in options}
     where = "".join(f" WHERE {condition}" for condition in sorted(conditions - {"None"}))
-    return f"index {index.name} {'UNIQUE ' if index.unique else ''}({', '.join(index.columns.keys())}){where}"
+    return f"{'UNIQUE ' if index.unique else ''}({', '.join(index.columns.keys())}){where}"
 
 
-class HashedSchema(Schema):
-    """The tables of one store, whose schema hash is recorded in `psched_meta` under the name of the first of them."""
+Columns = Mapping[sa.Table, Collection[str] | None]
+"""The columns of each table, None for a missing one."""
+
+
+class RecordedSchema(Schema):
+    """The tables of one store, whose layout is recorded in `psched_meta` under the name of the first of them."""
 
     _is_shared = False
 
-    def __init__(self, database: Database, *tables: sa.Table, common: Sequence[sa.Table] = ()) -> None:
-        """`tables`: the table of the rows, then the store's other tables; `common`: tables that all stores share."""
+    def __init__(self, kind: str, database: Database, *tables: sa.Table, common: Sequence[sa.Table] = ()) -> None:
+        """`tables`: the table of the rows, then the store's other tables; `common`: tables that all stores share.
+
+        `kind`: see `NewColumn`.
+        """
         super().__init__(database, tables[0], "key", "psched's rdb store", *tables[1:])
+        self._kind = kind
         self._meta = meta = _meta_table()
         self._common = tuple(common)
         self._indexed = (*self._tables, *self._common)
-        self._current = cached(schema_hash, (*tables, *common))
-        self._recorded = sa.select(meta.c.schema_hash).where(meta.c.table_name == self._table.name)
+        self.hash = cached(schema_hash, tuple(tables), tuple(common))
+        c = meta.c
+        self._recorded = sa.select(c.layout, c.schema_hash, c.oldest_layout).where(c.table_name == self._table.name)
+
+    @property
+    def tables(self) -> Sequence[sa.Table]:
+        """All tables, in the order of their creation."""
+        return (self._meta, *self._common, *self._tables)
+
+    def check(self) -> None:
+        super().check()
+        recorded = self._database.run(lambda connection, _: self._read_recorded(connection))
+        if recorded is not None and recorded.layout > layouts.LAYOUT:
+            log.warning("%s", layouts.newer(self._have(self._tables), recorded.layout))
+
+    def pending(self) -> list[str]:
+        def work(connection: sa.Connection, _: bool) -> list[str] | None:
+            columns = self._columns_of_each(connection)
+            if self._standing(connection, columns)[0] is not Standing.OLDER:
+                return None
+            absent = [table for table in self.tables if columns[table] is None]
+            created = creation(absent, connection.dialect)
+            return created + [change.sql for change in self._changes(connection)]
+
+        made = self._database.run(work)
+        return super().pending() if made is None else made
+
+    def layouts_to_go(self) -> int:
+        """Return by how many layouts the tables are behind, 0 for tables that cannot be upgraded or do not exist."""
+
+        def work(connection: sa.Connection, _: bool) -> int:
+            standing, recorded = self._standing(connection, self._columns_of_each(connection))
+            behind = standing is Standing.OLDER and recorded is not None
+            return layouts.LAYOUT - recorded.layout if behind else 0  # type: ignore[union-attr]
+
+        try:
+            return self._database.run(work)
+        except DBAPIError as error:
+            if not self._database.dialect.is_missing_table(error):
+                raise
+            return 0
 
     def _create(self, connection: sa.Connection) -> str | None:
-        problem = self._version_problem(connection, self._columns_of_each(connection))
-        if problem is not None:
+        columns = self._columns_of_each(connection)
+        standing, _ = self._standing(connection, columns)
+        problem = self._version_problem(connection, columns, upgrading=True)
+        if problem is not None or standing is Standing.NEWER:
             return problem
         self._create_table(connection, self._meta)
-        self._record_hash(connection)
+        if standing is not Standing.OLDER:
+            self._record(connection)
         for table in (*self._common, *self._tables):
             self._create_table(connection, table)
-        return super()._create(connection)
+        if standing is Standing.OLDER:
+            return None
+        return self._column_problem(self._columns(connection, self._table))
 
-    def _record_hash(self, connection: sa.Connection) -> None:
-        """Record the hash before any table exists, so that tables without this hash are of another version."""
-        c, name = self._meta.c, self._table.name
+    def _changes(self, connection: sa.Connection) -> list[upgrades.Change]:
+        columns = self._columns_of_each(connection)
+        standing, recorded = self._standing(connection, columns)
+        if standing is Standing.NEWER:
+            return []
+        since = layouts.LAYOUT if recorded is None else recorded.layout
+        present = {table.name: names for table, names in columns.items() if names is not None}
+        name = self._database.dialect.name
+        steps = upgrades.changes(since, self._kind, self._table.name, present, name, connection.dialect)
+        return [*steps, *super()._changes(connection)]
+
+    def _create_and_upgrade(self, patient: Database) -> str | None:
+        problem = super()._create_and_upgrade(patient)
+        if problem is None:
+            patient.run(lambda connection, _: self._record_upgrade(connection))
+        return problem
+
+    def _record(self, connection: sa.Connection) -> None:
+        """Record the layout before any table exists, so that tables without it are of another version."""
+        name = self._table.name
         with self._database.transaction(connection):
-            connection.execute(sa.delete(self._meta).where(c.table_name == name, c.schema_hash != self._current))
-            self._database.dialect.insert_one(
-                connection, self._meta, {"table_name": name, "schema_hash": self._current}
-            )
+            if self._read_recorded(connection) != self._current():
+                connection.execute(sa.delete(self._meta).where(self._meta.c.table_name == name))
+            self._database.dialect.insert_one(connection, self._meta, {"table_name": name, **self._values()})
+
+    def _record_upgrade(self, connection: sa.Connection) -> None:
+        c = self._meta.c
+        own = (c.table_name == self._table.name, c.layout < layouts.LAYOUT)
+        connection.execute(sa.update(self._meta).where(*own).values(**self._values()))
+
+    def _values(self) -> dict[str, Any]:
+        current = self._current()
+        return {"layout": current.layout, "schema_hash": current.schema, "oldest_layout": current.oldest_layout}
+
+    def _current(self) -> Recorded:
+        return Recorded(layouts.LAYOUT, self.hash, layouts.oldest_usable())
 
     def _problem(self, connection: sa.Connection) -> str | None:
         columns = self._columns_of_each(connection)
@@ -272,42 +445,76 @@ class HashedSchema(Schema):
             problem = self._version_problem(connection, columns) or self._column_problem(columns[self._table])
         return problem or (self._is_missing(absent[0]) if absent else None)
 
-    def _columns_of_each(self, connection: sa.Connection) -> Mapping[sa.Table, Collection[str] | None]:
-        """Return the columns of each table, None for a missing one.
+    def _columns_of_each(self, connection: sa.Connection) -> Columns:
+        """Return the columns of each table.
 
-        Reads the table of hashes last: another process that makes the tables at this moment makes it first.
+        Reads the table of layouts last: another process that makes the tables at this moment makes it first.
         """
         tables = (*self._tables, *self._common, self._meta)
         return {table: self._columns(connection, table) for table in tables}
 
-    def _version_problem(
-        self, connection: sa.Connection, columns: Mapping[sa.Table, Collection[str] | None]
-    ) -> str | None:
+    def _read_recorded(self, connection: sa.Connection) -> Recorded | None:
+        row = connection.execute(self._recorded).one_or_none()
+        return None if row is None else Recorded(*row)
+
+    def _standing(self, connection: sa.Connection, columns: Columns) -> tuple[Standing, Recorded | None]:
+        """Return what can be done with the tables, and what is recorded of them. No tables count as current ones.
+
+        `columns`: those of each table. Reads the layout after them: another process that makes the tables at this
+        moment records the layout first.
+        """
+        meta = columns[self._meta]
+        is_readable = meta is not None and set(self._meta.c.keys()) <= set(meta)
+        recorded = self._read_recorded(connection) if is_readable else None
+        if not any(columns[table] is not None for table in self._tables):
+            return Standing.CURRENT, recorded
+        return layouts.standing(recorded, self.hash, upgrades.released_hashes), recorded
+
+    def _version_problem(self, connection: sa.Connection, columns: Columns, upgrading: bool = False) -> str | None:
         """Return an error and its remedy if another version of psched made one of the tables, else None.
 
-        `columns`: those of each table. Reads the hash after them: another process that makes the tables at this moment
-        records the hash first.
+        `columns`: those of each table. `upgrading`: tables that can be upgraded are no error.
         """
         present = [table for table in self._tables if columns[table] is not None]
-        shared = {table: columns[table] for table in (self._meta, *self._common)}
-        other = [
-            table for table, names in shared.items() if names is not None and not set(table.c.keys()) <= set(names)
-        ]
+        other = [table for table in (self._meta, *self._common) if self._is_foreign(table, columns[table])]
         if other:
             names = ", ".join(table.name for table in other)
             return self._recreate((*other, *self._tables), f"other columns in {names}")
-        recorded = None if columns[self._meta] is None else connection.execute(self._recorded).scalar()
-        if recorded == self._current or not present:
+        standing, recorded = self._standing(connection, columns)
+        if standing.is_usable:
             return None
+        if standing is Standing.OLDER and recorded is not None:
+            return None if upgrading else layouts.needs_upgrade(self._have(self._tables), recorded.layout)
+        if standing is Standing.TOO_NEW and recorded is not None:
+            return layouts.too_new(self._have(self._tables), recorded.layout)
         if recorded is not None:
-            return self._recreate(self._tables, f"their schema is {recorded}")
+            return self._recreate(self._tables, f"their schema is {recorded.schema}")
         foreign = self._column_problem(columns[self._table]) if self._table in present else None
         return foreign or self._recreate(self._tables, "no schema is recorded for them")
 
+    def _is_foreign(self, table: sa.Table, columns: Collection[str] | None) -> bool:
+        """Return whether a shared table lacks columns that no upgrade adds."""
+        if columns is None:
+            return False
+        return not set(table.c.keys()) <= {*columns, *upgrades.columns_to_come(table.name)}
+
     def _recreate(self, tables: Collection[sa.Table], found: str) -> str:
-        *first, last = (table.name for table in tables)
         return (
-            f"the tables {', '.join(first)} and {last} were made by another version of psched ({found}; this version "
-            f"needs {self._current}), and are not changed. Recreate them: stop all workers, drop these tables, whose "
-            "rows are lost, and run: psched init (a queue's: psched queue init)"
+            f"{_named(tables)} were made by another version of psched ({found}; this version needs {self.hash}), and "
+            "are not changed. Recreate them: stop all workers, drop these tables, whose rows are lost, and run: "
+            "psched init (a queue's: psched queue init)"
         )
+
+    def _have(self, tables: Collection[sa.Table]) -> str:
+        return f"{_named(tables)} have"
+
+    def _findings(self, connection: sa.Connection, writing: bool) -> Iterator[Finding]:
+        recorded = self._read_recorded(connection)
+        if recorded is not None and recorded.layout > layouts.LAYOUT:
+            yield Finding("layout", True, layouts.newer(self._have(self._tables), recorded.layout), warning=True)
+        yield from super()._findings(connection, writing)
+
+
+def _named(tables: Collection[sa.Table]) -> str:
+    *first, last = (table.name for table in tables)
+    return f"the tables {', '.join(first)} and {last}"

@@ -110,7 +110,8 @@ class SQLiteDialect(Dialect):
         return f"url: {error.orig}" if isinstance(error.orig, _NoFile) else None
 
     def is_already_there(self, error: DBAPIError) -> bool:
-        return "already exists" in str(error.orig) or self.is_duplicate_key(error)
+        text = str(error.orig)
+        return "already exists" in text or "duplicate column name" in text or self.is_duplicate_key(error)
 
     def locating(self, table: str) -> str:
         # A temporary table of that name would hide it.

@@ -33,6 +33,9 @@ class SqlStore(LeaseStore):
     def check_tables(self) -> None:
         self._schema.check()
 
+    def pending_statements(self) -> list[str]:
+        return self._schema.pending()
+
     def prepare(self, types: Collection[str] | None = None) -> None:
         return
 

@@ -1,7 +1,7 @@
 -- The beginning of every script: the server's clock, and functions for wake lists, leases and rows, which are hashes.
 -- KEYS[1] is the `meta` key of a table, KEYS[2] that of a second table. All keys of a table have the same prefix.
 
-local LAYOUTS = {schedules = '7', queue = '6'}  -- the same as LAYOUTS in schema.py
+local LAYOUTS = {schedules = '1.7', queue = '1.6'}  -- the number of the layout, and its state as in upgrades.py
 local MAX_BATCH_BYTES = 16000000  -- bytes of data per acquire, unless its first row alone is larger
 local MAX_WAKEUPS = 16  -- elements of a wake list, so at most this many waiting workers wake at once
 local NEW_TYPE_WAKEUPS = 4  -- elements for a new type; waiters pass them on, so this many waiters may fail to do that
@@ -54,6 +54,13 @@ local function prefix_of(meta)
   return meta:sub(1, -5)
 end
 
+-- Returns whether these scripts, which are of the layout `ours`, can work on a table that a newer psched has upgraded.
+local function is_usable(meta, found, ours)
+  local theirs, own = tonumber((found or ''):match('^(%d+)%.%d+$')), tonumber(ours:match('^%d+'))
+  local oldest = tonumber(call('HGET', meta, 'oldest_layout') or '')
+  return theirs and oldest and theirs > own and oldest <= own
+end
+
 -- Returns why a table cannot be used, nil when it can. Redis clients remove the prefix ERR.
 local function table_problem(meta, kind)
   local found = call('HMGET', meta, 'kind', 'layout')
@@ -64,7 +71,7 @@ local function table_problem(meta, kind)
   if found[1] ~= kind then
     return 'ERR the table ' .. name .. ' holds no ' .. kind .. ' but ' .. found[1] .. '; name another one'
   end
-  if found[2] ~= LAYOUTS[kind] then
+  if found[2] ~= LAYOUTS[kind] and not is_usable(meta, found[2], LAYOUTS[kind]) then
     return 'ERR the table ' .. name .. ' was made by another version of psched; psched doctor says what to do'
   end
 end
