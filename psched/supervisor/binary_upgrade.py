@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 
 HANDOFF_VARIABLE = "PSCHED_TAKEOVER"
 _READY = b"ready"
+_IS_INIT = "this master is process 1, with which its container ends; start a new container instead"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +122,9 @@ class BinaryUpgrade:
         """Start a new master. While it starts, a second call can only make the upgrade immediate."""
         self.immediate = immediate or (self.active and self.immediate)
         if self.active:
+            return
+        if os.getpid() == 1:
+            self._refuse(_IS_INIT)
             return
         reader, writer = os.pipe()
         os.set_blocking(reader, False)

@@ -222,7 +222,7 @@ def _lines(descriptor: int) -> tuple[str, str]:
 
 
 def _parse_pid(line: str) -> int | None:
-    return int(line) if len(line) <= _LONGEST and line.isdecimal() and int(line) > 1 else None
+    return int(line) if len(line) <= _LONGEST and line.isdecimal() and int(line) > 0 else None
 
 
 def _await_pid(path: Path, descriptor: int) -> int:
