@@ -13,7 +13,7 @@ _EXPECTED = (
     "expected a mapping with url (a webhook), stream (the URL of a Redis server) or channel (of PostgreSQL's NOTIFY)"
 )
 EventKind = Literal["run", "late", "failed", "recovered", "task"]
-"""The end of a run of a schedule, the alarms of the hooks, and the end of a queue task."""
+"""The end of a run of a schedule, the alerts of the hooks, and the end of a queue task."""
 EVENT_KINDS: tuple[EventKind, ...] = get_args(EventKind)
 _OF_STREAM = ("stream", "name", "max_length")
 _SCHEMES = ("redis://", "rediss://", "unix://")

@@ -40,7 +40,7 @@ If the hook has not succeeded by then, any node runs it again.
 _PAUSES = (60.0, 900.0)
 """Seconds for which a node whose hook has failed runs no hook of this kind: at first, then doubling up to the last."""
 _REMEMBERED = 1000
-"""Alarms of this node."""
+"""Alerts of this node."""
 _KEPT = 7 * 86400.0
 """Seconds after which a failure that no hook has accepted is dropped."""
 

@@ -4,7 +4,7 @@
 - `psched handler N` acquires tasks and calls the bound functions, one at a time.
 - Periodic threads renew leases, cancel handlers whose lease is lost, and write this instance's heartbeat and
   statistics.
-- Threads report overdue schedules, and alarms and events if they are configured.
+- Threads report overdue schedules, and alerts and events if they are configured.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The contract of the outbox: events to be sent, kept by the database until a receiver has accepted them.
 
-The end of a queue task is written in the transaction that retires the task. Alarms are written when they are reported.
+The end of a queue task is written in the transaction that retires the task. Alerts are written when they are reported.
 """
 
 from __future__ import annotations
