@@ -100,7 +100,7 @@ async def _start(scheduler: Scheduler) -> None:
     starting = asyncio.create_task(asyncio.to_thread(scheduler.start))
     try:
         await asyncio.shield(starting)
-    except asyncio.CancelledError:  # its thread goes on
+    except asyncio.CancelledError:  # its thread continues
         await asyncio.wait({starting})
         if starting.exception() is None:
             await asyncio.to_thread(scheduler.stop, 0)

@@ -1,7 +1,7 @@
 """Async twins of blocking methods: each runs its method in a thread of the event loop's default executor.
 
 A method `pause` has the twin `apause`, with the same parameters. Cancelling the caller does not stop the method: its
-thread goes on to the end.
+thread continues to the end.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _PAGE = 100
-"""Items that one visit to a thread takes of an iterator."""
+"""Items that one call in a thread takes from an iterator."""
 
 
 async def run_in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -83,7 +83,7 @@ class TaskCancelledError(ScheduleError):
 
 
 class ResultTimeoutError(ScheduleError, TimeoutError):
-    """The task did not end within the `timeout` of `result`. It goes on, and its result can be asked for again."""
+    """The task did not end within the `timeout` of `result`. It continues, and its result can be asked for again."""
 
 
 RUN_IS_OVER = (PreemptedError, OutcomeUnknownError, NotFoundError, AlreadyFinishedError)

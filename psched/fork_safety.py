@@ -1,7 +1,7 @@
 """Replaces locks, flags and connections in a forked process, for clients and handlers that fork.
 
-Only the thread that forks goes on in the new process. There a lock that another thread held would stay held, and a flag
-that another thread would have reset would stay set. So objects that several threads share register here, and
+Only the thread that forks continues in the new process. There a lock held by another thread would stay held, and a flag
+would stay set if another thread had to reset it. So objects that several threads share register here, and
 `reset_after_fork` replaces such parts in the new process.
 
 Two processes that use one connection read each other's answers, and closing the connection would end the parent's
@@ -117,7 +117,7 @@ def _after_in_parent() -> None:
 
 
 def _after_in_child() -> None:
-    """Reset all objects, also after one that fails. Python prints what is raised here, and goes on."""
+    """Reset all objects, also after one that fails. Python prints what is raised here, and continues."""
     work_on_closing.reset_after_fork()
     with ExitStack() as stack:
         stack.callback(_registering.release)

@@ -9,7 +9,7 @@ BOUNDS = (
     0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0,
     1000.0, 2000.0, 5000.0, 10_000.0,
 )  # fmt: skip
-"""The largest seconds of each bucket. A last bucket has what is longer."""
+"""The largest seconds of each bucket. A last bucket counts longer durations."""
 BUCKETS = len(BOUNDS) + 1
 
 

@@ -111,10 +111,10 @@ class Policy:
     `alert_after`: seconds after its time at which an unfinished occurrence is reported as overdue. None: never.
     `max_attempts`: attempts after which an occurrence has failed. None: as its type or the configuration says.
     `owner`, `description`, `tags`: texts for people and for filters; they change no run.
-    `overlap`: an occurrence that comes due before the one before it is settled does `wait` for that, or is skipped.
+    `overlap`: an occurrence that comes due before the previous one is settled does `wait`, or is skipped (`skip`).
     `pause_after`: regular occurrences that fail in a row, after which the schedule is paused. None: never.
     `retry_wait`: the wait after a failed attempt, seconds or a Backoff. `timeout`: seconds after which a run is
-    stopped. `on_failure`: the hook that is told of a failed occurrence, one of the section's `hooks`. None of these
+    stopped. `on_failure`: the hook for failed occurrences, one of the section's `hooks`. None of these
     three: as the type or the configuration says.
     """
 
@@ -157,7 +157,7 @@ class Lease(NamedTuple):
 NEVER = 253_370_764_800.0
 """When a paused schedule is due: the year 9999."""
 NO_OCCURRENCE = 253_370_851_200
-"""The occurrence of a schedule that has no further one, and when it is due: a day after `NEVER`."""
+"""The next occurrence of a schedule that has ended, and its due time: a day after `NEVER`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,7 +429,7 @@ class RunResult(NamedTuple):
 
 
 class TaskOutcome(NamedTuple):
-    """What there is to know of a task for those who wait for its result, which is JSON, or None."""
+    """The state of a task for callers that wait for its result, which is JSON, or None."""
 
     status: TaskStatus
     type: str

@@ -255,7 +255,7 @@ def _expand(stored: str | bytes, max_size: int) -> str | bytes:
 
 
 def _decompress(packed: bytes, max_size: int) -> bytes:
-    """Return what gzip members hold, never more than `max_size` bytes: a small one may stand for gigabytes."""
+    """Expand gzip members to at most `max_size` bytes: a small one may expand to gigabytes."""
     parts: list[bytes] = []
     size = 0
     while packed:

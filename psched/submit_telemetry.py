@@ -1,4 +1,4 @@
-"""One call that submits tasks, as telemetry sees it: `submit_start` before they are written, `submit_end` after."""
+"""One call that submits tasks, for listeners: `submit_start` before the tasks are written, `submit_end` after."""
 
 from __future__ import annotations
 

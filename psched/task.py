@@ -151,7 +151,7 @@ class Task:
     def trace_id(self) -> str | None:
         """The id of the trace that this run belongs to, as 32 hexadecimal digits; None if it is not traced.
 
-        That is the trace of its own span (`telemetry: otel`); without that, the trace in which the task was submitted.
+        It is that of the run's own span (`telemetry: otel`), or else the trace in which the task was submitted.
         """
         return _trace_id(self.headers.get("traceparent")) if self._trace_id is None else self._trace_id
 
@@ -339,12 +339,12 @@ class Task:
 
     @property
     def own_retry_wait(self) -> float | Backoff | None:
-        """The `retry_wait` of its schedule, which comes before that of its type; None if that has none."""
+        """The `retry_wait` of its schedule, which overrides that of its type; None if the schedule has none."""
         return self.row.policy.retry_wait if isinstance(self.row, ScheduleRow) else None
 
     @property
     def own_timeout(self) -> float | None:
-        """The `timeout` of its schedule, which comes before that of its type; None if that has none."""
+        """The `timeout` of its schedule, which overrides that of its type; None if the schedule has none."""
         return self.row.policy.timeout if isinstance(self.row, ScheduleRow) else None
 
     def fail(self, error: str) -> None:

@@ -437,7 +437,7 @@ class PolledTable:
 
 
 def open_table(name: SectionName, settings: Settings, open_section: Callable[[Section, str], Opened]) -> Opened:
-    """Return the table of a configured section, opened for this process, whose submits the listeners are told.
+    """Return the table of a configured section, opened for this process; listeners get its submits.
 
     Raises ConfigError without a section, or if the table is missing.
     """

@@ -27,7 +27,7 @@ from psched.error_text import shown
 
 
 def unstructure(value: Any, path: str) -> Any:
-    """Return the JSON value of `value`, by the classes of its parts. Parts without one stay. Raises ValueError."""
+    """Return `value` as a JSON value: each part is converted by its class, other parts stay. Raises ValueError."""
     try:
         return _CONVERTER.unstructure(value)
     except RecursionError as error:
@@ -39,7 +39,7 @@ def unstructure(value: Any, path: str) -> Any:
 
 
 def restorer(annotation: Any) -> Callable[[Any, str], Any]:
-    """Return a function that makes a value of this type of a JSON value and its path, or raises ValueError.
+    """Return a function that turns a JSON value, and its path, into a value of this type, or raises ValueError.
 
     Raises TypeError for a type that cannot be converted.
     """
@@ -58,7 +58,7 @@ def restorer(annotation: Any) -> Callable[[Any, str], Any]:
 
 
 def difference(given: Any, restored: Any, path: str) -> str | None:
-    """Return in which part `restored` is not what was `given`, or None. A list may stand for a tuple.
+    """Return the part in which `restored` differs from what was `given`, or None. A list may stand for a tuple.
 
     Lists, mappings and objects are compared by their parts, as `==` of a class may leave fields out.
     """
@@ -176,7 +176,7 @@ def _is_literal(kind: Any) -> bool:
 
 
 def _literal_hook(kind: Any, converter: Converter) -> Callable[[Any, Any], Any]:
-    """Return a hook that says which values there are."""
+    """Return a hook whose error names the permitted values."""
     choices = [(converter.unstructure(each), each) for each in get_args(kind)]
     expected = ", ".join(shown(stored) for stored, _ in choices)
 
@@ -197,14 +197,14 @@ def _named_tuple_hook(kind: Any, converter: Any) -> Callable[[Any, Any], Any]:
 
 
 def _class_hook(kind: Any) -> Callable[[Any], Any]:
-    """Return a function that makes an object of a dataclass or attrs class a dict, by what its fields hold."""
+    """Return a function that turns an object of a dataclass or attrs class into a dict, by the values of its fields."""
     declared = attrs.fields(kind) if attrs.has(kind) else dataclass_fields(kind)
     names = [field.name for field in declared if field.init]
     return lambda value: {name: _CONVERTER.unstructure(getattr(value, name)) for name in names}
 
 
 def check_type(kind: Any, seen: frozenset[type] = frozenset()) -> None:
-    """Raise TypeError for a type of which no value, or only some, could be stored. cattrs finds out at the values.
+    """Raise TypeError for a type with values that cannot be stored: cattrs would notice only when it converts a value.
 
     `seen`: classes whose fields are being checked.
     """
@@ -266,13 +266,13 @@ def _field_types(kind: type) -> list[Any]:
 
 
 def _hook_of(kind: Any) -> Callable[[Any, Any], Any]:
-    """Return the function that makes a value of this type of a JSON value. Raises TypeError."""
+    """Return the function that turns a JSON value into a value of this type. Raises TypeError."""
     try:
         hook: Callable[[Any, Any], Any] = _CONVERTER.get_structure_hook(kind)
     except StructureHandlerNotFoundError as error:
         name = _type_name(error.type_)
         if get_origin(error.type_) in (Union, UnionType):
-            raise TypeError(f"a JSON value does not tell which of {name} it is; annotate it with one type") from error
+            raise TypeError(f"a JSON value does not show which of {name} it is; annotate it with one type") from error
         raise TypeError(f"values of {name} cannot be stored as JSON") from error
     return hook
 

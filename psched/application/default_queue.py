@@ -27,7 +27,7 @@ def open_configured_queue(config: Config, environment: str | None = None) -> Que
 
 @runtime_checkable
 class OpensQueue(Protocol):
-    """What has a queue of its own: an embedded scheduler."""
+    """An object with a queue of its own: an embedded scheduler."""
 
     def open_queue(self) -> Queue:
         """Return the queue, with its table. Raises ConfigError."""

@@ -122,7 +122,7 @@ class Base:
         """Bring `perform` to its end; does nothing here. Called from another thread, also just before `run` begins.
 
         `reason`: ImmediateProcessStopError, PreemptedError, CancelRequestedError or TimeoutError; `task.stop_reason`
-        is set to it before, so that a loop may look there instead. A run that goes on for `child_kill_interval`
+        is set to it before, so that a loop may look there instead. A run that continues for `child_kill_interval`
         seconds more ends with its process.
         """
 

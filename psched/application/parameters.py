@@ -35,7 +35,7 @@ class _Conversion:
         return cls(annotation, restorer(annotation))
 
     def stored(self, value: Any, path: str) -> Any:
-        """Return the JSON value of `value`. Raises ValueError unless `restored` makes an equal value of it."""
+        """Return the JSON value of `value`. Raises ValueError unless `restored` turns it into an equal value."""
         if type(value) is self.annotation and self.annotation in _PLAIN:
             return value
         from psched.application.conversion import difference, unstructure  # noqa: PLC0415
@@ -135,7 +135,7 @@ class Parameters:
         return self._function(*bound.args, **bound.kwargs)
 
     def restored(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments that `stored` made `data` of. Raises ArgumentsError, which names each difference."""
+        """Return the arguments that `stored` turned into `data`. Raises ArgumentsError, which names each difference."""
         given = {name: value for name, value in data.items() if not name.startswith(NOTES)}
         values, faults = {}, [f"{name} is missing" for name in self._required if name not in given]
         for name, value in given.items():
@@ -158,7 +158,7 @@ class Parameters:
         return self._result_conversion().stored(value, f"the result of {self.name}")
 
     def restored_result(self, stored: Any) -> Any:
-        """Return the return value that `stored_result` made a JSON value of. Raises ValueError."""
+        """Return the return value that `stored_result` has turned into a JSON value. Raises ValueError."""
         return self._result_conversion().restored(stored, f"the result of {self.name}")
 
     def _without_annotations(self) -> inspect.Signature:

@@ -46,7 +46,7 @@ class Declaration:
 
 
 def cron_of(cron: str | None, every: str | float | None, at: str | None) -> str:
-    """Return the one that is given, as it is written in `cron`. Raises ConfigError."""
+    """Return the expression that is given, as it is written in `cron`. Raises ConfigError."""
     given = {name: value for name, value in (("cron", cron), ("every", every), ("at", at)) if value is not None}
     if len(given) != 1:
         found = " and ".join(given) if given else "none"
@@ -60,7 +60,7 @@ def cron_of(cron: str | None, every: str | float | None, at: str | None) -> str:
 def declared_by_owner(
     declarations: Sequence[Declaration], tasks: Callable[[Callable[..., Any]], TaskFunction[..., Any] | None]
 ) -> Iterator[DeclaredSchedules]:
-    """Yield the schedules of each owner. `tasks` returns the task that a function is. Raises ConfigError."""
+    """Yield the schedules of each owner. `tasks` returns the task of a function. Raises ConfigError."""
     by_owner: dict[str, dict[str, NewSchedule]] = {}
     places: dict[str, str] = {}
     for each in declarations:

@@ -190,7 +190,7 @@ class HandlerChild(ChildRole):
             for task in opened.source.held:
                 give_back(task)
         if not self._stops_now:
-            write_rest(self._run_counter)  # what a fetching child that left before did not get
+            write_rest(self._run_counter)  # messages that a fetching child that left before did not get
         for opened in self._sections:
             opened.source.store.close()
         self._stopping.close()

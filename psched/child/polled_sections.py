@@ -65,7 +65,7 @@ class PolledSections:
     def prepare(self) -> None:
         """Check the tables, and log which `types` match no handler.
 
-        If the database does not answer or refuses the login, the pollers go on trying and log it.
+        If the database does not answer or refuses the login, the pollers keep trying and log it.
 
         Raises:
             ConfigError: a table is missing, belongs to another program, or cannot be used.

@@ -18,8 +18,8 @@ from psched.time_text import local_time
 
 @click.command()
 @click.argument("keys", nargs=-1, metavar="[KEY]...")
-@click.option("--from", "since", type=MOMENT, required=True, help="First time to judge.")
-@click.option("--to", "until", type=MOMENT, help="Last time to judge (default: now).")
+@click.option("--from", "since", type=MOMENT, required=True, help="Audit occurrences from this time on.")
+@click.option("--to", "until", type=MOMENT, help="Audit occurrences up to this time (default: now).")
 @click.option("--late", type=seconds(), help="Report a run that starts more than SEC seconds after its time, too.")
 @common_options()
 def audit(chosen: Chosen, keys: tuple[str, ...], since: When, until: When | None, late: float | None) -> int:

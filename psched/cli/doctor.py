@@ -28,8 +28,8 @@ def doctor(chosen: Chosen) -> int:
     Checks configuration, application, database, encryption, pooler, tables and writing to them, indexes, collations,
     clocks, tz database, overdue and failing schedules. Each line is `ok`, a `warning`, or FAILED with the remedy. Lines
     about the section `queue` begin with `queue`. The exit code is 1 if anything is FAILED. --json prints one array of
-    objects with subject, ok, message (with the remedy), warning, level (ok, warning or failed) and remedy (what to do;
-    null if there is nothing to do, or if it cannot be told apart from the message).
+    objects with subject, ok, message (with the remedy), warning, level (ok, warning or failed) and remedy (null if
+    there is nothing to do, or if the message has it).
     """
     findings = []
     for finding in _findings(chosen):

@@ -76,7 +76,7 @@ def history(
     With --failed or --late, occurrences that are failing now and not settled yet come last; their outcome is
     `failing`, or `running` during another attempt. rdb_compat does not record them.
 
-    --late tells what was late or missed in a range: it reads each entry from --since to --until.
+    --late shows what was late or missed in a range; it reads each entry from --since to --until.
 
     With --output: the attempts whose output was kept, by key and then by time, each with how it ended and its output.
     With --failed as well: only attempts that failed. With --json as well: objects with key, scheduled_time, attempt,

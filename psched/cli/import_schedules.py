@@ -36,8 +36,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 def import_() -> None:
     """Read schedules from other schedulers, or from a file of JSON; or a calendar.
 
-    `json` adds schedules to the database, and `calendar` sets a calendar there. The others ask no database: they write
-    a file of schedules, and report what psched does not do in the same way, with the first instant that differs.
+    `json` adds schedules to the database, and `calendar` sets a calendar there. The others use no database: they write
+    a file of schedules, and report each difference in behaviour, with the first instant that differs.
     """
 
 
@@ -89,7 +89,7 @@ def crontab(
     _finish(chosen, merged(found), **options)
 
 
-_APP = click.option("--app", required=True, metavar="MODULE:NAME", help="Where it is; MODULE may be a file.")
+_APP = click.option("--app", required=True, metavar="MODULE:NAME", help="The application; MODULE may be a file.")
 
 
 @import_.command("celery")

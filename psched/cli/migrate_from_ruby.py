@@ -91,7 +91,7 @@ class SectionCopy:
 
 
 def migrate_command(reader: SectionName) -> click.Command:
-    """Make the command of a group. `reader`: the section that a configuration without sections is read as."""
+    """Return the command for a group of commands. `reader`: the section of a configuration without sections."""
 
     @click.command()
     @click.option(
@@ -127,8 +127,8 @@ def migrate_command(reader: SectionName) -> click.Command:
         new tables are created in the same database. The configuration may have either type, rdb_compat or rdb: the
         options below name tables of the type that it does not have.
 
-        The old tables do not tell a row for later from one that is leased or waits for a retry. Such rows are listed,
-        and copied only with --include-delayed. Cancelled and finished tasks are not copied.
+        The old tables do not distinguish a delayed row from one that is leased or waits for a retry. Such rows are
+        listed, and copied only with --include-delayed. Cancelled and finished tasks are not copied.
 
         Keys that exist in the new tables are skipped, so the command may be repeated until the new workers start. The
         exit code is 1 if a row was not copied. --json prints one array with an object for each section: section,
@@ -200,7 +200,7 @@ def _copy_all(
 
     def check_lease(due: float) -> None:
         if due > now and not include_delayed:
-            raise _NotCopiedError(f"it may be leased until {local_time(due)}, or is put off (--include-delayed)")
+            raise _NotCopiedError(f"it may be leased until {local_time(due)}, or is delayed (--include-delayed)")
 
     def schedule(row: ScheduleRow) -> ScheduleRow:
         if row.problem is not None:

@@ -30,8 +30,8 @@ _RUNS = ListColumns(
 def nodes(chosen: Chosen, running: bool) -> None:
     """List the workers of all hosts, and what they run.
 
-    A node is a host with a daemon, or a process with an embedded scheduler. It tells what it runs every ten seconds,
-    and within some seconds after a change. One that gives no sign for a minute, though it did not stop in order, has
+    A node is a host with a daemon, or a process with an embedded scheduler. It reports what it runs every ten seconds,
+    and within some seconds after a change. A node that has not reported for a minute, and did not stop normally, has
     vanished; it is listed for a day. clock is by how much the node's clock is ahead of the database's (+) or behind it.
     Nodes with different tz databases or versions of psched are named on standard error. rdb_compat records no nodes.
 

@@ -161,7 +161,7 @@ _DATE = re.compile(r"\d{4}-\d\d-\d\d(?!\d).*")
 _DURATION = re.compile(rf"{_NUMBER.pattern}|[+-]?\d+(\.\d+)?[smhdw]", re.IGNORECASE)
 _SPAN = re.compile(r"\d+(\.\d+)?[smhdw]")
 _EARLIEST = 100_000_000
-"""Unix seconds in 1973: an earlier start is a mistake, such as seconds from now."""
+"""Unix seconds in 1973: an earlier time is a mistake, such as a number of seconds from now."""
 _EXAMPLES = "give unix seconds, or a date with a time zone such as 2026-12-01T08:00+01:00"
 
 NO_BOUND = -1.0
@@ -311,7 +311,7 @@ def _number(text: str, kind: str, pattern: re.Pattern[str], lowest: float, highe
 def _place(text: str) -> tuple[float, str]:
     time, _, key = text.partition(":")
     if not key or not _NUMBER.fullmatch(time):
-        raise ValueError(f"expected what the page before names, such as 1796108400:KEY, got {shown(text)}")
+        raise ValueError(f"expected the text that the last page printed, such as 1796108400:KEY, got {shown(text)}")
     return float(time), key
 
 

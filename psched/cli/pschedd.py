@@ -172,14 +172,14 @@ def start(invocation: Invocation) -> int:
 
 
 def _print_failed_start(outcome: Outcome, log: LogTail, timeout: float | None) -> None:
-    """A reason that the daemon reported is not in its log."""
+    """Print the reason: one that the daemon has reported is not in its log."""
     if outcome.reason:
         click.echo(f"pschedd did not start: {outcome.reason}", err=True)
     elif outcome.died:
         click.echo(f"pschedd did not start; the end of {log.path}:", err=True)
         log.print()
     else:
-        hint = "it goes on trying (see pschedd status); the end of"
+        hint = "it keeps trying (see pschedd status); the end of"
         click.echo(f"pschedd has not started within {timeout:g} s; {hint} {log.path}:", err=True)
         log.print()
 
@@ -253,7 +253,7 @@ def reload(invocation: Invocation) -> int:
         click.echo(f"pschedd has reloaded (pid {pid})")
         return DONE
     if outcome is not None:
-        failure = f"was not reloaded (pid {pid} goes on as it was): {outcome.refusal}"
+        failure = f"was not reloaded (pid {pid} keeps running as it was): {outcome.refusal}"
     elif now is None:
         failure = f"ended before it had reloaded (pid {pid})"
     elif now != pid:
@@ -281,13 +281,13 @@ def upgrade(invocation: Invocation) -> int:
         _print_troubles(read_status(invocation.pid_path())[1])
         return DONE
     if outcome is not None:
-        click.echo(f"pschedd was not replaced (pid {pid} goes on): {outcome.refusal}", err=True)
+        click.echo(f"pschedd was not replaced (pid {pid} keeps running): {outcome.refusal}", err=True)
         log.print()
     elif now is None:
         click.echo(f"pschedd ended before it was replaced (pid {pid})", err=True)
     else:
         limit = invocation.request_timeout
-        click.echo(f"pschedd was not replaced within {limit:g} s (pid {pid} goes on); see its log", err=True)
+        click.echo(f"pschedd was not replaced within {limit:g} s (pid {pid} keeps running); see its log", err=True)
     return FAILED
 
 

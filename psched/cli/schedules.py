@@ -66,7 +66,7 @@ def rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--spread",
             type=seconds(0, LONGEST_SPREAD, none=True),
-            help="Delay each schedule by a part of SEC seconds that its key decides: at most 7 days.",
+            help="Delay each schedule by 0 to SEC seconds, computed from its key; at most 7 days.",
         ),
         click.option(
             "--exclude",
@@ -75,7 +75,9 @@ def rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
             help='Calendar of days off; may be repeated. "" for none.',
         ),
         click.option(
-            "--on-failure", metavar="NAME", help='Hook of a failed occurrence, of `hooks:`; "" for the usual one.'
+            "--on-failure",
+            metavar="NAME",
+            help='Hook for failed occurrences, a name in `hooks:`; "" for the usual one.',
         ),
         click.option(
             "--timeout",
@@ -85,7 +87,7 @@ def rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--retry-wait",
             type=WAIT_OR_NONE,
-            help="Wait after a failed attempt: SEC, or FIRST..LIMIT for one that doubles; none: as its type or the "
+            help="Wait after a failed attempt: SEC, or FIRST..LIMIT for a doubling wait; none: as its type or the "
             "config says.",
         ),
         click.option(
@@ -96,7 +98,7 @@ def rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--overlap",
             type=click.Choice(OVERLAP),
-            help="An occurrence that comes due before the one before it is settled waits (the default), or is skipped.",
+            help="If the previous occurrence is not settled yet: wait (the default), or skip this one.",
         ),
         click.option("--max-runs", type=count(none=True), help="End it after N runs; none removes the limit."),
         click.option(

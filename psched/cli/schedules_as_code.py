@@ -98,12 +98,12 @@ def plan_(chosen: Chosen, file: str | None, app: str | None, prune: bool, adopt:
 def apply_(chosen: Chosen, file: str | None, app: str | None, prune: bool, adopt: bool, planned: str | None) -> int:
     """Give the database the declared schedules.
 
-    FILE is a file of schedules, or - for standard input. All changes are made, or none: if a schedule was changed by
-    somebody else meanwhile, it is named, and nothing is changed. Only schedules of the owner are changed. Schedules
+    FILE is a file of schedules, or - for standard input. All changes are made, or none: if another process changed a
+    schedule meanwhile, the error names it, and nothing is changed. Only schedules of the owner are changed. Schedules
     that are not declared stay, unless --prune is given.
 
     --plan applies a plan that was made before, if none of its schedules was changed since. With FILE or --app as well,
-    it is also refused if these declare anything else by now.
+    the plan is refused, too, if these now declare anything else.
 
     The exit code is 0, and 1 for an error. --json prints the plan that was applied, as psched plan does.
     """
@@ -125,9 +125,7 @@ def apply_(chosen: Chosen, file: str | None, app: str | None, prune: bool, adopt
 
 def _refuse_another(found: Plan, now: Plan, name: str) -> None:
     if _written(found) != _written(now):
-        raise PlanConflictError(
-            f"{name}: {now.source} needs other changes by now; nothing was applied; make a new plan"
-        )
+        raise PlanConflictError(f"{name}: {now.source} now needs other changes; nothing was applied; make a new plan")
 
 
 def _written(found: Plan) -> list[str]:
@@ -143,8 +141,9 @@ def _written(found: Plan) -> list[str]:
 def diff(chosen: Chosen, file: str | None, app: str | None, adopt: bool) -> int:
     """Show where the database differs from the declared schedules.
 
-    FILE is a file of schedules, or - for standard input. Each schedule of the owner is shown that the database lacks
-    (-), has besides (+) or has otherwise (~): what it has, and who changed it last. psched apply --prune undoes it all.
+    FILE is a file of schedules, or - for standard input. Shows each schedule of the owner that is only declared (-),
+    only in the database (+), or different (~): the differences, and who changed it last. psched apply --prune undoes it
+    all.
 
     The exit code is 0 if there is no difference, 3 if there are some, and 1 for an error.
 
@@ -266,7 +265,7 @@ def _owner_of(rows: Sequence[ScheduleRow]) -> str:
 @click.argument("key", required=False)
 @click.option("--version", type=count(0, 2**62), help="With KEY: the version to go back to.")
 @click.option("--owner", metavar="TEXT", help="Roll the schedules of this owner back.")
-@click.option("--before", type=MOMENT, help="Go back to what they were before this time, or 2h (two hours ago).")
+@click.option("--before", type=MOMENT, help="Go back to the definitions before this time, or 2h (two hours ago).")
 @click.option("--yes", is_flag=True, help="Apply the plan; without this it is only shown.")
 @click.option("--out", metavar="PLAN", help="Write the plan to a file, for psched apply --plan.")
 @common_options()
@@ -286,8 +285,8 @@ def rollback(
     again, and all others are as they were then. With KEY and --version: one schedule gets the definition of a version,
     which the page of the schedule lists, and psched rollback KEY too.
 
-    The ledger has these definitions as long as it has entries of that time. Pauses stay as they are, and what has run
-    has run.
+    The ledger has these definitions as long as it has entries of that time. Pauses stay as they are, and runs are not
+    undone.
 
     Without --yes the plan is only shown, as psched plan shows one, with its exit codes.
     """

@@ -1,6 +1,6 @@
 """psched top: what runs, what comes next, what is late, and how fast, live on a terminal.
 
-A thread asks the database, so that keys are heeded while it does not answer. Signals only wake the main thread, which
+A thread asks the database, so that keys work while it does not answer. Signals only wake the main thread, which
 restores the terminal before it ends.
 """
 
@@ -39,7 +39,9 @@ _OTHERS = (signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)
 
 
 @click.command("top")
-@click.option("--interval", type=seconds(0.5, 3600), default=2.0, show_default=True, help="Seconds between two looks.")
+@click.option(
+    "--interval", type=seconds(0.5, 3600), default=2.0, show_default=True, help="Seconds between two updates."
+)
 @common_options()
 def top(chosen: Chosen, interval: float) -> int:
     """Show live what runs, what comes next, what is late, and the rates of each type.
@@ -193,7 +195,7 @@ def _full_screen() -> Iterator[Live]:
 
 
 def _suspend(live: Live) -> None:
-    """Stop as Ctrl-Z asks, with the terminal as it was, and go on when the shell says so."""
+    """Stop as Ctrl-Z asks, with the terminal as it was, and continue when the shell continues it."""
     terminal = sys.stdin.fileno()
     ours = termios.tcgetattr(terminal)
     live.stop()
@@ -228,7 +230,7 @@ def _woken_by_signals(descriptor: int) -> Iterator[None]:
 
 @contextmanager
 def _silenced_logs() -> Iterator[None]:
-    """Keep warnings off the screen: it says itself what is wrong with the database."""
+    """Keep warnings off the screen, which shows problems of the database itself."""
     nowhere = logging.NullHandler()
     logging.getLogger().addHandler(nowhere)
     try:

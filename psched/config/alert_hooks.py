@@ -22,7 +22,7 @@ _STANDARD = "whsec_"
 
 @frozen
 class Hook:
-    """A URL that gets a POST, or a command with its arguments. Without either there is no hook, which is false."""
+    """A URL that gets a POST, or a command with its arguments. Without either there is no hook: it is false."""
 
     url: str | None = field(default=None, repr=False)
     command: tuple[str, ...] = ()

@@ -37,7 +37,7 @@ class Healthchecks:
 
 
 def slug(key: str) -> str:
-    """Return the key in lower case, with `-` for each run of characters that Healthchecks allows in no slug."""
+    """Return the key in lower case, with `-` for each sequence of characters that no slug of Healthchecks may have."""
     return re.sub(r"[^a-z0-9_]+", "-", key.lower()).strip("-") or "-"
 
 

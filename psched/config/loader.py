@@ -47,18 +47,18 @@ _INSTEAD = {
 
 
 def default_table(section: SectionName, type_: str) -> str:
-    """Return the table of a section that names none."""
+    """Return the default table of a section."""
     compat, ours = _TABLES[section]
     return compat if type_ == "rdb_compat" else ours
 
 
 def default_environment() -> str:
-    """Return the environment of a file that is used where none is named."""
+    """Return the environment of a file that is used by default."""
     return os.environ.get("PSCHED_ENV") or os.environ.get("RAILS_ENV") or "development"
 
 
 def default_file() -> Path:
-    """Return the file that is read where none is named: $PSCHED_CONFIG, or etc/psched.yml."""
+    """Return the file that is read by default: $PSCHED_CONFIG, or etc/psched.yml."""
     return Path(os.environ.get("PSCHED_CONFIG") or "etc/psched.yml")
 
 

@@ -42,7 +42,7 @@ _FLUSH = 10.0
 """Seconds for which a worker that ends waits until its last spans are sent."""
 _QUEUE = "OTEL_BSP_MAX_QUEUE_SIZE"
 _QUEUE_SIZE = 65_536
-"""Spans that wait to be sent, unless the variable says otherwise: a batch of short tasks ends some thousand at once."""
+"""Spans that wait to be sent, unless the variable is set: a batch of short tasks ends about a thousand at once."""
 
 
 def instrument(*, parent: bool = False, in_worker: bool = False) -> None:
@@ -238,7 +238,7 @@ def _with_context(task: NewTask, carrier: Mapping[str, str]) -> NewTask:
         headers = {**added, **own}
         try:
             encode_headers(headers)
-        except ValueError:  # too large, or the caller's own cannot be stored, of which the store will tell
+        except ValueError:  # too large, or the caller's own cannot be stored, which the store will refuse
             continue
         return task._replace(headers=headers)
     return task

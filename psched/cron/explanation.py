@@ -210,7 +210,7 @@ def _step(values: Sequence[int], size: int) -> int | None:
 
 
 def _span(seconds: int, one: str = "1 ") -> str:
-    """Return "5 minutes", in the largest unit that divides it. `one`: what stands before a single unit."""
+    """Return "5 minutes", in the largest unit that divides it. `one`: the word before a single unit."""
     units = ((86400, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
     size, unit = next(each for each in units if seconds % each[0] == 0)
     return f"{one}{unit}" if seconds == size else f"{seconds // size} {unit}s"

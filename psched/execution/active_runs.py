@@ -118,7 +118,7 @@ class ActiveRuns:
         return bool(self._closing)
 
     def close(self, cell: int, close: Callable[[], None]) -> None:
-        """Close in handler thread `cell` what its handlers have opened, which may take as long as a handler."""
+        """In handler thread `cell`, close the resources of its handlers, which may take as long as a handler."""
         self._closing.add(cell)
         try:
             close()
@@ -132,5 +132,5 @@ class ActiveRuns:
         return [run for run in self._runs if run is not None]
 
     def in_progress(self) -> tuple[NodeRun, ...]:
-        """Return what runs since when, for `psched_nodes`."""
+        """Return the runs and their begins, for `psched_nodes`."""
         return tuple(NodeRun(run.poller.name, run.task.key, run.task.type, run.task.begun_at) for run in self.active())

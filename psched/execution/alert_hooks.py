@@ -33,7 +33,7 @@ _GRACE = 2.0
 _AT_ONCE = 100
 """Overdue occurrences of one check, those longest overdue first."""
 _CLAIM = 60.0
-"""Seconds for which an alert is claimed by one node, beside those that its hook may take.
+"""Seconds for which one node claims an alert, in addition to the timeout of its hook.
 
 If the hook has not succeeded by then, any node runs it again.
 """
@@ -83,7 +83,7 @@ class AlertThread(threading.Thread):
 
     @property
     def may_run(self) -> bool:
-        """Whether the hook may be run: this node is not stopping, and has not failed at it moments ago."""
+        """Whether the hook may be run: this node is not stopping, and the hook did not fail here moments ago."""
         return not self._closing.is_set() and monotonic() >= self._paused_until
 
     def report(self, key: str, time: int, facts: Mapping[str, object], hook: Hook | None = None) -> bool:
@@ -134,7 +134,7 @@ class AlertThread(threading.Thread):
 
 
 def _seconds_of(hook: Hook) -> float:
-    """Return for how long an alert is claimed that this hook is told of."""
+    """Return for how many seconds an alert for this hook is claimed."""
     return _CLAIM + 3 * hook.timeout if hook.url else _CLAIM + hook.timeout
 
 

@@ -129,7 +129,7 @@ def batch_sizer_for(setting: int | str) -> BatchSizer:
 _SHARE = 0.025
 """The share of a transaction in the time of the runs that it settles."""
 _MOST = 1.0
-"""The most seconds of runs per transaction, as they run again when a worker is killed."""
+"""The most seconds of runs per transaction: these run again if the worker is killed."""
 
 
 class BatchBudget:

@@ -42,7 +42,7 @@ _TRIMMED = 500
 _KEPT = 7 * 86400.0
 """Seconds after which an event of the outbox that no receiver has accepted is dropped."""
 _CLAIM = 60.0
-"""Seconds after which another node may go on, if the sending node does not renew its claim."""
+"""Seconds after which another node may continue, if the sending node does not renew its claim."""
 _RENEWED = 20.0
 """Seconds of sending after which the claim is renewed."""
 _LONGEST_PAUSE = 60.0
@@ -113,7 +113,7 @@ class EventThread(threading.Thread):
                 raise InterruptedError("stopping")
             if self._clock() >= self._renew_at:
                 if not self._marks.claim(mark, self._claimer, _CLAIM):
-                    raise InterruptedError("another node sends now")
+                    raise InterruptedError("another node is sending the events now")
                 self._renew_at = self._clock() + _RENEWED
             self._sender.send(id_, event)
 

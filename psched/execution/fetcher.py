@@ -69,10 +69,9 @@ class ConnectedChild:
 
     connection: Connection
     rows: defaultdict[str, dict[str, int]] = field(default_factory=partial(defaultdict, dict))
-    """The rows that it has and that are not settled, by section and key: `Lease.claim`, as a key may be acquired again
-    meanwhile."""
+    """The unsettled rows of the child: by section and key, `Lease.claim`, as a key may be acquired again meanwhile."""
     runs: int = 0
-    """Rows that it was given and whose runs have not ended."""
+    """Rows given to the child whose runs have not ended."""
 
     has_reported: bool = False
     """Whether its "hello" has come, which replaces `rows` and `runs`."""
@@ -268,7 +267,7 @@ class Fetcher:
             self._recover_at = now + _RETRY
 
     def _give_back(self, dead: DeadChild) -> bool:
-        """Release the leases of a dead child. Return False if it is not known yet which leases those are."""
+        """Release the leases of a dead child. Return False if these leases are not known yet."""
         child = self._children.get(dead.child)
         if child is None and dead.holder == self._dispatch.holder:
             if self._unheard:

@@ -52,14 +52,14 @@ class FetcherConnection:
         self._connection: Connection | None = None
         self._is_awaited = self._is_closed = False
         self._is_heard = False
-        """Whether the fetching child has sent anything by this connection: before, perhaps none will ever accept it."""
+        """Whether the fetching child has sent anything by this connection; until then it may never be accepted."""
         self._runs = 0
-        """Tasks that have come and whose runs were not reported as ended."""
+        """Tasks that have come, until their runs are reported as ended."""
         self._running: Sequence[NodeRun] = ()
         """The runs in progress as the fetching child knows them."""
         self._running_at = -math.inf
         self.before_leaving: Callable[[], None] = lambda: None
-        """Sends what is left to be sent before the connection is closed."""
+        """Sends the last messages before the connection is closed."""
         self._receiving = threading.Lock()
         self._sending = threading.Lock()
         """Guards `_runs` and `_running`, too. Acquired after `_receiving`."""
@@ -129,7 +129,7 @@ class FetcherConnection:
         return self.is_open
 
     def close(self) -> None:
-        """Close the connection, once. What has come until now is passed on before.
+        """Close the connection, once. Messages that have come are passed on before.
 
         The next fetching child waits for the report of each sibling, also of one that is leaving.
         """

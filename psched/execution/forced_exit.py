@@ -50,7 +50,7 @@ class ForcedExit:
         signal.signal(_PARK, self._park)
 
     def leave(self, why: str) -> NoReturn:
-        """End this process now, whatever fails before. `why` goes to the log."""
+        """End this process now, also if an earlier step fails. `why` goes to the log."""
         try:
             log.warning("leaving by force: %s", why)
             self._leaving.set()

@@ -70,7 +70,7 @@ def ping_url(url: str, action: str, rid: str) -> str:
 
 
 def start_pings(settings: Settings, store: LeaseStore | None = None) -> Callable[[], None]:
-    """Ping from now on, if configured. Return a function that sends what waits, for a bounded time, and ends it.
+    """Ping from now on, if configured. Return a function that sends the waiting pings, and ends it.
 
     `store`: as for `HealthcheckPings`.
     """

@@ -82,7 +82,7 @@ class RequestQueue:
             is_last = pause is None or self._closing  # a request that was being sent at the close is tried once more
             try:
                 post(request)
-            except Exception as error:  # noqa: BLE001 – the thread must go on with the next request
+            except Exception as error:  # noqa: BLE001 – the thread must continue with the next request
                 if is_last or getattr(error, "is_final", False):
                     with self._changed:
                         self._report(f"{request.host}: {error}")

@@ -127,7 +127,7 @@ def give_up_leases(tasks: Sequence[Task], now: float) -> None:
 
 
 class PolledSource(Protocol[Row_co]):
-    """What a poller needs of a section's rows: `Source`, or the fetching child's own, which makes no tasks of them."""
+    """The source of a poller's rows: `Source`, or the fetching child's own, which does not turn them into tasks."""
 
     @property
     def store(self) -> LeaseStore:
@@ -357,7 +357,7 @@ Chance = Callable[[float, float], float]
 class PollTimer:
     """Decides when a poller polls next. All times are seconds.
 
-    The interval, the next due time or a wake-up ends a pause. Of several pollers that wake for one row, the poller that
+    The interval, the next due time or a wake-up ends a pause. If several pollers wake for one row, the poller that
     acquired the last row goes first. The others delay a moment, and query before they acquire.
     """
 

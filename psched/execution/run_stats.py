@@ -5,8 +5,7 @@ fetching child every second; the child that polls writes them when their minute 
 loses a second of numbers, a fetching child that is killed loses what it had not written: a minute of its node.
 
 `psched.metrics.event_counters` counts the same runs for the exporter, in memory that outlives the process: without
-minutes, for one host, and only where there is a file of counters. One listener for both would have to do all that each
-does.
+minutes, for one host, and only where there is a file of counters. A single listener for both would save no work.
 """
 
 from __future__ import annotations
@@ -205,7 +204,7 @@ def counted_tables(sections: Iterable[OpenSection]) -> list[CountedTable]:
 
 
 def run_counter(tables: Iterable[CountedTable]) -> RunCounter:
-    """Return a counter for the tables with a place for statistics that want them."""
+    """Return a counter for the tables whose runs are counted."""
     wanted = (table for table in tables if table.retention > 0 and table.store.stats is not None)
     return RunCounter({table.section: RunCounts(table.store, table.retention) for table in wanted})
 

@@ -111,7 +111,7 @@ class SettlementBuffer:
     ) -> list[Sequence[Task]]:
         """Return the groups of runs to be tried again at once, after `tasks` failed to be settled up to `until`."""
         if not self._source.store.is_unavailable(error):
-            if len(tasks) > 1:  # a row that cannot be settled must not keep the others from it
+            if len(tasks) > 1:  # a row that cannot be settled must not block the others
                 return [[task] for task in tasks]
             self._give_up(tasks, error)
             return []

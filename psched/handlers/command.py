@@ -94,7 +94,7 @@ def _limit(value: Any) -> int:
 
 @frozen(kw_only=True)
 class CommandDefaults:
-    """The options that `app:` gives all programs. The data of a task may have them too, and comes first."""
+    """The options that `app:` gives all programs. The same options in the data of a task override them."""
 
     env: Annotated[dict[str, str], Check(mapping_of(_variable, _argument))] = Factory(dict)
     inherit_env: Annotated[bool, Check(flag)] = False

@@ -66,7 +66,7 @@ class ProcessGroup:
             os.killpg(self.id, number)
 
     def has_members(self) -> bool:
-        """Whether another process in it is alive; zombies (in a container without init) do not count."""
+        """Whether another process of the group is alive; zombies (in a container without init) do not count."""
         return any(self._is_member(pid) for pid in psutil.pids())
 
     def close(self) -> None:
@@ -89,7 +89,7 @@ _TICK = 0.1
 _GROUP_TICK = 0.02
 """Seconds between two checks whether a group is gone."""
 _DRAIN_CHUNKS = 32
-"""Chunks of output read after the end; a pipe holds less, and a process that writes for ever is not awaited."""
+"""Chunks of output that are read after the end: more than a pipe holds, but not without end."""
 _LAST_WAIT = 1.0
 """Seconds until processes that SIGKILL did not remove (busy in the kernel, or another user's) are left alone."""
 

@@ -1,4 +1,4 @@
-"""Reads the jobs of a scheduler of APScheduler 3. When it runs them is asked of its own triggers."""
+"""Reads the jobs of a scheduler of APScheduler 3. Its own triggers say when it runs them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LIMITS = {
     "second": (0, 59),
 }
 _MOST_STEPS = 2000
-"""Runs of one trigger that are looked at for one that all have in common."""
+"""Runs of one trigger among which a run that all triggers share is searched."""
 _LAST_YEAR = 9999
 _MOST_YEARS = 10
 """Stretches of years for which schedules are written."""

@@ -1,7 +1,7 @@
 """Reads the periodic tasks of Celery: `beat_schedule` of an application, and the tables of django-celery-beat.
 
-When Celery runs them is asked of its own schedules, as beat does: at the latest every five minutes, and with the last
-run as it would be then.
+Celery's own schedules say when it runs them. They are asked as beat does it: at least every five minutes, with the last
+run as of then.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ def _matching(schedule: Any) -> MatchingFields:
 
 
 def _following(schedule: Any, timezone: str) -> Following:
-    """Return when beat sends the task, if it was sent last at the instant that is given."""
+    """Return when beat sends the task next, given when it was sent last."""
     own, zone = copy.copy(schedule), load_zone(timezone)
     own.app = schedule.app  # which a copy lacks
 
@@ -205,7 +205,7 @@ def _following(schedule: Any, timezone: str) -> Following:
 
 
 def _next_look(now: int, then: int, timezone: str) -> int:
-    """Return when beat looks again, or a later time up to which what it sees does not change."""
+    """Return when beat looks again, or a later time until which the answer stays the same."""
     change = next_clock_change(now - _AROUND_CHANGE, timezone)
     if change is None or then < change - _AROUND_CHANGE:
         return then
@@ -229,7 +229,7 @@ def _solar(schedule: Any) -> Following:
 
 
 def _options(options: Mapping[str, Any], remarks: list[str]) -> Definition:
-    """Return the options of psched that stand for those of `apply_async`."""
+    """Return the options of psched that replace those of `apply_async`."""
     found: Definition = {}
     for name, value in options.items():
         if name == "expires" and isinstance(value, int | float | timedelta):

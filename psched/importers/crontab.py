@@ -30,7 +30,7 @@ _END_OF_INPUT = "END_OF_INPUT"
 DEFAULTS: Definition = {"catch_up": "none", "max_attempts": 1}
 """What cron does: it makes up for no missed run, and does not try again."""
 NOTES = (
-    "cron starts a job while its last run still goes on; psched runs one at a time, and the next one waits",
+    "cron starts a job while its last run is still in progress; psched runs one at a time, and the next one waits",
     "cron mails what a job writes (MAILTO); psched logs it, and keeps it with `keep_output: true` (docs/commands.md)",
 )
 
@@ -158,7 +158,7 @@ def _refusal(when: str) -> str | None:
 
 
 def _without_random(line: Job, remarks: list[str]) -> tuple[str | None, str]:
-    """Return the spread that stands for cronie's random minutes (`0~59`, RANDOM_DELAY), and the rule without them."""
+    """Return the spread that replaces cronie's random minutes (`0~59`, RANDOM_DELAY), and the rule without them."""
     fields = line.when.split()
     match = _RANDOM.fullmatch(fields[0])
     if match is not None:

@@ -1,4 +1,4 @@
-"""What an importer has read: the entries of another scheduler, each with the schedules that psched makes of it."""
+"""The result of an importer: the entries of another scheduler, each with the schedules of psched that replace it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Reads CronJobs of Kubernetes from manifests.
 
 Their rules are those of robfig/cron: a day of the month or a weekday is enough unless one of them is a bare `*`, a time
-that a clock change skips does not come, and one that comes twice comes twice.
+that a clock change skips is left out, and a repeated time is run twice.
 """
 
 from __future__ import annotations

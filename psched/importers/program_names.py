@@ -14,13 +14,13 @@ _PASSED_OVER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*|[0-9]*[<>].*|-.*|[0-9.]+[s
 _TESTS = frozenset(
     ["[", "[[", "test", "cd", "export", "set", "umask", "sleep", "source", ".", "fi", "done", "true", ":"]
 )
-"""What a command line begins with before the program that it is about."""
+"""Commands at the beginning of a line that test something for the real program."""
 _KEYWORDS = re.compile(r"^(?:[\s({!]|(?:if|then|else|elif|while|do)\b)*")
 _RUNNERS = re.compile(
     r"env|exec|command|nice|ionice|chronic|sudo|su|flock|timeout|time|systemd-cat|setsid|nohup|(ba|da|z|k)?sh|perl|ruby"
     r"|node|php[0-9.]*|python[0-9.]*|pypy[0-9]*|Rscript|java|uv|poetry|pipenv|bundle|run"
 )
-"""Programs that run the one that their arguments name."""
+"""Programs that run another program, which their arguments name."""
 _UNUSUAL = re.compile(r"[^A-Za-z0-9_.@-]+")
 
 

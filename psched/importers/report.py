@@ -1,4 +1,4 @@
-"""Says what of an import is not the same in psched, and from which instant on."""
+"""Reports what psched does otherwise than the other scheduler, and from which instant on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from psched.time_text import local_time
 _UNKNOWN = "this version of psched does not know the option `{}`, and refuses the file with it"
 _BEFORE_CHANGE = 2 * 3600
 _AFTER_CHANGE = 48 * 3600
-"""Seconds around a clock change in which a difference is put down to it."""
+"""Seconds around a clock change in which a difference is attributed to it."""
 
 
 @dataclass(frozen=True)

@@ -181,7 +181,7 @@ def _in_century(text: str) -> str:
 
 
 def _from_end(text: str) -> Iterator[int]:
-    """Yield days counted from the end of the month; a step goes on towards the end."""
+    """Yield days counted from the end of the month; a step continues towards the end."""
     for term in text.split(","):
         match = _PART.fullmatch(term)
         if match is None:

@@ -52,7 +52,7 @@ def change_preview(before: ScheduleRow, after: ScheduleRow, now: float, dialect:
 
 
 def _runs(row: ScheduleRow, now: float, until: float, dialect: CronDialect) -> Iterator[float]:
-    """Yield when the regular runs begin that do so until `until`; those that are due already begin now.
+    """Yield when the regular runs up to `until` begin; runs that are due already begin now.
 
     A run in progress, or one that waits for its retry, is left out: it stays as it is.
     """

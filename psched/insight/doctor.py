@@ -1,4 +1,4 @@
-"""Whether all that a worker needs of configuration and database is in order: the checks of `psched doctor`, as data."""
+"""The checks of `psched doctor`, as data: the configuration and the database of a worker."""
 
 from __future__ import annotations
 

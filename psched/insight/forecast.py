@@ -15,9 +15,9 @@ from psched.store.reads import RuleUse
 
 HOUR = 3600
 _EXAMPLES = 3
-"""Schedules of each type, with different rules, whose last runs tell how long a run takes."""
+"""Schedules of each type, with different rules, whose last runs are averaged."""
 _MEASURED = 100
-"""The most types, those with the most starts, for which that is looked up."""
+"""The most types, those with the most starts, whose durations are looked up."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,7 +159,7 @@ def _with_overlaps(runs: Iterable[TimelineRun], now: float) -> list[TimelineRun]
 def _outages(runs: Sequence[TimelineRun], since: float, until: float) -> Iterator[Outage]:
     """Yield when nothing ran though something was due.
 
-    A run with several attempts is left out: nothing tells when its earlier attempts ran.
+    A run with several attempts is left out: the times of its earlier attempts are not on record.
     """
     events: list[tuple[float, int, int]] = []  # time, change of the running, change of the waiting
     for run in runs:

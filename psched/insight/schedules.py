@@ -36,7 +36,7 @@ _RUNS = 20
 MOST_SIMULATED = 10_000_000
 """Occurrences in one simulation."""
 _MEASURED_RUNS = 10
-"""Last runs of a schedule that tell how long a run takes."""
+"""Last runs of a schedule that are averaged."""
 
 _WAITING = 200
 """Schedules that are late or failing now, of each kind, in a timeline."""
@@ -203,7 +203,7 @@ class ScheduleInsight(TableInsight):
         return proof_page(self._schedules, keys, since, until, late, limit, keep)
 
     def _recorded(self, prefix: str, after: str) -> Iterator[str]:
-        """Yield the keys behind `after` that begin so and are recorded, or are the prefix itself."""
+        """Yield the recorded keys behind `after` that begin with the prefix, or the prefix itself."""
         ledger = self._schedules.ledger
         if prefix and after < prefix:
             if ledger.changes(prefix) or self._store.get(prefix) is not None:

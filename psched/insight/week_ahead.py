@@ -28,7 +28,7 @@ _MOST_TIMES = WEEK * 60
 _EXAMPLES = 3
 _NOTES = 8
 _LONGEST_SPREAD = 6 * HOUR
-"""Runs that are spread over more are taken as spread over the whole week."""
+"""Runs with a longer spread are treated as spread over the whole week."""
 SPREADS = (600, 3600)
 """Seconds over which a herd could be spread."""
 
@@ -38,8 +38,8 @@ class Herd:
     """Runs that begin in the minute of `time` (unix seconds), and on `days` days of the week at that time of the day.
 
     `starts`: those on the day with most of them, without those that are spread. `types`: how many of which type, most
-    first (None: not known). `keys`: some of the schedules. `spread`: for each of `SPREADS`, about how many would begin
-    in the fullest minute, with what else begins then.
+    first (None: not known). `keys`: some of the schedules. `spread`: for each of `SPREADS`, about how many runs would
+    begin in the fullest minute, other runs included.
     """
 
     time: int

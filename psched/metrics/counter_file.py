@@ -1,7 +1,7 @@
 """The file of counters of one node, mapped by its processes: a block for the master and for each slot of a child.
 
-A block has one writer at a time, and its numbers only grow: the next child of a slot goes on counting where a dead one
-ended. After a binary upgrade the old master and the new one have blocks in the same file; a later master goes on with
+A block has one writer at a time, and its numbers only grow: the next child of a slot continues the counts of a dead
+one. After a binary upgrade the old master and the new one have blocks in the same file; a later master continues with
 the blocks of one that is gone. A master that starts anew replaces the file, and with it every number.
 
 The layout, in doubles of the machine: the file begins with a line that names the layout, blocks begin at `_FIRST`. A
@@ -143,7 +143,7 @@ class CounterFile:
 
     @classmethod
     def create(cls, path: Path, is_upgrade: bool) -> CounterFile:
-        """Make a new file, or after an upgrade go on with the old one's if its layout is the same. Raises OSError."""
+        """Make a new file, or after an upgrade continue the old one if its layout is the same. Raises OSError."""
         if is_upgrade:
             with suppress(OSError, CounterFileError):
                 descriptor = _open(path, os.O_RDWR)
@@ -181,7 +181,7 @@ class CounterFile:
         return found
 
     def release(self, name: str) -> None:
-        """Free a block. The next process that needs one goes on with its numbers."""
+        """Free a block. The next process that needs one continues with its numbers."""
         block = self._blocks.pop(name, None)
         if block is not None:
             block.take("", master=0)

@@ -126,7 +126,7 @@ class MasterCounter:
         return block
 
     def release(self, name: str) -> None:
-        """Free the block of a slot that is gone. The next new slot goes on with its numbers."""
+        """Free the block of a slot that is gone. The next new slot continues with its numbers."""
         self._file.release(name)
 
     def forked(self, event: Event, fields: dict[str, Any]) -> None:

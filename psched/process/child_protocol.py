@@ -12,7 +12,7 @@ from contextlib import suppress
 DONE = 0
 """Exit code after a graceful stop, or at `max_request_per_child`. The codes follow sysexits.h."""
 FORCED = 75
-"""A forced end (immediate stop, timeout, lease not renewed) after which no lease is left."""
+"""Exit code after a forced end (immediate stop, timeout, lease not renewed) that has released every lease."""
 BOOT_FAILED = 78
 """The child cannot start: the application does not load, or a table is missing."""
 LOST_MASTER = 71

@@ -63,7 +63,7 @@ class Log:
         return self.path is None and self._stderr_is_journal
 
     def collect_output(self) -> None:
-        """Write what this child prints line by line and, in a systemd service, where the log is.
+        """Write the output of this child line by line and, in a systemd service, to the log's destination.
 
         The master's standard error stays the journal, which shows why a service does not start.
         """
@@ -88,7 +88,7 @@ class Log:
         try:
             self.move(self.path)
         except ConfigError as error:
-            logging.getLogger(__name__).error("%s; going on in the old file", error)
+            logging.getLogger(__name__).error("%s; continuing in the old file", error)
 
     def move(self, path: Path | None) -> None:
         """Go on in another file, or on stderr. Raises ConfigError without any change."""

@@ -19,7 +19,7 @@ _AT_ONCE = 4
 _HEAD_START = 0.05
 """Seconds after which the next batch does not wait for the last one, which may wait for a transaction of the caller."""
 _WOKEN_TOGETHER = 20
-"""Callers that go on before the event loop looks at others: all callers of a batch together would hold it up."""
+"""Callers that continue before the event loop serves others: all callers of a batch at once would delay it."""
 
 Waiting = tuple[NewTask, asyncio.Future[bool]]
 

@@ -85,7 +85,7 @@ class Queue(PolledTable):
         return QueuedTask(self.store, self.source, check_key(key), self._retention, self._results)
 
     def close(self) -> None:
-        """Close every connection to the database; idempotent. Those who wait for a result get a ScheduleError.
+        """Close every connection to the database; idempotent. Callers that wait for a result get a ScheduleError.
 
         A later call of any method connects anew.
         """
@@ -308,7 +308,7 @@ class QueuedTask(Generic[R_co]):
         process waits for. A task is asked for again after 0.05 s, then less and less often, down to once a second.
 
         Raises:
-            ResultTimeoutError: the task has not ended in time. It goes on.
+            ResultTimeoutError: the task has not ended in time. It continues.
             TaskFailedError: it has failed for good. The error has the `error` that was kept with it.
             TaskCancelledError: it was cancelled.
             NoResultError: it is finished and has no result: its type stores none.
@@ -341,7 +341,7 @@ class QueuedTask(Generic[R_co]):
         if outcome is None:
             raise NotFoundError(self._is_missing())
         if outcome.status in ONGOING:
-            raise ResultTimeoutError(f"{self.key!r} has not ended in time: it is {outcome.status}, and goes on")
+            raise ResultTimeoutError(f"{self.key!r} has not ended in time: it is {outcome.status}, and continues")
         if outcome.status == "failed":
             raise TaskFailedError(f"{self.key!r} has failed: {error_summary(outcome.error or '')}", outcome.error)
         if outcome.status == "cancelled":

@@ -61,7 +61,7 @@ class ResultPoller:
         self._changed = threading.Condition()
         self._waiters: list[Waiter] = []
         self._thread: threading.Thread | None = None
-        """The thread that asks. One that is no longer named here ends."""
+        """The thread that asks. A thread that is not this one any more ends."""
 
     def wait_for(self, key: str, timeout: float | None) -> Future[TaskOutcome | None]:
         """Return a future with the outcome of a task once it has ended, or None if there is no such task.
@@ -80,7 +80,7 @@ class ResultPoller:
         return waiter.answer
 
     def close(self) -> None:
-        """End the thread. Those who wait get a ScheduleError. A later `wait_for` starts another thread."""
+        """End the thread. Callers that wait get a ScheduleError. A later `wait_for` starts another thread."""
         with self._changed:
             self._thread = None
             waiters, self._waiters = self._waiters, []

@@ -26,7 +26,7 @@ Function = Callable[[Any], Any]
 """A bound function: it is called with the task's data, and fails by returning False or raising."""
 
 MIN_LEASE = 3.0
-"""The least seconds of lease of a running task, however short its retry_timeout."""
+"""The shortest lease of a running task in seconds, even if its retry_timeout is shorter."""
 current: ContextVar[Task | None] = ContextVar("psched_scheduler_task", default=None)
 """The task that the calling handler runs."""
 

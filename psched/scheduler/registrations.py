@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 _STORE_ATTEMPTS = 10
 _OF_POLICY = frozenset(each.name for each in fields(Policy))
 _OF_RUNS = Terms.__annotations__.keys() - OccurrenceTerms.__annotations__.keys()
-"""Terms of a schedule that concern its runs. Here a run only submits a task, so they would not do what they say."""
+"""Terms of a schedule that concern its runs. Here a run only submits a task, which they would not affect."""
 
 At = datetime | float | str
 Every = timedelta | float | str
@@ -58,7 +58,7 @@ class Registration:
 
     @property
     def changes(self) -> Changes:
-        """What the schedule is to have; it keeps the terms that the program does not give."""
+        """The values for the schedule; it keeps the terms that the program does not give."""
         rule = self.rule
         return {"type": self.name, "cron": rule.cron, "timezone": rule.timezone, "data": self.data, **self.terms}  # type: ignore[typeddict-item]
 

@@ -149,12 +149,11 @@ class Scheduler:
         Instead of `cron`, `every`: an interval of whole seconds, a timedelta, or text such as "5m"; or `at`: the task
         comes once, at a datetime (without a zone: in `timezone`) or at unix seconds.
 
-        `start` stores the registration, or changes the stored one; while the scheduler runs, this call does so. Of
-        instances that register a name differently, the last has its way, and logs what it has changed. `data`: any
-        JSON value. `timezone`: the scheduler's by default. `retry`, `retry_timeout`: as for `push`. `delay` (seconds)
-        and the terms `catch_up`, `max_lateness`, `alert_after`, `owner`, `description`, `tags`, `start`, `end`,
-        `spread`, `max_runs` and `exclude` are those of `ScheduleCollection.add`; the store keeps terms that are not
-        given.
+        `start` stores the registration, or changes the stored one; while the scheduler runs, this call does so. If
+        instances register a name differently, the last one wins, and logs what it has changed. `data`: any JSON value.
+        `timezone`: the scheduler's by default. `retry`, `retry_timeout`: as for `push`. `delay` (seconds) and the terms
+        `catch_up`, `max_lateness`, `alert_after`, `owner`, `description`, `tags`, `start`, `end`, `spread`, `max_runs`
+        and `exclude` are those of `ScheduleCollection.add`; the store keeps terms that are not given.
 
         Instead of a name, a function that an `App` has decorated: `data` is a mapping of its arguments.
 

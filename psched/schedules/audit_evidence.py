@@ -29,8 +29,8 @@ class AuditEvidence:
 
     `sha256` is the hash of their lines of JSON, each followed by a newline: first the changes, the oldest first, then
     the entries by their occurrences. A line is an object of all fields with its names in order, without spaces, and
-    characters outside ASCII as escapes. The schedule's present row, and the oldest entry that is kept, are used, too,
-    but not part of it, as they change by and by.
+    characters outside ASCII as escapes. The schedule's present row, and the oldest entry that is kept, are used, too.
+    The hash leaves them out, as they change with time.
     """
 
     def __init__(self, keep: bool = False) -> None:

@@ -59,7 +59,7 @@ class Verdict:
 
     `known`: whether the schedule exists or has existed. `ran`: occurrences that were finished or enqueued, `extra_runs`
     by run-now among them. `skipped`: those skipped for a permitted reason. `running`: those that a worker holds now.
-    `pending`: those that no worker could have begun yet. `reasons`: of the skips. `first`, `last`: of the occurrences
+    `pending`: those that a worker may not have begun yet. `reasons`: of the skips. `first`, `last`: of the occurrences
     that ran or were skipped. `counts`: occurrences by the kind of their violation. `unlisted`: the number of violations
     that are not in `violations`. `notes`: remarks that are no violations, each with a time.
     """

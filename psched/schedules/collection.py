@@ -52,7 +52,7 @@ _FAILING = 1000
 _AUDITS = 5
 """The most audits of one schedule when changes come in between."""
 _BEFORE_SCOPE = 32
-"""Entries before an audited span among which the run before its first entry is looked for."""
+"""Entries before an audited span that are searched for the run before its first entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,17 +114,17 @@ class ScheduleCollection(PolledTable):
         latest unless it is more than a minute late (`none`). An occurrence that would begin more than `max_lateness`
         seconds late is skipped. An occurrence that is not finished `alert_after` seconds after its time is reported as
         overdue. An occurrence has failed after `max_attempts` attempts, and the next one follows (docs/ledger.md). With
-        `overlap` `skip` an occurrence is skipped that comes due before the one before it is settled (default: `wait`).
-        After `pause_after` regular occurrences that failed in a row the schedule is paused.
+        `overlap` `skip` an occurrence is skipped if the previous one is not settled when it comes due (default:
+        `wait`). After `pause_after` regular occurrences that failed in a row the schedule is paused.
 
         `retry_wait` (seconds, or a `psched.backoff`) is the wait after a failed attempt, `timeout` the seconds after
-        which a run is stopped, `on_failure` the hook that is told of a failed occurrence: one of `hooks` in the
-        configuration. Each comes before what the type and the configuration say.
+        which a run is stopped, `on_failure` the hook for failed occurrences: one of `hooks` in the configuration. Each
+        overrides the type and the configuration.
 
         There is no occurrence before `start` or after `end` (unix seconds). With `spread` (seconds, up to 7 days) each
-        schedule runs by a delay of its own later, from 0 to that, which its key decides (docs/cron.md). The schedule
-        has ended when `max_runs` regular occurrences have been run; those that are skipped do not count. On the days of
-        the calendars that `exclude` names (`calendars`) there is no occurrence.
+        schedule has a delay of its own, from 0 to `spread`, computed from its key (docs/cron.md). The schedule has
+        ended when `max_runs` regular occurrences have been run; those that are skipped do not count. On the days of the
+        calendars that `exclude` names (`calendars`) there is no occurrence.
 
         `owner`, `description` and `tags` (up to 50 texts) say what the schedule is for; lists select by owner and tag.
 
@@ -264,11 +264,11 @@ class ScheduleCollection(PolledTable):
     ) -> Iterator[Verdict]:
         """Yield for each schedule (or each of `keys`) whether the ledger proves that every due occurrence ran.
 
-        Covers the occurrences from `since` to `until` (unix seconds, both included), of a deleted schedule up to its
-        deletion. Each must be finished, running now, or skipped as its policy or a pause permits. No other occurrence
-        may have run. `late`: the most seconds by which a run may begin late. By default, an occurrence may wait for a
-        worker for 10 s, or twice `poll_interval` if that is longer. Raises NotSupportedError where the store keeps no
-        ledger, ValueError.
+        Covers the occurrences from `since` to `until` (unix seconds, both included); for a deleted schedule, those
+        before its deletion. Each must be finished, running now, or skipped as its policy or a pause permits. No other
+        occurrence may have run. `late`: the most seconds by which a run may begin late. By default, an occurrence may
+        wait for a worker for 10 s, or twice `poll_interval` if that is longer. Raises NotSupportedError where the store
+        keeps no ledger, ValueError.
         """
         if isinstance(keys, str):
             raise ValueError(f"keys must be a collection of keys, such as [{shown(keys)}], got {shown(keys)}")

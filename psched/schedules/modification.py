@@ -1,4 +1,4 @@
-"""What `Schedule.modify` makes of a schedule's row. Reads calendars and the clock of the database; writes nothing."""
+"""Computes the row of a schedule after `Schedule.modify`. Reads calendars and the database's clock; writes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The occurrences of a rule. Whatever asks when a schedule is due asks here. Times are unix seconds."""
+"""The occurrences of a rule: every other module computes due times by this one. Times are unix seconds."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def validate(rule: Rule, dialect: CronDialect) -> None:
 
 
 def restrictions(rule: Rule) -> Iterator[str]:
-    """Yield in words what else than its expression bounds the occurrences of a rule, or moves their runs."""
+    """Yield in words what bounds the occurrences of a rule besides its expression, or moves their runs."""
     if rule.start is not None:
         yield f"not before {local_text(rule, rule.start)}"
     if rule.end is not None:

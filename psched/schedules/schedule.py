@@ -115,7 +115,7 @@ class Schedule:
             self._compare_and_set(MODIFY, change)
 
     def pause(self) -> bool:
-        """Make no occurrence due until `resume`. A run in progress goes on, and is not retried meanwhile.
+        """Make no occurrence due until `resume`. A run in progress continues, and is not retried meanwhile.
 
         A run that `run_now` asked for waits, too. Return False, and change nothing, if the schedule was paused already.
         Raises NotFoundError, NotSupportedError, and ScheduleError if the next occurrence has waited through a hundred

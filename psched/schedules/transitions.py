@@ -19,7 +19,7 @@ MOST_SECONDS_AHEAD = 2
 
 
 def paused(row: ScheduleRow, now: float, dialect: CronDialect) -> ScheduleRow:
-    """Return `row` paused from `now` on. A run in progress goes on, and the pause begins when the run is settled.
+    """Return `row` paused from `now` on. A run in progress continues, and the pause begins when the run is settled.
 
     A run that `run_now` asked for waits for the end of the pause. Earlier pauses are kept as long as they have
     occurrences to skip. Raises ScheduleError for more than `MOST_PAUSES` of these.
@@ -62,7 +62,7 @@ def resumed(row: ScheduleRow, now: float, dialect: CronDialect) -> tuple[Schedul
     """Return `row` with its pause ended at `now`, and the entry of the occurrences that the pause skipped.
 
     A run that was due before the pause, or asked for by `run_now`, is due now. Occurrences within another pause are
-    skipped when they are next. The failures of `pause_after` are counted from here on.
+    skipped when their turn comes. The failures of `pause_after` are counted from here on.
     """
     if not row.paused:
         return row, None
@@ -167,5 +167,5 @@ def with_calendars(row: ScheduleRow, rule: Rule, now: float, dialect: CronDialec
 
 
 def with_regular(row: ScheduleRow, regular: ScheduleRow) -> ScheduleRow:
-    """Return `row`, an extra run, with the next occurrence of `regular` as the one that follows."""
+    """Return `row`, which has an extra run, with the next occurrence of `regular` after that run."""
     return replace(row, regular_time=regular.next_time, regular_run_time=regular.next_run_time)

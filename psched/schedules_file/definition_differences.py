@@ -25,7 +25,7 @@ class OptionDifference:
 
 
 def definition_of(row: ScheduleRow) -> NewSchedule:
-    """Return what is to be declared for a schedule like this one."""
+    """Return the declaration of a schedule like this one."""
     return _definition(row, row.data)
 
 

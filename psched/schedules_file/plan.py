@@ -1,4 +1,4 @@
-"""What has to change so that a store has the declared schedules: made by `plan`, carried out by `apply_plan`."""
+"""Plans: the changes by which a store gets the declared schedules. `plan` makes them, `apply_plan` carries them out."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class PlannedChange:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The changes that make a store have the declared schedules, and what else there is to know about them.
+    """The changes by which a store gets the declared schedules, with their context.
 
     `source`: the file or the application. `at`: when it was made, in unix seconds of the database's clock.
     `unchanged`: how many schedules are as declared. `undeclared`: schedules of these owners that are not declared and
@@ -78,7 +78,7 @@ def plan(
     prune: bool = False,
     adopt: bool = False,
 ) -> Plan:
-    """Return the changes that make the store have the declared schedules. Changes nothing.
+    """Return the changes by which the store gets the declared schedules. Changes nothing.
 
     `prune`: delete the schedules of these owners that are not declared. `adopt`: take over schedules with declared keys
     that belong to another owner, or to none.
@@ -184,11 +184,11 @@ def apply_declared(schedules: ScheduleCollection, declared: Iterable[DeclaredSch
 
 
 def check_keeps_owners(schedules: ScheduleCollection) -> None:
-    """Raise NotSupportedError where the store has no owners, by which a plan tells which schedules it may change."""
+    """Raise NotSupportedError where the store has no owners: a plan changes only the schedules of its owners."""
     if not schedules.store.keeps_policies:
         raise NotSupportedError(
-            "owner: the tables of rdb_compat have no owner of a schedule, so nothing tells which of them a plan may "
-            "change; type: rdb and redis do"
+            "owner: the tables of rdb_compat keep no owners, so a plan cannot know which schedules it may change; "
+            "type: rdb and redis do"
         )
 
 

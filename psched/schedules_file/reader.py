@@ -22,7 +22,7 @@ from psched.schedules_file.declared import FORMS, DeclaredSchedules
 from psched.time_text import parse_seconds
 
 _NOT_DECLARED = ("key", "owner", "next_time", "next_run_time")
-"""The fields of `NewSchedule` that are no options: two are given once for a file, and times are no definition."""
+"""The fields of `NewSchedule` that are no options: `key` and `owner` stand elsewhere, times are no definition."""
 _KEYS = ("owner", "defaults", "schedules")
 _MOST_FAULTS = 20
 """Faults that one error names."""

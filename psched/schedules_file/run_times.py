@@ -1,4 +1,4 @@
-"""When schedules run in the days to come: the runs that a change adds and removes, and what happens to them. Pure.
+"""When schedules run in the coming days: the runs that a change adds and removes, and what clock changes do. Pure.
 
 All times are unix seconds.
 """
@@ -25,7 +25,7 @@ SPAN = DAYS * 86400
 SHOWN = 3
 """Runs of a schedule that are named; the others are counted."""
 HERD = 50
-"""The runs that begin in one minute from which on that is worth a note."""
+"""The least number of runs in one minute that is worth a note."""
 _MOST_LISTED = 20_160
 """The most runs of one schedule in these days, one each 30 s, that are compared one by one."""
 _MOST_HERDS = 5
@@ -220,19 +220,19 @@ def _first(runs: Iterable[float], chosen: set[float]) -> RunTimes:
 
 
 def _timing(row: ScheduleRow) -> object:
-    """Return what the runs of a row depend on."""
+    """Return the parts of a row that decide when it runs."""
     regular = row.regular()
     return row.rule, regular.next_time, regular.next_run_time, row.paused
 
 
 @lru_cache(4096)
 def _plain(rule: Rule) -> Rule:
-    """Return the rule without what only moves or ends its runs."""
+    """Return the rule without the options that only move or end its runs."""
     return replace(rule, delay=0, spread=0, max_runs=None)
 
 
 def _group(row: ScheduleRow) -> tuple[Rule, float] | None:
-    """Return what schedules that begin together have in common; None for one that does not count."""
+    """Return the key by which schedules that begin together are grouped; None for a schedule that does not count."""
     if row.paused or row.rule.spread >= 60 or row.next_time >= NEVER:
         return None
     return _plain(row.rule), row.delay

@@ -19,7 +19,7 @@ _UNITS = (("d", 86400), ("h", 3600), ("m", 60))
 
 
 class _QuotingDumper(yaml.SafeDumper):
-    """Quotes a text with line breaks, which YAML would fold, and which are more characters than Python's."""
+    """Quotes a text with line breaks, which YAML would fold. YAML knows more line breaks than Python."""
 
     def represent_str(self, text: str) -> yaml.ScalarNode:
         has_breaks = not _BREAKS.isdisjoint(text)

@@ -34,7 +34,7 @@ class NodeProcess(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """What a node tells about itself and one of its sections. `uptime`: seconds since the start of its master.
+    """What a node announces about itself and one of its sections. `uptime`: seconds since the start of its master.
 
     `pid` is that of the master, or of the process with an embedded scheduler. `processes` is encoded by
     `encode_processes`, with the runs of this section.
@@ -80,7 +80,7 @@ class Nodes(Protocol):
     """The nodes that work on one table. Safe to use from several threads."""
 
     def announce(self, announcement: Announcement) -> None:
-        """Record that a node is alive, and what it tells. One statement, except for the first call."""
+        """Record that a node is alive, and its announcement. One statement, except for the first call."""
 
     def withdraw(self, name: str) -> None:
         """Remove a node that stops."""
@@ -158,7 +158,7 @@ def version_difference(nodes: Iterable[Node]) -> str | None:
 
 
 def _differing(found: Iterable[tuple[str, str]]) -> str | None:
-    """Return what is found at which nodes, given pairs of both; None if it is the same at all."""
+    """Return which value is found at which nodes, given pairs of both; None if all nodes have the same value."""
     named: dict[str, set[str]] = {}
     for value, node in found:
         named.setdefault(value, set()).add(node)

@@ -1,4 +1,4 @@
-"""The contract of what only readers ask of a table, for `psched.insight`: numbers of rows, and the rules in use.
+"""The contract of the queries for `psched.insight`: numbers of rows, and the rules in use.
 
 No method reads a whole table in one statement or script, and none writes. Each counts up to a bound.
 """

@@ -36,7 +36,7 @@ class RunSums(list[int]):
     """Numbers of runs: the runs, microseconds that they took and waited, and the buckets of both.
 
     A schedule's run waits from when it was to run until it begins (its lateness), a task from when it was to run first.
-    Later attempts wait for nothing that counts here. A list, because it is changed in place at each run.
+    Later attempts have no wait. A list, because it is changed in place at each run.
     """
 
     __slots__ = ()

@@ -120,7 +120,7 @@ class TypeFilter:
 
 
 def mismatch(filters: Collection[TypeFilter]) -> str | None:
-    """Return a message that names the globs without a routed type in any section, and the remedy; else None.
+    """Return a message, with the remedy, that names the globs matching no routed type of any section, or None.
 
     `filters`: those of the sections that one worker serves.
     """

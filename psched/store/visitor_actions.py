@@ -12,7 +12,7 @@ KEPT_ACTIONS = 10_000
 class VisitorAction(NamedTuple):
     """What a visitor was about to do. `at`: unix seconds by the database's clock.
 
-    `key`: the schedule or task, an empty text for many. `detail`: which ones then, or what else there is to say.
+    `key`: the schedule or task, an empty text for many. `detail`: which ones in that case, or further details.
     """
 
     at: float

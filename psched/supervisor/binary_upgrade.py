@@ -1,7 +1,7 @@
 """Binary upgrade: a new master takes over once its children are up. In both masters.
 
 The new master is exec'ed as the old one was. It inherits a pipe, on which it reports that it is ready, and the
-descriptor of the locked pid file. Until it is ready, and when it fails, the old master goes on unchanged.
+descriptor of the locked pid file. Until it is ready, and when it fails, the old master continues unchanged.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ class BinaryUpgrade:
 
     def _refuse(self, reason: str) -> None:
         self.request.end(reason)
-        log.error("upgrade refused: %s; this master goes on", reason)
+        log.error("upgrade refused: %s; this master continues", reason)
 
     def _kill(self, new: subprocess.Popen[bytes]) -> None:
         if new.poll() is None:

@@ -46,9 +46,9 @@ class ChildProcess:
     spec: ChildSpec | None = None
     ready: bool = False
     recovered: bool = False
-    """It has released the leases of the dead children it was forked with."""
+    """It has released the leases of the dead children in its spec."""
     empty: bool = False
-    """It ends by force, and has released all its own leases."""
+    """It is ending by force, and has released all its own leases."""
     left: bool = False
     """It has reported an orderly end, and has no lease."""
     start_error: str | None = None
@@ -97,7 +97,7 @@ class ChildProcess:
 
     @property
     def cause(self) -> str:
-        """How the child ended, in one word out of few, for counters."""
+        """How the child ended, in one of a few words, for counters."""
         if self.out_of_memory:
             return "out_of_memory"
         if self.killed_here:

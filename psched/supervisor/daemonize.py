@@ -1,8 +1,8 @@
-"""Daemonize: go into the background, become the configured user, and report to `pschedd start` how the start went.
+"""Daemonize: go into the background, become the configured user, and report the outcome to `pschedd start`.
 
 The command forks; the child becomes a daemon (python-daemon: a session of its own, descriptors closed, / as its folder)
-and answers through a pipe: "ready" when its children are up, a reason when it cannot even open its log. The end of the
-pipe without an answer means that it died, and the log says why.
+and answers through a pipe: "ready" when its children are up, a reason when it cannot even open its log. If the pipe
+ends without an answer, the daemon has died, and the log says why.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def detach(serve: Callable[[Callable[[], None]], int], keep: Iterable[int], time
         os.close(reader)
         _serve_detached(serve, [*keep, writer], writer)
     os.close(writer)
-    os.waitpid(child, 0)  # python-daemon ends it at once and goes on in a grandchild
+    os.waitpid(child, 0)  # python-daemon ends it at once and continues in a grandchild
     try:
         if not select.select([reader], [], [], timeout)[0]:
             return Outcome(ready=False, died=False)

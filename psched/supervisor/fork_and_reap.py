@@ -41,8 +41,8 @@ class OrphanReaper:
 
     Linux makes the master the parent of a dead child's descendants, in any session or group. An orphan that appears
     when a child has just crashed belonged to that child. It is killed before the child's leases are released, so it
-    does not go on working on a task that another worker starts again. An orphan that appears at any other time was set
-    free on purpose (a daemon that a command started) and is left alone.
+    does not go on working on a task that another worker starts again. An orphan that appears at any other time was left
+    running on purpose (a daemon that a command started) and stays.
 
     The master looks every second while anything runs, and within a second after a run has ended. A program set free
     between the last look and a crash is killed, too. Children that existed before this object are ignored.

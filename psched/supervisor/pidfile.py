@@ -74,7 +74,7 @@ class PidFile(NamedTuple):
                     continue
                 except OSError as error:
                     raise _explained(path, error) from error
-                if _is_at(path, pid_file.descriptor):  # else it was removed between our open and our lock
+                if _is_at(path, pid_file.descriptor):  # otherwise it was removed between our open and our lock
                     undo.pop_all()
                     return pid_file
 

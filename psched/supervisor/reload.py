@@ -83,7 +83,7 @@ class Reload:
 
     def _refuse(self, reason: str, error: BaseException | None = None) -> None:
         self.request.end(reason)
-        log.error("reload refused: %s; the workers go on unchanged", reason, exc_info=error)
+        log.error("reload refused: %s; the workers continue unchanged", reason, exc_info=error)
 
     def _check(self, child: ChildProcess) -> None:
         if child.ready:

@@ -71,7 +71,7 @@ def run_master(
     command = ExecCommand(tuple(sys.orig_argv[1:]), Path.cwd()) if command is None else command
     notifier = Notifier.from_environment(os.environ)
     handoff = UpgradeHandoff.from_environment()
-    os.environ.pop(HANDOFF_VARIABLE, None)  # so that no child takes itself for a new master
+    os.environ.pop(HANDOFF_VARIABLE, None)  # so that no child acts as a new master
     stop_timeout = _stop_timeout()
     load_config = partial(LoadedConfig.load, load_settings, application)
     config = load_config()

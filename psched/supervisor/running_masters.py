@@ -26,7 +26,7 @@ def title_of(pid: int) -> str | None:
 
 
 def is_title(title: str, found: str) -> bool:
-    """Return whether a process with the title `found` has `title`, whose path may have been cut off."""
+    """Return whether `found` is the process title `title`, whose path may have been cut off."""
     return title.startswith(found) and "] /" in found
 
 

@@ -168,7 +168,7 @@ class Supervisor:
         if not self._had_terminal or self._on_terminal:
             self._begin_reload(immediate=True)
         elif self._ignores_hup:
-            log.info("the terminal is closed; the master goes on, as it was started by nohup")
+            log.info("the terminal is closed; the master continues, as it was started by nohup")
         else:
             self._stop(immediate=False)
 

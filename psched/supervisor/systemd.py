@@ -93,7 +93,7 @@ class Notifier:
                 channel.sendto(message.encode(), target)
         except OSError as error:
             if not self._failed:
-                log.warning("cannot notify systemd at %s: %s; the daemon goes on", self.address, error)
+                log.warning("cannot notify systemd at %s: %s; the daemon continues", self.address, error)
             self._failed = True
         else:
             self._failed = False

@@ -24,7 +24,7 @@ Phase = Literal["before", "after"]
 
 class Observer(Protocol):
     def __call__(self, phase: Phase, statement: str) -> None:
-        """Called before and after each commit, in its thread. `statement`: COMMIT, or what commits itself."""
+        """Called before and after each commit, in its thread. `statement`: COMMIT, or one in autocommit mode."""
 
 
 _WORD = re.compile(r"(?:\s+|--[^\n]*\n|/\*.*?\*/|\()*([a-zA-Z]*)", re.DOTALL)
@@ -230,7 +230,7 @@ def _observe_pymysql(pymysql: Any, observer: Observer) -> None:
 
 
 def _observe_mysqlclient(connections: Any, observer: Observer) -> None:
-    """The driver does not tell whether a transaction is open, so a `commit()` without one counts, too."""
+    """The driver does not show whether a transaction is open, so a `commit()` without one counts, too."""
     begun: set[int] = set()
     """Connections in autocommit mode that have begun a transaction."""
 

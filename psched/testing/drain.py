@@ -186,8 +186,8 @@ class Drain:
 def run_task(task: Task, application: Application) -> Run:
     """Run an acquired task as a daemon does, and settle it.
 
-    Raises ConfigError when no handler is there, and what is no Exception, such as KeyboardInterrupt. The task is
-    released then.
+    Raises ConfigError without a handler, and exceptions such as KeyboardInterrupt, which are no `Exception`. The task
+    is released then.
     """
     errors: list[BaseException] = []
 

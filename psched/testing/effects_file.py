@@ -10,7 +10,7 @@ from typing import Any, overload
 
 
 class Effects(Sequence[Any]):
-    """A list of JSON values in a file: all processes of a test append to it, and what was appended survives them.
+    """A list of JSON values in a file: all processes of a test append to it, and the values survive the processes.
 
     For effects that no database has, such as emails: let the test replace the function that sends them by `append`.
     """

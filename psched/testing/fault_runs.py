@@ -113,7 +113,7 @@ class FaultTest:
             queue["compiled"].delete()
 
     def _clean(self) -> Record:
-        """Run without faults, twice. Fail the test if that shows that faults would prove nothing."""
+        """Run without faults, twice. Fail the test if its results differ already then: faults would prove nothing."""
         clean = self._pass([])
         self._check_endings(clean, "the run without faults")
         if not clean.runs:
@@ -242,7 +242,7 @@ class FaultTest:
         """Wait for the end of a process. Return True if it has stopped itself.
 
         One process runs at a time, so that a test does the same each time: while `process` waits for a lock, it is
-        stopped and the frozen ones go on, one after another.
+        stopped and the frozen ones continue, one after another.
         """
         end = time.monotonic() + _HUNG * (1 + len(self._frozen))
         current = process

@@ -101,7 +101,7 @@ class FaultyProcess:
                 self._pid = None
 
     def resume(self) -> None:
-        """Let the stopped process go on."""
+        """Let the stopped process continue."""
         if self._pid is not None:
             os.kill(self._pid, signal.SIGCONT)
 
@@ -125,9 +125,9 @@ class FaultyProcess:
 
 
 class _Sleep:
-    """Tells a process that waits for a lock from one that waits for a processor, however busy the machine is.
+    """Distinguishes a process that waits for a lock from one that waits for a processor, however busy the machine is.
 
-    Where the system does not tell what a process does (not Linux), each look finds it asleep.
+    Where the system does not show what a process does (not Linux), each look finds it asleep.
     """
 
     def __init__(self) -> None:

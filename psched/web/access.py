@@ -23,13 +23,13 @@ ACTIONS: Final = ("run-now", "pause", "resume", "modify", "retry", "cancel", "de
 """What visitors can do: the first four to schedules, the others to tasks."""
 FULL: Final = "PSCHED_WEB_AUTH"
 READ_ONLY: Final = "PSCHED_WEB_READ_AUTH"
-"""The variables with `user:password` for Basic authentication: of one who may act, and of one who may only look."""
+"""The variables with `user:password` for Basic authentication: of users who may act, and who may only look."""
 _LONGEST_USER = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """A visitor who may see the pages: by which name actions are recorded, and which of `ACTIONS` are allowed."""
+    """A visitor who may see the pages: the user name under which actions are recorded, and the allowed `ACTIONS`."""
 
     user: str
     actions: Collection[str] = ()

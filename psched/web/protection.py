@@ -1,4 +1,4 @@
-"""What every answer and every request is held to: headers against foreign content, and refusal of foreign sites."""
+"""Protects every request and answer: headers against foreign content, and refusal of requests of other sites."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all visitors see at once: one thread asks the database once a second, as long as anybody looks."""
+"""The status that all visitors share: one thread asks the database once a second, as long as there are visitors."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Snapshots:
         self._thread: threading.Thread | None = None
         self._wanted_until = 0.0
         self._asked: tuple[float, float] | None = None
-        """When the question was asked that has no answer yet, monotonic and unix seconds."""
+        """When the query without an answer began, in monotonic and in unix seconds."""
         self._status = Status()
         self._answered = -1e9
         self._slow: tuple[float, Sequence[NodeState], Sequence[ScheduleRow]] = (-1e9, (), ())

@@ -198,7 +198,7 @@ def test_a_wrong_change_leaves_the_schedule_as_it_was(psched: Commands) -> None:
         (("next", "@daily", "-n", "9" * 5000), "expected a whole number from 1 to 100000, got '9"),
         (("list", "--jsn"), "No such option '--jsn'"),
         (("list", "--state", "late"), "'late' is not one of 'broken', 'paused', 'running'"),
-        (("list", "--after", "key"), "expected what the page before names, such as 1796108400:KEY, got 'key'"),
+        (("list", "--after", "key"), "expected the text that the last page printed, such as 1796108400:KEY, got 'key'"),
         (("list", "--after", "1796108400:"), "such as 1796108400:KEY, got '1796108400:'"),
         (("list", "--late", "--state", "due"), "--late takes neither --state nor --after; leave one of them out"),
         (("list", "--limit", "0"), "expected a whole number from 1 to 2147483647, got '0'"),

@@ -191,7 +191,7 @@ def test_a_log_that_cannot_be_reopened_goes_on_in_the_old_file(
     log.reopen()
     log.write("on\n")
     assert moved.read_text() == "on\n"
-    assert "going on in the old file" in caplog.text
+    assert "continuing in the old file" in caplog.text
 
 
 @pytest.mark.parametrize("make", [lambda path: path.symlink_to("elsewhere"), lambda path: path.mkdir()])

@@ -111,7 +111,7 @@ def test_a_start_that_takes_too_long_goes_on_by_itself(ticking: Pschedd) -> None
     application.write_text("import time\ntime.sleep(2)\n" + application.read_text())
     done = ticking("start", "--timeout", "0.2")
     assert done.returncode == 1
-    assert "has not started within 0.2 s; it goes on trying (see pschedd status)" in done.stderr
+    assert "has not started within 0.2 s; it keeps trying (see pschedd status)" in done.stderr
     ticking.wait_for("short")
 
 
@@ -285,7 +285,7 @@ def test_a_reload_that_is_refused_fails_with_the_reason(
     (ticking.etc / file).write_text(text)
     refused = ticking("reload", *options, "--pid-file", "etc/psched.pid")
     assert refused.returncode == 1
-    assert refused.stderr.startswith(f"pschedd was not reloaded (pid {pid} goes on as it was): ")
+    assert refused.stderr.startswith(f"pschedd was not reloaded (pid {pid} keeps running as it was): ")
     assert expected in refused.stderr
     (ticking.etc / file).write_text(good)
     (ticking.etc / "short").unlink(missing_ok=True)
@@ -364,7 +364,7 @@ def test_an_upgrade_that_fails_leaves_the_old_master_in_charge(ticking: Pschedd)
     (ticking.etc / "app.py").rename(ticking.etc / "gone.py")
     done = ticking("upgrade")  # its limit is longer than what a command is waited for here
     assert done.returncode == 1
-    assert f"pschedd was not replaced (pid {old} goes on): it ended with exit code " in done.stderr
+    assert f"pschedd was not replaced (pid {old} keeps running): it ended with exit code " in done.stderr
     assert "module 'app' not found" in done.stderr
     assert ticking.pid == old
 

@@ -106,7 +106,7 @@ def test_a_manager_that_is_gone_is_logged_once_and_harms_nothing(
     notifier.notify(READY=1)
     notifier.notify(WATCHDOG=1)
     assert [record.getMessage() for record in caplog.records] == [
-        f"cannot notify systemd at {tmp_path / 'nobody'}: [Errno 2] No such file or directory; the daemon goes on"
+        f"cannot notify systemd at {tmp_path / 'nobody'}: [Errno 2] No such file or directory; the daemon continues"
     ]
 
 

@@ -395,9 +395,9 @@ class Connection:
         (Callable[[], int], r"the parameter value: values of .*Callable.* cannot be stored as JSON"),
         (
             date | datetime,
-            r"the parameter value: a JSON value does not tell which of Union.* it is; annotate it",
+            r"the parameter value: a JSON value does not show which of Union.* it is; annotate it",
         ),
-        (list[date | datetime | None], "the parameter value: a JSON value does not tell which of"),
+        (list[date | datetime | None], "the parameter value: a JSON value does not show which of"),
         (dict[int, str], r"the parameter value: dict\[int, str\]: the names in a JSON object are text; annotate it as"),
         (
             list[Mapping[Number, str]],

@@ -12,7 +12,7 @@ from psched.errors import ConfigError
 from psched.store import Finding
 
 _READ = 2.5
-"""Seconds that a reader waits for an answer: a person waits for what it tells."""
+"""Seconds that a reader waits for an answer: a person waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +95,8 @@ _REMEDY = "set `tls:`, with the authority of the certificate as `ca`"
 def encryption_finding(encrypted: bool, verify: str, host: str, tls: Tls | None, remedy: str = _REMEDY) -> Finding:
     """Return the finding of `psched doctor` on one connection.
 
-    `verify`: as in `Tls`. `host`: empty or a path for a local socket. `tls`: None where the configuration has none;
-    then what a network can read or forge is a warning.
+    `verify`: as in `Tls`. `host`: empty or a path for a local socket. `tls`: None if it is not configured; then a
+    connection that others can read or forge is a warning.
     """
     local = host.startswith(("/", "127.")) or host in ("", "localhost", "::1")
     what = _ENCRYPTED[verify] if encrypted else "not encrypted"
@@ -109,7 +109,7 @@ _EXTRAS = {"psycopg": "psched[postgresql]", "mysqldb": "psched[mysqlclient]", "r
 
 
 def missing_driver(error: ImportError, driver: str, user: str) -> ConfigError:
-    """Return the error for a driver that `user`, such as `postgresql://`, needs and that cannot be imported."""
+    """Return the error for a driver that cannot be imported. `user` needs it, such as `postgresql://`."""
     remedy = f"pip install '{_EXTRAS.get(driver, error.name)}'"
     if isinstance(error, ModuleNotFoundError):
         return ConfigError(f"the driver of {user} is not installed: {remedy}")

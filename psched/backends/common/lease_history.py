@@ -46,7 +46,7 @@ class LostRow(NamedTuple):
 def refusal(lease: Lease, row: LostRow | None, outcome: str | None, uncertain: bool) -> ScheduleError | None:
     """Return the error for a write that changed no row. None if an earlier attempt, whose answer was lost, succeeded.
 
-    The write was to end `lease` with `outcome` (None: the lease goes on). `row`: the present row, None if it is gone.
+    The write was to end `lease` with `outcome` (None: the lease stays). `row`: the present row, None if it is gone.
     `uncertain`: an attempt of this call had no answer.
     """
     key = lease.key

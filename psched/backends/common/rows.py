@@ -32,7 +32,7 @@ from psched.store.ledger import ACTIONS, OUTCOMES, Change, Entry, KeptOutput, Le
 LAST_SECOND = 253_402_300_799
 """The end of the year 9999 in unix seconds."""
 BATCH = 500
-"""The most rows that one statement or script acquires for several threads, extends, settles or reads, to be short."""
+"""The most rows of one statement or script that acquires for several threads, extends, settles or reads."""
 LAST_ERROR_LENGTH = 8000
 """Characters kept of an error."""
 _LEDGER_ERROR_LENGTH = 2000
@@ -80,7 +80,7 @@ _LAST_MS = LAST_SECOND * 1000
 _ERRORS = {str, type(None)}
 _SCHEDULE_AHEAD = CLAIMED_OF_SCHEDULE.index("taken_ahead")
 _NOT_APART = [None] * 10
-"""The columns from `extra` to `previous_ended` of most rows."""
+"""The values of the columns from `extra` to `previous_ended` in most rows."""
 DEFINITION = ("cron", "timezone", "delay_ms", "version")
 """The columns that distinguish definitions: the version, and the rule, which may have been changed by hand."""
 _SPANS = re.compile(r"[0-9]{1,15}-[0-9]{1,15}( [0-9]{1,15}-[0-9]{1,15})*")

@@ -82,7 +82,7 @@ class RowInserts:
         return present
 
     def insert_within(self, connection: Connection, rows: Sequence[Mapping[str, Any]], nonce: int) -> list[str]:
-        """Insert `rows` in a transaction of the caller's, who calls `notify` after it. Return the keys that existed."""
+        """Insert `rows` in the caller's transaction. The caller then calls `notify`. Return the keys that existed."""
         keys = [row["key"] for row in rows]
         present = run_steps(connection, self._steps(connection, rows, keys, nonce))
         if self._record is not None and len(present) < len(rows):

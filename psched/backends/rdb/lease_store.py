@@ -251,7 +251,7 @@ class RdbLeaseStore(SqlStore):
         rows: Sequence[Mapping[str, Any]] | None = None,
         values: Mapping[str, Any] = MappingProxyType({}),
     ) -> list[ScheduleError | None]:
-        """Execute `statement`, which ends leases with `outcome` (None: they go on), in transactions of `BATCH` rows.
+        """Execute `statement`, which ends leases with `outcome` (None: they stay), in transactions of `BATCH` rows.
 
         `rows`: the values of each row, with its `lease_values`. `values`: the values that all rows share.
         """

@@ -27,7 +27,7 @@ from psched.backends.sql.dialect import MYSQL_OPTIONS, ExactText, LongText, now_
 from psched.store.node_registry import ALIVE, FORGOTTEN, Announcement, Node, read_nodes
 
 _TOLD = ("section", "types", "host", "pid", "version", "tz_database", "processes")
-"""The columns with what a node tells, as it tells it."""
+"""The columns whose values a node announces."""
 
 
 @cache

@@ -30,12 +30,12 @@ from psched.store.reads import Counted, RuleUse, TypeCounts, UserCounts
 _PAGE = 10_000
 """Schedules whose rules one statement reads."""
 _MOST_FINISHED = 1000
-"""The most finished tasks that are counted: the index that finds them does not tell them from failed ones."""
+"""The most finished tasks that are counted: the index that finds them also has failed ones."""
 _MOST_RUNNING = 10_000
 """Running tasks without a user are counted up to this."""
 _LEASED = "leased"
 _AT_ONCE = 16
-"""Types in a band about which one statement asks."""
+"""Types of a band that one statement counts."""
 _WAITING: sa.ColumnElement[str] = sa.literal_column(f"'{WAITING}'")
 
 
@@ -161,7 +161,7 @@ def _leased_types(table: sa.Table) -> Statement:
 
 
 def _leased(table: sa.Table) -> Indexed:
-    """Return the rows that a worker holds, though perhaps no longer."""
+    """Return the rows with a holder, also those whose lease has ended."""
     c = table.c
     return Indexed((c.status == sa.literal_column(f"'{RUNNING}'"), c.holder.is_not(None)), (c.holder,))
 
@@ -239,7 +239,7 @@ class RdbTaskReads(RdbReads):
         return self._database.run(work)
 
     def _waiting(self, connection: sa.Connection, bands: tuple[int, ...], leased: Counted, most: int) -> Counted:
-        """Return the number of waiting tasks: of all that are not retired, which an index counts, without those leased.
+        """Return the number of waiting tasks: all that are not retired, which an index counts, minus the leased ones.
 
         If more are leased than were counted, look at each row instead, and count up to a tenth of `most`.
         """
@@ -318,7 +318,7 @@ class _DueOfUser(NamedTuple):
     max_running: int | None
 
     def and_of(self, other: _DueOfUser) -> _DueOfUser:
-        """Return these and those of another band."""
+        """Return the due tasks of both bands."""
         return _DueOfUser(
             self.number + other.number,
             self.more or other.more,

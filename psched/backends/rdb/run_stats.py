@@ -47,8 +47,8 @@ _KIND = ("span", "time", "type", "outcome")
 def stats_table() -> sa.Table:
     """Return the table of the statistics of all tables of a database, the same for all stores.
 
-    `span` is 60 or 3600 seconds, `time` its begin in unix seconds. Buckets do not contain those before them. `number`
-    is that of the call that wrote the row last, which recognises it when the answer was lost.
+    `span` is 60 or 3600 seconds, `time` its begin in unix seconds. Buckets do not contain those before them. `number`:
+    of the call that wrote the row last; a call without an answer recognises its row by it.
     """
     return sa.Table(
         "psched_stats",

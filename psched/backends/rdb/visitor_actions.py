@@ -17,7 +17,7 @@ from psched.store.visitor_actions import VisitorAction
 def actions_table() -> sa.Table:
     """Return the table of the actions on all tables of a database, the same for all stores.
 
-    `number` is that of the call, which recognises it when the answer was lost. `at`: unix milliseconds.
+    `number`: of the call; a call without an answer recognises its row by it. `at`: unix milliseconds.
     """
     return sa.Table(
         "psched_actions",

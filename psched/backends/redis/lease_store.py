@@ -241,7 +241,7 @@ class RedisLeaseStore(LeaseStore):
         rows: Iterable[Sequence[Argument]] | None = None,
         common: Sequence[Argument] = (),
     ) -> list[ScheduleError | None]:
-        """Run a script that ends leases with `outcome` (None: they go on).
+        """Run a script that ends leases with `outcome` (None: they stay).
 
         `rows` and `common`: as for `_answers`; `rows` are the keys and leases by default.
         """

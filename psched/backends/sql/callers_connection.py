@@ -1,4 +1,4 @@
-"""Submits tasks in a transaction of the caller's, on whichever connection the caller has it.
+"""Submits tasks in the caller's transaction, on the caller's connection.
 
 The connections of SQLAlchemy, Django and the drivers are recognised by the names of their classes, without importing
 any of these libraries. psched only executes statements on them, by cursors of its own: the caller's transaction,

@@ -45,7 +45,7 @@ class CappedCounts:
     """One statement that counts several kinds of rows. Building it takes longer than the database needs to count."""
 
     def __init__(self, table: sa.Table, wanted: Mapping[str, Sequence[Indexed]]) -> None:
-        """A value of `wanted` is a sequence of alternatives, of which no row meets two; all have the same bound."""
+        """Each value of `wanted` is a sequence of alternatives with the same bound; no row meets two of them."""
         self._wanted = wanted
         self._named = [(name, rows) for name, every in wanted.items() for rows in every]
         limits = [

@@ -251,7 +251,7 @@ GivenRow = Mapping[str, Any]
 """The given values of a new row, by the names of columns; the others are NULL."""
 
 Values = Callable[[GivenColumns, sa.ColumnElement[int]], GivenColumns]
-"""Makes the columns of a row out of its given values and the database's clock."""
+"""Makes the columns of a row from its given values and the database's clock."""
 
 _MOST_ROWS = 2000
 _MOST_CHARACTERS = 500_000
@@ -272,9 +272,9 @@ class BulkInsert:
         values: Values,
         further: Callable[[sa.Insert], sa.Insert] | None = None,
     ) -> None:
-        """`given`: the columns that a row may have. `values` makes the row of them.
+        """`given`: the columns that a row may have. `values` makes the row from them.
 
-        `further` makes of an INSERT a statement that does more with each of its new rows, and counts as many.
+        `further` turns an INSERT into a statement that does more with each of its new rows, with the same row count.
         """
         self._dialect = dialect
         self._table = table

@@ -161,7 +161,7 @@ class Database:
         values: Mapping[str, Any],
         also: Callable[[Connection], object] | None = None,
     ) -> bool:
-        """Change one row, then do `statement.then` and `also` in the same transaction. Return whether it was there."""
+        """Change one row, then do `statement.then` and `also` in the same transaction. Return whether it exists."""
         then = statement.then
         if then is not None and also is None and self.dialect.compound_statements:
             joined = self._joined(connection, statement, then, values)

@@ -233,7 +233,7 @@ class Dialect:
         raise NotImplementedError
 
     def insert_one(self, connection: Connection, table: Table, values: Mapping[str, Any]) -> bool:
-        """Insert a row and return whether its key is new. A surrounding transaction can go on in either case."""
+        """Insert a row and return whether its key is new. A surrounding transaction can continue in either case."""
         if self.counts_new_rows:
             new = self.insert_new(table).values(values).execution_options(preserve_rowcount=True)
             return connection.execute(new).rowcount == 1

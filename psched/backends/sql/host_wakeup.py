@@ -1,8 +1,8 @@
 """Wakes an idle worker on the same host, on databases that cannot notify (MariaDB, MySQL).
 
-A submitter sends a datagram to a socket whose name is made of the database and the table. Linux keeps such names
-(abstract sockets) apart from files, so no file is left over, and no permission is needed. Workers of other hosts, or of
-another network namespace, find the row by polling.
+A submitter sends a datagram to a socket whose name is made from those of the database and the table. Linux keeps such
+names (abstract sockets) apart from files, so no file is left over, and no permission is needed. Workers of other hosts,
+or of another network namespace, find the row by polling.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ def option_columns() -> tuple[sa.Column[Any], ...]:
 def changes_table(metadata: sa.MetaData, schedules: str) -> sa.Table:
     """Return the table of the changes of definitions, one row for each version of a schedule.
 
-    `number` is the number of the call that made the change, which recognises it when the answer was lost.
+    `number`: of the call that made the change; a call without an answer recognises its change by it.
     `paused_from` and `paused_until` are the schedule's last pause at that time.
     """
     return sa.Table(
@@ -263,7 +263,7 @@ class SqlLedger:
         return done
 
     def _trim_changes(self, connection: sa.Connection, age: int) -> None:
-        """Delete the changes of the next key that precede the last one older than `age`, and a deletion itself."""
+        """Delete the changes of the next key before the last one older than `age`, and that if it is a deletion."""
         key = connection.execute(self._next_key, {"after_key": self._trim_after}).scalar()
         self._trim_after = "" if key is None else key
         version = None if key is None else connection.execute(self._version, {"of_key": key, "age": age}).scalar()
@@ -351,13 +351,13 @@ class LedgerWriter:
         return Statement(insert_entry.execution_options(preserve_rowcount=True))  # the row count is that of `settle`
 
     def has(self, connection: sa.Connection, row: ScheduleRow, lease: Lease) -> bool:
-        """Return whether the ledger says that this lease has settled the occurrence in `row`."""
+        """Return whether the ledger has an entry by which this lease has settled the occurrence in `row`."""
         time = milliseconds(row.next_time)
         values = {"of_key": row.key, "of_time": time, "of_fence": lease.fence}
         return connection.execute(self._of_lease, values).first() is not None
 
     def insert_skipped(self, connection: sa.Connection, row: ScheduleRow, entry: Entry) -> None:
-        """Insert the entry of the occurrence in `row`, which the change just written skips."""
+        """Insert the entry of the occurrence in `row`, which is skipped by the change just written."""
         self._skipped.execute(connection, [ledger_columns(row, entry, self._reckoning)], {})
 
     def last_version(self, key: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:

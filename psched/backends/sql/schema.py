@@ -34,7 +34,7 @@ class Schema:
     """The table of the rows, whose columns are checked, and further tables; all with their indexes."""
 
     _is_shared = True
-    """Whether other programs make such tables, too: with a collation of their own, which is no failure then."""
+    """Whether other programs make such tables, too: then another collation is no failure."""
 
     def __init__(self, database: Database, table: sa.Table, key: str, maker: str, *others: sa.Table) -> None:
         """`key`: the column of the keys. `maker`: the program that makes such tables, for messages."""

@@ -167,7 +167,7 @@ def type_of(task: Task[..., Any]) -> str:
 def task_of(type: str) -> Task[..., Any] | None:
     """Return the task of a type, None for a type that is none of Django's. Raises ImportError.
 
-    Only modules of the project are imported: whoever can write to the table chooses the type.
+    Only modules of the project are imported: any user who can write to the table chooses the type.
     """
     queue_name, _, path = type.rpartition(":")
     if not queue_name or "." not in path:

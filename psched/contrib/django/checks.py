@@ -33,7 +33,7 @@ def check_settings(app_configs: Any, **options: Any) -> list[CheckMessage]:
 
 @register(Tags.database)
 def check_tables(app_configs: Any, databases: Sequence[str] | None = None, **options: Any) -> list[CheckMessage]:
-    """Report tables that the migration has made, and that cannot be used any more. Before it, `migrate` tells."""
+    """Report tables that the migration has made, and that cannot be used any more. Otherwise `migrate` does."""
     try:
         settings, alias = configuration.settings(), configuration.database_alias()
         if alias not in (databases or ()) or ("psched", "0001_initial") not in _applied(alias):

@@ -28,10 +28,10 @@ _ADDED: dict[str, tuple[list[str], list[str]]] = {
     "require": ([CHILD_SETUP], []),
     "app": ([], ["psched.contrib.django.task_handler:tasks"]),
 }
-"""What stands before and after the user's names: a child sets up Django first, and runs Django's tasks, too."""
+"""The names before and after the user's: a child sets up Django first, and runs Django's tasks, too."""
 _SECTIONS = ("schedules", "queue")
 _RETENTION = "1d"
-"""Who calls `get_result` may come later than after psched's own five minutes."""
+"""Programs may call `get_result` later than after psched's own five minutes."""
 
 _ABOUT_DJANGO = {
     "autocommit", "charset", "check_same_thread", "collation", "conv", "cursor_factory", "init_command",

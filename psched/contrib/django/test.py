@@ -35,7 +35,7 @@ def run_tasks() -> int:
     """Run the tasks of the queue that are due, and those that they enqueue, in this process. Return how many have run.
 
     Within a `TestCase` all is done in the transaction of the test, on its connection. A task that raises has failed, or
-    is due again later, as in a worker; its result tells. Raises ConfigError, and errors of `django.db`.
+    is due again later, as in a worker; its result shows which. Raises ConfigError, and errors of `django.db`.
     """
     section = configuration.settings().queue
     if section is None:

@@ -55,7 +55,7 @@ def change_task(request: Request, shared: SharedState) -> Response:
 
 
 def _asked(request: Request, known: Mapping[str, object]) -> tuple[str, str]:
-    """Return the action and the key. Raises RefusedError for what this visitor may not do, or nobody can."""
+    """Return the action and the key. Raises RefusedError for an action that is unknown or forbidden."""
     return asked_action(request, known, field(request, "action")), unquote(field(request, "key"))
 
 
@@ -75,7 +75,7 @@ def field(request: Request, name: str) -> str:
 def record(
     request: Request, store: LeaseStore, section: Section | None, action: str, key: str, detail: str | None = None
 ) -> None:
-    """Record who is about to do what. What cannot be recorded is not done.
+    """Record the action before it is done. An action that cannot be recorded is not done.
 
     `rdb_compat` has no table for that: the log has it.
     """

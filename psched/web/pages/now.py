@@ -66,7 +66,7 @@ def now(request: Request, shared: SharedState) -> Response:
 
 
 def verdict(snapshot: Snapshot) -> tuple[str, str]:
-    """Return a class and a sentence: the most important that there is to say."""
+    """Return a CSS class and a sentence: the most important fact of the page."""
     alive = [node for node in snapshot.nodes if not node.vanished]
     due = snapshot.schedules.get("due", _NONE).count + snapshot.tasks.get("due", _NONE).count
     if snapshot.overdue:

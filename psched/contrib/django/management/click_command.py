@@ -70,4 +70,4 @@ def replace_process(module: str, words: Sequence[str]) -> NoReturn:
 
 _VERSION = f"python{sys.version_info[0]}{sys.version_info[1]}.zip"
 _LIBRARY = {sysconfig.get_path("stdlib"), os.path.join(sys.base_prefix, sys.platlibdir, _VERSION)}  # noqa: PTH118
-"""Where Python's own part of the import path begins."""
+"""The folders of the import path that are Python's own."""
