@@ -27,7 +27,7 @@ from benchmarks import (
 from benchmarks.databases import BEHIND, STORES, Grounds
 from benchmarks.peers.contenders import PEERS
 from benchmarks.peers.peer_processes import install
-from benchmarks.report import Record
+from benchmarks.report import BenchmarkRecord
 from benchmarks.runner import Measurement, in_groups, measure
 from benchmarks.workload import Scale
 from faultlab.laboratory import Lab
@@ -48,7 +48,7 @@ WORKLOADS = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the chosen workloads; returns 1 when a measurement failed (not when a goal is missed)."""
     chosen = _parser().parse_args(arguments)
-    record = Record()
+    record = BenchmarkRecord()
     if chosen.read:
         for path in chosen.read:
             record.take(json.loads(path.read_text()))
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if record.failures else 0
 
 
-def _run(chosen: argparse.Namespace, record: Record) -> None:
+def _run(chosen: argparse.Namespace, record: BenchmarkRecord) -> None:
     """Measure in rounds; keep the results so far when interrupted or when the time is up."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that servers and workers are stopped then, too
     if chosen.peers:

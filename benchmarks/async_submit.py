@@ -12,7 +12,7 @@ from typing import Any
 
 import psched
 from benchmarks.databases import Place
-from benchmarks.worker import Worker
+from benchmarks.worker import BenchmarkWorker
 from benchmarks.workload import Contender, Scale, Workload
 from psched.queue.queue import Queue
 
@@ -38,7 +38,7 @@ def _nothing(queue: Queue, key: str) -> Coroutine[Any, Any, object]:
 
 def submit(way: Submit, place: Place, scale: Scale) -> Mapping[str, float]:
     """Return tasks per second, how long a submit takes, and the longest stall of the event loop."""
-    with psched.open_queue(Worker(place).config) as queue:
+    with psched.open_queue(BenchmarkWorker(place).config) as queue:
         return asyncio.run(_submit(queue, way, scale.seconds(_SECONDS)))
 
 

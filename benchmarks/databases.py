@@ -16,25 +16,25 @@ from faultlab.pgbouncer import PgBouncer
 from faultlab.servers import Server
 
 
-class PostgreSQL(postgresql.PostgreSQL):
+class DefaultPostgreSQL(postgresql.PostgreSQL):
     """As it is installed."""
 
 
-class MariaDB(mariadb.MariaDB):
+class DefaultMariaDB(mariadb.MariaDB):
     """As it is installed: with memory enough, which the laboratory's has not."""
 
     def _command(self) -> list[str]:
         return [*super()._command(), "--innodb-buffer-pool-size=128M", "--innodb-log-file-size=96M"]
 
 
-class Redis(redis.Redis):
+class DefaultRedis(redis.Redis):
     """As it is installed: snapshots, no append-only file."""
 
     def _command(self) -> list[str]:
         return [*super()._command(), "--save", "3600 1 300 100 60 10000", "--appendonly", "no"]
 
 
-_SERVERS: dict[str, type[Server]] = {"postgresql": PostgreSQL, "mariadb": MariaDB, "redis": Redis}
+_SERVERS: dict[str, type[Server]] = {"postgresql": DefaultPostgreSQL, "mariadb": DefaultMariaDB, "redis": DefaultRedis}
 
 DURABILITY = {
     "postgresql": "fsync on, synchronous_commit on: each commit is on disk",

@@ -26,7 +26,7 @@ SQL = ("postgresql", "mariadb", "sqlite")
 ALL = (*SQL, "redis")
 
 
-class Verdict(NamedTuple):
+class GoalVerdict(NamedTuple):
     """The value, or the ratio where there is somebody to compare with, and whether it will do."""
 
     found: float
@@ -71,7 +71,7 @@ class Goal:
             least, most = (None, times) if self.at_least is None else (times, None)
             yield replace(self, at_least=least, at_most=most, against=against, meant=())
 
-    def reached(self, rounds: Rounds) -> Verdict | None:
+    def reached(self, rounds: Rounds) -> GoalVerdict | None:
         """Return what was found, or None if it was not measured: the median of what it was in each round.
 
         Where the two were not measured equally often, it is the ratio of their medians.
@@ -83,7 +83,9 @@ class Goal:
         if len(mine) != len(theirs):
             mine, theirs = (statistics.median(mine),), (statistics.median(theirs),)
         found = statistics.median(one / other if other else math.inf for one, other in zip(mine, theirs, strict=True))
-        return Verdict(found, found >= self.at_least if self.at_least is not None else found <= (self.at_most or 0.0))
+        return GoalVerdict(
+            found, found >= self.at_least if self.at_least is not None else found <= (self.at_most or 0.0)
+        )
 
 
 def _times(workload: str, metric: str, against: str, **at_least: float) -> list[Goal]:

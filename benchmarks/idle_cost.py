@@ -16,7 +16,7 @@ from benchmarks.process_usage import memory, processor_time
 from benchmarks.shared_counter import ACQUIRES, Tally, in_environment, read_samples
 from benchmarks.statement_counter import Asked, counting
 from benchmarks.throughput import fill
-from benchmarks.worker import Worker
+from benchmarks.worker import BenchmarkWorker
 from benchmarks.workload import Contender, Scale, Workload
 
 IDLE_CHILDREN = 4
@@ -36,7 +36,7 @@ _CLAIMED = 20
 
 def idle(place: Place, scale: Scale) -> Mapping[str, float]:
     """Return what a daemon with 4 children costs that has nothing to do: statements, processor time, memory."""
-    with counting(place) as asked, Worker(place, processors=IDLE_CHILDREN) as worker:
+    with counting(place) as asked, BenchmarkWorker(place, processors=IDLE_CHILDREN) as worker:
         return at_rest(worker.tree, asked, scale)
 
 
@@ -56,7 +56,7 @@ def at_rest(tree: Callable[[], Sequence[psutil.Process]], asked: Asked, scale: S
 def many_children(place: Place, scale: Scale) -> Mapping[str, float]:
     """Return what 64 children get done whose handlers take 20 ms, as a share of what the handlers allow."""
     with in_environment(ACQUIRES):
-        worker = Worker(place, processors=_CHILDREN)
+        worker = BenchmarkWorker(place, processors=_CHILDREN)
         with worker.queue() as queue:
             fill(queue, scale.count(_TASKS), "waits")
             with worker:

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from benchmarks.databases import Place
 from benchmarks.large_table import SERIES
-from benchmarks.worker import Worker
+from benchmarks.worker import BenchmarkWorker
 from benchmarks.workload import Contender, Scale, Workload
 from faultlab import sql
 from psched.config import load
@@ -88,7 +88,7 @@ def _fill(place: Place, table: str, count: int) -> None:
         connection.execute(sa.text(f"ANALYZE {'TABLE ' if place.store == 'mariadb' else ''}{table}"))
 
 
-def fill(place: Place, worker: Worker, scale: Scale) -> None:
+def fill(place: Place, worker: BenchmarkWorker, scale: Scale) -> None:
     """Store the schedules, tasks and runs, unless a former round has done so at this place."""
     marker = place.folder / "stored"
     if marker.exists():
@@ -149,7 +149,7 @@ def _questions(insight: Insight, count: int) -> Mapping[str, Callable[[], object
 
 def answers(place: Place, scale: Scale) -> Mapping[str, float]:
     """Return the median and the worst of each question, in milliseconds, and the seconds that a forecast takes."""
-    worker = Worker(place)
+    worker = BenchmarkWorker(place)
     fill(place, worker, scale)
     found: dict[str, float] = {}
     with open_insight(load(worker.config)) as insight:

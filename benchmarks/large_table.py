@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from benchmarks.databases import Place
 from benchmarks.latency import REST, SINGLE, add_singly, bursts, spread, submit_singly
-from benchmarks.worker import Worker
+from benchmarks.worker import BenchmarkWorker
 from benchmarks.workload import Contender, Scale, Workload
 from faultlab import sql
 
@@ -48,7 +48,7 @@ def among_many(place: Place, scale: Scale) -> Mapping[str, float]:
 
     They are stored once: the place lasts for all rounds.
     """
-    worker, marker = Worker(place), place.folder / "stored"
+    worker, marker = BenchmarkWorker(place), place.folder / "stored"
     with worker.schedules() as schedules, worker.queue() as queue:
         if not marker.exists():
             schedules.add("model", "late", cron="0 0 1 1 *", next_run_time=4_000_000_000.0)

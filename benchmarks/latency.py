@@ -11,7 +11,7 @@ from benchmarks.databases import Place
 from benchmarks.floors.calls import called_after
 from benchmarks.pauses import pauses
 from benchmarks.process_usage import memory
-from benchmarks.worker import Worker
+from benchmarks.worker import BenchmarkWorker
 from benchmarks.workload import Contender, Scale, Workload
 from psched.model import NewSchedule
 from psched.queue.queue import Queue
@@ -33,7 +33,7 @@ _FAR = 4_000_000_000.0
 
 def pick_up(place: Place, scale: Scale) -> Mapping[str, float]:
     """Return how long after the submit a handler of an idle daemon began."""
-    worker = Worker(place)
+    worker = BenchmarkWorker(place)
     store_some(worker)
     with worker.queue() as queue, worker:
         time.sleep(REST)
@@ -42,7 +42,7 @@ def pick_up(place: Place, scale: Scale) -> Mapping[str, float]:
 
 def due_alone(place: Place, scale: Scale) -> Mapping[str, float]:
     """Return how late single schedules ran."""
-    worker = Worker(place)
+    worker = BenchmarkWorker(place)
     store_some(worker)
     with worker.schedules() as schedules, worker:
         time.sleep(REST)
@@ -51,14 +51,14 @@ def due_alone(place: Place, scale: Scale) -> Mapping[str, float]:
 
 def due_together(place: Place, scale: Scale) -> Mapping[str, float]:
     """Return how late many schedules of one second ran, for the first time in the daemon's life and the second."""
-    worker = Worker(place)
+    worker = BenchmarkWorker(place)
     store_some(worker)
     with worker.schedules() as schedules, worker:
         time.sleep(REST)
         return bursts(worker, schedules, scale)
 
 
-def bursts(worker: Worker, schedules: ScheduleCollection, scale: Scale) -> Mapping[str, float]:
+def bursts(worker: BenchmarkWorker, schedules: ScheduleCollection, scale: Scale) -> Mapping[str, float]:
     """Return what two bursts find, and the memory of the daemon's tree after them."""
     first = spread(add_together(worker, schedules, scale.count(TOGETHER)))
     second = spread(add_together(worker, schedules, scale.count(TOGETHER)))
@@ -66,7 +66,7 @@ def bursts(worker: Worker, schedules: ScheduleCollection, scale: Scale) -> Mappi
     return {**first, **again, "PSS MB": memory(worker.tree()) / 1e6}
 
 
-def submit_singly(worker: Worker, queue: Queue, count: int) -> Sequence[float]:
+def submit_singly(worker: BenchmarkWorker, queue: Queue, count: int) -> Sequence[float]:
     """Submit one task after another; return after how many seconds each was begun."""
     known, done = worker.samples(), worker.counted().done
     for number, pause in enumerate(pauses(count), 1):
@@ -78,7 +78,7 @@ def submit_singly(worker: Worker, queue: Queue, count: int) -> Sequence[float]:
     return _new(worker, known)
 
 
-def add_singly(worker: Worker, schedules: ScheduleCollection, count: int) -> Sequence[float]:
+def add_singly(worker: BenchmarkWorker, schedules: ScheduleCollection, count: int) -> Sequence[float]:
     """Add schedules that are due one after another; return how many seconds late each was begun."""
     due, dues = schedules.store.now() + _LEAD, []
     for pause in pauses(count):
@@ -87,12 +87,12 @@ def add_singly(worker: Worker, schedules: ScheduleCollection, count: int) -> Seq
     return _run(worker, schedules, dues)
 
 
-def add_together(worker: Worker, schedules: ScheduleCollection, count: int) -> Sequence[float]:
+def add_together(worker: BenchmarkWorker, schedules: ScheduleCollection, count: int) -> Sequence[float]:
     """Add schedules that are due in one second; return how many seconds late each was begun."""
     return _run(worker, schedules, [float(int(schedules.store.now() + _LEAD) + 1)] * count)
 
 
-def _run(worker: Worker, schedules: ScheduleCollection, dues: Sequence[float]) -> Sequence[float]:
+def _run(worker: BenchmarkWorker, schedules: ScheduleCollection, dues: Sequence[float]) -> Sequence[float]:
     known, done = worker.samples(), worker.counted().done
     schedules.add_many(
         NewSchedule(f"due-{due}-{number}", "late", _CRON, next_run_time=due, data={"due": due})
@@ -105,11 +105,11 @@ def _run(worker: Worker, schedules: ScheduleCollection, dues: Sequence[float]) -
     return _new(worker, known)
 
 
-def _new(worker: Worker, known: Sequence[float]) -> Sequence[float]:
+def _new(worker: BenchmarkWorker, known: Sequence[float]) -> Sequence[float]:
     return list((Counter(worker.samples()) - Counter(known)).elements())
 
 
-def store_some(worker: Worker) -> None:
+def store_some(worker: BenchmarkWorker) -> None:
     """Add a thousand schedules that are not due."""
     with worker.schedules() as schedules:
         schedules.add_many(NewSchedule(f"far-{number}", "late", _CRON, next_run_time=_FAR) for number in range(STORED))

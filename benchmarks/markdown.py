@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from benchmarks.databases import BEHIND, STORES
-from benchmarks.goals import GOALS, Goal, Rounds, Verdict
-from benchmarks.report import Record, Series
+from benchmarks.goals import GOALS, Goal, GoalVerdict, Rounds
+from benchmarks.report import BenchmarkRecord, Series
 from benchmarks.workload import Workload
 
 _TITLES = {
@@ -18,7 +18,7 @@ _TITLES = {
 }
 
 
-def tables(record: Record, workloads: Iterable[Workload]) -> Iterator[str]:
+def tables(record: BenchmarkRecord, workloads: Iterable[Workload]) -> Iterator[str]:
     """Yield the lines: the machine, a table for each workload with medians and ranges, and the goals."""
     yield from _where(record)
     for workload in workloads:
@@ -27,7 +27,7 @@ def tables(record: Record, workloads: Iterable[Workload]) -> Iterator[str]:
     yield from (f"FAILED {failure}" for failure in record.failures)
 
 
-def _where(record: Record) -> Iterator[str]:
+def _where(record: BenchmarkRecord) -> Iterator[str]:
     machine = record.about()["machine"]
     many = sorted({len(each.values) for each in record.series()})
     loads = [load for each in record.series() for load in each.loads]
@@ -78,7 +78,7 @@ def _goals(rounds: Rounds) -> Iterator[str]:
         yield from lines
 
 
-def _goal(goal: Goal, verdict: Verdict, rounds: Rounds) -> str:
+def _goal(goal: Goal, verdict: GoalVerdict, rounds: Rounds) -> str:
     ratios = [(each.words, found) for each in goal.ratios() if (found := each.reached(rounds))]
     cells = (
         f"{goal.workload}, {goal.metric}",
@@ -90,7 +90,7 @@ def _goal(goal: Goal, verdict: Verdict, rounds: Rounds) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _judged(words: str, verdict: Verdict) -> tuple[str, str, str]:
+def _judged(words: str, verdict: GoalVerdict) -> tuple[str, str, str]:
     return words, shown(verdict.found), "yes" if verdict.reached else "**no**"
 
 

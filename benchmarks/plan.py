@@ -30,7 +30,7 @@ RAISES = 2
 
 
 @dataclass(frozen=True)
-class Job:
+class PlannedTask:
     """One task: submitted `at` seconds after the begin, and handled in `seconds`. `raises`: attempts that fail."""
 
     at: float
@@ -43,7 +43,7 @@ class Job:
 TYPE_NAMES = tuple(f"load-{number:02}" for number in range(TYPES))
 
 
-def steady(share: float, seconds: float) -> Sequence[Job]:
+def steady(share: float, seconds: float) -> Sequence[PlannedTask]:
     """Return arrivals at random times which keep the workers busy for this share of the time.
 
     Fifty types, the first of which takes 1 ms and the last 50 ms. The first fifth is not measured: the types are new.
@@ -53,33 +53,33 @@ def steady(share: float, seconds: float) -> Sequence[Job]:
     return [replace(job, is_measured=job.at > seconds / 5) for job in jobs]
 
 
-def backlog(count: int) -> Sequence[Job]:
+def backlog(count: int) -> Sequence[PlannedTask]:
     """Return tasks of fifty types that are all there at the begin."""
     chance = random.Random(2)
     return [_mixed(0.0, chance) for _ in range(count)]
 
 
-def long_tail(seconds: float, own_type: bool) -> Sequence[Job]:
+def long_tail(seconds: float, own_type: bool) -> Sequence[PlannedTask]:
     """Return no-ops, and one task of 2 s in twenty, of a type of its own or of the same type.
 
     Half of the workers are busy with the long ones on average. Only the no-ops are measured.
     """
 
-    def drawn(at: float, chance: random.Random) -> Job:
+    def drawn(at: float, chance: random.Random) -> PlannedTask:
         if chance.random() >= 0.05:
-            return Job(at, TYPE_NAMES[0], 0.0)
-        return Job(at, TYPE_NAMES[1 if own_type else 0], LONG, is_measured=False)
+            return PlannedTask(at, TYPE_NAMES[0], 0.0)
+        return PlannedTask(at, TYPE_NAMES[1 if own_type else 0], LONG, is_measured=False)
 
     return _arrivals(WORKERS * 0.5 / (LONG * 0.05), seconds, drawn)
 
 
-def retry_storm(count: int) -> Sequence[Job]:
+def retry_storm(count: int) -> Sequence[PlannedTask]:
     """Return tasks of 5 ms of which one in five fails twice, all there at the begin."""
     chance = random.Random(3)
-    return [Job(0.0, TYPE_NAMES[4], 0.005, raises=RAISES if chance.random() < 0.2 else 0) for _ in range(count)]
+    return [PlannedTask(0.0, TYPE_NAMES[4], 0.005, raises=RAISES if chance.random() < 0.2 else 0) for _ in range(count)]
 
 
-def ideal_waits(jobs: Sequence[Job]) -> Sequence[float]:
+def ideal_waits(jobs: Sequence[PlannedTask]) -> Sequence[float]:
     """Return how long the measured tasks wait when all workers take them first come, first served, in no time."""
     free = [0.0] * WORKERS
     waits = []
@@ -91,12 +91,12 @@ def ideal_waits(jobs: Sequence[Job]) -> Sequence[float]:
     return waits
 
 
-def least_seconds(jobs: Sequence[Job]) -> float:
+def least_seconds(jobs: Sequence[PlannedTask]) -> float:
     """Return how long the handlers of all workers take together, all attempts included, when none ever waits."""
     return sum(job.seconds * (1 + job.raises) for job in jobs) / WORKERS
 
 
-def submit_in_time(jobs: Sequence[Job], submit: Callable[[Job], object]) -> float:
+def submit_in_time(jobs: Sequence[PlannedTask], submit: Callable[[PlannedTask], object]) -> float:
     """Submit each task at its time; return the most seconds that one was late."""
     begun, latest = time.monotonic(), 0.0
     with ThreadPoolExecutor(_SUBMITTERS) as threads:
@@ -110,7 +110,7 @@ def submit_in_time(jobs: Sequence[Job], submit: Callable[[Job], object]) -> floa
     return latest
 
 
-def data_of(job: Job) -> dict[str, Any]:
+def data_of(job: PlannedTask) -> dict[str, Any]:
     """Return the data of a task that is submitted now."""
     sent = time.monotonic() if job.is_measured else None
     return {"sent": sent, "seconds": job.seconds, "raises": job.raises, "padding": PADDING}
@@ -129,26 +129,28 @@ def handle(tally: Tally, sent: float | None, seconds: float) -> None:
     time.sleep(seconds)
 
 
-def write(jobs: Sequence[Job], path: Path) -> None:
+def write(jobs: Sequence[PlannedTask], path: Path) -> None:
     """Keep a plan for another process."""
     path.write_text(json.dumps([asdict(job) for job in jobs]))
 
 
-def read(path: Path) -> Sequence[Job]:
+def read(path: Path) -> Sequence[PlannedTask]:
     """Return what `write` has kept."""
-    return [Job(**job) for job in json.loads(path.read_text())]
+    return [PlannedTask(**job) for job in json.loads(path.read_text())]
 
 
 def _seconds_of(number: int) -> float:
     return (number + 1) * 0.05 / TYPES
 
 
-def _mixed(at: float, chance: random.Random) -> Job:
+def _mixed(at: float, chance: random.Random) -> PlannedTask:
     number = chance.randrange(TYPES)
-    return Job(at, TYPE_NAMES[number], _seconds_of(number))
+    return PlannedTask(at, TYPE_NAMES[number], _seconds_of(number))
 
 
-def _arrivals(per_second: float, seconds: float, draw: Callable[[float, random.Random], Job]) -> Sequence[Job]:
+def _arrivals(
+    per_second: float, seconds: float, draw: Callable[[float, random.Random], PlannedTask]
+) -> Sequence[PlannedTask]:
     chance = random.Random(1)
     jobs = []
     at = chance.expovariate(per_second)

@@ -47,7 +47,7 @@ class Series:
         return self.workload, self.store, self.contender, self.metric
 
 
-class Record:
+class BenchmarkRecord:
     """The series of one run, or of several that belong together."""
 
     def __init__(self) -> None:

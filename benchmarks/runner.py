@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from benchmarks.databases import Grounds
-from benchmarks.report import Record
+from benchmarks.report import BenchmarkRecord
 from benchmarks.workload import Contender, Scale, Workload
 
 
@@ -35,7 +35,7 @@ class Measurement:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class BenchmarkOutcome:
     """What came of a measurement: figures, or why there are none; and how long it took, in seconds."""
 
     measurement: Measurement
@@ -55,7 +55,7 @@ def in_groups(wanted: Iterable[Measurement], apart: bool) -> Iterator[Sequence[M
             yield from ([each for each in measurements if each.kind == kind] for kind in kinds)
 
 
-def measure(grounds: Grounds, record: Record, group: Sequence[Measurement], scale: Scale) -> None:
+def measure(grounds: Grounds, record: BenchmarkRecord, group: Sequence[Measurement], scale: Scale) -> None:
     """Measure once. What fails is told, and does not stop the rest."""
     begun = time.monotonic()
     if len(group) == 1:  # in this thread: an interrupt ends that at once
@@ -67,7 +67,7 @@ def measure(grounds: Grounds, record: Record, group: Sequence[Measurement], scal
         _keep(record, outcome, (time.monotonic() - begun) / len(group))
 
 
-def _outcome(grounds: Grounds, measurement: Measurement, scale: Scale) -> Outcome:
+def _outcome(grounds: Grounds, measurement: Measurement, scale: Scale) -> BenchmarkOutcome:
     contender, store, begun = measurement.contender, measurement.store, time.monotonic()
     name = measurement.workload.name
     try:
@@ -75,11 +75,11 @@ def _outcome(grounds: Grounds, measurement: Measurement, scale: Scale) -> Outcom
             metrics = contender.measure(place, scale)
     except Exception as error:  # noqa: BLE001 – whatever went wrong is in the report
         failure = f"{measurement.name}: {type(error).__name__}: {error}"
-        return Outcome(measurement, {}, time.monotonic() - begun, failure)
-    return Outcome(measurement, metrics, time.monotonic() - begun)
+        return BenchmarkOutcome(measurement, {}, time.monotonic() - begun, failure)
+    return BenchmarkOutcome(measurement, metrics, time.monotonic() - begun)
 
 
-def _keep(record: Record, outcome: Outcome, share: float) -> None:
+def _keep(record: BenchmarkRecord, outcome: BenchmarkOutcome, share: float) -> None:
     """`share`: of the time that the group took, in seconds."""
     measured = outcome.measurement
     record.add(measured.workload.name, measured.store, measured.contender.name, outcome.metrics, share)

@@ -73,7 +73,7 @@ class Tally:
             return self._memory
 
 
-class Counted(NamedTuple):
+class CountedRuns(NamedTuple):
     """What all workers have counted together; times on the monotonic clock."""
 
     done: int
@@ -81,13 +81,13 @@ class Counted(NamedTuple):
     last: float
 
 
-def read_tally(folder: Path) -> Counted:
+def read_tally(folder: Path) -> CountedRuns:
     """Return what was counted up to now."""
     ran = [_RUNS.unpack_from(head) for head in _heads(folder)]
     ran = [run for run in ran if run[0]]
     if not ran:
-        return Counted(0, 0.0, 0.0)
-    return Counted(sum(run[0] for run in ran), min(run[1] for run in ran), max(run[2] for run in ran))
+        return CountedRuns(0, 0.0, 0.0)
+    return CountedRuns(sum(run[0] for run in ran), min(run[1] for run in ran), max(run[2] for run in ran))
 
 
 def count_working(folder: Path) -> int:

@@ -11,7 +11,7 @@ import psched
 from benchmarks.databases import Place
 from benchmarks.driver_loops import Floor, Loop, adding_many, inserting, inserting_many, rate
 from benchmarks.floors import FLOORS
-from benchmarks.worker import Worker
+from benchmarks.worker import BenchmarkWorker
 from benchmarks.workload import Contender, Scale, Workload
 from psched.model import NewSchedule, NewTask
 from psched.queue.queue import Queue
@@ -27,7 +27,7 @@ class Client:
     """psched's client, driven by the loops of the floors."""
 
     def __init__(self, place: Place) -> None:
-        self._config = Worker(place).config
+        self._config = BenchmarkWorker(place).config
         self._queue: Queue | None = None
 
     def connect(self) -> None:
@@ -92,7 +92,7 @@ def _prepared(place: Place) -> Floor:
 def add_many_schedules(place: Place, scale: Scale) -> Mapping[str, float]:
     """Return how many schedules one client adds per second in one call."""
     count = scale.count(_BULK)
-    with Worker(place).schedules() as schedules:
+    with BenchmarkWorker(place).schedules() as schedules:
         begun = time.monotonic()
         present = schedules.add_many(NewSchedule(f"schedule-{n:07}", "late", _expression(n)) for n in range(count))
         if present:
@@ -114,7 +114,7 @@ def _expression(number: int) -> str:
 def add_schedules(place: Place, scale: Scale) -> Mapping[str, float]:
     """Return how many schedules one client adds per second, one by one."""
     count = scale.count(_SCHEDULES)
-    with Worker(place).schedules() as schedules:
+    with BenchmarkWorker(place).schedules() as schedules:
         begun = time.monotonic()
         for number in range(count):
             schedules.add(f"schedule-{number:07}", "late", cron=_expression(number))

@@ -9,7 +9,7 @@ from functools import partial
 from benchmarks.databases import Place
 from benchmarks.driver_loops import PROCESSES, claiming, inserting_many, names, rate
 from benchmarks.floors import FLOORS
-from benchmarks.worker import Worker
+from benchmarks.worker import BenchmarkWorker
 from benchmarks.workload import Contender, Scale, Workload
 from psched.model import NewTask
 from psched.queue.queue import Queue
@@ -32,7 +32,7 @@ def fill(queue: Queue, count: int, type: str) -> None:
 def run_backlog(type: str, backlog: int, place: Place, scale: Scale) -> Mapping[str, float]:
     """Return tasks per second from the first handler to the last task settled, or to the end of the time given."""
     count = scale.count(backlog)
-    worker = Worker(place)
+    worker = BenchmarkWorker(place)
     with worker.queue() as queue:
         fill(queue, count, type)
         with worker:
@@ -49,7 +49,7 @@ def run_backlog(type: str, backlog: int, place: Place, scale: Scale) -> Mapping[
     return {"tasks/s": counted.done / (ended - counted.first), "CPU s per 10,000": used / counted.done * 10_000}
 
 
-def _all_settled(worker: Worker, queue: Queue) -> float:
+def _all_settled(worker: BenchmarkWorker, queue: Queue) -> float:
     """Return when nothing was left, leased or waiting."""
     worker.wait(lambda: queue.store.next_due() is None, pause=0.001)
     return time.monotonic()

@@ -13,9 +13,9 @@ from functools import partial
 
 from benchmarks import plan
 from benchmarks.databases import Place
-from benchmarks.plan import WORKERS, Job
+from benchmarks.plan import WORKERS, PlannedTask
 from benchmarks.throughput import run_backlog
-from benchmarks.worker import Worker
+from benchmarks.worker import BenchmarkWorker
 from benchmarks.workload import Contender, Scale, Workload
 from psched.model import NewTask
 
@@ -29,13 +29,13 @@ _STORM = 6_000
 _MILLION = 1_000_000
 _PAGE = 500
 
-Plan = Callable[[Scale], Sequence[Job]]
+Plan = Callable[[Scale], Sequence[PlannedTask]]
 
 
 def waits(make: Plan, place: Place, scale: Scale) -> Mapping[str, float]:
     """Return how long tasks waited that were submitted at the times of a plan."""
     jobs = make(scale)
-    worker = Worker(place, processors=WORKERS)
+    worker = BenchmarkWorker(place, processors=WORKERS)
     with worker.queue() as queue, worker:
         time.sleep(_REST)
         numbers, before = itertools.count(), worker.cpu()
@@ -56,7 +56,7 @@ def share(make: Plan, place: Place, scale: Scale) -> Mapping[str, float]:
     And how long after the first child the last one begins.
     """
     jobs = make(scale)
-    worker = Worker(place, processors=WORKERS, retry_wait=_RETRY_WAIT)
+    worker = BenchmarkWorker(place, processors=WORKERS, retry_wait=_RETRY_WAIT)
     with worker.queue() as queue:
         for start in range(0, len(jobs), _PAGE):
             numbered = enumerate(jobs[start : start + _PAGE], start)
@@ -81,15 +81,15 @@ _IDEAL = "simulated: eight workers, first come, first served, in no time"
 _RETRY_WAIT = {"first": 0.5, "factor": 1, "limit": 0.5, "jitter": 0}
 
 
-def _steady(percent: int, scale: Scale) -> Sequence[Job]:
+def _steady(percent: int, scale: Scale) -> Sequence[PlannedTask]:
     return plan.steady(percent / 100, scale.seconds(_STEADY))
 
 
-def _long_tail(own_type: bool, scale: Scale) -> Sequence[Job]:
+def _long_tail(own_type: bool, scale: Scale) -> Sequence[PlannedTask]:
     return plan.long_tail(scale.seconds(_TAIL), own_type)
 
 
-def mixed_backlog(scale: Scale) -> Sequence[Job]:
+def mixed_backlog(scale: Scale) -> Sequence[PlannedTask]:
     """Return the tasks of a mixed backlog."""
     return plan.backlog(scale.count(_BACKLOG))
 

@@ -21,7 +21,7 @@ from benchmarks import insight_questions
 from benchmarks.databases import Place
 from benchmarks.process_usage import processor_time, tree_of
 from benchmarks.statement_counter import counting
-from benchmarks.worker import Worker
+from benchmarks.worker import BenchmarkWorker
 from benchmarks.workload import Contender, Scale, Workload
 from psched.config import load
 from psched.store import LeaseStore
@@ -47,13 +47,13 @@ Path = Callable[[], str]
 
 def pages(place: Place, scale: Scale) -> Mapping[str, float]:
     """Return how long the pages take, what a first load transfers, and what open tabs cost."""
-    worker = Worker(place)
+    worker = BenchmarkWorker(place)
     insight_questions.fill(place, worker, scale)
     _fill_statistics(worker, place)
     return {**_answers(worker, scale), **_tabs(place, worker, scale)}
 
 
-def _answers(worker: Worker, scale: Scale) -> Mapping[str, float]:
+def _answers(worker: BenchmarkWorker, scale: Scale) -> Mapping[str, float]:
     """Return the median and the worst of each page in milliseconds, nothing kept; and what a first load transfers."""
     found: dict[str, float] = {}
     with _served(worker) as (shared, address):
@@ -80,7 +80,7 @@ def _answers(worker: Worker, scale: Scale) -> Mapping[str, float]:
     return found
 
 
-def _tabs(place: Place, worker: Worker, scale: Scale) -> Mapping[str, float]:
+def _tabs(place: Place, worker: BenchmarkWorker, scale: Scale) -> Mapping[str, float]:
     """Return what open tabs on the page Now cost, while a task is submitted each second."""
     with counting(place) as asked, _process(worker) as (process, address), worker.queue() as queue:
         _open_tabs(address)
@@ -98,7 +98,7 @@ def _tabs(place: Place, worker: Worker, scale: Scale) -> Mapping[str, float]:
     return {f"{_TABS} tabs CPU %": used / span * 100, f"{_TABS} tabs statements/s": (statements - alone) / span}
 
 
-def _statements_of_submits(place: Place, worker: Worker, count: int) -> int:
+def _statements_of_submits(place: Place, worker: BenchmarkWorker, count: int) -> int:
     """Return how many statements so many submits take, which the pages did not send."""
     with counting(place) as asked, worker.queue() as queue:
         queue.submit("change-first", "type1")
@@ -181,7 +181,7 @@ _NEEDING = ("/tasks/bulk", "/schedule/edit")
 
 
 @contextmanager
-def _served(worker: Worker) -> Iterator[tuple[SharedState, str]]:
+def _served(worker: BenchmarkWorker) -> Iterator[tuple[SharedState, str]]:
     """Serve the pages in this process, and yield what they share, and their address."""
     made = app(load(worker.config))
     server = uvicorn.Server(uvicorn.Config(made, port=0, log_config=None, access_log=False))
@@ -199,7 +199,7 @@ def _served(worker: Worker) -> Iterator[tuple[SharedState, str]]:
 
 
 @contextmanager
-def _process(worker: Worker) -> Iterator[tuple[psutil.Process, str]]:
+def _process(worker: BenchmarkWorker) -> Iterator[tuple[psutil.Process, str]]:
     """Serve the pages in a process of their own, and yield it and their address."""
     command = [*worker.command, "web", "--listen", "127.0.0.1:0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -210,7 +210,7 @@ def _process(worker: Worker) -> Iterator[tuple[psutil.Process, str]]:
             process.terminate()
 
 
-def _fill_statistics(worker: Worker, place: Place) -> None:
+def _fill_statistics(worker: BenchmarkWorker, place: Place) -> None:
     """Store the statistics of four nodes that have run each type for two hours."""
     marker = place.folder / "counted"
     if marker.exists():

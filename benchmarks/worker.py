@@ -19,7 +19,7 @@ import psutil
 import psched
 from benchmarks.databases import Place
 from benchmarks.process_usage import processor_time, tree_of
-from benchmarks.shared_counter import VARIABLE, Counted, count_working, read_firsts, read_samples, read_tally
+from benchmarks.shared_counter import VARIABLE, CountedRuns, count_working, read_firsts, read_samples, read_tally
 from psched.queue.queue import Queue
 from psched.schedules.collection import ScheduleCollection
 from tests.programs import ROOT, install_programs
@@ -30,7 +30,7 @@ PATIENCE = 180.0
 APPLICATION = "benchmarks.application:app"
 
 
-class Worker:
+class BenchmarkWorker:
     """A configuration in the place's folder and, while entered, the daemon that it describes."""
 
     def __init__(self, place: Place, processors: int = 2, **config: Any) -> None:
@@ -139,7 +139,7 @@ class Worker:
         """Return the processor time the tree has used, in seconds."""
         return processor_time(self.tree())
 
-    def counted(self) -> Counted:
+    def counted(self) -> CountedRuns:
         """Return what handlers have counted."""
         return read_tally(self.tally_folder)
 

@@ -8,9 +8,9 @@ from benchmarks.driver_loops import Floor
 from benchmarks.floors import mariadb, postgresql, redis, sqlite
 
 FLOORS: dict[str, Callable[[str], Floor]] = {
-    "postgresql": postgresql.Floor,
-    "mariadb": mariadb.Floor,
-    "sqlite": sqlite.Floor,
-    "redis": redis.Floor,
+    "postgresql": postgresql.PostgreSQLFloor,
+    "mariadb": mariadb.MariaDBFloor,
+    "sqlite": sqlite.SQLiteFloor,
+    "redis": redis.RedisFloor,
 }
 """Store → what connects to a URL."""

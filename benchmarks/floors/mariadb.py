@@ -35,7 +35,7 @@ _TAKEN = "SELECT `key` FROM floor WHERE `key` IN %s AND fence = %s"
 _FINISH = f"UPDATE floor SET due = NULL, finished_at = {_NOW} WHERE `key` IN %s AND fence = %s"
 
 
-class Floor:
+class MariaDBFloor:
     """Autocommit, READ COMMITTED: look, take what is still due, and read again only what was partly lost."""
 
     def __init__(self, url: str) -> None:

@@ -39,7 +39,7 @@ _FINISH = f"UPDATE floor SET due = NULL, finished_at = {_NOW} WHERE key = ANY(%s
 _FINISH_ONE = f"UPDATE floor SET due = NULL, finished_at = {_NOW} WHERE key = %s AND fence = %s"
 
 
-class Floor:
+class PostgreSQLFloor:
     """Autocommit: one statement, one transaction. The driver prepares what it sends often."""
 
     def __init__(self, url: str) -> None:

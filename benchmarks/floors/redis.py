@@ -55,7 +55,7 @@ end
 _PAGE = 1000
 
 
-class Floor:
+class RedisFloor:
     """A script is one transaction."""
 
     def __init__(self, url: str) -> None:

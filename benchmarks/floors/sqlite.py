@@ -35,7 +35,7 @@ UPDATE floor SET due = {_NOW} + 300000, fence = ? WHERE key IN (
 _FINISH = f"UPDATE floor SET due = NULL, finished_at = {_NOW} WHERE fence = ? AND key IN "
 
 
-class Floor:
+class SQLiteFloor:
     """Autocommit, in WAL with `synchronous` as given."""
 
     def __init__(self, url: str, synchronous: str = "FULL") -> None:

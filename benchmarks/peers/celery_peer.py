@@ -10,7 +10,7 @@ from celery import Celery as CeleryApp
 
 from benchmarks import plan
 from benchmarks.peers.command import main
-from benchmarks.plan import Job
+from benchmarks.plan import PlannedTask
 from benchmarks.shared_counter import tally_of_environment
 
 
@@ -58,7 +58,7 @@ class Celery:
         self._app.conf.worker_prefetch_multiplier = 1
         self.work(workers)
 
-    def load(self) -> Callable[[Job], None]:
+    def load(self) -> Callable[[PlannedTask], None]:
         """Submit one."""
         return lambda job: self._loads[job.type].delay(**plan.data_of(job)) and None
 

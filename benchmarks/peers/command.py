@@ -10,7 +10,7 @@ from typing import Protocol
 
 from benchmarks import plan
 from benchmarks.pauses import pauses
-from benchmarks.plan import Job
+from benchmarks.plan import PlannedTask
 
 
 class Peer(Protocol):
@@ -32,7 +32,7 @@ class Peer(Protocol):
         """Return what submits one task that is told the time of it."""
         ...
 
-    def load(self) -> Callable[[Job], None]:
+    def load(self) -> Callable[[PlannedTask], None]:
         """Return what submits one task of a plan. Several threads call it."""
         ...
 

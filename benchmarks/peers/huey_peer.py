@@ -10,7 +10,7 @@ from huey import RedisHuey, SqliteHuey
 
 from benchmarks import plan
 from benchmarks.peers.command import main
-from benchmarks.plan import Job
+from benchmarks.plan import PlannedTask
 from benchmarks.shared_counter import tally_of_environment
 
 
@@ -52,7 +52,7 @@ class Huey:
         """As many processes; each takes one task at a time."""
         self.work(workers)
 
-    def load(self) -> Callable[[Job], None]:
+    def load(self) -> Callable[[PlannedTask], None]:
         """Submit one."""
         return lambda job: self._loads[job.type](**plan.data_of(job)) and None
 

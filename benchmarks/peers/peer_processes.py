@@ -15,7 +15,7 @@ import psutil
 
 from benchmarks.databases import Place
 from benchmarks.process_usage import processor_time, tree_of
-from benchmarks.shared_counter import VARIABLE, Counted, read_samples, read_tally
+from benchmarks.shared_counter import VARIABLE, CountedRuns, read_samples, read_tally
 from tests.programs import ROOT
 
 _HERE = Path(__file__).parent
@@ -77,7 +77,7 @@ class Crew:
         """Return the processor time the tree has used, in seconds."""
         return processor_time(self.tree())
 
-    def counted(self) -> Counted:
+    def counted(self) -> CountedRuns:
         """Return what handlers have counted."""
         return read_tally(self._folder)
 

@@ -49,7 +49,7 @@ class PgQueuer:
         queries = asyncio.run_coroutine_threadsafe(self._queries(), loop).result()
         lock = asyncio.Lock()
 
-        async def submit(planned: plan.Job) -> None:
+        async def submit(planned: plan.PlannedTask) -> None:
             payload = json.dumps(plan.data_of(planned)).encode()
             async with lock:
                 await queries.enqueue(planned.type, payload)

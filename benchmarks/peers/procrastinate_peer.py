@@ -9,7 +9,7 @@ from collections.abc import Callable
 from procrastinate import App, PsycopgConnector, SyncPsycopgConnector
 
 from benchmarks.peers.command import main
-from benchmarks.plan import TYPE_NAMES, Job, begin, data_of
+from benchmarks.plan import TYPE_NAMES, PlannedTask, begin, data_of
 from benchmarks.shared_counter import tally_of_environment
 
 _CONCURRENCY = 10
@@ -59,7 +59,7 @@ class Procrastinate:
             app.task(name=name)(load)
         app.run_worker(concurrency=workers, install_signal_handlers=False)
 
-    def load(self) -> Callable[[Job], None]:
+    def load(self) -> Callable[[PlannedTask], None]:
         """Submit from an app that stays open."""
         app = self._app(SyncPsycopgConnector(conninfo=self._url))
         app.open()

@@ -21,9 +21,9 @@ from faultlab.small_disk import can_mount
 from faultlab.trials.checker import Bounds
 from faultlab.trials.disk_faults import DiskFull
 from faultlab.trials.environment import STORES, TrialEnvironment
-from faultlab.trials.fault import Fault
+from faultlab.trials.fault import TrialFault
 from faultlab.trials.plan import FAULTS, plan
-from faultlab.trials.trial import Outcome, Trial
+from faultlab.trials.trial import Trial, TrialOutcome
 
 RUNS_A_SECOND = 2
 """With fewer, a trial proves nothing."""
@@ -45,7 +45,7 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def _try(lab: Lab, store: str, seed: int, arguments: argparse.Namespace) -> Outcome:
+def _try(lab: Lab, store: str, seed: int, arguments: argparse.Namespace) -> TrialOutcome:
     steps = plan(seed, arguments.minutes * 60, _chosen(store, arguments.faults))
     print(f"{store}, seed {seed}, {arguments.minutes:g} minutes:", *steps, sep="\n  ", flush=True)
     bounds = Bounds(runs=int(arguments.minutes * 60 * RUNS_A_SECOND))
@@ -69,7 +69,7 @@ def _try(lab: Lab, store: str, seed: int, arguments: argparse.Namespace) -> Outc
     return outcome
 
 
-def _chosen(store: str, names: str | None) -> Sequence[type[Fault]]:
+def _chosen(store: str, names: str | None) -> Sequence[type[TrialFault]]:
     """Return the faults that can happen to a store, of those that are named by a part of their kind."""
     able = FAULTS
     if not can_mount():

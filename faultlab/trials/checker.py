@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, chain, pairwise
 
-from faultlab.trials.history import BY_ITSELF, EXITED, Declared, Every, History, Run, only_node
+from faultlab.trials.history import BY_ITSELF, EXITED, Declared, Every, History, RecordedRun, only_node
 from faultlab.trials.optioned_schedules import faults_of
 
 LOST = "lost"
@@ -64,7 +64,7 @@ class Bounds:
 
 
 @dataclass(frozen=True)
-class Violation:
+class TrialViolation:
     """One promise that was broken: which (one of `KINDS`), for which key, and how it shows."""
 
     kind: str
@@ -82,7 +82,7 @@ class HistoryChecker:
     history: History
     bounds: Bounds = field(default_factory=Bounds)
 
-    def violations(self) -> list[Violation]:
+    def violations(self) -> list[TrialViolation]:
         """Return all that is wrong; nothing, when every promise was kept and the history is worth a verdict."""
         found = list(self._vacuous())
         by_key = self.history.by_key()
@@ -124,7 +124,7 @@ class HistoryChecker:
                 found[run.node, run.pid].append(run.seen)
         return found
 
-    def _explained(self, run: Run, until: float) -> bool:
+    def _explained(self, run: RecordedRun, until: float) -> bool:
         """Tell whether a fault touched the run between its beginning and `until`, and may have cut it off.
 
         So may another run of its process that ended that, by its own record: such a one may be run late.
@@ -137,66 +137,66 @@ class HistoryChecker:
             for fault in self.history.faults
         )
 
-    def _timed_out(self, run: Run, until: float) -> bool:
+    def _timed_out(self, run: RecordedRun, until: float) -> bool:
         """Tell whether the run may have been ended by the time limit of its schedule, while it settled."""
         schedule = self.history.optioned.get(run.key)
         limit = None if schedule is None else schedule.options["timeout"]
         return limit is not None and not run.finished and until >= run.begin + limit
 
-    def _frozen(self, run: Run, moment: float) -> bool:
+    def _frozen(self, run: RecordedRun, moment: float) -> bool:
         """Tell whether the run's process stood still then, or had only just woken up."""
         return any(
             fault.froze and fault.touches(run) and fault.begin <= moment <= fault.until + self.bounds.awakening
             for fault in self.history.faults
         )
 
-    def _overslept(self, run: Run, before: Run) -> bool:
+    def _overslept(self, run: RecordedRun, before: RecordedRun) -> bool:
         """Tell whether the run was acquired before the one that began earlier, and stood still until now."""
         acquired_first = run.fence is None or before.fence is None or run.fence < before.fence
         return acquired_first and self._frozen(run, run.begin)
 
     # The promises
 
-    def _vacuous(self) -> Iterator[Violation]:
+    def _vacuous(self) -> Iterator[TrialViolation]:
         history = self.history
         if len(history.runs) < self.bounds.runs:
-            yield Violation(VACUOUS, "*", f"{len(history.runs)} runs, at least {self.bounds.runs} make a trial")
+            yield TrialViolation(VACUOUS, "*", f"{len(history.runs)} runs, at least {self.bounds.runs} make a trial")
         if not history.faults:
-            yield Violation(VACUOUS, "*", "no fault was declared")
+            yield TrialViolation(VACUOUS, "*", "no fault was declared")
         for fault in history.faults:
             if not any(fault.begin - self.bounds.recovery <= run.begin <= fault.until for run in history.runs):
-                yield Violation(VACUOUS, "*", f"nothing was at work when {fault.kind} began")
+                yield TrialViolation(VACUOUS, "*", f"nothing was at work when {fault.kind} began")
         if history.submissions and not any(task.acknowledged for task in history.submissions.values()):
-            yield Violation(VACUOUS, "*", "no submit was acknowledged")
+            yield TrialViolation(VACUOUS, "*", "no submit was acknowledged")
 
     def _required(self, key: str, every: Every, until: int) -> Iterator[int]:
         """Yield the occurrences up to `until` that must be done: all but those that may have come in a pause."""
         actions = self.history.actions_on(key)
         return (due for due in range(every.first, until + 1, every.seconds) if not actions.maybe_paused(due))
 
-    def _unrun(self, key: str, every: Every, runs: Sequence[Run]) -> Iterator[Violation]:
+    def _unrun(self, key: str, every: Every, runs: Sequence[RecordedRun]) -> Iterator[TrialViolation]:
         """An occurrence that was passed over is lost; the ones at the end are late, up to a bound."""
         actions = self.history.actions_on(key)
         complete = {run.occurrence for run in runs if run.end is not None}
         reached = max((due for due in complete if every.has(due)), default=every.first - every.seconds)
         for occurrence in self._required(key, every, reached - 1):
             if occurrence not in complete:
-                yield Violation(LOST, key, f"{occurrence} was never done, though {reached} was")
+                yield TrialViolation(LOST, key, f"{occurrence} was never done, though {reached} was")
         for run in runs:
             if actions.maybe_asked(run):
                 continue
             if not every.has(run.occurrence):
-                yield Violation(UNASKED, key, f"{run.occurrence} is no occurrence")
+                yield TrialViolation(UNASKED, key, f"{run.occurrence} is no occurrence")
             elif actions.surely_paused(run.occurrence):
-                yield Violation(UNASKED, key, f"{run.occurrence} came in a pause")
+                yield TrialViolation(UNASKED, key, f"{run.occurrence} came in a pause")
         for action in actions.unanswered(runs):
-            yield Violation(LOST, key, f"run-now was done at {action.ended:.3f}, and nothing ran")
+            yield TrialViolation(LOST, key, f"run-now was done at {action.ended:.3f}, and nothing ran")
         idle = int(self.history.boot + self.history.idle)
         if any(due > reached for due in self._required(key, every, idle)):
             behind = self.history.boot + self.history.over - reached
-            yield Violation(STUCK, key, f"it stands at {reached}, {behind:.1f} s before the end")
+            yield TrialViolation(STUCK, key, f"it stands at {reached}, {behind:.1f} s before the end")
 
-    def _forgotten(self, by_key: dict[str, list[Run]]) -> Iterator[Violation]:
+    def _forgotten(self, by_key: dict[str, list[RecordedRun]]) -> Iterator[TrialViolation]:
         """A task whose submit was acknowledged must be done at the end."""
         for key, task in self.history.submissions.items():
             idle = self.history.boot + self.history.idle
@@ -204,52 +204,56 @@ class HistoryChecker:
                 continue
             runs = by_key.get(key, [])
             if not any(run.end is not None for run in runs):
-                yield Violation(LOST, key, f"committed at {task.acknowledged:.3f}, never done ({len(runs)} runs begun)")
+                yield TrialViolation(
+                    LOST, key, f"committed at {task.acknowledged:.3f}, never done ({len(runs)} runs begun)"
+                )
 
-    def _unasked(self, key: str) -> Iterator[Violation]:
+    def _unasked(self, key: str) -> Iterator[TrialViolation]:
         history = self.history
         if key not in history.schedules and key not in history.submissions and key not in history.optioned:
-            yield Violation(UNASKED, key, "no submitter has tried it")
+            yield TrialViolation(UNASKED, key, "no submitter has tried it")
 
-    def _misrouted(self, runs: Sequence[Run]) -> Iterator[Violation]:
+    def _misrouted(self, runs: Sequence[RecordedRun]) -> Iterator[TrialViolation]:
         for run in runs:
             node = only_node(run.key)
             if node is not None and run.node != node:
-                yield Violation(MISROUTED, run.key, f"{run.occurrence} was begun on {run.node!r}")
+                yield TrialViolation(MISROUTED, run.key, f"{run.occurrence} was begun on {run.node!r}")
 
-    def _early(self, runs: Sequence[Run]) -> Iterator[Violation]:
+    def _early(self, runs: Sequence[RecordedRun]) -> Iterator[TrialViolation]:
         for run in runs:
             task = self.history.submissions.get(run.key)
             late = self.history.late(run) if task is None else self.history.boot + run.begin - task.run_at
             if late < -_SAME_MOMENT:
-                yield Violation(EARLY, run.key, f"{run.occurrence} began {-late:.3f} s early")
+                yield TrialViolation(EARLY, run.key, f"{run.occurrence} began {-late:.3f} s early")
 
-    def _overlapping(self, runs: Sequence[Run]) -> Iterator[Violation]:
-        alive: list[Run] = []
+    def _overlapping(self, runs: Sequence[RecordedRun]) -> Iterator[TrialViolation]:
+        alive: list[RecordedRun] = []
         for run in runs:
             alive = [before for before in alive if before.seen > run.begin]
             for before in alive:
                 if not self._frozen(before, run.begin):
                     evidence = f"{run.pid} began {run.occurrence} at {run.begin:.3f}, {before.pid} worked"
-                    yield Violation(OVERLAPPED, run.key, f"{evidence} from {before.begin:.3f} to {before.seen:.3f}")
+                    yield TrialViolation(
+                        OVERLAPPED, run.key, f"{evidence} from {before.begin:.3f} to {before.seen:.3f}"
+                    )
             alive.append(run)
 
-    def _backward(self, runs: Sequence[Run]) -> Iterator[Violation]:
+    def _backward(self, runs: Sequence[RecordedRun]) -> Iterator[TrialViolation]:
         for before, run in pairwise(runs):
             if run.occurrence < before.occurrence and not self._frozen(run, run.begin):
-                yield Violation(DISORDERED, run.key, f"{run.occurrence} was begun after {before.occurrence}")
+                yield TrialViolation(DISORDERED, run.key, f"{run.occurrence} was begun after {before.occurrence}")
 
-    def _reused(self, runs: Sequence[Run]) -> Iterator[Violation]:
+    def _reused(self, runs: Sequence[RecordedRun]) -> Iterator[TrialViolation]:
         """Whoever begins later has the greater fence, unless it slept between the two."""
         for before, run in pairwise(runs):
             if before.fence is None or run.fence is None or run.fence > before.fence:
                 continue
             if run.fence == before.fence or not self._frozen(run, run.begin):
-                yield Violation(DISORDERED, run.key, f"the fence {run.fence} began after {before.fence}")
+                yield TrialViolation(DISORDERED, run.key, f"the fence {run.fence} began after {before.fence}")
 
-    def _repeated(self, runs: Sequence[Run]) -> Iterator[Violation]:
+    def _repeated(self, runs: Sequence[RecordedRun]) -> Iterator[TrialViolation]:
         """Each run but an occurrence's last must have been cut off by a fault, or have failed by itself."""
-        later: dict[int, Run] = {}
+        later: dict[int, RecordedRun] = {}
         for run in reversed(runs):
             again = later.get(run.occurrence)
             later[run.occurrence] = run
@@ -259,9 +263,11 @@ class HistoryChecker:
                 continue
             if run.finished or not self._explained(run, again.begin):
                 what = f"{run.outcome or 'not settled'} in {run.pid} of {run.node!r}, begun {run.begin:.3f}"
-                yield Violation(DOUBLED, run.key, f"{run.occurrence} again at {again.begin:.3f} after it was {what}")
+                yield TrialViolation(
+                    DOUBLED, run.key, f"{run.occurrence} again at {again.begin:.3f} after it was {what}"
+                )
 
-    def _usurped(self, runs: Sequence[Run]) -> Iterator[Violation]:
+    def _usurped(self, runs: Sequence[RecordedRun]) -> Iterator[TrialViolation]:
         """Nobody finishes once a later holder has begun."""
         begins = [run.begin for run in runs]
         greatest = list(accumulate((-1 if run.fence is None else run.fence for run in runs), max))
@@ -271,39 +277,41 @@ class HistoryChecker:
             begun = greatest[max(bisect_left(begins, run.end) - 1, 0)]
             if begun > run.fence:
                 evidence = f"{run.pid} finished with fence {run.fence} after {begun} had begun"
-                yield Violation(USURPED, run.key, evidence)
+                yield TrialViolation(USURPED, run.key, evidence)
 
-    def _stored(self, by_key: dict[str, list[Run]]) -> Iterator[Violation]:
+    def _stored(self, by_key: dict[str, list[RecordedRun]]) -> Iterator[TrialViolation]:
         """The fence that a finished task keeps is that of whoever finished it, or at least did it."""
         for key, fence in self.history.fences.items():
             runs = by_key.get(key, [])
             claimed = {run.fence for run in runs if run.finished} or {run.fence for run in runs if run.end is not None}
             surely = any(run.finished for run in runs)
             if fence not in claimed or (surely and len(claimed) > 1):
-                yield Violation(
+                yield TrialViolation(
                     USURPED, key, f"it was finished with fence {fence}, done by {sorted(map(str, claimed))}"
                 )
 
-    def _misrecorded(self) -> Iterator[Violation]:
+    def _misrecorded(self) -> Iterator[TrialViolation]:
         """The ledger has what handlers did, under their fences, nothing else, and the audit agrees."""
         proof = self.history.proof
         if proof is None:
             return
         if not proof.entries:
-            yield Violation(VACUOUS, "*", "nothing is on record")
+            yield TrialViolation(VACUOUS, "*", "nothing is on record")
         keys = self.history.schedules.keys() | self.history.optioned.keys()
         runs = [run for run in self.history.runs if run.key in keys]
         done = {(run.key, run.occurrence, run.fence) for run in runs if run.end is not None}
         recorded = Counter((entry.key, entry.occurrence, entry.fence) for entry in proof.entries)
         for (key, occurrence, fence), count in recorded.items():
             if (key, occurrence, fence) not in done or count > 1:
-                yield Violation(MISRECORDED, key, f"{occurrence} under {fence} is on record {count} times, done or not")
+                yield TrialViolation(
+                    MISRECORDED, key, f"{occurrence} under {fence} is on record {count} times, done or not"
+                )
         for run in runs:
             if run.finished and (run.key, run.occurrence, run.fence) not in recorded:
-                yield Violation(MISRECORDED, run.key, f"{run.occurrence} was finished under {run.fence}: no entry")
-        yield from (Violation(MISRECORDED, key, f"psched audit: {what}") for key, what in proof.complaints)
+                yield TrialViolation(MISRECORDED, run.key, f"{run.occurrence} was finished under {run.fence}: no entry")
+        yield from (TrialViolation(MISRECORDED, key, f"psched audit: {what}") for key, what in proof.complaints)
         broken = faults_of(self.history.optioned, proof.settled, proof.changes)
-        yield from (Violation(DISOBEYED, key, what) for key, what in broken)
+        yield from (TrialViolation(DISOBEYED, key, what) for key, what in broken)
 
 
 def recoveries(history: History, late: float = 1.0, idle: float = 3.0) -> dict[str, list[float]]:

@@ -9,13 +9,13 @@ from typing import ClassVar
 
 import psutil
 
-from faultlab.trials.fault import Fault
+from faultlab.trials.fault import TrialFault
 
 _ROOM = 1 << 20
 """Bytes of address space that a worker has left when its memory is limited."""
 
 
-class ChildFault(Fault):
+class ChildFault(TrialFault):
     """Strikes workers, whichever node they are of."""
 
     subject = "child"

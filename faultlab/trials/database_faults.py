@@ -12,14 +12,14 @@ import sqlalchemy as sa
 
 from faultlab.servers import Server
 from faultlab.trials.environment import ALONE, SECOND_BY_SECOND, direct_engine
-from faultlab.trials.fault import Fault
+from faultlab.trials.fault import TrialFault
 from faultlab.trials.server_control import TABLES
 
 _SERVERS = frozenset({"mariadb", "postgresql", "redis"})
 SECONDS = list(SECOND_BY_SECOND)
 
 
-class DatabaseFault(Fault):
+class DatabaseFault(TrialFault):
     """Strikes the server, and so everybody."""
 
     subject = "database"
@@ -162,7 +162,7 @@ class Deadlocks(DatabaseFault):
                     connection.execute(schedules.update().where(row).values({delay.name: delay}))
 
 
-class Locked(Fault):
+class Locked(TrialFault):
     """A stranger holds a lock on all tables, mostly for longer than the leases last."""
 
     kind = "database: tables locked by a stranger"

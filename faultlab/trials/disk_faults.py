@@ -7,14 +7,14 @@ import time
 
 from faultlab.servers import Server
 from faultlab.trials.environment import ALONE
-from faultlab.trials.fault import Fault
+from faultlab.trials.fault import TrialFault
 from psched.clock import boottime
 
 _UNDECIDED = 30.0
 """Seconds in which a server has either come to itself again or ended."""
 
 
-class DiskFull(Fault):
+class DiskFull(TrialFault):
     """No space is left for the database, nor for its log; later there is, and a server that has died is started."""
 
     kind = "database: disk full"

@@ -22,8 +22,8 @@ from faultlab.proxy import Proxy
 from faultlab.redis import Redis
 from faultlab.servers import Server
 from faultlab.small_disk import SmallDisk
-from faultlab.trials.history import ONLY, Every, Proof, Recorded, only_node
-from faultlab.trials.node import STARTS_WITHIN, Node
+from faultlab.trials.history import ONLY, Every, Recorded, RecordsOfPsched, only_node
+from faultlab.trials.node import STARTS_WITHIN, TrialNode
 from faultlab.trials.optioned_schedules import Changed, Optioned, Settled, calendars, draw
 from faultlab.trials.server_control import (
     TABLES,
@@ -109,7 +109,7 @@ class TrialEnvironment:
         self.type = ("redis" if store == "redis" else "rdb") if type_ is None else type_
         self.folder = folder
         self.records = folder / "records"
-        self.nodes: dict[str, Node] = {}
+        self.nodes: dict[str, TrialNode] = {}
         self.server: Server | None = None
         self.disk = SmallDisk() if small_disk else None
         self._lab = lab
@@ -186,7 +186,7 @@ class TrialEnvironment:
         engine.dispose()
         return fences
 
-    def proof(self, until: float) -> Proof | None:
+    def proof(self, until: float) -> RecordsOfPsched | None:
         """Return what is on record of the schedules, and what psched's own audit says of the time `until` then.
 
         Unix seconds. None without a ledger.
@@ -218,7 +218,7 @@ class TrialEnvironment:
                 for key in self.optioned
                 for change in schedules.ledger.changes(key)
             ]
-            return Proof(entries, complaints, settled, changes)
+            return RecordsOfPsched(entries, complaints, settled, changes)
 
     def has_due_options(self, until: float) -> bool:
         """Return whether a schedule with drawn options has yet to run what was due at `until` (unix seconds)."""
@@ -226,7 +226,7 @@ class TrialEnvironment:
             rows = (schedules[key].metadata() for key in self.optioned)
             return any(not row.paused and row.next_time + row.delay <= until for row in rows)
 
-    def _node(self, name: str, server: Server | None) -> Node:
+    def _node(self, name: str, server: Server | None) -> TrialNode:
         proxy = None if server is None else self._stack.enter_context(Proxy(server.port))
         clock = self._lab.wall_clock() if sys.platform == "linux" else None
         folder = self.folder / name
@@ -235,7 +235,7 @@ class TrialEnvironment:
         daemon = Daemon(folder, **{**config, "type": self.type, "url": self.url(proxy)})
         environ: Mapping[str, str] = {} if clock is None else clock.environment
         daemon.environ = {**environ, "PSCHED_TRIAL_RECORDS": str(self.records), "PSCHED_TRIAL_NODE": name}
-        return Node(name, self._stack.enter_context(daemon), proxy, clock)
+        return TrialNode(name, self._stack.enter_context(daemon), proxy, clock)
 
     def _open_queue(self) -> Queue:
         settings = next(iter(self.nodes.values())).daemon.settings()

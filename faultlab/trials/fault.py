@@ -7,12 +7,12 @@ from typing import ClassVar
 
 from faultlab.trials.environment import STORES, TrialEnvironment
 from faultlab.trials.history import Declared
-from faultlab.trials.node import Node
+from faultlab.trials.node import TrialNode
 from faultlab.trials.submitter import Submitter
 from psched.clock import boottime
 
 
-class Fault:
+class TrialFault:
     """One fault, to be begun and healed once. The class says what kind it is, the seed whom it strikes."""
 
     kind: ClassVar[str]
@@ -50,13 +50,13 @@ class Fault:
         nodes, pids = frozenset(self.nodes), frozenset(self.pids)
         return Declared(self.kind, self._begun, until, nodes, pids, self.excuses, self.froze)
 
-    def some_node(self) -> Node:
+    def some_node(self) -> TrialNode:
         """Return a node, and note that it is touched."""
         node = self.rng.choice(list(self.environment.nodes.values()))
         self.nodes.add(node.name)
         return node
 
-    def all_nodes(self) -> list[Node]:
+    def all_nodes(self) -> list[TrialNode]:
         """Return all nodes, and note that they are touched."""
         self.nodes.update(self.environment.nodes)
         return list(self.environment.nodes.values())

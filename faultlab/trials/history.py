@@ -38,7 +38,7 @@ def only_node(key: str) -> str | None:
 
 
 @dataclass(frozen=True)
-class Run:
+class RecordedRun:
     """One run, as its handler recorded it.
 
     `seen` is its last sign of life at work, `end` when its work was done and it was about to settle (None: cut off).
@@ -62,7 +62,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Submission:
+class RecordedSubmission:
     """One key that a submitter tried: when it was to run, and whether it was told that this is committed."""
 
     run_at: float
@@ -85,7 +85,7 @@ class Declared:
     excuses: bool = True
     froze: bool = False
 
-    def touches(self, run: Run) -> bool:
+    def touches(self, run: RecordedRun) -> bool:
         """Tell whether the run was in one of the processes concerned."""
         return run.node in self.nodes or run.pid in self.pids
 
@@ -153,7 +153,7 @@ class Actions:
             for begun, ended in self._pauses
         )
 
-    def maybe_asked(self, run: Run) -> bool:
+    def maybe_asked(self, run: RecordedRun) -> bool:
         """Tell whether a run may have been asked for by `run-now`, as an extra one or for what had come in a pause."""
         moment = run.occurrence - self.boot
         return any(
@@ -163,7 +163,7 @@ class Actions:
             for action in self._extras
         )
 
-    def unanswered(self, runs: Sequence[Run]) -> Iterator[Action]:
+    def unanswered(self, runs: Sequence[RecordedRun]) -> Iterator[Action]:
         """Yield each `run-now` that was done, and of which no run came to its end."""
         for action in self._extras:
             if action.done and not any(
@@ -189,7 +189,7 @@ class Recorded:
 
 
 @dataclass(frozen=True)
-class Proof:
+class RecordsOfPsched:
     """What psched has on record at the end, and by schedule what its audit has to complain of."""
 
     entries: Sequence[Recorded]
@@ -208,21 +208,21 @@ class History:
     ledger is kept. `optioned`: the schedules with drawn options, besides `schedules`.
     """
 
-    runs: Sequence[Run]
+    runs: Sequence[RecordedRun]
     schedules: Mapping[str, Every]
-    submissions: Mapping[str, Submission]
+    submissions: Mapping[str, RecordedSubmission]
     faults: Sequence[Declared]
     boot: float
     idle: float
     over: float
     fences: Mapping[str, int] = field(default_factory=dict)
-    proof: Proof | None = None
+    proof: RecordsOfPsched | None = None
     actions: Sequence[Action] = ()
     optioned: Mapping[str, Optioned] = field(default_factory=dict)
 
-    def by_key(self) -> dict[str, list[Run]]:
+    def by_key(self) -> dict[str, list[RecordedRun]]:
         """Return the runs of each key in the order in which they began."""
-        found: dict[str, list[Run]] = defaultdict(list)
+        found: dict[str, list[RecordedRun]] = defaultdict(list)
         for run in sorted(self.runs, key=lambda run: run.begin):
             found[run.key].append(run)
         return found
@@ -238,12 +238,12 @@ class History:
             found[action.key].append(action)
         return {key: Actions(actions, self.boot) for key, actions in found.items()}
 
-    def late(self, run: Run) -> float:
+    def late(self, run: RecordedRun) -> float:
         """Return how many seconds after its time a run began; negative: it was early."""
         return self.boot + run.begin - run.occurrence
 
 
-def read_runs(path: Path) -> list[Run]:
+def read_runs(path: Path) -> list[RecordedRun]:
     """Return the runs of the handlers' records, in the order in which they began."""
     runs: dict[str, dict[str, Any]] = {}
     for line in read_lines(path):
@@ -257,17 +257,17 @@ def read_runs(path: Path) -> list[Run]:
             run["end"] = line["at"]
         elif line["event"] == "settled":
             run["outcome"] = line["outcome"]
-    return sorted((Run(**run) for run in runs.values()), key=lambda run: run.begin)
+    return sorted((RecordedRun(**run) for run in runs.values()), key=lambda run: run.begin)
 
 
-def read_submissions(paths: Iterable[Path]) -> dict[str, Submission]:
+def read_submissions(paths: Iterable[Path]) -> dict[str, RecordedSubmission]:
     """Return what submitters tried, by key, from their records."""
-    found: dict[str, Submission] = {}
+    found: dict[str, RecordedSubmission] = {}
     for path in paths:
         for line in read_lines(path):
-            before = found.get(line["key"], Submission(line["run_at"]))
+            before = found.get(line["key"], RecordedSubmission(line["run_at"]))
             acknowledged = line["at"] if line["event"] == "acknowledged" else before.acknowledged
-            found[line["key"]] = Submission(line["run_at"], acknowledged)
+            found[line["key"]] = RecordedSubmission(line["run_at"], acknowledged)
     return found
 
 

@@ -9,12 +9,12 @@ from typing import ClassVar
 import psutil
 
 from faultlab.trials.environment import STORES
-from faultlab.trials.fault import Fault
-from faultlab.trials.node import STARTS_WITHIN, Node
+from faultlab.trials.fault import TrialFault
+from faultlab.trials.node import STARTS_WITHIN, TrialNode
 from tests.daemon.harness import wait_for
 
 
-class MasterFault(Fault):
+class MasterFault(TrialFault):
     """Strikes one master."""
 
     subject = "master"
@@ -24,7 +24,7 @@ class MasterFault(Fault):
         self.node.wait_until_there()  # one that was just started cannot be told anything yet
         self.strike(self.node)
 
-    def strike(self, node: Node) -> None:
+    def strike(self, node: TrialNode) -> None:
         """Do it to this node."""
         raise NotImplementedError
 
@@ -34,7 +34,7 @@ class KillMaster(MasterFault):
 
     kind = "master: kill -9"
 
-    def strike(self, node: Node) -> None:
+    def strike(self, node: TrialNode) -> None:
         for master in node.processes()[:1]:
             master.kill()
 
@@ -50,7 +50,7 @@ class FreezeHost(MasterFault):
     lasts = (10.0, 13.0)
     froze = True
 
-    def strike(self, node: Node) -> None:
+    def strike(self, node: TrialNode) -> None:
         self.processes = node.processes()
         for process in self.processes:
             _send(process, signal.SIGSTOP)
@@ -66,7 +66,7 @@ class FreezeMaster(MasterFault):
     kind = "master: SIGSTOP, SIGCONT"
     excuses = False
 
-    def strike(self, node: Node) -> None:
+    def strike(self, node: TrialNode) -> None:
         self.processes = node.processes()[:1]
         for process in self.processes:
             _send(process, signal.SIGSTOP)
@@ -81,7 +81,7 @@ class _Signals(MasterFault):
 
     number: ClassVar[int]
 
-    def strike(self, node: Node) -> None:
+    def strike(self, node: TrialNode) -> None:
         node.signal(self.number)
 
     def go_on(self) -> None:
@@ -119,7 +119,7 @@ class Restarts(MasterFault):
     kind = "master: stopped and started again"
     excuses = False
 
-    def strike(self, node: Node) -> None:
+    def strike(self, node: TrialNode) -> None:
         node.signal(signal.SIGTERM)
         self.ending = True
 
@@ -142,11 +142,11 @@ class Replace(MasterFault):
     kind = "master: binary replace"
     excuses = False
 
-    def strike(self, node: Node) -> None:
+    def strike(self, node: TrialNode) -> None:
         node.signal(signal.SIGWINCH)
 
 
-class Clock(Fault):
+class Clock(TrialFault):
     """The wall clocks of all hosts are ten minutes off, each in its direction, and then jump again and again."""
 
     kind = "clock: jumps of ten minutes"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from faultlab.proxy import Proxy, Trap
-from faultlab.trials.fault import Fault
+from faultlab.trials.fault import TrialFault
 
 _SERVERS = frozenset({"mariadb", "postgresql", "redis"})
 _WRITES = {
@@ -16,7 +16,7 @@ _WRITES = {
 """What to look for in requests that change something."""
 
 
-class NetworkFault(Fault):
+class NetworkFault(TrialFault):
     """Strikes the network of one node or of all."""
 
     subject = "network"

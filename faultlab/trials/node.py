@@ -20,7 +20,7 @@ GONE_WITHIN = 120.0
 STARTS_WITHIN = 120.0  # no promise of psched's: a machine that has much else to do may take so long
 
 
-class Node:
+class TrialNode:
     """One host: a master with its children, a clock and a network of its own."""
 
     def __init__(self, name: str, daemon: Daemon, proxy: Proxy | None, clock: WallClock | None) -> None:

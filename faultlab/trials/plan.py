@@ -15,10 +15,10 @@ from faultlab.trials import (
     replica_faults,
     row_faults,
 )
-from faultlab.trials.fault import Fault
+from faultlab.trials.fault import TrialFault
 from psched.clock import Clock, boottime
 
-FAULTS: tuple[type[Fault], ...] = (
+FAULTS: tuple[type[TrialFault], ...] = (
     child_faults.Kill,
     child_faults.Freeze,
     child_faults.Memory,
@@ -61,12 +61,12 @@ BEFORE = 3.0
 
 
 @dataclass(frozen=True)
-class Step:
+class PlannedFault:
     """A fault from `at` for `lasts`, both in seconds; `at` counts from the beginning of the trial."""
 
     at: float
     lasts: float
-    fault: type[Fault]
+    fault: type[TrialFault]
     seed: str
 
     @property
@@ -96,9 +96,9 @@ class Pace:
         return self._now
 
 
-def plan(seed: int, seconds: float, faults: Sequence[type[Fault]], pause: float = PAUSE) -> list[Step]:
+def plan(seed: int, seconds: float, faults: Sequence[type[TrialFault]], pause: float = PAUSE) -> list[PlannedFault]:
     """Return the steps of a trial: each fault alone, then several at once, and again, while time lasts."""
-    steps: list[Step] = []
+    steps: list[PlannedFault] = []
     at = BEFORE
     for group in _groups(random.Random(seed), faults):
         dice = random.Random(f"{seed}/{len(steps)}")
@@ -110,7 +110,7 @@ def plan(seed: int, seconds: float, faults: Sequence[type[Fault]], pause: float 
     return steps
 
 
-def _groups(rng: random.Random, faults: Sequence[type[Fault]]) -> Iterator[list[type[Fault]]]:
+def _groups(rng: random.Random, faults: Sequence[type[TrialFault]]) -> Iterator[list[type[TrialFault]]]:
     while faults:
         for fault in rng.sample(faults, len(faults)):
             yield [fault]
@@ -118,12 +118,12 @@ def _groups(rng: random.Random, faults: Sequence[type[Fault]]) -> Iterator[list[
             yield _mixed(rng, faults)
 
 
-def _mixed(rng: random.Random, faults: Sequence[type[Fault]]) -> list[type[Fault]]:
+def _mixed(rng: random.Random, faults: Sequence[type[TrialFault]]) -> list[type[TrialFault]]:
     """Return two or three faults of different subjects."""
     subjects = sorted({fault.subject for fault in faults})
     chosen = rng.sample(subjects, min(len(subjects), rng.choice([2, 2, 3])))
     return [rng.choice([fault for fault in faults if fault.subject == subject]) for subject in chosen]
 
 
-def _step(dice: random.Random, at: float, fault: type[Fault], seed: str) -> Step:
-    return Step(round(at + dice.uniform(0, 1), 1), round(dice.uniform(*fault.lasts), 1), fault, seed)
+def _step(dice: random.Random, at: float, fault: type[TrialFault], seed: str) -> PlannedFault:
+    return PlannedFault(round(at + dice.uniform(0, 1), 1), round(dice.uniform(*fault.lasts), 1), fault, seed)

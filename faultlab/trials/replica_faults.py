@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from faultlab.galera import Galera, GaleraMember
 from faultlab.postgresql_pair import Pair
-from faultlab.trials.fault import Fault
+from faultlab.trials.fault import TrialFault
 
 
-class ClusterFault(Fault):
+class ClusterFault(TrialFault):
     """Strikes one member of a Galera cluster; the others stop for seconds, until they have given it up."""
 
     subject = "database"
@@ -54,7 +54,7 @@ class FreezeMember(ClusterFault):
         self.member.resume()
 
 
-class FailOver(Fault):
+class FailOver(TrialFault):
     """The primary is killed and its standby promoted; nothing can be committed until that has a standby again."""
 
     kind = "database: the standby promoted"

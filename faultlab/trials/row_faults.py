@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from faultlab.trials.environment import ALONE
-from faultlab.trials.fault import Fault
+from faultlab.trials.fault import TrialFault
 from faultlab.trials.raw_tables import raw_tables
 
 ROWS = 10_000
@@ -65,7 +65,7 @@ BAD_IN_COMPAT: dict[str, list[Any]] = {
 """The same in the originals' table; whatever its columns of time can hold is a time that they would run."""
 
 
-class BadRows(Fault):
+class BadRows(TrialFault):
     """Ten thousand rows in each table that cannot be run, each for one of many reasons; somebody deletes them later."""
 
     kind = "rows: malformed by the thousand"

@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from faultlab.trials.checker import Bounds, HistoryChecker, Violation, recoveries
+from faultlab.trials.checker import Bounds, HistoryChecker, TrialViolation, recoveries
 from faultlab.trials.environment import TrialEnvironment
-from faultlab.trials.fault import Fault
+from faultlab.trials.fault import TrialFault
 from faultlab.trials.history import Declared, History, read_actions, read_runs, read_submissions, write_faults
-from faultlab.trials.plan import Pace, Step
+from faultlab.trials.plan import Pace, PlannedFault
 from faultlab.trials.schedule_operator import ScheduleOperator
 from faultlab.trials.submitter import Submitter
 from psched.clock import boottime
@@ -23,12 +23,12 @@ TICK = 0.25
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrialOutcome:
     """What came of a trial."""
 
     title: str
     history: History
-    violations: Sequence[Violation]
+    violations: Sequence[TrialViolation]
 
     def __str__(self) -> str:
         return "\n".join(self._lines())
@@ -60,7 +60,7 @@ class Outcome:
 class Trial:
     """Carries a plan out on a environment."""
 
-    def __init__(self, environment: TrialEnvironment, steps: Sequence[Step], seed: int, bounds: Bounds) -> None:
+    def __init__(self, environment: TrialEnvironment, steps: Sequence[PlannedFault], seed: int, bounds: Bounds) -> None:
         self.environment = environment
         self.steps = steps
         self.seed = seed
@@ -69,7 +69,7 @@ class Trial:
         self._submissions = environment.folder / "submissions"
         self._actions = environment.folder / "actions"
 
-    def run(self) -> Outcome:
+    def run(self) -> TrialOutcome:
         """Do all of it; raises AssertionError when masters do not stop at the end."""
         seed, environment = str(self.seed), self.environment
         with Submitter(environment.queue, self._submissions, seed, environment.longest, environment.nodes) as submitter:
@@ -88,7 +88,7 @@ class Trial:
         history = replace(known, over=over, fences=self.environment.stored_fences(), proof=proof)
         write_faults(self.environment.folder / "faults", self.declared)
         title = f"{self.environment.store} ({self.environment.type}), seed {self.seed}, {len(self.declared)} faults"
-        return Outcome(title, history, HistoryChecker(history, self.bounds).violations())
+        return TrialOutcome(title, history, HistoryChecker(history, self.bounds).violations())
 
     def _catch_up(self, idle: float) -> None:
         """Wait until all is done that was due when it was calm, or patience ends; what comes then is the verdict's.
@@ -129,7 +129,7 @@ class Trial:
     def _strike(self, submitter: Submitter) -> None:
         """Begin and heal all faults in their time."""
         pace = Pace(2 * TICK)
-        waiting, active = sorted(self.steps, key=lambda step: step.at), dict[Fault, float]()
+        waiting, active = sorted(self.steps, key=lambda step: step.at), dict[TrialFault, float]()
         try:
             while waiting or active:
                 now = pace.now()
@@ -147,7 +147,7 @@ class Trial:
         finally:
             self._heal(list(active), active)
 
-    def _heal(self, faults: Sequence[Fault], active: dict[Fault, float]) -> None:
+    def _heal(self, faults: Sequence[TrialFault], active: dict[TrialFault, float]) -> None:
         for fault in faults:
             del active[fault]
             fault.heal()

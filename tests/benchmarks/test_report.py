@@ -21,7 +21,7 @@ from benchmarks.goals import GOALS, Goal
 from benchmarks.pauses import pauses
 from benchmarks.peers.contenders import PEERS
 from benchmarks.process_usage import processor_time
-from benchmarks.report import Record
+from benchmarks.report import BenchmarkRecord
 from benchmarks.runner import Measurement, in_groups, measure
 from benchmarks.shared_counter import Tally, read_samples, read_tally
 from benchmarks.workload import Contender, Scale, Workload
@@ -82,7 +82,7 @@ def test_a_goal_may_be_about_what_another_workload_found() -> None:
 def test_a_bound_is_shown_beside_the_ratio_that_it_was_where_it_was_set(monkeypatch: pytest.MonkeyPatch) -> None:
     goal = Goal(*KEY, "tasks/s", at_least=100_000, meant=((0.92, "floor 1/1"), (17, "huey")))
     monkeypatch.setattr(markdown, "GOALS", [goal])
-    record = Record()
+    record = BenchmarkRecord()
     for contender, rate in (("psched", 40_000.0), ("floor 1/1", 40_000.0), ("huey", 4_000.0)):
         record.add(*KEY, contender, {"tasks/s": rate})
     lines = list(markdown.tables(record, WORKLOADS))
@@ -97,7 +97,7 @@ def test_a_bound_is_shown_beside_the_ratio_that_it_was_where_it_was_set(monkeypa
 
 
 def test_the_report_shows_median_and_range() -> None:
-    record = Record()
+    record = BenchmarkRecord()
     for value in (3.0, 1.0, 2.0):
         record.add(*KEY, "psched", {"tasks/s": value})
     assert "| psched, tasks/s | 2 (1 – 3) |" in markdown.tables(record, WORKLOADS)
@@ -106,7 +106,7 @@ def test_the_report_shows_median_and_range() -> None:
 def test_results_of_several_runs_are_one_report(tmp_path: Path) -> None:
     files = []
     for value in (1.0, 3.0, 5.0):
-        record = Record()
+        record = BenchmarkRecord()
         record.add(*KEY, "psched", {"tasks/s": value}, seconds=10)
         files.append(tmp_path / f"{value}.json")
         files[-1].write_text(json.dumps(record.as_json()))
@@ -162,7 +162,7 @@ def test_what_fails_is_reported_and_does_not_stop_the_rest(tmp_path: Path) -> No
 
     contenders = (Contender("psched", fail, ("sqlite",)), Contender("floor", lambda *_: {"tasks/s": 1.0}, ("sqlite",)))
     workload = Workload("functions", "", contenders)
-    record = Record()
+    record = BenchmarkRecord()
     with Lab() as lab:
         for contender in contenders:
             group = [Measurement(workload, "sqlite", contender)]

@@ -20,10 +20,10 @@ from faultlab.trials.history import (
     Declared,
     Every,
     History,
-    Proof,
     Recorded,
-    Run,
-    Submission,
+    RecordedRun,
+    RecordedSubmission,
+    RecordsOfPsched,
     read_faults,
     read_runs,
     read_submissions,
@@ -33,10 +33,10 @@ from faultlab.trials.optioned_schedules import CALENDAR, Optioned, Settled
 
 BOUNDS = Bounds(aftermath=2, awakening=1, recovery=10, runs=3)
 FIRST = 1_000_010
-R1 = Run("s", FIRST, 1, 10.1, 10.4, 10.4, "finished", "a", 1)
-R2 = Run("s", FIRST + 10, 2, 20.1, 20.4, 20.4, "finished", "b", 2)
-R3 = Run("s", FIRST + 20, 1, 30.1, 30.4, 30.4, "finished", "a", 4)
-TASK = Run("t", FIRST, 2, 12.0, 12.1, 12.1, "finished", "b", 1)
+R1 = RecordedRun("s", FIRST, 1, 10.1, 10.4, 10.4, "finished", "a", 1)
+R2 = RecordedRun("s", FIRST + 10, 2, 20.1, 20.4, 20.4, "finished", "b", 2)
+R3 = RecordedRun("s", FIRST + 20, 1, 30.1, 30.4, 30.4, "finished", "a", 4)
+TASK = RecordedRun("t", FIRST, 2, 12.0, 12.1, 12.1, "finished", "b", 1)
 ELSEWHERE = Declared("elsewhere", 11, 12, nodes="z")
 ON_A = Declared("kill", 10.2, 10.5, pids=[1])
 FROZEN_A = Declared("freeze", 10.2, 25.0, nodes="a", froze=True)
@@ -45,11 +45,13 @@ AGAIN = replace(R1, pid=2, node="b", begin=11.0, seen=11.3, end=11.3, fence=2)
 EXITING = replace(TASK, pid=1, node="a", begin=10.35, seen=10.35, end=None, outcome="exited", fence=0)
 
 
-def history(*runs: Run, faults: Sequence[Declared] = (ELSEWHERE,), over: float = 41.0, **other: int) -> History:
+def history(*runs: RecordedRun, faults: Sequence[Declared] = (ELSEWHERE,), over: float = 41.0, **other: int) -> History:
     """A trial of one schedule, every ten seconds, and one task; boottime 0 is unix time 1,000,000."""
     later = [replace(run, fence=run.fence + 5) if run.fence and run in (R2, R3) else run for run in runs]
     every = {"s": Every(FIRST, 10)}
-    return History([*later, TASK], every, {"t": Submission(FIRST, 11.0)}, faults, 1_000_000.0, over - 10, over, other)
+    return History(
+        [*later, TASK], every, {"t": RecordedSubmission(FIRST, 11.0)}, faults, 1_000_000.0, over - 10, over, other
+    )
 
 
 GOOD = history(R1, R2, R3)
@@ -59,7 +61,7 @@ ENTRIES = [Recorded(run.key, run.occurrence, run.fence) for run in GOOD.runs if 
 PAUSED = [Action("s", PAUSE, 17.0, 17.1, True), Action("s", RESUME, 23.0, 23.1, True)]
 """A pause over the second occurrence."""
 NOW = Action("s", RUN_NOW, 25.0, 25.1, True)
-EXTRA = Run("s", FIRST + 15, 1, 25.2, 25.3, 25.3, "finished", "a", 8)
+EXTRA = RecordedRun("s", FIRST + 15, 1, 25.2, 25.3, 25.3, "finished", "a", 8)
 
 
 def acted(trial: History, *actions: Action) -> History:
@@ -72,7 +74,7 @@ def accused(trial: History) -> set[str]:
 
 def test_a_good_history_is_not_accused() -> None:
     assert HistoryChecker(GOOD, BOUNDS).violations() == []
-    assert HistoryChecker(replace(GOOD, proof=Proof(ENTRIES)), BOUNDS).violations() == []
+    assert HistoryChecker(replace(GOOD, proof=RecordsOfPsched(ENTRIES)), BOUNDS).violations() == []
 
 
 BAD = {
@@ -121,7 +123,7 @@ BAD = {
         history(replace(R1, seen=30.2, end=30.2, outcome="PreemptedError"), R2, R3, faults=[FROZEN_A]),
     ),
     "a schedule early": (checker.EARLY, history(replace(R1, begin=9.5), R2, R3)),
-    "a task early": (checker.EARLY, replace(GOOD, submissions={"t": Submission(FIRST + 3, 11.0)})),
+    "a task early": (checker.EARLY, replace(GOOD, submissions={"t": RecordedSubmission(FIRST + 3, 11.0)})),
     "backward": (checker.DISORDERED, history(R1, replace(R3, begin=20.5), replace(R2, begin=31, seen=32, end=32))),
     "a fence again": (checker.DISORDERED, history(R1, replace(R2, fence=1), R3)),
     "a fence again, out of sleep": (
@@ -136,16 +138,16 @@ BAD = {
     "stored with the fence of nobody": (checker.USURPED, history(R1, R2, R3, t=7)),
     "on record and not done": (
         checker.MISRECORDED,
-        replace(GOOD, proof=Proof([*ENTRIES, Recorded("s", FIRST + 30, 9)])),
+        replace(GOOD, proof=RecordsOfPsched([*ENTRIES, Recorded("s", FIRST + 30, 9)])),
     ),
     "on record by another's fence": (
         checker.MISRECORDED,
-        replace(GOOD, proof=Proof([Recorded("s", FIRST, 2), *ENTRIES[1:]])),
+        replace(GOOD, proof=RecordsOfPsched([Recorded("s", FIRST, 2), *ENTRIES[1:]])),
     ),
-    "on record twice": (checker.MISRECORDED, replace(GOOD, proof=Proof([*ENTRIES, ENTRIES[0]]))),
-    "finished and not on record": (checker.MISRECORDED, replace(GOOD, proof=Proof(ENTRIES[1:]))),
-    "not proved by the audit": (checker.MISRECORDED, replace(GOOD, proof=Proof(ENTRIES, [("s", "missing")]))),
-    "nothing on record": (checker.VACUOUS, replace(GOOD, proof=Proof([]))),
+    "on record twice": (checker.MISRECORDED, replace(GOOD, proof=RecordsOfPsched([*ENTRIES, ENTRIES[0]]))),
+    "finished and not on record": (checker.MISRECORDED, replace(GOOD, proof=RecordsOfPsched(ENTRIES[1:]))),
+    "not proved by the audit": (checker.MISRECORDED, replace(GOOD, proof=RecordsOfPsched(ENTRIES, [("s", "missing")]))),
+    "nothing on record": (checker.VACUOUS, replace(GOOD, proof=RecordsOfPsched([]))),
     "stands still": (checker.STUCK, history(R1, R2, over=60.0)),
     "never began": (checker.STUCK, replace(GOOD, schedules={"s": Every(FIRST, 10), "x": Every(FIRST, 10)})),
     "a stranger": (checker.UNASKED, history(R1, R2, R3, replace(R1, key="x"))),
@@ -168,21 +170,21 @@ BAD = {
         replace(
             GOOD,
             runs=[*GOOD.runs, replace(TASK, key="only-a-1")],
-            submissions={**GOOD.submissions, "only-a-1": Submission(FIRST)},
+            submissions={**GOOD.submissions, "only-a-1": RecordedSubmission(FIRST)},
         ),
     ),
     "otherwise than drawn": (
         checker.DISOBEYED,
         replace(
             GOOD,
-            proof=Proof(ENTRIES, settled=[Settled("o", FIRST, FIRST, "finished", None, 10.1, 10.4)]),
+            proof=RecordsOfPsched(ENTRIES, settled=[Settled("o", FIRST, FIRST, "finished", None, 10.1, 10.4)]),
             optioned={"o": Optioned({"exclude": [CALENDAR]}, {}, 10, FIRST)},
         ),
     ),
     "too little happened": (checker.VACUOUS, replace(GOOD, runs=[TASK])),
     "no fault": (checker.VACUOUS, history(R1, R2, R3, faults=[])),
     "a fault while nothing ran": (checker.VACUOUS, history(R1, R2, R3, faults=[replace(ON_A, begin=70, until=80)])),
-    "nothing acknowledged": (checker.VACUOUS, replace(GOOD, submissions={"t": Submission(FIRST)})),
+    "nothing acknowledged": (checker.VACUOUS, replace(GOOD, submissions={"t": RecordedSubmission(FIRST)})),
 }
 
 
@@ -207,7 +209,7 @@ EXCUSED = {
         replace(CUT, begin=25.1, seen=25.2), AGAIN, replace(R2, begin=26, seen=26.5, end=26.5), R3, faults=[FROZEN_A]
     ),
     "failed by itself": history(replace(R1, outcome="raised"), AGAIN, R2, R3),
-    "tried and never committed": replace(GOOD, submissions={**GOOD.submissions, "u": Submission(FIRST)}),
+    "tried and never committed": replace(GOOD, submissions={**GOOD.submissions, "u": RecordedSubmission(FIRST)}),
     "stored with the fence of whoever did it": history(R1, R2, R3, t=1),
     "passed over in a pause": acted(history(R1, R3), *PAUSED),
     "in what may have been a pause": acted(history(R1, R2, R3), replace(PAUSED[0], done=False), PAUSED[1]),
@@ -220,7 +222,7 @@ EXCUSED = {
     "on the node that routes it": replace(
         GOOD,
         runs=[*GOOD.runs, replace(TASK, key="only-b-1")],
-        submissions={**GOOD.submissions, "only-b-1": Submission(FIRST)},
+        submissions={**GOOD.submissions, "only-b-1": RecordedSubmission(FIRST)},
     ),
     "due only after it was calm": history(R1, R2, over=39.0),
 }
@@ -234,7 +236,7 @@ def test_what_a_declared_fault_explains_is_no_violation(name: str) -> None:
 @st.composite
 def correct_histories(draw: st.DrawFn) -> History:
     """Histories as a correct scheduler makes them: runs one after the other, cut off only where a fault is declared."""
-    runs: list[Run] = []
+    runs: list[RecordedRun] = []
     faults = [replace(ELSEWHERE, until=30)]
     moment, fence = 0.0, 0
     count = draw(st.integers(4, 12))
@@ -244,7 +246,7 @@ def correct_histories(draw: st.DrawFn) -> History:
             seen = moment + draw(st.floats(0, 4))
             fence += draw(st.integers(1, 3))
             pid = len(runs)
-            run = Run("s", occurrence, pid, moment, seen, seen, "finished", "a", fence)
+            run = RecordedRun("s", occurrence, pid, moment, seen, seen, "finished", "a", fence)
             if cut == "kill":
                 run = replace(run, end=draw(st.sampled_from([None, seen])), outcome=None)
                 faults.append(Declared("kill", seen, seen, pids=[pid]))
@@ -278,7 +280,7 @@ def test_a_correct_history_without_its_faults_or_one_of_its_runs_is_accused(
 
 
 @pytest.mark.parametrize(("runs", "pending"), [([R1, R2, R3], False), ([R1, R2], True), ([R1, R3], True)])
-def test_all_is_done_when_nothing_is_pending_that_was_due(runs: list[Run], pending: bool) -> None:
+def test_all_is_done_when_nothing_is_pending_that_was_due(runs: list[RecordedRun], pending: bool) -> None:
     assert HistoryChecker(history(*runs), BOUNDS).pending() == pending
 
 
@@ -303,13 +305,13 @@ def test_records_are_read_by_run_and_by_key(tmp_path: Path) -> None:
     more = ['{"run": "x", "event": "sign", "at": 11}', '{"run": "x", "event": "end", "at": 12}']
     settled = '{"run": "x", "event": "settled", "outcome": "finished", "at": 13}'
     records.write_text("\n".join([begin, *more, settled]) + "\n")
-    assert read_runs(records) == [Run("k", 5, 1, 10, 12, 12, "finished", "a", 3)]
+    assert read_runs(records) == [RecordedRun("k", 5, 1, 10, 12, 12, "finished", "a", 3)]
     lines = [
         f'{{"event": "{event}", "key": "{key}", "run_at": 5, "at": {at}}}'
         for event, key, at in [("tried", "k", 1), ("tried", "l", 2), ("acknowledged", "k", 3), ("tried", "k", 4)]
     ]
     records.write_text("\n".join(lines) + "\n")
-    assert read_submissions([records]) == {"k": Submission(5, 3), "l": Submission(5)}
+    assert read_submissions([records]) == {"k": RecordedSubmission(5, 3), "l": RecordedSubmission(5)}
 
 
 def test_declared_faults_are_kept_beside_the_records(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faultlab.trials.plan import FAULTS, PAUSE, Pace, Step, plan
+from faultlab.trials.plan import FAULTS, PAUSE, Pace, PlannedFault, plan
 
 seeds = st.integers(0, 10**6)
 LONG = 1200.0
@@ -59,5 +59,5 @@ def test_a_plan_waits_for_a_laboratory_that_is_held_up() -> None:
     assert [round(pace.now(), 1) for _ in range(3)] == [0.2, 0.7, 0.8]
 
 
-def at_once(one: Step, other: Step) -> bool:
+def at_once(one: PlannedFault, other: PlannedFault) -> bool:
     return one.at <= other.until and other.at <= one.until

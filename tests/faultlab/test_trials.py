@@ -15,18 +15,18 @@ from faultlab.trials.checker import Bounds
 from faultlab.trials.child_faults import Kill, Misdeeds
 from faultlab.trials.database_faults import EndSessions, KillServer, Locked
 from faultlab.trials.environment import SHORT, TrialEnvironment
-from faultlab.trials.fault import Fault
+from faultlab.trials.fault import TrialFault
 from faultlab.trials.master_faults import Clock, FreezeHost, ImmediateStorm, KillMaster
 from faultlab.trials.network_faults import BlackHole, LostAnswers
-from faultlab.trials.plan import Step
-from faultlab.trials.trial import Outcome, Trial
+from faultlab.trials.plan import PlannedFault
+from faultlab.trials.trial import Trial, TrialOutcome
 
 pytestmark = pytest.mark.slow
 
 SEED = 20
 BOUNDS = Bounds(runs=40)
 
-PLANS: dict[str, list[tuple[float, float, type[Fault]]]] = {
+PLANS: dict[str, list[tuple[float, float, type[TrialFault]]]] = {
     "sqlite": [(0.5, 2, Kill), (1, 2, KillMaster), (0.5, 2, Misdeeds), (3, 1.5, Locked)],
     "mariadb": [(0.5, 2, Kill), (0.5, 1, KillServer), (0.5, 4, Clock), (2, 3, LostAnswers)],
     "postgresql": [(0.5, 5, FreezeHost), (0.5, 2, EndSessions), (1, 4, BlackHole)],
@@ -48,12 +48,12 @@ def run_trial(
     lab: Lab,
     store: str,
     folder: Path,
-    plan: Sequence[tuple[float, float, type[Fault]]],
+    plan: Sequence[tuple[float, float, type[TrialFault]]],
     bounds: Bounds = BOUNDS,
     nodes: int = 2,
-) -> Outcome:
+) -> TrialOutcome:
     """Run a trial of a few seconds and print what came of it, in case it fails."""
-    steps = [Step(at, lasts, fault, f"{SEED}/{fault.kind}") for at, lasts, fault in plan]
+    steps = [PlannedFault(at, lasts, fault, f"{SEED}/{fault.kind}") for at, lasts, fault in plan]
     with TrialEnvironment(lab, store, folder, nodes=nodes, schedules=SHORT) as environment:
         outcome = Trial(environment, steps, SEED, bounds).run()
         if outcome.violations:
