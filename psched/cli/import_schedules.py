@@ -222,7 +222,8 @@ def _finish(
         if output != "-":
             write(json_lines(map(_as_json, reported)))
         return
-    differing, missing = (sum(map(which, reported)) for which in (_differs, _is_missing))
+    differing = sum(not each.is_the_same for each in reported)
+    missing = sum(not each.keys for each in reported)
     target = "" if output == "-" else f" to {output}"
     written = f"{imported.scheduler}: {len(reported)} read, {sum(map(len, keyed))} schedules written{target}"
     for line in (
@@ -230,14 +231,6 @@ def _finish(
         *lines(imported, reported),
     ):
         click.echo(line, err=output == "-")
-
-
-def _differs(each: Reported) -> bool:
-    return not each.is_the_same
-
-
-def _is_missing(each: Reported) -> bool:
-    return not each.keys
 
 
 def _write(path: Path, text: str, force: bool) -> None:

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -219,7 +220,7 @@ def export(
     """
     with opened(chosen) as schedules:
         rows = schedules.list(type=type, prefix=prefix, owner=owner or None, tag=tag)
-        found = sorted((row for row in rows if owner != "" or row.policy.owner is None), key=_key)
+        found = sorted((row for row in rows if owner != "" or row.policy.owner is None), key=attrgetter("key"))
     broken = [row for row in found if row.problem is not None]
     if broken:
         raise ValueError(f"{broken[0].key!r} cannot be exported: {broken[0].problem}; mend it, or leave it out")
@@ -237,10 +238,6 @@ def export(
             target.writelines(f"{line}\n" for line in lines)
     except FileExistsError:
         raise ValueError(f"{output} exists; name another file by --output, or replace it by --force") from None
-
-
-def _key(row: ScheduleRow) -> str:
-    return row.key
 
 
 def _plain(definition: NewSchedule) -> dict[str, Any]:

@@ -47,7 +47,6 @@ _INSTEAD = {
 
 
 def default_table(section: SectionName, type_: str) -> str:
-    """Return the default table of a section."""
     compat, ours = _TABLES[section]
     return compat if type_ == "rdb_compat" else ours
 

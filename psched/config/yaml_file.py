@@ -80,7 +80,8 @@ class Document(NamedTuple):
 
 def read_environment(path: Path, environment: str) -> dict[str, Any]:
     """Return the mapping of `environment` in the file. Raises ConfigError naming file, line or environment."""
-    document = _parse(path)
+    text = _read(path, " with -c or PSCHED_CONFIG", ", etc/psched.example.yml is an example")
+    document = _load(text, str(path), _UniqueKeyLoader).content
     if not isinstance(document, dict):
         raise ConfigError(f"{path}: expected one mapping per environment, like `development:`; the file has none")
     environments = {str(name): content for name, content in document.items()}
@@ -106,11 +107,6 @@ def _missing(environment: str, environments: dict[str, Any]) -> str:
         found = f"and none of the file's {more} keys looks like one" if more else "the file has none"
     hint = did_you_mean(environment, [name for name in names if len(name) <= _MAX_NAME_LENGTH])
     return f"there is no environment {environment!r}, {found}{hint} (set -e or $PSCHED_ENV)"
-
-
-def _parse(path: Path) -> Any:
-    text = _read(path, " with -c or PSCHED_CONFIG", ", etc/psched.example.yml is an example")
-    return _load(text, str(path), _UniqueKeyLoader).content
 
 
 def read_document(path: Path) -> Document:

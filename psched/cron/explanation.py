@@ -236,17 +236,22 @@ def _listed(values: Collection[int], names: Sequence[str] | None = None) -> str:
     step = ordered[1] - ordered[0] if len(ordered) > _MANY else 1
     if step > 1 and names is None and ordered == list(range(ordered[0], ordered[-1] + 1, step)):
         return f"{ordered[0]}, {ordered[1]}, {ordered[2]}, … and {ordered[-1]}"
+    words: list[str] = []
+    for run in consecutive(ordered):
+        named = [str(value) if names is None else names[value] for value in run]
+        words += named if len(run) < 3 else [f"{named[0]} to {named[-1]}"]
+    return _joined(words)
+
+
+def consecutive(ordered: Sequence[int]) -> list[list[int]]:
+    """Split values in ascending order where one is missing: 1, 2, 4 into [1, 2] and [4]."""
     runs: list[list[int]] = []
     for value in ordered:
         if runs and runs[-1][-1] == value - 1:
             runs[-1].append(value)
         else:
             runs.append([value])
-    words: list[str] = []
-    for run in runs:
-        named = [str(value) if names is None else names[value] for value in run]
-        words += named if len(run) < 3 else [f"{named[0]} to {named[-1]}"]
-    return _joined(words)
+    return runs
 
 
 def _joined(words: Sequence[str], last: str = "and") -> str:

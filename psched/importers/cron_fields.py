@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from psched.cron.explanation import consecutive
 from psched.importers.entries import Definition
 
 WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
@@ -115,12 +116,6 @@ def field_text(values: Collection[int], low: int, high: int, star: bool) -> str:
             return f"*/{step}"
         return f"{ordered[0]}-{ordered[-1]}/{step}"
     terms: list[str] = []
-    runs: list[list[int]] = []
-    for value in ordered:
-        if runs and runs[-1][-1] == value - 1:
-            runs[-1].append(value)
-        else:
-            runs.append([value])
-    for run in runs:
+    for run in consecutive(ordered):
         terms += map(str, run) if len(run) < 3 else [f"{run[0]}-{run[-1]}"]
     return ",".join(terms)

@@ -372,7 +372,6 @@ def policy_columns(policy: Policy) -> dict[str, Any]:
 
 
 def option_columns(row: ScheduleRow) -> dict[str, str | None]:
-    """Return the columns `OPTION_COLUMNS`."""
     return {"options": encode_options(row.rule, row.policy), "owner": row.policy.owner}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import sqlalchemy as sa
@@ -58,7 +59,7 @@ class AtomicScheduleChanges:
             for change in changes
             if change.seen is None and change.wanted is not None
         ]
-        seen = {change.key: change.seen for change in sorted(changes, key=_key) if change.seen is not None}
+        seen = {change.key: change.seen for change in sorted(changes, key=attrgetter("key")) if change.seen is not None}
         modified = [self._modified(change.wanted) for change in changes if change.seen and change.wanted is not None]
         gone = [change.key for change in changes if change.wanted is None]
         deleted = set(gone)
@@ -149,10 +150,6 @@ class AtomicScheduleChanges:
             return sa.update(table).where(c.key == row["key"]).values(**given, updated=now, version=c.version + 1)
 
         self._update = BulkUpdate({name: c[name].type for name in ("key", *_COLUMNS)}, update)
-
-
-def _key(change: RowChange) -> str:
-    return change.key
 
 
 def _is_same(present: Sequence[Any], seen: ScheduleRow) -> bool:

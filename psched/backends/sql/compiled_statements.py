@@ -218,7 +218,6 @@ class BulkUpdate:
         return {name: sa.bindparam(parameter, type_=self._types[name]) for name, parameter in self._parameters.items()}
 
     def on_one_row(self) -> sa.Update | sa.Insert:
-        """Return the statement on one row."""
         return self._build(self.given(), now_ms())
 
     def _names(self, rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:

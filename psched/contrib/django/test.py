@@ -23,7 +23,6 @@ class _CallersThread(EventLoops):
         return self
 
     def run(self, coroutine: Coroutine[Any, Any, object], context: object = None) -> object:
-        """Return what the coroutine returns."""
 
         async def result() -> object:
             return await coroutine
