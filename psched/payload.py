@@ -179,7 +179,7 @@ def _check_names(value: Any, *path: Any) -> None:
     for name in value if is_object else ():
         if not isinstance(name, str):
             where = path[0] + "".join(f"[{step!r}]" for step in path[1:])
-            raise TypeError(f"the name {name!r} in {where} is no text; it would be read again as another one")
+            raise TypeError(f"the name {name!r} in {where} is no text; it would be read back as text")
     for name, item in value.items() if is_object else enumerate(value):
         if isinstance(item, _NESTED):
             _check_names(item, *path, name)
@@ -197,7 +197,7 @@ def _faults(value: object, place: str) -> Iterator[str]:
     if isinstance(value, dict):
         for name, item in value.items():
             if not isinstance(name, str):
-                yield f"the name {shown(name)} in {place} is no text; it would be read again as another one"
+                yield f"the name {shown(name)} in {place} is no text; it would be read back as text"
             elif _SURROGATE.search(name):
                 yield f"a name in {place} holds half of a surrogate pair, which is no text: {shown(name)}"
             yield from _faults(item, f"{place}[{shown(name)}]")

@@ -120,7 +120,7 @@ def _check_timeout(seconds: object) -> float | None:
         return None
     check_wait("timeout", seconds)
     if seconds == 0:
-        raise ValueError("timeout must be more than 0 seconds; None is no limit of its own")
+        raise ValueError("timeout must be more than 0 seconds; None leaves it to the type")
     return _whole(cast("float", seconds))
 
 

@@ -299,7 +299,7 @@ def _checked_options(name: str, options: TypeOptions) -> TypeOptions:
             if seconds is not None:
                 check_wait(f"{option} of {name}", seconds)
         if options.timeout == 0:
-            raise ValueError(f"timeout of {name} must be more than 0 seconds; None is no limit of its own")
+            raise ValueError(f"timeout of {name} must be more than 0 seconds; None leaves it to the configuration")
         if options.max_attempts is not None:
             check_attempts(f"max_attempts of {name}", options.max_attempts)
     except ValueError as error:

@@ -33,7 +33,7 @@ _INTERVAL = 1.0
 _FULL_INTERVAL = 10.0
 """Seconds between two reads of all entries since the watermark. It is moved after each."""
 _RECENT = 2.0
-"""Seconds before the last read at which a read of the newest entries begins."""
+"""A read of the newest entries begins this many seconds before the last read."""
 _PAGE = 100
 """Events of the outbox that are sent before they are deleted."""
 _TRIM_INTERVAL = 60.0

@@ -18,7 +18,7 @@ from psched.store import LeaseStore, TaskStore, holder_name
 from psched.task_source import Source
 
 _OCCURRENCE_LEASE = 3.0
-"""Seconds by which an instance that dies while it submits a task delays the occurrence."""
+"""Seconds by which an occurrence is delayed if the instance that submits its task dies."""
 _TASK_LEASE = 10.0
 """Seconds of lease on a task without retry."""
 STATS_RETENTION = 7 * 86400.0

@@ -14,7 +14,7 @@ TROUBLED = ("failed", "retried", "lost")
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A bar of a column chart, from the top: `good` above `bad`. In units of the drawing, `height` high at most."""
+    """A bar of a column chart, with `good` above `bad`, in units of the drawing, whose height is `Columns.height`."""
 
     x: float
     width: float

@@ -61,8 +61,8 @@ def refusal(lease: Lease, row: LostRow | None, outcome: str | None, uncertain: b
     doubtful = uncertain or lease.unanswered
     if doubtful and (outcome is None or not _was_never_ended(lease, row)):
         return OutcomeUnknownError(
-            f"{key!r}: the connection was lost while this run was being settled, and whether that was done cannot be "
-            f"found out any more; {row.owner}"
+            f"{key!r}: the connection was lost while this run was being settled, and the row no longer shows whether "
+            f"it was settled; {row.owner}"
         )
     return PreemptedError(f"{key!r}: the lease of this run is lost; {row.owner}")
 

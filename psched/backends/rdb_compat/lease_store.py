@@ -527,6 +527,6 @@ def _error(
     if uncertain or lease.unanswered:
         return OutcomeUnknownError(
             f"{lease.key!r}: the connection was lost while this run was being settled, and another worker has "
-            "acquired the row since; whether it was settled cannot be found out"
+            "acquired the row since; whether it was settled is unknown"
         )
     return PreemptedError(f"{lease.key!r}: the lease of this run is lost; another worker has acquired the row since")

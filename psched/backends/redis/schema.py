@@ -170,7 +170,9 @@ class RedisTable:
             )
         kept = "as often as `save` says" if save == "?" else f"save {save}"
         return Finding(
-            "persistence", True, f"snapshots only ({kept}): a crash loses what came later; or: appendonly yes"
+            "persistence",
+            True,
+            f"snapshots only ({kept}): a crash loses all later writes; set appendonly yes to keep them",
         )
 
     def _info(self, section: str) -> dict[str, Any]:

@@ -214,7 +214,7 @@ class BulkUpdate:
         return {parameter: row[name] for name, parameter in self._parameters.items()}
 
     def given(self) -> dict[str, sa.ColumnElement[Any]]:
-        """Return the values of one row: parameters."""
+        """Return the values of one row, as parameters."""
         return {name: sa.bindparam(parameter, type_=self._types[name]) for name, parameter in self._parameters.items()}
 
     def on_one_row(self) -> sa.Update | sa.Insert:

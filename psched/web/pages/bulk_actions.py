@@ -70,7 +70,7 @@ def _asked(request: Request, given: Mapping[str, str]) -> tuple[str, dict[str, A
     action = asked_action(request, OF_TASKS, given.get("action", ""))
     wanted = wanted_tasks(given)
     if action not in POSSIBLE.get(wanted["status"], ()):
-        raise ValueError(f"tasks of this status cannot all be treated so: {action}")
+        raise ValueError(f"this action is not possible for all tasks of a status: {action}")
     return action, wanted
 
 
