@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 import redis as redis_client
 
-from benchmarks.databases import MariaDB, Place, PostgreSQL, Redis
+from benchmarks.databases import DefaultMariaDB, DefaultPostgreSQL, DefaultRedis, Place
 from benchmarks.shared_counter import STATEMENTS, in_environment, read_tally
 from faultlab.servers import USER
 
@@ -26,17 +26,17 @@ _STATEMENT = re.compile(rb"LOG:  (?:statement|execute [^:]*): ")
 def counting(place: Place) -> AbstractContextManager[Asked]:
     """Yield what counts. Enter before those connect who are to be counted."""
     server = place.server
-    if isinstance(server, PostgreSQL):
+    if isinstance(server, DefaultPostgreSQL):
         return _logged(server)
-    if isinstance(server, MariaDB):
+    if isinstance(server, DefaultMariaDB):
         return _told(server)
-    if isinstance(server, Redis):
+    if isinstance(server, DefaultRedis):
         return _monitored(place.url)
     return _traced(place)
 
 
 @contextmanager
-def _logged(server: PostgreSQL) -> Iterator[Asked]:
+def _logged(server: DefaultPostgreSQL) -> Iterator[Asked]:
     """The server's log has each statement of the user whom all but the measuring process are, BEGIN and COMMIT too."""
     log = server.folder / "log"
     start = log.stat().st_size
@@ -55,7 +55,7 @@ def _logged(server: PostgreSQL) -> Iterator[Asked]:
 
 
 @contextmanager
-def _told(server: MariaDB) -> Iterator[Asked]:
+def _told(server: DefaultMariaDB) -> Iterator[Asked]:
     """The server counts all questions, these here included."""
     own = 0
     with server.admin() as cursor:

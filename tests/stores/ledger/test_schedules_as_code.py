@@ -294,7 +294,7 @@ def test_rdb_compat_refuses_a_plan_as_it_keeps_no_owners(databases: SharedDataba
     bench = databases.bench("rdb_compat", "sqlite", tmp_path)
     try:
         bench.make()
-        with pytest.raises(NotSupportedError, match="owner: the tables of rdb_compat have no owner"):
+        with pytest.raises(NotSupportedError, match="owner: the tables of rdb_compat keep no owners"):
             plan(collection(bench.open()), declared(daily("a")))
     finally:
         bench.close()
