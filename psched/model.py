@@ -47,6 +47,24 @@ class Calendar:
         return f"{self.name} (version {self.version})"
 
 
+Span = tuple[int, int]
+"""The first and the last instant of a stretch of time, in unix seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backfill:
+    """What one row of a backfill runs: the occurrences of its rule that are in `spans`, which are in order.
+
+    The rule is that of `schedule` (a key). `reverse`: the last occurrence first. `cancelled`: what it had not run then
+    was taken out of `spans`.
+    """
+
+    schedule: str
+    spans: tuple[Span, ...]
+    reverse: bool = False
+    cancelled: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """When a schedule is due: an expression, read in a time zone, plus a delay in seconds (may be negative).
@@ -55,7 +73,7 @@ class Rule:
     occurrence before `start` or after `end`. `spread`: seconds; each schedule has a further delay of its own, from 0 to
     that, which depends on its key alone. `max_runs`: the schedule has ended when so many regular occurrences have been
     run; those that are skipped do not count. `exclude`: calendars; there is no occurrence on their days, in the time
-    zone of the rule.
+    zone of the rule. `backfill`: this is the row of a backfill, which runs only some of these occurrences.
     """
 
     cron: str
@@ -66,6 +84,7 @@ class Rule:
     spread: float = 0
     max_runs: int | None = None
     exclude: tuple[Calendar, ...] = ()
+    backfill: Backfill | None = None
 
     def delay_of(self, key: str) -> float:
         """Return the seconds by which the runs of the schedule `key` come after their occurrences."""
@@ -258,6 +277,11 @@ class ScheduleRow:
     def is_extra(self) -> bool:
         """Whether `next_time` is the time of an extra run, besides the regular occurrences."""
         return self.regular_time is not None
+
+    @property
+    def is_backfill(self) -> bool:
+        """Whether this is no schedule, but a row of a backfill."""
+        return self.rule.backfill is not None
 
     @property
     def scheduled_time(self) -> int:

@@ -332,6 +332,27 @@ def type_from_key(key: str) -> str:
     return key.partition(".")[0]
 
 
+BACKFILL_PREFIX = "backfill:"
+"""The keys of the rows of backfills begin so, and no key of a schedule does (except on `rdb_compat`)."""
+
+
+def backfill_key(schedule: str, number: int, lane: int) -> str:
+    """Return the key of the row of one lane of a backfill; both are counted from 1."""
+    return f"{BACKFILL_PREFIX}{schedule}:{number}.{lane}"
+
+
+def is_backfill_key(key: str) -> bool:
+    """Return whether this is the key of a row of a backfill."""
+    return key.startswith(BACKFILL_PREFIX)
+
+
+def backfill_of(key: str) -> tuple[str, int]:
+    """Return the schedule and the number of the backfill with this key of a row."""
+    schedule, _, lane = key.removeprefix(BACKFILL_PREFIX).rpartition(":")
+    number = lane.partition(".")[0]
+    return schedule, int(number) if number.isdecimal() else 0
+
+
 def enqueued_key(key: str, time: int, extra: bool) -> str:
     """Return the key of the task submitted for an occurrence; an `extra` run has a key of its own."""
     return f"{key}@{time}{'.extra' if extra else ''}"

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any, cast
 
 from psched.error_text import did_you_mean, shown
-from psched.model import OVERLAP, Calendar, Policy, Rule
+from psched.model import OVERLAP, Backfill, Calendar, Policy, Rule
 from psched.payload import check_characters, check_key
 from psched.retry_wait import Backoff, check_attempts, check_wait
 
@@ -187,9 +187,26 @@ def _read_calendar(stored: object) -> Calendar:
     raise ValueError(f"exclude has {shown(stored)}; expected a name, a version and a list of days")
 
 
+def _check_backfill(stored: object) -> Backfill:
+    """Accept a backfill, or what `_plain` makes of it."""
+    if isinstance(stored, Backfill):
+        return stored
+    match stored:
+        case {"schedule": str(schedule), "spans": [*spans], "reverse": bool(reverse), "cancelled": bool(cancelled)}:
+            return Backfill(schedule, tuple(map(_read_span, spans)), reverse, cancelled)
+    raise ValueError(f"backfill has {shown(stored)}; expected an object with schedule, spans, reverse and cancelled")
+
+
+def _read_span(stored: object) -> tuple[int, int]:
+    match stored:
+        case [int(first), int(last)] if 0 <= first <= last < LAST_TIME:
+            return first, last
+    raise ValueError(f"backfill has the span {shown(stored)}; expected two times in order")
+
+
 def _plain(value: object) -> object:
     """Return a value as JSON has it."""
-    if isinstance(value, Backoff):
+    if isinstance(value, Backoff | Backfill):
         return asdict(value)
     if not isinstance(value, Calendar):
         raise TypeError(f"{value!r} is no JSON")
@@ -209,6 +226,7 @@ OPTIONS: Mapping[str, Callable[[object], Any]] = {
     "spread": _check_spread,
     "max_runs": _check_max_runs,
     "exclude": _check_exclude,
+    "backfill": _check_backfill,
     "overlap": _check_overlap,
     "pause_after": _check_pause_after,
     "retry_wait": _check_retry_wait,

@@ -132,6 +132,7 @@ def _fields_of(task: Task) -> dict[str, Any]:
     known = {
         "section": "schedules" if isinstance(task.row, ScheduleRow) else "queue",
         "key": task.key,
+        "backfill": task.backfill,
         "type": task.type,
         "attempt": task.attempts,
         "fence": task.fence,

@@ -26,8 +26,9 @@ from psched.errors import (
     ScheduleError,
     UnstorableResultError,
 )
-from psched.model import Claim, Lease, LeaseTimes, NewTask, Progress, RunOutcome, RunResult, ScheduleRow
+from psched.model import Backfill, Claim, Lease, LeaseTimes, NewTask, Progress, RunOutcome, RunResult, ScheduleRow
 from psched.payload import (
+    backfill_of,
     byte_length,
     check_characters,
     check_stored,
@@ -130,7 +131,18 @@ class Task:
     @property
     def key(self) -> str:
         """The key of the schedule or queue task."""
-        return self.row.key
+        backfill = self._backfill
+        return self.row.key if backfill is None else backfill.schedule
+
+    @property
+    def backfill(self) -> str | None:
+        """Which backfill this run belongs to, such as `nightly:3`; None for a run that belongs to none."""
+        return None if self._backfill is None else "{}:{}".format(*backfill_of(self.row.key))
+
+    @property
+    def _backfill(self) -> Backfill | None:
+        row = self.row
+        return row.rule.backfill if isinstance(row, ScheduleRow) else None
 
     @property
     def type(self) -> str:
@@ -168,7 +180,7 @@ class Task:
     def enqueued_key(self) -> str:
         """The key of the queue task that a run of this occurrence submits."""
         extra = isinstance(self.row, ScheduleRow) and self.row.is_extra
-        return enqueued_key(self.key, self.scheduled_time, extra)
+        return enqueued_key(self.row.key, self.scheduled_time, extra)
 
     @property
     def attempts(self) -> int:
@@ -193,14 +205,14 @@ class Task:
     def waited(self) -> float | None:
         """Seconds from when the run was to begin until it began, by the database's clock.
 
-        None for later attempts, for a run that `run_now` asked for, and where the store does not keep when a task was
-        to run. Meaningless while `started` is False.
+        None for later attempts, for a run that `run_now` or a backfill asked for, and where the store does not keep
+        when a task was to run. Meaningless while `started` is False.
         """
         row = self.row
         if row.attempts > 1:
             return None
         if isinstance(row, ScheduleRow):
-            due = None if row.is_asked_for else row.run_time(row.next_time)
+            due = None if row.is_asked_for or row.is_backfill else row.run_time(row.next_time)
         else:
             due = row.run_at
         # The lease ends on both clocks, see `claim`.

@@ -117,7 +117,7 @@ class HandlerChild(ChildRole):
 
     def running(self) -> str | None:
         shows_key = self._spec.settings.proc_title == "key"
-        names = [run.task.key if shows_key else run.task.type for run in self._runs.active()]
+        names = [run.task.row.key if shows_key else run.task.type for run in self._runs.active()]
         return ", ".join(names).translate(ESCAPES) or None
 
     def trouble(self) -> str | None:
@@ -133,7 +133,10 @@ class HandlerChild(ChildRole):
         Otherwise a handler that breaks its process and returns would be run again at once, without end.
         """
         unsettled = [
-            f"{opened.name}:{task.key}" for opened in self._sections for task in opened.source.held if task.concluded
+            f"{opened.name}:{task.row.key}"
+            for opened in self._sections
+            for task in opened.source.held
+            if task.concluded
         ]
         runs = {cell: self._runs.at(cell) for cell in range(self._runs.cells)}
         names = {cell: run.name for cell, run in runs.items() if run is not None}

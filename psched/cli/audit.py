@@ -37,10 +37,11 @@ def audit(chosen: Chosen, keys: tuple[str, ...], since: When, until: When | None
     Without KEY, all schedules are audited, deleted ones too. WHEN is unix seconds, a date, or a span like 2d (ago). The
     exit code is 1 with a violation; 0 with a line of proof for each schedule.
 
-    --json prints one array of objects with key, proved, expected, ran, extra_runs (those by run-now), skipped,
-    running, pending, failed, missing (how many occurrences), first, last (unix seconds), reasons (why something was
-    skipped), violations (kind, time, time_local, last, count, what, behind: the run that the occurrence waits for, and
-    next_attempt: of the failing run, unix seconds or null), unlisted (further violations), and notes (time and what).
+    --json prints one array of objects with key, proved, expected, ran, extra_runs (those by run-now), backfilled
+    (those by backfills), skipped, running, pending, failed, missing (how many occurrences), first, last (unix
+    seconds), reasons (why something was skipped), violations (kind, time, time_local, last, count, what, behind:
+    the run that the occurrence waits for, and next_attempt: of the failing run, unix seconds or null), unlisted
+    (further violations), and notes (time and what).
     """
     proved = []
     with opened(chosen) as schedules:
@@ -98,8 +99,9 @@ def _waiting_for(why: Why) -> str:
 def _summary(verdict: Verdict) -> str:
     if not verdict.expected and not verdict.violations:
         return "no occurrence was expected"
-    extra = f" ({verdict.extra_runs} of them by run-now)" if verdict.extra_runs else ""
-    parts = [f"{verdict.ran} of {verdict.expected} occurrences ran{extra}"]
+    by = {"run-now": verdict.extra_runs, "backfills": verdict.backfilled}
+    whose = " and ".join(f"{count} of them by {name}" for name, count in by.items() if count)
+    parts = [f"{verdict.ran} of {verdict.expected} occurrences ran" + (f" ({whose})" if whose else "")]
     if verdict.skipped:
         parts.append(f"{verdict.skipped} were skipped ({', '.join(sorted(verdict.reasons))})")
     if verdict.running:

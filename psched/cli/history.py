@@ -25,7 +25,7 @@ from psched.cli.sections import completed_keys, listed_schedules
 from psched.error_text import error_summary
 from psched.model import ScheduleRow
 from psched.schedules.schedule import FAILING, RUNNING
-from psched.store.ledger import KeptOutput, LedgerRow
+from psched.store.ledger import BACKFILL, KeptOutput, LedgerRow
 from psched.time_text import local_time
 
 _TABLE = ListColumns(
@@ -82,12 +82,13 @@ def history(
     With --failed as well: only attempts that failed. With --json as well: objects with key, scheduled_time, attempt,
     failed, result (how it ended), text (the output) and ended.
 
-    Without --output, --json prints one array of objects with key, scheduled_time, outcome (finished, enqueued, skipped
-    or failed; failing or running if not settled), detail (why it was skipped, or the task's key), last and count (if
-    one entry covers several skipped occurrences: the last one, and their number or null if too many to count),
-    attempts, node, fence, started, ended, error, previous (the occurrence before), reckoning (cron dialect and tz
-    database) and extra (whether run-now added it to the regular occurrences). Times are unix seconds, and again as
-    *_local. An unsettled occurrence has no fence, started, ended or reckoning.
+    Without --output, --json prints one array of objects with key, scheduled_time, outcome (finished, enqueued,
+    skipped or failed; failing or running if not settled), detail (why it was skipped, or the task's key), last and
+    count (if one entry covers several skipped occurrences: the last one, and their number or null if too many to
+    count), attempts, node, fence, started, ended, error, previous (the occurrence before), reckoning (cron dialect
+    and tz database), extra (whether run-now added it to the regular occurrences) and backfill (the number of the
+    backfill that ran it, or null). Times are unix seconds, and again as *_local. An unsettled occurrence has no
+    fence, started, ended or reckoning.
     """
     if output and late is not None:
         raise click.UsageError("--output takes no --late; leave one of them out")
@@ -155,7 +156,7 @@ def _settled(row: LedgerRow) -> Fields:
 
 def _unsettled(row: ScheduleRow) -> Fields:
     """Return the `--json` object of a failing occurrence, with the names of a ledger entry."""
-    fields: Fields = {"key": row.key, "scheduled_time": row.next_time}
+    fields: Fields = {"key": row.key, "scheduled_time": row.next_time, "backfill": None}
     fields |= dict.fromkeys(("started", "ended", "detail", "last", "fence", "reckoning"))
     fields |= {"attempts": row.attempts, "node": row.node, "previous": row.previous, "error": row.last_error}
     fields |= {"extra": row.is_extra, "count": 1}
@@ -165,6 +166,8 @@ def _unsettled(row: ScheduleRow) -> Fields:
 
 def _listed(entry: Fields) -> Fields:
     details = [] if entry["detail"] is None else [entry["detail"]]
+    if entry["backfill"] is not None and entry["detail"] == BACKFILL:
+        details = [f"{BACKFILL} {entry['backfill']}"]
     if entry["last"] is not None:
         details.append(f"{entry['count'] or 'many'} up to {local_time(entry['last'])}")
     if entry["error"] is not None:

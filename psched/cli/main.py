@@ -8,6 +8,7 @@ import click
 
 from psched.cli import (
     audit,
+    backfill,
     calendars,
     doctor,
     explain,
@@ -59,6 +60,7 @@ for command in (
     schedules.pause,
     schedules.resume,
     schedules.run_now,
+    backfill.backfill,
     upcoming.next_,
     stats.stats,
     top.top,

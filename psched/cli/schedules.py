@@ -209,8 +209,9 @@ def list_(
     as its type or the configuration says), owner, description, tags (a list), start, end (unix seconds, or null),
     spread, max_runs, exclude (names of calendars), paused, regular_time (the regular occurrence that follows, if
     next_time is that of an extra run), runs (those that count for max_runs, or null), overlap, pause_after, retry_wait
-    (seconds, an object with first, factor, limit and jitter, or null), timeout, on_failure and failures (of regular
-    occurrences in a row, null without pause_after or for none).
+    (seconds, an object with first, factor, limit and jitter, or null), timeout, on_failure, failures (of regular
+    occurrences in a row, null without pause_after or for none) and backfill (if the row belongs to a backfill: the key
+    of the schedule; else null).
     """
     with listed_schedules(chosen) as insight:
         left = LeftToRuby(chosen, "schedules")
@@ -263,6 +264,7 @@ def _fields(row: ScheduleRow, state: ScheduleState) -> Fields:
     fields |= {"state": state.word, "lateness": round(state.lateness, 3), "overdue": state.is_overdue}
     fields |= {name: getattr(row, name) for name in ("attempts", "last_error", "node", "problem")}
     fields["exclude"] = tuple(calendar.name for calendar in row.rule.exclude)
+    fields["backfill"] = None if row.rule.backfill is None else row.rule.backfill.schedule
     policy = fields_of(row.policy)
     if isinstance(row.policy.retry_wait, Backoff):
         policy["retry_wait"] = asdict(row.policy.retry_wait)

@@ -220,7 +220,10 @@ def export(
     """
     with opened(chosen) as schedules:
         rows = schedules.list(type=type, prefix=prefix, owner=owner or None, tag=tag)
-        found = sorted((row for row in rows if owner != "" or row.policy.owner is None), key=attrgetter("key"))
+        found = sorted(
+            (row for row in rows if not row.is_backfill and (owner != "" or row.policy.owner is None)),
+            key=attrgetter("key"),
+        )
     broken = [row for row in found if row.problem is not None]
     if broken:
         raise ValueError(f"{broken[0].key!r} cannot be exported: {broken[0].problem}; mend it, or leave it out")

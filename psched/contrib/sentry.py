@@ -131,7 +131,7 @@ def _begin(integration: PschedIntegration, section: str, task: Task) -> None:
     latency = _latency(task)
     if latency is not None:
         span.set_data(SPANDATA.MESSAGING_MESSAGE_RECEIVE_LATENCY, round(latency * 1000))
-    if section == "schedules" and integration.monitors(task.key):
+    if section == "schedules" and task.backfill is None and integration.monitors(task.key):
         _check_in(task, MonitorStatus.IN_PROGRESS, None)
 
 
@@ -193,7 +193,7 @@ def _describe(span: Any, key: str, type_: str) -> None:
 
 
 def _check_in_end(integration: PschedIntegration, task: Task) -> None:
-    if not integration.monitors(task.key):
+    if task.backfill is not None or not integration.monitors(task.key):
         return
     if task.outcome == "finished":
         _check_in(task, MonitorStatus.OK, task.duration)

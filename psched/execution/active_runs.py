@@ -31,7 +31,7 @@ class ActiveRun:
         self.handler = handler
         self.stopped_at: float | None = None
         """When the handler was asked to stop, in boottime seconds."""
-        self.name = f"{poller.name}:{task.key}"
+        self.name = f"{poller.name}:{task.row.key}"
         """Names this run in the running table and the log."""
         self._lock = threading.Lock()
 
@@ -133,4 +133,5 @@ class ActiveRuns:
 
     def in_progress(self) -> tuple[NodeRun, ...]:
         """Return the runs and their begins, for `psched_nodes`."""
-        return tuple(NodeRun(run.poller.name, run.task.key, run.task.type, run.task.begun_at) for run in self.active())
+        tasks = ((run.poller.name, run.task) for run in self.active())
+        return tuple(NodeRun(section, task.row.key, task.type, task.begun_at) for section, task in tasks)

@@ -18,6 +18,7 @@ from psched.execution.open_sections import OpenSection
 from psched.execution.webhooks import deliver, message_id
 from psched.handlers.process_group import Program
 from psched.model import ScheduleRow
+from psched.payload import backfill_of
 from psched.store import ScheduleStore, holder_name
 from psched.store.alerts import Overdue, OverdueAlerts, UnreportedFailure, UnreportedFailures
 from psched.store.ledger import ENQUEUED, FINISHED, LedgerFilter, LedgerRow
@@ -212,14 +213,17 @@ class FailureReporter(AlertThread):
         failure = self._failures.claim(self._claim_seconds) if self.may_run else None
         if failure is None:
             return False
+        schedule: ScheduleRow | None = None
         if failure.failed_at < self._now() - _KEPT:
             log.error("key=%s on_failure has not accepted its failure in 7 days; it is dropped", failure.key)
         else:
             schedule = None if self._schedules is None else self._schedules.get(failure.key)
             facts = failure_facts(failure, self._section, is_paused=schedule is not None and schedule.has_failed_enough)
+            if schedule is not None and schedule.rule.backfill is not None:
+                facts |= {"key": schedule.rule.backfill.schedule, "backfill": "{}:{}".format(*backfill_of(failure.key))}
             if not self.report(failure.key, failure.scheduled_time, facts, self._hook_of(schedule)):
                 return False
-        if self._troubles is not None:
+        if self._troubles is not None and not (schedule is not None and schedule.is_backfill):
             self._troubles.raise_to("trouble", failure.key, failure.scheduled_time, f"failed {failure.type}")
         self._failures.mark_reported(failure)
         return True

@@ -19,6 +19,7 @@ from psched.error_text import one_line
 from psched.execution.event_senders import Sender, event_sender
 from psched.execution.open_sections import OpenSection
 from psched.execution.webhooks import message_id
+from psched.schedules.backfills import with_backfill
 from psched.store import LeaseStore, ScheduleStore, holder_name
 from psched.store.ledger import Ledger, LedgerFilter, LedgerRow
 from psched.store.outbox import EventOutbox, PendingEvent
@@ -216,7 +217,8 @@ def open_event_threads(opened_sections: Sequence[OpenSection]) -> list[EventThre
 
 def run_event(row: LedgerRow, table: str) -> dict[str, object]:
     """Return the event of an entry of the ledger. Names and meanings do not change."""
-    return {
+    row = with_backfill(row)
+    return ({} if row.backfill is None else {"backfill": f"{row.key}:{row.backfill}"}) | {
         "event": "run",
         "table": table,
         "key": row.key,

@@ -173,7 +173,7 @@ class FetcherConnection:
             except OSError:  # more children wait for a fetching child than the socket holds: the next call tries again
                 return
             held = {
-                name: [(task.key, task.lease.claim) for task in poller.source.held]
+                name: [(task.row.key, task.lease.claim) for task in poller.source.held]
                 for name, poller in self._pollers.items()
             }
             self._send("hello", held, self._runs, [astuple(dead) for dead in self._dead], os.getpid())

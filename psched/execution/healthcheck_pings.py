@@ -48,7 +48,7 @@ class HealthcheckPings:
                     self._ping(task, "/fail", task.error)
 
     def _ping(self, task: Task, action: str, text: str = "") -> None:
-        if self._store is not None and store_of(task) is not self._store:
+        if (self._store is not None and store_of(task) is not self._store) or task.backfill is not None:
             return
         url = self._configured.url_of(task.key, task.type)
         if url is not None:

@@ -235,6 +235,8 @@ def environment_of(task: Task) -> dict[str, str]:
         "PSCHED_SCHEDULED_TIME": str(task.scheduled_time),
         "PSCHED_ATTEMPT": str(task.attempts),
     }
+    if task.backfill is not None:
+        variables["PSCHED_BACKFILL"] = task.backfill
     return variables if task.fence is None else variables | {"PSCHED_FENCE": str(task.fence)}
 
 

@@ -21,15 +21,17 @@ from psched.insight.troubled_runs import PageStart, TroubledRun, troubled_runs, 
 from psched.insight.week_ahead import WEEK, WeekAhead, week_ahead
 from psched.insight.why_waiting import Reason, why_waiting
 from psched.model import ScheduleFilter, ScheduleRow
-from psched.payload import check_key
+from psched.payload import check_key, is_backfill_key
 from psched.retry_wait import check_attempts, check_wait
 from psched.schedules import rules
 from psched.schedules.audit_result import Verdict
+from psched.schedules.backfills import BackfillState, with_backfill
 from psched.schedules.collection import ScheduleCollection
 from psched.schedules.modification import Changes, Modification
 from psched.schedules.schedule import ScheduleState, StateWord
 from psched.schedules.validation import check_times
 from psched.store.ledger import Change, KeptOutput, LedgerFilter, LedgerRow
+from psched.store.reads import RuleUse
 
 _RUNS = 20
 """Runs, next occurrences and versions of one schedule."""
@@ -209,7 +211,12 @@ class ScheduleInsight(TableInsight):
             if ledger.changes(prefix) or self._store.get(prefix) is not None:
                 yield prefix
             after = prefix
-        yield from takewhile(lambda key: key.startswith(prefix), ledger.keys(after))
+        found = takewhile(lambda key: key.startswith(prefix), ledger.keys(after))
+        yield from (key for key in found if not (self._store.keeps_policies and is_backfill_key(key)))
+
+    def backfills(self, key: str | None = None) -> Iterator[BackfillState]:
+        """Yield the backfills of a schedule, or of all, as `BackfillCollection.list` does."""
+        return self._schedules.backfills.list(key)
 
     @property
     def cron_dialect(self) -> CronDialect:
@@ -246,7 +253,8 @@ class ScheduleInsight(TableInsight):
             raise NotFoundError(f"no schedule has or had the key {key!r}")
         if late is None:
             return settled
-        rows = (run.row for run in troubled_runs(ledger, LedgerFilter(key, since=since, until=until), late))
+        found = (run.row for run in troubled_runs(ledger, LedgerFilter(key, since=since, until=until), late))
+        rows = map(with_backfill, found) if self._store.keeps_policies else found
         return rows if last is None else iter(deque(rows, last))
 
     def outputs(self, key: str | None = None) -> Iterator[KeptOutput]:
@@ -299,7 +307,10 @@ class ScheduleInsight(TableInsight):
         Reads the rules of all schedules, a page at a time: 100,000 schedules take a second, so keep the answer.
         """
         begin = int(self._store.now()) // HOUR * HOUR + HOUR
-        return forecast(self._store.reads.rules(), begin, hours, self._schedules.cron_dialect, self._durations)
+        return forecast(self._rules(), begin, hours, self._schedules.cron_dialect, self._durations)
+
+    def _rules(self) -> Iterator[RuleUse]:
+        return (use for use in self._store.reads.rules() if use.rule.backfill is None)
 
     def week_ahead(self) -> WeekAhead:
         """Return the forecast of the next week, the herds of runs that begin together, and the clock changes.
@@ -307,7 +318,7 @@ class ScheduleInsight(TableInsight):
         Reads what `forecast` reads, and takes about twice as long.
         """
         begin = int(self._store.now()) // HOUR * HOUR + HOUR
-        return week_ahead(list(self._store.reads.rules()), begin, self._schedules.cron_dialect, self._durations)
+        return week_ahead(list(self._rules()), begin, self._schedules.cron_dialect, self._durations)
 
     def simulate(
         self,
@@ -328,7 +339,8 @@ class ScheduleInsight(TableInsight):
         or numbers that cannot be used, and if no run is in the ledger.
         """
         _check_simulation(begin, end, workers, handler_time, outage)
-        rows, now, dialect = list(self._store.list()), self._store.now(), self._schedules.cron_dialect
+        rows = [row for row in self._store.list() if not row.is_backfill]
+        now, dialect = self._store.now(), self._schedules.cron_dialect
         if (count := starts_in(rows, begin, end, dialect)) > most:
             raise ValueError(
                 f"the schedules have {count:,} occurrences in this range; expected at most {most:,}; shorten the range"

@@ -71,10 +71,12 @@ def _measured(
 
 
 def due_time(row: LedgerRow, definitions: Mapping[Definition, Change]) -> float | None:
-    """Return when an occurrence was to run, None if its definition is not kept."""
+    """Return when an occurrence was to run, None if its definition is not kept. A backfill runs when it can."""
     change = definitions.get(Definition(row.key, row.version))
     if change is None:
         return None
+    if change.rule.backfill is not None:
+        return row.ended if row.started is None else row.started
     due = row.scheduled_time + (0.0 if row.extra else change.delay)
     if row.scheduled_time == change.first and change.due < NEVER:  # another time may have been given for the first run
         due = max(due, change.due)

@@ -123,7 +123,7 @@ def store_registrations(schedules: ScheduleCollection, registrations: Mapping[st
     for registration in registrations.values():
         store_registration(schedules, registration)
     for row in schedules.list():
-        if row.key not in registrations:
+        if row.key not in registrations and not row.is_backfill:
             log.warning(
                 "the registration %r (%s) is in the store, but not in this program; unregister(%r) removes it",
                 row.key, row.rule.cron, row.key,

@@ -274,7 +274,7 @@ class Scheduler:
     def registrations(self) -> list[ScheduleRow]:
         """Return the registrations in the store, also those of other instances, ordered by their next run."""
         with self._stores() as stores:
-            return [*stores.schedules.list()]
+            return [row for row in stores.schedules.list() if not row.is_backfill]
 
     def _name(self, name: str | TaskFunction[..., Any]) -> str:
         return checked_name(name.type if isinstance(name, TaskFunction) else name)

@@ -29,33 +29,39 @@ class AuditEvidence:
 
     `sha256` is the hash of their lines of JSON, each followed by a newline: first the changes, the oldest first, then
     the entries by their occurrences. A line is an object of all fields with its names in order, without spaces, and
-    characters outside ASCII as escapes. The schedule's present row, and the oldest entry that is kept, are used, too.
-    The hash leaves them out, as they change with time.
+    characters outside ASCII as escapes. Before them come those of the lanes of its backfills, in the order of their
+    keys. The schedule's present row, and the oldest entry that is kept, are used, too. The hash leaves them out, as
+    they change with time.
     """
 
     def __init__(self, keep: bool = False) -> None:
         """`keep`: keep the lines, too."""
         self._keeps_lines = keep
-        self._forget()
+        self.forget()
 
     @property
     def sha256(self) -> str:
         return self._hash.hexdigest()
 
     def of(self, changes: Sequence[Change], rows: Iterable[LedgerRow]) -> Iterator[LedgerRow]:
-        """Yield the entries, and note them and the changes. Forget what was noted before."""
-        self._forget()
-        self.changes = len(changes)
+        """Yield the entries, and note them and the changes."""
+        for row in self.of_backfill(changes, rows):
+            if not row.extra:
+                self._extend(row)
+            yield row
+
+    def of_backfill(self, changes: Sequence[Change], rows: Iterable[LedgerRow]) -> Iterator[LedgerRow]:
+        """As `of`, of a lane of a backfill, whose occurrences are not those of a definition."""
+        self.changes += len(changes)
         for change in changes:
             self._add(asdict(change))
         for row in rows:
             self.entries += 1
             self._add({name: getattr(row, name) for name in _FIELDS})
-            if not row.extra:
-                self._extend(row)
             yield row
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """Forget all that was noted."""
         self.changes = self.entries = 0
         self.stretches: list[Stretch] = []
         self.lines: list[str] = []
@@ -77,4 +83,4 @@ class AuditEvidence:
             self.stretches.append(Stretch(kind, row.scheduled_time, row.end))
 
 
-_FIELDS = tuple(field.name for field in fields(LedgerRow))
+_FIELDS = tuple(field.name for field in fields(LedgerRow) if field.name != "backfill")

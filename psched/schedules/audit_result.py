@@ -57,17 +57,19 @@ class Violation:
 class Verdict:
     """The result of an audit of one schedule. Without violations the ledger proves that every occurrence ran.
 
-    `known`: whether the schedule exists or has existed. `ran`: occurrences that were finished or enqueued, `extra_runs`
-    by run-now among them. `skipped`: those skipped for a permitted reason. `running`: those that a worker holds now.
-    `pending`: those that a worker may not have begun yet. `reasons`: of the skips. `first`, `last`: of the occurrences
-    that ran or were skipped. `counts`: occurrences by the kind of their violation. `unlisted`: the number of violations
-    that are not in `violations`. `notes`: remarks that are no violations, each with a time.
+    `known`: whether the schedule exists or has existed. `ran`: occurrences that were finished or enqueued,
+    `extra_runs` by run-now and `backfilled` by backfills among them. `skipped`: those skipped for a permitted
+    reason. `running`: those that a worker holds now. `pending`: those that a worker may not have begun yet.
+    `reasons`: of the skips. `first`, `last`: of the occurrences that ran or were skipped. `counts`: occurrences by
+    the kind of their violation. `unlisted`: the number of violations that are not in `violations`. `notes`: remarks
+    that are no violations, each with a time.
     """
 
     key: str
     known: bool = True
     ran: int = 0
     extra_runs: int = 0
+    backfilled: int = 0
     skipped: int = 0
     running: int = 0
     pending: int = 0
@@ -123,7 +125,7 @@ class Verdict:
 
 def as_object(verdict: Verdict) -> dict[str, Any]:
     """Return a verdict as JSON has it, times in unix seconds. Later versions keep its names and meanings."""
-    counts = ("expected", "ran", "extra_runs", "skipped", "running", "pending", "failed", "missing")
+    counts = ("expected", "ran", "extra_runs", "backfilled", "skipped", "running", "pending", "failed", "missing")
     return {
         "key": verdict.key,
         "proved": not verdict.violations,

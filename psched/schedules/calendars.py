@@ -75,8 +75,12 @@ class CalendarCollection:
             raise ScheduleError(f"the calendar {name!r} was changed meanwhile; it is not deleted")
 
     def users(self, name: str) -> Iterator[str]:
-        """Yield the keys of the schedules that exclude a calendar. Reads all schedules."""
-        return (row.key for row in self._schedules.list() if any(each.name == name for each in row.rule.exclude))
+        """Yield the keys of the schedules that exclude a calendar. Reads all schedules.
+
+        A backfill goes on with the days that the calendar had at its start.
+        """
+        rows = (row for row in self._schedules.list() if not row.is_backfill)
+        return (row.key for row in rows if any(each.name == name for each in row.rule.exclude))
 
     @property
     def _store(self) -> Calendars:

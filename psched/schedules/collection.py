@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import builtins
-from collections import Counter
+import heapq
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import chain
+from operator import attrgetter
 from typing import Any, Unpack, get_args
 
 from psched import cron
@@ -17,11 +19,13 @@ from psched.config import Section
 from psched.error_text import shown
 from psched.errors import ConfigError, NotSupportedError
 from psched.model import NEVER, NO_OCCURRENCE, LeaseTimes, NewSchedule, ScheduleFilter, ScheduleRow
-from psched.payload import check_key, pack
+from psched.payload import backfill_of, check_key, is_backfill_key, pack
 from psched.retry_wait import check_attempts, check_wait
 from psched.schedule_options import check_time
 from psched.schedules.audit_evidence import AuditEvidence
 from psched.schedules.audit_result import Verdict
+from psched.schedules.backfill_audit import LaneRecords
+from psched.schedules.backfills import BackfillCollection, lane_keys, with_backfill
 from psched.schedules.calendars import CalendarCollection
 from psched.schedules.ledger_audit import GRACE, AuditRecords, AuditScope, audit, versions_at
 from psched.schedules.schedule import (
@@ -217,6 +221,11 @@ class ScheduleCollection(PolledTable):
         return CalendarCollection(self.store, self._defaults.cron_dialect)
 
     @property
+    def backfills(self) -> BackfillCollection:
+        """The backfills of this table: runs of past occurrences, beside the regular runs."""
+        return BackfillCollection(self.store, self._defaults.cron_dialect)
+
+    @property
     def ledger(self) -> Ledger:
         """The ledger of this table. Raises NotSupportedError where the store keeps none."""
         ledger = self.store.ledger
@@ -237,7 +246,8 @@ class ScheduleCollection(PolledTable):
     ) -> Iterator[LedgerRow]:
         """Yield the ledger's entries of one schedule in the order of occurrences, or of all as they were settled.
 
-        `failed`: only those where an attempt failed or was lost, or that were skipped as too late. `since` and `until`
+        Those of backfills have the key of their schedule, and `backfill`. `failed`: only those where an attempt failed
+        or was lost, or that were skipped as too late. `since` and `until`
         (unix seconds) bound the occurrences of one schedule, or the times at which those of all were settled. `last`:
         only so many of these entries, from the end. Raises NotSupportedError where the store keeps no ledger, and
         ValueError for an unusable time, key or number.
@@ -247,7 +257,14 @@ class ScheduleCollection(PolledTable):
         check_times(since=since, until=until)
         if last is not None:
             check_attempts("last", last)
-        return self.ledger.rows(LedgerFilter(key, failed, since, until, last))
+        wanted = LedgerFilter(key, failed, since, until, last)
+        if not self.store.keeps_policies:
+            return self.ledger.rows(wanted)
+        if key is None or is_backfill_key(key):
+            return map(with_backfill, self.ledger.rows(wanted))
+        of_lanes = [self.ledger.rows(replace(wanted, key=lane)) for lane in lane_keys(self.ledger, key)]
+        rows = heapq.merge(self.ledger.rows(wanted), *of_lanes, key=attrgetter("scheduled_time", "ended"))
+        return map(with_backfill, rows if last is None or not of_lanes else deque(rows, last))
 
     def outputs(self, key: str | None = None) -> Iterator[KeptOutput]:
         """Yield what the last 20 runs of one schedule (or of each) wrote and had kept, the oldest first.
@@ -257,7 +274,8 @@ class ScheduleCollection(PolledTable):
         if key is not None:
             check_key(key)
         ledger = self.ledger
-        return chain.from_iterable(map(ledger.outputs, ledger.keys() if key is None else [key]))
+        lanes = () if key is None or not self.store.keeps_policies else lane_keys(ledger, key)
+        return chain.from_iterable(map(ledger.outputs, ledger.keys() if key is None else [key, *lanes]))
 
     def audit(
         self, since: int, until: int, *, late: float | None = None, keys: Collection[str] | None = None
@@ -273,7 +291,7 @@ class ScheduleCollection(PolledTable):
         if isinstance(keys, str):
             raise ValueError(f"keys must be a collection of keys, such as [{shown(keys)}], got {shown(keys)}")
         for key in () if keys is None else keys:
-            check_key(key)
+            self._check_audited(key)
         scope = self._scope(since, until, late)
         return (self._audit(key, scope) for key in (self._audited() if keys is None else keys))
 
@@ -282,7 +300,13 @@ class ScheduleCollection(PolledTable):
     ) -> tuple[Verdict, AuditEvidence]:
         """Return what `audit` yields for one schedule, and what it used (with its records, if `keep`)."""
         evidence = AuditEvidence(keep)
-        return self._audit(check_key(key), self._scope(since, until, late), evidence), evidence
+        return self._audit(self._check_audited(key), self._scope(since, until, late), evidence), evidence
+
+    def _check_audited(self, key: str) -> str:
+        check_key(key)
+        if self._is_lane(key):
+            raise ValueError(f"{key!r} is a backfill, which is audited with its schedule {backfill_of(key)[0]!r}")
+        return key
 
     def _scope(self, since: int, until: int, late: float | None) -> AuditScope:
         check_time("since", since)
@@ -298,10 +322,14 @@ class ScheduleCollection(PolledTable):
         ledger = self.ledger
         for key in ledger.keys():  # noqa: SIM118 – the ledger is no mapping
             recorded.add(key)
-            yield key
+            if not self._is_lane(key):
+                yield key
         for row in self.store.list():
-            if row.key not in recorded:
+            if row.key not in recorded and not row.is_backfill:
                 yield row.key
+
+    def _is_lane(self, key: str) -> bool:
+        return self.store.keeps_policies and is_backfill_key(key)
 
     def _audit(self, key: str, scope: AuditScope, evidence: AuditEvidence | None = None) -> Verdict:
         """Audit one schedule. Audit it again if it was changed meanwhile, as its entries are read page by page."""
@@ -309,7 +337,10 @@ class ScheduleCollection(PolledTable):
         for _ in range(_AUDITS):
             records = self._records_of(key, scope, changes)
             if evidence is not None:
-                records = replace(records, rows=evidence.of(changes, records.rows))
+                evidence.forget()
+                note = evidence.of_backfill
+                lanes = [replace(lane, rows=note(lane.changes, lane.rows)) for lane in records.lanes]
+                records = replace(records, rows=evidence.of(changes, records.rows), lanes=lanes)
             verdict = audit(records, scope)
             before, changes = changes, self.ledger.changes(key)
             if changes[-1:] == before[-1:]:
@@ -340,7 +371,23 @@ class ScheduleCollection(PolledTable):
             reckoning=cron.reckoning(self._defaults.cron_dialect),
             runs_before=runs_before,
             earlier=list(ledger.rows(last)) if skips else (),
+            lanes=[
+                self._lane_records(lane, scope)
+                for lane in (lane_keys(ledger, key) if self.store.keeps_policies else ())
+            ],
         )
+
+    def _lane_records(self, key: str, scope: AuditScope) -> LaneRecords:
+        """Return the records of a lane of a backfill. Entries are read after the row, as in `_records_of`."""
+        ledger = self.ledger
+        present, changes = self.store.get(key), ledger.changes(key)
+        backfill = changes[0].rule.backfill if changes else None
+        is_reverse = backfill is not None and backfill.reverse
+        first = next(ledger.rows(LedgerFilter(key, last=1) if is_reverse else LedgerFilter(key, page=1)), None)
+        rows = ledger.rows(LedgerFilter(key, since=scope.since, until=scope.until))
+        kept_since = self.store.now() - self._defaults.ledger_retention
+        is_complete = first.previous is None if first else bool(changes) and changes[0].at >= kept_since
+        return LaneRecords(key, changes, present, rows, is_complete)
 
     def state(self, row: ScheduleRow, now: float) -> ScheduleState:
         """Return the state of `row` at `now` (database's clock)."""

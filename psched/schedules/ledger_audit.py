@@ -10,6 +10,7 @@ without an entry are counted, not listed, so memory is bounded. Occurrences are 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,6 +23,7 @@ from psched.errors import ConfigError
 from psched.model import NEVER, ScheduleRow
 from psched.schedules import rules
 from psched.schedules.audit_result import Kind, Verdict, Why
+from psched.schedules.backfill_audit import LaneRecords, LastRun, judge_backfills
 from psched.schedules.schedule import LEASED, RUNNING, failed_attempts
 from psched.schedules.skips import OVERLAPPING, SUPERSEDED, TOO_LATE, came_due_during, lateness_bound
 from psched.schedules.transitions import MOST_SECONDS_AHEAD
@@ -68,6 +70,7 @@ class AuditRecords:
     may have been deleted. `reckoning`: of this process, also used for definitions that recorded none. `runs_before`: by
     version, how many entries before the scope's span count for `max_runs`; not needed where no definition has that.
     `earlier`: the last entries before the scope's span; not needed where no definition has `overlap: skip`.
+    `lanes`: the records of its backfills, which are read before `rows`.
     """
 
     key: str
@@ -80,6 +83,7 @@ class AuditRecords:
     reckoning: str = "vixie"
     runs_before: Mapping[int, int] = field(default_factory=dict)
     earlier: Sequence[LedgerRow] = ()
+    lanes: Iterable[LaneRecords] = ()
 
     @property
     def known_from(self) -> float:
@@ -120,7 +124,8 @@ class AuditScope:
 def audit(records: AuditRecords, scope: AuditScope) -> Verdict:
     """Compare the occurrences that should have run with the ledger. Reads `records.rows` once."""
     verdict = Verdict(records.key, known=bool(records.changes) or records.present is not None)
-    definitions = _definitions(records, scope, verdict)
+    filled = _Filled(judge_backfills(records.lanes, scope.since, scope.until, verdict, _dialect_of(records)))
+    definitions = _definitions(records, scope, verdict, filled)
     by_version = {definition.change.version: definition for definition in definitions}
     repeats, overlaps = _Repeats(records.changes), _Overlaps()
     runs = deque((row for row in records.earlier if _is_regular_run(row)), _MAX_NEIGHBOURS)
@@ -161,7 +166,24 @@ def versions_at(changes: Sequence[Change], time: int) -> Iterator[int]:
             yield change.version
 
 
-def _definitions(records: AuditRecords, scope: AuditScope, verdict: Verdict) -> list[_Definition]:
+class _Filled:
+    """The occurrences that backfills have settled last, which need no run by the definitions."""
+
+    def __init__(self, runs: Mapping[int, LastRun]) -> None:
+        self._runs = runs
+        self._times = sorted(runs)
+
+    def within(self, begin: float, end: float) -> Sequence[int]:
+        """Return those from `begin` to `end` (not included), in order."""
+        return self._times[bisect_left(self._times, begin) : bisect_left(self._times, end)] if self._times else ()
+
+    def has_settled_after(self, row: LedgerRow) -> bool:
+        """Return whether a backfill has settled the occurrence of an entry after that."""
+        run = self._runs.get(row.scheduled_time)
+        return run is not None and run.ended >= row.ended
+
+
+def _definitions(records: AuditRecords, scope: AuditScope, verdict: Verdict, filled: _Filled) -> list[_Definition]:
     """Return the definitions, the oldest first. Report the occurrences before all of them as unknown."""
     changes, present = list(records.changes), records.present
     if present is not None and (not changes or changes[-1].action == DELETE):
@@ -179,7 +201,7 @@ def _definitions(records: AuditRecords, scope: AuditScope, verdict: Verdict) -> 
         earliest = min(change.first + change.delay, change.due, earliest)
         continues = found and before is not None and change.action not in (ADD, UPGRADE)
         predecessor = found[-1] if continues and found[-1].change.rule.max_runs is not None else None
-        found.append(_Definition(records, scope, verdict, change, following, earliest, predecessor))
+        found.append(_Definition(records, scope, verdict, filled, change, following, earliest, predecessor))
         before = change
     if found and found[0].change.action != ADD:
         _report_unknown_beginning(found[0].change, scope, verdict)
@@ -224,6 +246,7 @@ class _Definition:
     records: AuditRecords
     scope: AuditScope
     verdict: Verdict
+    filled: _Filled
     change: Change
     following: Change | None
     earliest: float
@@ -235,7 +258,7 @@ class _Definition:
     def __post_init__(self) -> None:
         """Report the occurrences of a rule that is invalid by now as unknown, as they cannot be computed."""
         change, since, until = self.change, self.scope.since, self.scope.until
-        self.dialect = self._dialect_of(change.reckoning)
+        self.dialect = _dialect_of(self.records, change.reckoning)
         self.runs = self.records.runs_before.get(change.version, 0)
         self.due = float(change.first) if change.first >= since else self._next(since - 1)
         begin = max(change.first, since)
@@ -267,7 +290,7 @@ class _Definition:
             if time < self.due:
                 what = "it was settled before, or comes before this definition"
             self.verdict.add_violation(Kind.EXTRA, time, what)
-        self.dialect = self._dialect_of(row.reckoning)
+        self.dialect = _dialect_of(self.records, row.reckoning)
         self.due = max(self.due, self._next(row.end))
 
     def end(self) -> None:
@@ -386,7 +409,14 @@ class _Definition:
         self._report_until(end, Kind.MISSING, why)
 
     def _report_until(self, end: float, kind: Kind, why: Why) -> None:
-        """Report the expected occurrences before `end`."""
+        """Report the expected occurrences before `end`, except those that a backfill has settled."""
+        for time in self.filled.within(self.due, end):
+            self._report_part(time, kind, why)
+            if self.due == time:
+                self.due = self._next(time)
+        self._report_part(end, kind, why)
+
+    def _report_part(self, end: float, kind: Kind, why: Why) -> None:
         if self.due < end:
             rule, first = self.change.rule, int(self.due)
             count = self._count_until(end)
@@ -418,6 +448,8 @@ class _Definition:
         """Count an entry that the definition, or a run-now, asks for."""
         if row.outcome == SKIPPED:
             self._count_skipped(row, previous)
+        elif row.outcome == FAILED and self.filled.has_settled_after(row):
+            self.verdict.settled(row.scheduled_time, row.end)
         elif row.outcome == FAILED:
             what = f"given up after {row.attempts} attempts{_error(row.error)}"
             self.verdict.add_violation(Kind.FAILED, row.scheduled_time, what)
@@ -452,7 +484,7 @@ class _Definition:
         if (reason == SUPERSEDED and policy.catch_up == "all") or (reason == TOO_LATE and bound is None):
             return f"skipped as {reason}, which the policy then in force does not permit: {terms}"
         if reason == SUPERSEDED:
-            later = self._next(row.end, self._dialect_of(row.reckoning)) + delay
+            later = self._next(row.end, _dialect_of(self.records, row.reckoning)) + delay
             return None if later <= row.ended else f"skipped as {reason}, but no later occurrence was due"
         if reason == TOO_LATE and bound is not None:
             is_late = row.end + delay < row.ended - bound
@@ -492,11 +524,6 @@ class _Definition:
             self.verdict.add_violation(
                 Kind.LATE, time, f"it began {late:.3f} s after its time, at attempt {row.attempts}"
             )
-
-    def _dialect_of(self, reckoning: str | None) -> cron.CronDialect:
-        """Return the recorded cron dialect, or the present dialect where none was recorded."""
-        known = [(found or "").partition(" ")[0] for found in (reckoning, self.records.reckoning)]
-        return next((dialect for name in known for dialect in cron.DIALECTS if dialect == name), cron.DIALECTS[0])
 
     def _next(self, after: float, dialect: cron.CronDialect | None = None) -> float:
         rule = self.change.rule
@@ -548,6 +575,12 @@ class _Overlaps:
         self._runs.append((row.started, row.ended))
         self._latest = max(self._latest, (row.started, row.ended), key=itemgetter(1))
         return shared
+
+
+def _dialect_of(records: AuditRecords, reckoning: str | None = None) -> cron.CronDialect:
+    """Return the recorded cron dialect, or the present dialect where none was recorded."""
+    known = [(found or "").partition(" ")[0] for found in (reckoning, records.reckoning)]
+    return next((dialect for name in known for dialect in cron.DIALECTS if dialect == name), cron.DIALECTS[0])
 
 
 def _is_regular_run(row: LedgerRow) -> bool:

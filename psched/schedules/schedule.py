@@ -10,6 +10,7 @@ from psched.async_methods import async_twin
 from psched.cron import CronDialect
 from psched.errors import NotFoundError, NotSupportedError, ScheduleError
 from psched.model import Calendar, ScheduleRow
+from psched.payload import is_backfill_key
 from psched.retry_wait import Backoff
 from psched.schedules.modification import Changes, Modification
 from psched.schedules.settlement import with_rule_problem
@@ -92,6 +93,8 @@ class Schedule:
         if if_version is not None and not self._store.keeps_policies:
             raise NotSupportedError(f"{self.key!r}: this store keeps no versions; type: rdb and redis do")
 
+        self._refuse_for_backfill("modified")
+
         def change(seen: ScheduleRow) -> tuple[ScheduleRow, Entry | None]:
             if if_version not in (None, seen.version):
                 raise ScheduleError(
@@ -142,6 +145,7 @@ class Schedule:
         NotFoundError, NotSupportedError, and ScheduleError while a run is in progress.
         """
         self._refuse_without_ledger("extra runs")
+        self._refuse_for_backfill("run beside its occurrences")
         self._compare_and_set(RUN_NOW, lambda seen: (run_now(seen, self._store.now()), None))
 
     aexists = async_twin(exists)
@@ -156,6 +160,10 @@ class Schedule:
     def _refuse_without_ledger(self, what: str) -> None:
         if not self._store.keeps_policies:
             raise NotSupportedError(f"{self.key!r}: this store knows no {what}; type: rdb and redis do")
+
+    def _refuse_for_backfill(self, what: str) -> None:
+        if self._store.keeps_policies and is_backfill_key(self.key):
+            raise ScheduleError(f"{self.key!r} is a backfill, which cannot be {what}; cancel it, and start another one")
 
     def _compare_and_set(
         self, action: str, change: Callable[[ScheduleRow], tuple[ScheduleRow, Entry | None]]
@@ -221,7 +229,7 @@ def state_of(row: ScheduleRow, now: float, bound: float) -> ScheduleState:
     time = row.next_time + (0 if row.is_extra else row.delay)
     if row.status == WAITING and not row.attempts:
         time = max(time, row.next_run_time)  # its first run may be later
-    lateness = max(0.0, now - time)
+    lateness = 0.0 if row.is_backfill else max(0.0, now - time)  # its occurrences came long ago
     is_overdue = lateness > bound and (failed > 0 or not is_held)
     word: StateWord
     if row.problem is not None:

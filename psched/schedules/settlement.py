@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,12 +16,14 @@ from psched.error_text import one_line
 from psched.errors import ConfigError, NotSupportedError, ScheduleError
 from psched.model import NEVER, NO_OCCURRENCE, Claim, NewTask, Row, ScheduleRow
 from psched.schedules import rules
+from psched.schedules.backfill_spans import next_to_backfill
 from psched.schedules.skips import skip_entry
 from psched.schedules.transitions import paused
 from psched.schedules.validation import check_delay
 from psched.settlement import Settlement
 from psched.store import ScheduleStore, TaskStore
 from psched.store.ledger import (
+    BACKFILL,
     ENQUEUED,
     FAILED,
     FINISHED,
@@ -118,7 +121,7 @@ class ScheduleSettlement(Settlement):
         row = cast("ScheduleRow", claim.row)
         if error is not None:
             claim = claim._replace(row=replace(row, last_error=error))
-        entry = Entry(FAILED, started=claim.started, extra=row.is_extra)
+        entry = Entry(FAILED, BACKFILL if row.is_backfill else None, claim.started, extra=row.is_extra)
         step = self._step(claim, entry)
         changed = self.store.advance(claim, step.next_time, step.next_run_time, until, entry=entry)
         if changed is None:
@@ -129,11 +132,16 @@ class ScheduleSettlement(Settlement):
         return changed
 
     def pass_over(self, claim: Claim, now: float, until: float) -> bool:
-        """Skip occurrences by policy or pause; park a paused schedule.
+        """Skip occurrences by policy or pause; park a paused schedule; delete the backfill of a schedule that is gone.
 
         Decides by the row as it was acquired. A schedule that was changed since is released, to be acquired again.
         """
         row = cast("ScheduleRow", claim.row)
+        backfill = row.rule.backfill
+        if backfill is not None and self.store.get(backfill.schedule) is None:
+            log.warning("key=%s ended: the schedule %r is deleted", row.key, backfill.schedule)
+            self.store.delete(row.key)
+            return True
         is_failing = row.has_failed_enough and not row.is_asked_for and not row.paused
         if self.is_paused(row) or (is_failing and self._pause_failing(row.key)):
             self.store.park(claim.lease, NEVER, until)
@@ -218,8 +226,13 @@ class ScheduleSettlement(Settlement):
 def times_after(row: ScheduleRow, entry: Entry, dialect: CronDialect) -> tuple[int, float]:
     """Return the occurrence that follows when `entry` settles that of `row`, and when it is due.
 
-    After an extra run this is the regular occurrence that was pending before.
+    After an extra run this is the regular occurrence that was pending before. The row of a backfill is due at the
+    second in which its run began: schedules that have been due for longer come first.
     """
+    if row.is_backfill:
+        time = next_to_backfill(row.rule, row.next_time, dialect)
+        begun = row.next_run_time if entry.started is None else math.floor(entry.started)
+        return time, NO_OCCURRENCE if time == NO_OCCURRENCE else NEVER if row.paused else begun
     if entry.extra:
         regular = row.regular()
         return regular.next_time, regular.next_run_time
@@ -231,7 +244,9 @@ def times_after(row: ScheduleRow, entry: Entry, dialect: CronDialect) -> tuple[i
 
 def _run_entry(claim: Claim, outcome: Outcome, detail: str | None = None) -> Entry:
     row = cast("ScheduleRow", claim.row)
-    if detail is None and (row.is_extra or row.is_asked_for):
+    if detail is None and row.is_backfill:
+        detail = BACKFILL
+    elif detail is None and (row.is_extra or row.is_asked_for):
         detail = RUN_NOW
     return Entry(outcome, detail, claim.started, extra=row.is_extra)
 

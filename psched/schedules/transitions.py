@@ -74,7 +74,7 @@ def resumed(row: ScheduleRow, now: float, dialect: CronDialect) -> tuple[Schedul
         return row, None
     if row.is_extra:
         return replace(row, next_run_time=max(now, row.next_time)), None
-    if row.is_asked_for or not row.settled:
+    if row.is_asked_for or not row.settled or (row.is_backfill and not row.ended):
         return replace(row, next_run_time=now), None
     entry = skip_entry(row, now, dialect)
     if entry is None or entry.detail != PAUSED:

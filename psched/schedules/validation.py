@@ -29,7 +29,7 @@ from psched.model import (
     Rule,
     ScheduleRow,
 )
-from psched.payload import MAX_KEY_LENGTH, check_key, enqueued_key, object_of
+from psched.payload import BACKFILL_PREFIX, MAX_KEY_LENGTH, check_key, enqueued_key, is_backfill_key, object_of
 from psched.retry_wait import Backoff, check_attempts, check_wait
 from psched.schedule_options import OPTIONS, check_owner, check_time, checked_calendar
 from psched.schedules import rules
@@ -51,7 +51,8 @@ T = TypeVar("T", Rule, Policy)
 TERMS = tuple(field.name for field in fields(Policy))
 _terms_of = attrgetter(*TERMS)
 _OPTIONS = tuple(name for name in TERMS if name in OPTIONS)
-RULE_OPTIONS = tuple(field.name for field in fields(Rule) if field.name in OPTIONS)
+RULE_OPTIONS = tuple(field.name for field in fields(Rule) if field.name in OPTIONS and field.name != "backfill")
+"""The options of a rule that a caller may give."""
 _DEFAULTS = {field.name: field.default for field in fields(Rule)}
 _default = partial(getattr, _DEFAULT_POLICY)
 
@@ -119,6 +120,8 @@ def new_rows(
         rule = checked_rule(Rule(new.cron, timezone, new.delay, **options), dialect)
         first = rules.first_time(rule, now() if new.next_time is None else new.next_time, dialect)
         check_enqueued_key(check_key(new.key), check_key(new.type, "type"))
+        if store.keeps_policies and is_backfill_key(new.key):
+            raise ValueError(f"keys that begin with {BACKFILL_PREFIX!r} are those of backfills; got {new.key!r}")
         check_has_occurrence(first, new.next_run_time)
         if first == NO_OCCURRENCE and warns:
             log.warning("the schedule %r has ended: %r has no occurrence from now on", new.key, rule.cron)

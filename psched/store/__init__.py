@@ -461,15 +461,16 @@ class ScheduleStore(LeaseStore):
     def long_due(self, age: float, limit: int) -> builtins.list[ScheduleRow]:
         """Return up to `limit` schedules that have been due for `age` seconds, those due longest first.
 
-        A leased schedule is due when its lease ends. In these rows `data` is {}, and `problem` does not cover it.
+        A leased schedule is due when its lease ends. Rows of backfills are left out. In these rows `data` is {}, and
+        `problem` does not cover it.
         """
 
     @abstractmethod
     def failing(self, age: float, limit: int) -> builtins.list[ScheduleRow]:
         """Return up to `limit` schedules with a failed attempt, whose occurrence was to run `age` seconds ago.
 
-        The oldest first. A schedule may be running again. Paused schedules are left out, and so are all where attempts
-        are not counted (`rdb_compat`). `data` as for `long_due`.
+        The oldest first. A schedule may be running again. Paused schedules and rows of backfills are left out, and so
+        are all where attempts are not counted (`rdb_compat`). `data` as for `long_due`.
         """
 
     @abstractmethod

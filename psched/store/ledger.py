@@ -33,6 +33,8 @@ RUN_NOW: Final = "run-now"
 UPGRADE: Final = "upgrade"
 """The action recorded once for a schedule that is older than its ledger, with its definition at that time."""
 
+BACKFILL: Final = "backfill"
+"""The detail of an entry whose run a backfill made (that of a task that was enqueued has the key of the task)."""
 PAUSED = "paused"
 """The reason of occurrences that came while their schedule was paused."""
 
@@ -41,10 +43,10 @@ PAUSED = "paused"
 class Entry:
     """How an occurrence is settled, for the ledger.
 
-    `detail`: the reason of a skip, the key of the enqueued task, or `run-now` if that asked for the run. `started`:
-    when the run began, None without a run. An entry may stand for all occurrences up to `last`, which were skipped
-    together; `count` is their number, None for more than were counted. `extra`: an extra run, which `run_now` asked
-    for.
+    `detail`: the reason of a skip, the key of the enqueued task, or `run-now` or `backfill` if that asked for the run.
+    `started`: when the run began, None without a run. An entry may stand for all occurrences up to `last`, which were
+    skipped together; `count` is their number, None for more than were counted. `extra`: an extra run, which `run_now`
+    asked for.
     """
 
     outcome: Outcome = FINISHED
@@ -108,6 +110,8 @@ class LedgerRow(Entry):
     `previous`: the last regular occurrence before it that was settled, None for a schedule's first. `attempts` counts
     all that were begun. `error`: of the last failed attempt, shortened. `ended`: when `node` (`host/pid/…`) settled
     the occurrence. `reckoning`: the cron dialect and tz database version by which the next occurrence was computed.
+    `backfill`: the number of the backfill of the schedule `key` that made this run. Only readers of histories set it:
+    the ledger keeps the entry under the key of a row of the backfill.
     """
 
     key: str
@@ -120,6 +124,7 @@ class LedgerRow(Entry):
     node: str | None
     ended: float
     reckoning: str
+    backfill: int | None = None
 
     @property
     def had_trouble(self) -> bool:

@@ -86,9 +86,10 @@ def test_a_frozen_table_no_longer_changes() -> None:
 def test_report_suspects_names_the_running_tasks_and_the_last_unsettled_one() -> None:
     running_table = RunningTable(2)
     runs = ActiveRuns(running_table)
-    task: Any = SimpleNamespace(key="at work", concluded=False)
+    task: Any = SimpleNamespace(row=SimpleNamespace(key="at work"), concluded=False)
     runs.begin(0, ActiveRun(task, cast("Any", SimpleNamespace(name="queue"))))
-    held = [SimpleNamespace(key="done", concluded=True), task, SimpleNamespace(key="done last", concluded=True)]
+    done = [SimpleNamespace(row=SimpleNamespace(key=key), concluded=True) for key in ("done", "done last")]
+    held = [done[0], task, done[1]]
     open_section = SimpleNamespace(name="queue", source=SimpleNamespace(held=held))
     child: Any = SimpleNamespace(
         _sections=[open_section], _runs=runs, _spec=SimpleNamespace(running_table=running_table)

@@ -46,6 +46,7 @@ def test_the_hash_is_that_of_all_fields_and_a_second_reading_begins_anew() -> No
     evidence = noted(rows, keep=True)
     first = evidence.sha256
     assert all(line.isascii() for line in evidence.lines)
+    evidence.forget()
     list(evidence.of([], rows))
     assert (evidence.sha256, evidence.entries, len(evidence.lines)) == (first, 2, 2)
     assert noted([rows[0], entry(120, 60, node="h/1")]).sha256 != first

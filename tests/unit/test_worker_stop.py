@@ -25,7 +25,9 @@ class WatchedRun:
         self.runs = ActiveRuns(RunningTable(1))
         self.watchdog = RunWatchdog(self.runs, 2.0, self._leave, lambda: self.time)
         lease = SimpleNamespace(cancel_requested=False)
-        task: Any = SimpleNamespace(key="k", deadline=math.inf, lease=lease, begun_at=self.time, timeout=None)
+        task: Any = SimpleNamespace(
+            row=SimpleNamespace(key="k"), deadline=math.inf, lease=lease, begun_at=self.time, timeout=None
+        )
         poller: Any = SimpleNamespace(name="queue", margin=3.0, task_timeout=None)
         self.runs.begin(0, ActiveRun(task, cast("Any", poller)))
 

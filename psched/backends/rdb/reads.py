@@ -18,7 +18,7 @@ from psched.backends.common.rows import (
     read_rule,
 )
 from psched.backends.rdb.next_due import DueTimes
-from psched.backends.rdb.schema import has_status, has_user, user_column, using_type_index
+from psched.backends.rdb.schema import has_status, has_user, is_no_backfill, user_column, using_type_index
 from psched.backends.rdb.waiting_users import NO_USER, least_of
 from psched.backends.sql.capped_counts import CappedCounts, Indexed, capped
 from psched.backends.sql.compiled_statements import Statement, cached
@@ -210,13 +210,15 @@ def _schedule_counts(table: sa.Table) -> CappedCounts:
     c = table.c
     runs = c.paused_from.is_(None) | c.paused_until.is_not(None)
     never, ended = _number(milliseconds(NEVER)), _number(milliseconds(NO_OCCURRENCE))
+    own = is_no_backfill(table)
+    running = _running(table)
     wanted = {
-        "total": [Indexed()],
-        "due": [Indexed([c.due <= now_ms()], [c.due])],
-        "running": [_running(table)],
-        "failing": [Indexed([c.failing.is_not(None), runs], [c.failing])],
-        "paused": [Indexed([c.due >= never, c.due < ended], [c.due])],
-        "ended": [Indexed([c.due >= ended], [c.due])],
+        "total": [Indexed([own])],
+        "due": [Indexed([c.due <= now_ms(), own], [c.due])],
+        "running": [Indexed([*running.conditions, own], running.order)],
+        "failing": [Indexed([c.failing.is_not(None), runs, own], [c.failing])],
+        "paused": [Indexed([c.due >= never, c.due < ended, own], [c.due])],
+        "ended": [Indexed([c.due >= ended, own], [c.due])],
     }
     return CappedCounts(table, wanted)
 

@@ -33,7 +33,7 @@ from psched.backends.rdb.inserts import RowInserts, schedule_columns, schedule_i
 from psched.backends.rdb.lease_statements import LEASE_TYPES, LeaseStatements, constant
 from psched.backends.rdb.lease_store import RdbLeaseStore, lease_values, new_number
 from psched.backends.rdb.reads import RdbScheduleReads
-from psched.backends.rdb.schema import schedules_table
+from psched.backends.rdb.schema import is_no_backfill, schedules_table
 from psched.backends.sql.compiled_statements import BulkUpdate, GivenColumns, cached, cached_on_class, table_named
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import now_ms
@@ -248,9 +248,12 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
         ago = now_ms() - sa.bindparam("age", type_=sa.BigInteger)
         most: sa.BindParameter[int] = sa.bindparam("limit")
         without_data = [column for column in c if column is not c.data]
-        self._long_due = sa.select(*without_data).where(c.due <= ago).order_by(c.due, c.key).limit(most)
+        no_backfill = is_no_backfill(table)
+        self._long_due = sa.select(*without_data).where(c.due <= ago, no_backfill).order_by(c.due, c.key).limit(most)
         runs = c.paused_from.is_(None) | c.paused_until.is_not(None)
-        self._failing = sa.select(*without_data).where(c.failing <= ago, runs).order_by(c.failing, c.key).limit(most)
+        self._failing = (
+            sa.select(*without_data).where(c.failing <= ago, runs, no_backfill).order_by(c.failing, c.key).limit(most)
+        )
         self._delete = sa.delete(table).where(c.key == sa.bindparam("lease_key"))
         is_paused = c.paused_from.is_not(None) & c.paused_until.is_(None)
 

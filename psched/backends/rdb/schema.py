@@ -20,6 +20,7 @@ from psched.backends.common.table_checks import checked_name
 from psched.backends.sql.compiled_statements import rows_in
 from psched.backends.sql.dialect import MYSQL_OPTIONS, ExactText, LongText
 from psched.backends.sql.ledger import limit_columns, option_columns
+from psched.payload import BACKFILL_PREFIX
 
 HAS_ENDED = f"status IN ('{TASK_FAILED}', '{TASK_CANCELLED}')"
 """SQL for the rows in the index of failed and cancelled tasks. Finished tasks, which are most, are not in it."""
@@ -36,6 +37,13 @@ def user_column(queue: sa.Table, name: str) -> sa.ColumnElement[Any]:
 def has_user(queue: sa.Table) -> sa.ColumnElement[bool]:
     """Return the condition that a row is in the indexes of users; with a parameter no planner would use them."""
     return queue.c.user_name > sa.literal_column("''")
+
+
+def is_no_backfill(schedules: sa.Table) -> sa.ColumnElement[bool]:
+    """Return the condition that a row is a schedule, not a row of a backfill."""
+    first: sa.ColumnElement[str] = sa.literal_column(f"'{BACKFILL_PREFIX}'")
+    end: sa.ColumnElement[str] = sa.literal_column(f"'{BACKFILL_PREFIX[:-1]};'")  # ";" follows ":"
+    return (schedules.c.key < first) | (schedules.c.key >= end)
 
 
 def has_user_and_type(queue: sa.Table) -> sa.ColumnElement[bool]:

@@ -143,6 +143,10 @@ def test_it_has_neither_policies_nor_pauses(tmp_path: Path) -> None:
             schedules["key"].modify(tags=["mail"])
         with pytest.raises(NotSupportedError, match="keeps no owner and no tags"):
             schedules.list(owner="me")
+        backfills = schedules.backfills
+        for refused in (lambda: backfills.start("key", 0, 1), backfills.list, lambda: backfills.pause("key")):
+            with pytest.raises(NotSupportedError, match="this store keeps no backfills; type: rdb and redis do"):
+                refused()
         for refused in (schedules["key"].pause, schedules["key"].run_now):
             with pytest.raises(NotSupportedError, match="type: rdb and redis do"):
                 refused()

@@ -84,20 +84,34 @@ end
 
 --- script schedules/counts: common, schedules, reads
 -- Returns the numbers of schedules: all, due, running, failing, paused and ended ones. ARGV: the due times of paused and
--- of ended ones.
+-- of ended ones. Rows of backfills, which are few, are not counted.
 local due = T .. 'due:'
-local keys, more = next_keys()
+local found, more = next_keys()
+local keys = {}
+for _, key in ipairs(found) do
+  keys[#keys + 1] = not is_backfill(key) and key or nil
+end
 local failing, suspects = 0, call('ZRANGE', T .. 'failing', 0, MAX_LOOKED_AT - 1)
 for _, key in ipairs(suspects) do
   local fields = redis.pcall('HMGET', row_of(key), 'attempts', 'status', 'paused_from', 'paused_until')
   local failed = (tonumber(fields[1]) or 0) - (fields[2] == 'running' and 1 or 0)
-  if failed > 0 and not (fields[3] and not fields[4]) then
+  if failed > 0 and not (fields[3] and not fields[4]) and not is_backfill(key) then
     failing = failing + 1
   end
 end
-return {{call('ZCARD', due), 0}, {count_due(due), 0}, {running_among(keys), more},
-  {failing, as_number(#suspects == MAX_LOOKED_AT)}, {call('ZCOUNT', due, ARGV[1], '(' .. ARGV[2]), 0},
-  {call('ZCOUNT', due, ARGV[2], '+inf'), 0}}
+local total, came, paused, ended = call('ZCARD', due), count_due(due),
+  call('ZCOUNT', due, ARGV[1], '(' .. ARGV[2]), call('ZCOUNT', due, ARGV[2], '+inf')
+for _, key in ipairs(call('ZRANGEBYLEX', T .. 'recorded', '[backfill:', '(backfill;', 'LIMIT', 0, MAX_LOOKED_AT)) do
+  local at = tonumber(call('ZSCORE', due, key))
+  if at then
+    total = total - 1
+    came = came - as_number(at <= now)
+    paused = paused - as_number(at >= tonumber(ARGV[1]) and at < tonumber(ARGV[2]))
+    ended = ended - as_number(at >= tonumber(ARGV[2]))
+  end
+end
+return {{total, 0}, {came, 0}, {running_among(keys), more}, {failing, as_number(#suspects == MAX_LOOKED_AT)},
+  {paused, 0}, {ended, 0}}
 
 --- script schedules/type_counts: common, schedules, reads
 -- Returns for each type {type, milliseconds for which its first row has been due, waiting, due, running rows}. ARGV: the

@@ -15,6 +15,11 @@ local function row_of(key)
   return T .. 'row:' .. key
 end
 
+-- Returns whether a row is one of a backfill, and no schedule.
+local function is_backfill(key)
+  return key:sub(1, 9) == 'backfill:'
+end
+
 -- Writes the due time of a row (a number), and wakes a worker when it is earlier than before.
 local function set_due(key, type, due, before)
   local score = integer(due)
@@ -303,11 +308,11 @@ return {keys[#keys], keys[#keys - 1], rows}
 local set, until_then, limit = T .. ARGV[1], integer(now - tonumber(ARGV[2])), tonumber(ARGV[3])
 local found, first = {}, 0
 
-local function belongs(row)
-  if ARGV[1] == 'due:' then
-    return true
+local function belongs(key)
+  if is_backfill(key) or ARGV[1] == 'due:' then
+    return not is_backfill(key)
   end
-  local fields = call('HMGET', row, 'attempts', 'status', 'paused_from', 'paused_until')
+  local fields = call('HMGET', row_of(key), 'attempts', 'status', 'paused_from', 'paused_until')
   local failed = (tonumber(fields[1]) or 0) - (fields[2] == 'running' and 1 or 0)
   return failed > 0 and not (fields[3] and not fields[4])
 end
@@ -317,7 +322,7 @@ while #found < limit do
   for _, key in ipairs(keys) do
     if #found < limit then
       local row = without_data(key)
-      if #row > 0 and belongs(row_of(key)) then
+      if #row > 0 and belongs(key) then
         found[#found + 1] = {key, row}
       end
     end

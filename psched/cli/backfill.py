@@ -1,0 +1,174 @@
+"""psched backfill: runs of past occurrences of a schedule."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import click
+
+from psched.cli.formatting import KEPT, Fields, ListColumns, fields_of, printable, write, write_object, write_rows
+from psched.cli.options import MOMENT, Chosen, When, common_options, count
+from psched.cli.sections import completed_keys, listed_schedules, opened
+from psched.error_text import error_summary
+from psched.schedules.backfills import MOST_RUNNING, BackfillMode, BackfillPlan, BackfillState
+from psched.schedules.collection import ScheduleCollection
+from psched.time_text import local_time
+
+_COLUMNS = ("name", "state", "done", "failed", "left", "max_running", "first", "last", "last_error")
+_TABLE = ListColumns(
+    brief={
+        "name": 3,
+        "state": KEPT,
+        "done": KEPT,
+        "failed": KEPT,
+        "left": KEPT,
+        "first": 2,
+        "last": 2,
+        "last_error": 0,
+    },
+    wide=_COLUMNS,
+)
+_TIMES = ("first", "last")
+_SHOWN = 20
+"""Stretches that --dry-run shows."""
+
+
+@click.command()
+@click.argument("key", required=False, shell_complete=completed_keys("schedules"))
+@click.option("--from", "since", type=MOMENT, help="Run the occurrences from this time on.")
+@click.option("--to", "until", type=MOMENT, help="Up to this time (default: now).")
+@click.option(
+    "--only-missing",
+    "mode",
+    flag_value="missing",
+    help="Run those without an entry in the ledger, and those skipped for being too late (the default).",
+)
+@click.option("--failed", "mode", flag_value="failed", help="Run also those that failed for good.")
+@click.option("--all", "mode", flag_value="all", help="Run all occurrences, also those that have run.")
+@click.option(
+    "--max-running", type=count(1, MOST_RUNNING), help=f"Run at most N at the same time, up to {MOST_RUNNING} (1)."
+)
+@click.option("--reverse", is_flag=True, help="Run the last occurrence first.")
+@click.option("--dry-run", is_flag=True, help="Show what would be run, and start nothing.")
+@click.option("--pause", "action", flag_value="pause", help="Begin no further runs until --resume.")
+@click.option("--resume", "action", flag_value="resume", help="Go on with paused backfills.")
+@click.option("--cancel", "action", flag_value="cancel", help="Begin no further runs. Runs in progress go on.")
+@click.option("--number", type=count(), help="Pause, resume or cancel only the backfill KEY:N of the schedule.")
+@common_options()
+def backfill(
+    chosen: Chosen,
+    key: str | None,
+    since: When | None,
+    until: When | None,
+    mode: BackfillMode | None,
+    max_running: int | None,
+    reverse: bool,
+    dry_run: bool,
+    action: str | None,
+    number: int | None,
+) -> None:
+    """Run the occurrences that a schedule had in the past, or list backfills.
+
+    With --from: start a backfill of the schedule KEY, beside its regular runs. An occurrence is missing if the ledger
+    has no entry of it, or if it was skipped as it could only begin too late. What another backfill has yet to run is
+    left out, so the same command again starts nothing. Times are unix seconds, dates, or spans such as 2d (ago).
+
+    Without --from: list the backfills of KEY, or of all schedules, with their progress. --pause, --resume and --cancel
+    are about those of KEY.
+
+    --json prints one array of backfills: the one that was started, those that were paused, resumed or cancelled, or
+    those listed. Each is an object with name, schedule, number, state (waiting, running, failing, retrying, paused,
+    finished or cancelled), first, last (of its occurrences: unix seconds, and again as *_local), reverse,
+    max_running, done, failed (of those done), left, and last_error. With --dry-run it prints an object with
+    schedule, count (occurrences that would be run), total (occurrences in the range) and spans (first and last
+    occurrence of each stretch that would be run).
+    """
+    if since is not None:
+        _refuse_together("--from", {f"--{action}": action, "--number": number})
+        if key is None:
+            raise click.UsageError("name the schedule: psched backfill KEY --from TIME")
+        with opened(chosen) as schedules:
+            _start(chosen, schedules, key, since, until, mode or "missing", max_running or 1, reverse, dry_run)
+        return
+    given = {"--to": until, "--max-running": max_running, "--reverse": reverse, "--dry-run": dry_run}
+    _refuse_without("--from", given | ({} if mode is None else {f"--{_FLAGS[mode]}": mode}))
+    if action is None:
+        _refuse_without("--pause, --resume or --cancel", {"--number": number})
+        with listed_schedules(chosen) as insight:
+            _write(chosen, insight.backfills(key))
+        return
+    if key is None:
+        raise click.UsageError(f"name the schedule: psched backfill KEY --{action}")
+    with opened(chosen) as schedules:
+        change = getattr(schedules.backfills, action)
+        names = change(key, number)
+        if chosen.json:
+            _write(chosen, (each for each in schedules.backfills.list(key) if each.name in names))
+        else:
+            past = {"pause": "paused", "resume": "resumed", "cancel": "cancelled"}[action]
+            write([f"{printable(name)} {past}" for name in names] or [f"nothing to {action}"])
+
+
+_FLAGS = {"missing": "only-missing", "failed": "failed", "all": "all"}
+
+
+def _refuse_together(name: str, given: dict[str, object]) -> None:
+    for other, value in given.items():
+        if value:
+            raise click.UsageError(f"{name} takes no {other}; leave one of them out")
+
+
+def _refuse_without(name: str, given: dict[str, object]) -> None:
+    for other, value in given.items():
+        if value:
+            raise click.UsageError(f"{other} needs {name}")
+
+
+def _start(
+    chosen: Chosen,
+    schedules: ScheduleCollection,
+    key: str,
+    since: When,
+    until: When | None,
+    mode: BackfillMode,
+    max_running: int,
+    reverse: bool,
+    dry_run: bool,
+) -> None:
+    now = schedules.store.now()
+    first, last = since(now), now if until is None else until(now)
+    if last < first:
+        raise click.UsageError(f"--to{' (now)' if until is None else ''} is before --from")
+    span = math.ceil(first), math.floor(last)
+    if dry_run:
+        _write_plan(chosen, schedules.backfills.plan(key, *span, mode))
+        return
+    state = schedules.backfills.start(key, *span, mode, max_running=max_running, reverse=reverse)
+    if chosen.json:
+        _write(chosen, [] if state is None else [state])
+    elif state is None:
+        write(["nothing to run: each occurrence in the range has run, was skipped, or belongs to a backfill"])
+    else:
+        times = f"{local_time(state.first)} … {local_time(state.last)}"
+        write([f"{printable(state.name)}: {state.left} occurrences to run, {times}"])
+
+
+def _write_plan(chosen: Chosen, plan: BackfillPlan) -> None:
+    if chosen.json:
+        write_object(fields_of(plan), ())
+        return
+    write([f"{plan.count} of {plan.total} occurrences would be run"])
+    for first, last in plan.spans[:_SHOWN]:
+        write([f"  {local_time(first)}" + (f" … {local_time(last)}" if last > first else "")])
+    if len(plan.spans) > _SHOWN:
+        write([f"  and {len(plan.spans) - _SHOWN} more stretches, up to {local_time(plan.spans[-1][1])}"])
+
+
+def _write(chosen: Chosen, states: Iterable[BackfillState]) -> None:
+    write_rows(map(fields_of, states), _TIMES, _TABLE, listed=_listed, as_json=chosen.json)
+
+
+def _listed(row: Fields) -> Fields:
+    error = row["last_error"]
+    return row | {"last_error": "" if error is None else error_summary(error)}

@@ -1,0 +1,123 @@
+"""The part of the audit that judges a schedule's backfills. Pure; occurrences are unix seconds.
+
+A backfill promises that each occurrence it was started for is settled once. What its lanes have passed must be on
+record, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from psched.cron import CronDialect
+from psched.error_text import error_summary
+from psched.errors import ConfigError
+from psched.model import Rule, ScheduleRow, Span
+from psched.payload import backfill_of
+from psched.schedules import rules
+from psched.schedules.audit_result import Kind, Verdict
+from psched.schedules.backfill_spans import clipped, count, spans_left, spans_passed
+from psched.store.ledger import FAILED, Change, LedgerRow
+
+
+@dataclass(frozen=True, slots=True)
+class LaneRecords:
+    """The records of one lane of a backfill. `present`: its row as read before `rows`, None if it is gone.
+
+    `changes`: those on record, the oldest first. `rows`: a stream of the entries of the audited occurrences.
+    `is_complete`: whether no entry has been deleted because of its age or the number of entries.
+    """
+
+    key: str
+    changes: Sequence[Change]
+    present: ScheduleRow | None
+    rows: Iterable[LedgerRow]
+    is_complete: bool
+
+    @property
+    def rule(self) -> Rule | None:
+        """The rule with which it was started."""
+        return self.changes[0].rule if self.changes else None if self.present is None else self.present.rule
+
+
+class LastRun(NamedTuple):
+    """The last entry of backfills for an occurrence. `why`: how it failed for good, None if it did not fail."""
+
+    ended: float
+    why: str | None
+
+
+def judge_backfills(
+    lanes: Iterable[LaneRecords], since: int, until: int, verdict: Verdict, dialect: CronDialect
+) -> Mapping[int, LastRun]:
+    """Judge the occurrences from `since` to `until`. Return the last run of each that a backfill has settled."""
+    last: dict[int, LastRun] = {}
+    left: dict[str, list[int]] = {}
+    for lane in lanes:
+        name = "{}:{}".format(*backfill_of(lane.key))
+        settled = set[int]()
+        for row in lane.rows:
+            time = row.scheduled_time
+            if time in settled:
+                verdict.add_violation(Kind.DOUBLED, time, f"the backfill {name} has settled it twice")
+            elif not _is_wanted(lane.rule, time, dialect):
+                verdict.add_violation(Kind.EXTRA, time, f"the backfill {name} was not to run it")
+            settled.add(time)
+            if row.outcome != FAILED:
+                verdict.ran += 1
+                verdict.backfilled += 1
+                verdict.settled(time, time)
+            if time not in last or last[time].ended <= row.ended:
+                last[time] = LastRun(row.ended, _why(row, name) if row.outcome == FAILED else None)
+        for time in _missing(lane, settled, since, until, dialect):
+            verdict.add_violation(Kind.MISSING, time, f"the backfill {name} has passed it, and has no entry of it")
+        if lane.present is not None and lane.present.rule.backfill is not None:
+            spans = clipped(spans_left(lane.present), since, until)
+            if spans:
+                left.setdefault(name, []).append(spans[0][0])
+    for time, run in last.items():
+        if run.why is not None:
+            verdict.add_violation(Kind.FAILED, time, run.why)
+    verdict.notes += [(f"the backfill {name} has occurrences left, the first at", min(of)) for name, of in left.items()]
+    return last
+
+
+def _is_wanted(rule: Rule | None, time: int, dialect: CronDialect) -> bool:
+    if rule is None or rule.backfill is None or not clipped(rule.backfill.spans, time, time):
+        return False
+    try:
+        return rules.first_time(rule, time, dialect) == time
+    except ConfigError:  # the rule is invalid by now
+        return True
+
+
+def _missing(lane: LaneRecords, settled: set[int], since: int, until: int, dialect: CronDialect) -> Iterator[int]:
+    """Yield the occurrences that the lane has passed without an entry."""
+    rule = lane.rule
+    if not lane.is_complete or rule is None or rule.backfill is None:
+        return
+    spans: Sequence[Span] = ()
+    if lane.present is not None:
+        spans = spans_passed(lane.present)
+    elif settled and rule.backfill.reverse:
+        spans = clipped(rule.backfill.spans, min(settled), until)
+    elif settled:
+        spans = clipped(rule.backfill.spans, since, max(settled))
+    spans = clipped(spans, since, until)
+    try:
+        if count(rule, spans, dialect) == sum(bool(clipped(spans, time, time)) for time in settled):
+            return
+        for first, last in spans:
+            time = rules.first_time(rule, first, dialect)
+            while time <= last:
+                if time not in settled:
+                    yield time
+                time = rules.next_time(rule, time, dialect)
+    except ConfigError:  # the rule is invalid by now
+        return
+
+
+def _why(row: LedgerRow, name: str) -> str:
+    error = "" if row.error is None else f": {error_summary(row.error)}"
+    return f"given up by the backfill {name} after {row.attempts} attempts{error}"

@@ -1,0 +1,142 @@
+"""Which occurrences of a schedule a backfill runs, and how its rows share them. Pure; times are unix seconds.
+
+A backfill of years names stretches of time instead of occurrences: the row of a backfill runs each occurrence of its
+rule in them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from psched.cron import CronDialect
+from psched.model import NO_OCCURRENCE, Backfill, Rule, ScheduleRow, Span
+from psched.schedules import rules
+
+MOST_SPANS = 1000
+"""The most stretches of one backfill: each of its rows keeps its own, and an acquire reads them."""
+
+
+def next_to_backfill(rule: Rule, time: int, dialect: CronDialect) -> int:
+    """Return the occurrence that a backfill runs after that at `time`, or `NO_OCCURRENCE`."""
+    assert rule.backfill is not None
+    if rule.backfill.reverse:
+        for first, last in reversed(rule.backfill.spans):
+            found = rules.last_time(rule, first - 1, min(last, time - 1), dialect) if first < time else None
+            if found is not None:
+                return found
+        return NO_OCCURRENCE
+    for first, last in rule.backfill.spans:
+        if last > time:
+            following = rules.next_time(rule, max(first - 1, time), dialect)
+            if following <= last:
+                return following
+    return NO_OCCURRENCE
+
+
+def first_to_backfill(rule: Rule, dialect: CronDialect) -> int:
+    """Return the occurrence with which a backfill begins, or `NO_OCCURRENCE`."""
+    assert rule.backfill is not None
+    spans = rule.backfill.spans
+    return next_to_backfill(rule, spans[-1][1] + 1 if rule.backfill.reverse else spans[0][0] - 1, dialect)
+
+
+def spans_left(row: ScheduleRow) -> tuple[Span, ...]:
+    """Return the stretches that the row of a backfill has yet to run, those of a run in progress included."""
+    backfill = row.rule.backfill
+    if backfill is None or row.ended:
+        return ()
+    first, last = (0, row.next_time) if backfill.reverse else (row.next_time, NO_OCCURRENCE)
+    return clipped(backfill.spans, first, last)
+
+
+def spans_passed(row: ScheduleRow) -> tuple[Span, ...]:
+    """Return the stretches that the row of a backfill has run."""
+    backfill = row.rule.backfill
+    if backfill is None or row.ended:
+        return () if backfill is None else backfill.spans
+    first, last = (row.next_time + 1, NO_OCCURRENCE) if backfill.reverse else (0, row.next_time - 1)
+    return clipped(backfill.spans, first, last)
+
+
+def clipped(spans: Iterable[Span], first: int, last: int) -> tuple[Span, ...]:
+    """Return the parts of the stretches that are from `first` to `last`."""
+    parts = ((max(begin, first), min(end, last)) for begin, end in spans)
+    return tuple((begin, end) for begin, end in parts if begin <= end)
+
+
+def count(rule: Rule, spans: Iterable[Span], dialect: CronDialect) -> int:
+    """Return how many occurrences of the rule are in these stretches."""
+    return sum(rules.count(rule, first - 1, last, dialect) for first, last in spans)
+
+
+def uncovered(rule: Rule, first: int, last: int, covered: Iterable[Span], dialect: CronDialect) -> Iterator[Span]:
+    """Yield the stretches from `first` to `last` with occurrences of the rule that `covered` has not.
+
+    Each begins and ends with an occurrence.
+    """
+    begin = first
+    for taken, until in [*sorted(covered), (last + 1, last + 1)]:
+        if taken > begin:
+            found = rules.first_time(rule, begin, dialect)
+            if found < taken:
+                end = rules.last_time(rule, found, taken - 1, dialect)
+                yield found, found if end is None else end
+        begin = max(begin, until + 1)
+
+
+def without(span: Span, times: Sequence[int]) -> Iterator[Span]:
+    """Yield the parts of a stretch between `times`, which are in order."""
+    begin, end = span
+    for time in times[bisect_left(times, begin) :]:
+        if time > end:
+            break
+        if begin < time:
+            yield begin, time - 1
+        begin = time + 1
+    if begin <= end:
+        yield begin, end
+
+
+def shares(rule: Rule, spans: Sequence[Span], number: int, dialect: CronDialect) -> list[tuple[Span, ...]]:
+    """Return the stretches in up to `number` consecutive parts with as many occurrences each, none of them empty."""
+    total = count(rule, spans, dialect)
+    number = min(number, total)
+    parts: list[tuple[Span, ...]] = []
+    rest = list(spans)
+    for place in range(number):
+        wanted = total * (place + 1) // number - total * place // number
+        part: list[Span] = []
+        while wanted:
+            first, last = rest.pop(0)
+            found = rules.count(rule, first - 1, last, dialect)
+            if found > wanted:
+                end = _nth(rule, first, last, wanted, dialect)
+                rest.insert(0, (rules.next_time(rule, end, dialect), last))
+                last, found = end, wanted
+            part.append((first, last))
+            wanted -= found
+        parts.append(tuple(part))
+    return parts
+
+
+def _nth(rule: Rule, first: int, last: int, number: int, dialect: CronDialect) -> int:
+    """Return the occurrence of that number, counted from 1, in a stretch that has so many."""
+    while first < last:
+        middle = (first + last) // 2
+        found = rules.count(rule, first - 1, middle, dialect)
+        if found < number:
+            first, number = middle + 1, number - found
+        else:
+            last = middle
+    return first
+
+
+def rule_of_backfill(rule: Rule, schedule: str, spans: tuple[Span, ...], reverse: bool) -> Rule:
+    """Return the rule of a row that runs the occurrences of the schedule's `rule` in `spans`.
+
+    Its `start` and `end` are those of the stretches, so it has no occurrence to come.
+    """
+    backfill = Backfill(schedule, spans, reverse)
+    return replace(rule, delay=0, spread=0, max_runs=None, start=spans[0][0], end=spans[-1][1], backfill=backfill)

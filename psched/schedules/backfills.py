@@ -1,0 +1,396 @@
+"""Backfills: runs of the occurrences that a schedule had in the past, beside its regular runs.
+
+A backfill is some rows of the table of schedules, called lanes. Each lane runs its share of the occurrences one after
+another, by the same acquire, lease, retry and settlement as a schedule, and the ledger has its entries. So at most as
+many occurrences run at once as there are lanes.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from typing import Final, Literal, get_args
+
+from psched.cron import CronDialect
+from psched.error_text import shown
+from psched.errors import NotFoundError, NotSupportedError, ScheduleError
+from psched.model import NO_OCCURRENCE, ScheduleFilter, ScheduleRow, Span
+from psched.payload import (
+    BACKFILL_PREFIX,
+    MAX_KEY_LENGTH,
+    backfill_key,
+    backfill_of,
+    check_key,
+    is_backfill_key,
+)
+from psched.schedule_options import check_time
+from psched.schedules import rules
+from psched.schedules.backfill_spans import (
+    MOST_SPANS,
+    count,
+    first_to_backfill,
+    rule_of_backfill,
+    shares,
+    spans_left,
+    spans_passed,
+    uncovered,
+    without,
+)
+from psched.schedules.schedule import FAILING, PAUSED, RETRYING, RUNNING, WAITING, Schedule, failed_attempts
+from psched.schedules.skips import TOO_LATE
+from psched.schedules.validation import check_enqueued_key
+from psched.store import RowChange, ScheduleStore
+from psched.store.ledger import FAILED, SKIPPED, Ledger, LedgerFilter, LedgerRow
+
+BackfillMode = Literal["missing", "failed", "all"]
+BACKFILL_MODES: tuple[BackfillMode, ...] = get_args(BackfillMode)
+
+BackfillWord = Literal["waiting", "running", "failing", "retrying", "paused", "finished", "cancelled"]
+FINISHED: Final = "finished"
+CANCELLED: Final = "cancelled"
+
+MOST_RUNNING = 100
+"""The most lanes of one backfill."""
+_TRIES = 100
+_BEFORE = 32
+"""Entries before a range among which is the one that covers its beginning: skips that stand for many occurrences."""
+_KEPT = 86400.0
+"""Seconds for which the rows of a finished backfill are kept. Until then its number cannot be given again."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillPlan:
+    """What a backfill of `schedule` would run: `count` of `total` occurrences in the range, in `spans`.
+
+    `spans`: stretches of time of which it runs each occurrence, in order, each from an occurrence to another one.
+    """
+
+    schedule: str
+    spans: tuple[Span, ...]
+    count: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillState:
+    """A backfill and its progress: `done` occurrences are settled, `failed` of these for good, and `left` are to run.
+
+    `name`: the schedule and a number, such as `nightly:3`. `first`, `last`: the first and the last occurrence.
+    `max_running`: how many run at once. `state`: `failing` (an attempt failed, and is retried), `retrying`, `running`,
+    `paused`, `waiting`, `finished` or `cancelled`. `last_error`: of the last failed attempt of an occurrence
+    that is not settled.
+    """
+
+    name: str
+    schedule: str
+    number: int
+    state: BackfillWord
+    first: int
+    last: int
+    reverse: bool
+    max_running: int
+    done: int
+    failed: int
+    left: int
+    last_error: str | None
+
+
+class BackfillCollection:
+    """The backfills of one table. Safe to use from several threads."""
+
+    def __init__(self, store: ScheduleStore, dialect: CronDialect) -> None:
+        self._store = store
+        self._dialect = dialect
+
+    def plan(self, key: str, since: int, until: int, mode: BackfillMode = "missing") -> BackfillPlan:
+        """Return what `start` with these arguments would run now. Changes nothing."""
+        return self._plan(key, since, until, mode, self._lanes(key))[1]
+
+    def start(
+        self,
+        key: str,
+        since: int,
+        until: int,
+        mode: BackfillMode = "missing",
+        *,
+        max_running: int = 1,
+        reverse: bool = False,
+    ) -> BackfillState | None:
+        """Run the occurrences of a schedule from `since` to `until` (unix seconds, both included) again, or at last.
+
+        These are the occurrences of its present rule that have come and are not the next one or later. `mode`:
+
+        - `missing`: those of which the ledger has no entry, or that were skipped as they could only begin too late.
+        - `failed`: also those of which the last run failed for good.
+        - `all`: all of them.
+
+        What another backfill has yet to run is left out. Return None if nothing is left, so that a repeated call starts
+        nothing. The runs have the schedule's present type, data and policy; a later change of the schedule does not
+        concern them. At most `max_running` of them run at once, each part of the range in order, or with `reverse` from
+        its end. Only runs that were due before come before them.
+
+        Raises:
+            NotFoundError: there is no such schedule.
+            ValueError: an unusable value, or a range with more than 1,000 separate stretches.
+            ConfigError: the rule of the schedule cannot be used.
+            NotSupportedError: the store keeps no ledger, or no policies.
+        """
+        check_max_running(max_running)
+        for _ in range(_TRIES):
+            lanes = self._lanes(key)
+            row, plan = self._plan(key, since, until, mode, lanes)
+            if not plan.count:
+                return None
+            now = self._store.now()
+            number = max(lanes, default=0) + 1
+            added = [
+                self._lane(row, spans, reverse, backfill_key(key, number, place), now)
+                for place, spans in enumerate(shares(row.rule, plan.spans, max_running, self._dialect), 1)
+            ]
+            old = [lane for lanes_of in lanes.values() if self._is_over(lanes_of, now) for lane in lanes_of]
+            if not self._store.apply([*(RowChange(None, lane) for lane in added), *(RowChange(o, None) for o in old)]):
+                return self._state(key, number, added)
+        raise ScheduleError(f"{key!r}: no backfill started: others were started during each of {_TRIES} attempts")
+
+    def list(self, key: str | None = None) -> Iterator[BackfillState]:
+        """Yield the backfills of a schedule, or of all, with their progress; those that finished a day ago may be gone.
+
+        Raises NotSupportedError.
+        """
+        self._refuse_unsupported(key)
+        if key is not None:
+            found = {(key, number): lanes for number, lanes in self._lanes(key).items()}
+        else:
+            found = defaultdict(list)
+            for row in self._store.list(ScheduleFilter(prefix=BACKFILL_PREFIX)):
+                if row.is_backfill:
+                    found[backfill_of(row.key)].append(row)
+        return (self._state(*name, lanes) for name, lanes in sorted(found.items()) if lanes)
+
+    def pause(self, key: str, number: int | None = None) -> builtins.list[str]:
+        """Begin no further run of a schedule's backfills, or of one of them, until `resume`.
+
+        Runs in progress go on. Return the names of those that were paused. Raises NotFoundError for a number that no
+        backfill of the schedule has, NotSupportedError.
+        """
+        return self._change(key, number, Schedule.pause)
+
+    def resume(self, key: str, number: int | None = None) -> builtins.list[str]:
+        """End the pause. Return the names of those that were paused. Raises as `pause`."""
+        return self._change(key, number, Schedule.resume)
+
+    def cancel(self, key: str, number: int | None = None) -> builtins.list[str]:
+        """Begin no further run of a schedule's backfills, or of one of them, for good. A run in progress goes on.
+
+        Return the names of those that had occurrences left. What they have run is on record, and what they have not
+        run may be the work of another backfill. Raises as `pause`.
+        """
+        return self._change(key, number, self._cancel)
+
+    def _change(self, key: str, number: int | None, change: Callable[[Schedule], object]) -> builtins.list[str]:
+        self._refuse_unsupported(key)
+        lanes = self._lanes(key)
+        if number is not None and not lanes.get(number):
+            known = ", ".join(str(each) for each in sorted(lanes) if lanes[each]) or "none"
+            raise NotFoundError(f"{key!r} has no backfill {number}; there are {known}")
+        changed = dict.fromkeys(
+            number_of
+            for number_of in sorted(lanes if number is None else [number])
+            for lane in lanes[number_of]
+            if not lane.ended and self._is_changed(lane.key, change)
+        )
+        return [f"{key}:{each}" for each in changed]
+
+    def _is_changed(self, key: str, change: Callable[[Schedule], object]) -> bool:
+        try:
+            return bool(change(Schedule(self._store, key, self._dialect)))
+        except NotFoundError:
+            return False
+
+    def _cancel(self, lane: Schedule) -> bool:
+        """Leave a lane what it has run, and the run in progress."""
+        for _ in range(_TRIES):
+            row = lane.metadata()
+            backfill = row.rule.backfill
+            if row.ended or backfill is None or backfill.cancelled:
+                return False
+            is_running = row.status == RUNNING
+            spans = sorted([*spans_passed(row), *([(row.next_time, row.next_time)] if is_running else [])])
+            rule = replace(row.rule, backfill=replace(backfill, spans=tuple(spans), cancelled=True))
+            wanted = replace(row, rule=rule)
+            if not is_running:
+                wanted = replace(wanted, next_time=NO_OCCURRENCE, next_run_time=NO_OCCURRENCE)
+            if not self._store.apply([RowChange(row, wanted)]):
+                return True
+        raise ScheduleError(f"{lane.key!r}: not cancelled: it was changed during each of {_TRIES} attempts; try again")
+
+    def _plan(
+        self, key: str, since: int, until: int, mode: BackfillMode, lanes: Mapping[int, Sequence[ScheduleRow]]
+    ) -> tuple[ScheduleRow, BackfillPlan]:
+        """Return the schedule's row and the plan.
+
+        The rows of `lanes` and the schedule's row were read before the ledger: what they have left by then is theirs,
+        and what they had settled is on record.
+        """
+        check_time("since", since)
+        check_time("until", until)
+        if mode not in BACKFILL_MODES:
+            raise ValueError(f"mode must be one of {', '.join(BACKFILL_MODES)}, got {shown(mode)}")
+        row = self._store.get(key)
+        if row is None:
+            raise NotFoundError(f"no schedule has the key {key!r}")
+        rules.validate(row.rule, self._dialect)
+        last = min(until, int(self._store.now()), row.regular().next_time - 1)
+        rest = [span for lanes_of in lanes.values() for lane in lanes_of for span in spans_left(lane)]
+        rest += [] if mode == "all" else self._covered(key, since, last, mode)
+        spans = tuple(uncovered(row.rule, since, last, rest, self._dialect)) if since <= last else ()
+        if len(spans) > MOST_SPANS:
+            raise ValueError(
+                f"{key!r}: what is to run in this range is in {len(spans):,} separate stretches; expected at most "
+                f"{MOST_SPANS:,}; give a shorter range, such as one that ends at {spans[MOST_SPANS - 1][1]}"
+            )
+        total = rules.count(row.rule, since - 1, last, self._dialect) if since <= last else 0
+        return row, BackfillPlan(key, spans, count(row.rule, spans, self._dialect), total)
+
+    def _covered(self, key: str, since: int, until: int, mode: BackfillMode) -> builtins.list[Span]:
+        """Return the stretches from `since` to `until` that need no run: by the ledger they ran, or were skipped."""
+        ledger = self._ledger
+        last: dict[int, LedgerRow] = {}
+        skipped: builtins.list[Span] = []
+        earlier = ledger.rows(LedgerFilter(key, until=since - 1, last=_BEFORE))
+        for each in (key, *lane_keys(ledger, key)):
+            for row in ledger.rows(LedgerFilter(each, since=since, until=until)):
+                if row.extra:
+                    continue
+                if row.last is not None:
+                    skipped += [(row.scheduled_time, row.last)] if row.detail != TOO_LATE else []
+                elif row.scheduled_time not in last or last[row.scheduled_time].ended <= row.ended:
+                    last[row.scheduled_time] = row
+        skipped += [(row.scheduled_time, row.end) for row in earlier if row.last is not None and row.detail != TOO_LATE]
+        missing = sorted(time for time, row in last.items() if _is_to_run(row, mode))
+        found = [part for span in skipped for part in without(span, missing)]
+        found += ((time, time) for time, row in last.items() if not _is_to_run(row, mode))
+        return found
+
+    def _lane(self, row: ScheduleRow, spans: tuple[Span, ...], reverse: bool, key: str, now: float) -> ScheduleRow:
+        if len(key) > MAX_KEY_LENGTH:
+            most = MAX_KEY_LENGTH - len(key) + len(row.key)
+            raise ValueError(
+                f"the key {row.key[:40]!r}… has {len(row.key)} characters; a schedule with at most {most} can have a "
+                "backfill"
+            )
+        check_enqueued_key(key, row.type)
+        rule = rule_of_backfill(row.rule, row.key, spans, reverse)
+        policy = replace(
+            row.policy,
+            catch_up="all",
+            max_lateness=None,
+            alert_after=None,
+            overlap="wait",
+            owner=None,
+            description=None,
+            tags=(),
+        )
+        return ScheduleRow(
+            key=key,
+            type=row.type,
+            data=row.data,
+            status=WAITING,
+            rule=rule,
+            next_time=first_to_backfill(rule, self._dialect),
+            next_run_time=now,
+            policy=policy,
+        )
+
+    def _lanes(self, key: str) -> Mapping[int, builtins.list[ScheduleRow]]:
+        """Return the rows of the backfills of a schedule by number; of backfills that are only on record none."""
+        check_key(key)
+        keys = list(lane_keys(self._ledger, key))
+        found: dict[int, builtins.list[ScheduleRow]] = {backfill_of(each)[1]: [] for each in keys}
+        for row in sorted(self._store.get_many(keys), key=lambda row: row.key):
+            if row.is_backfill:
+                found[backfill_of(row.key)[1]].append(row)
+        return found
+
+    def _is_over(self, lanes: Sequence[ScheduleRow], now: float) -> bool:
+        """Return whether all lanes have ended long ago."""
+        if not all(lane.ended for lane in lanes):
+            return False
+        entries = [self._ledger.rows(LedgerFilter(lane.key, last=1)) for lane in lanes]
+        return all(row.ended < now - _KEPT for rows in entries for row in rows)
+
+    def _state(self, schedule: str, number: int, lanes: Sequence[ScheduleRow]) -> BackfillState:
+        left = sum(count(lane.rule, spans_left(lane), self._dialect) for lane in lanes)
+        done = sum(count(lane.rule, spans_passed(lane), self._dialect) for lane in lanes)
+        troubles = (row for lane in lanes for row in self._ledger.rows(LedgerFilter(lane.key, failed=True)))
+        errors = [lane.last_error for lane in lanes if lane.last_error is not None]
+        return BackfillState(
+            name=f"{schedule}:{number}",
+            schedule=schedule,
+            number=number,
+            state=_word(lanes),
+            first=int(min(lane.rule.start or 0 for lane in lanes)),
+            last=int(max(lane.rule.end or 0 for lane in lanes)),
+            reverse=any(lane.rule.backfill is not None and lane.rule.backfill.reverse for lane in lanes),
+            max_running=len(lanes),
+            done=done,
+            failed=sum(row.outcome == FAILED for row in troubles),
+            left=left,
+            last_error=errors[0] if errors else None,
+        )
+
+    @property
+    def _ledger(self) -> Ledger:
+        ledger = self._store.ledger
+        if ledger is None or not self._store.keeps_policies:
+            raise NotSupportedError("this store keeps no backfills; type: rdb and redis do")
+        return ledger
+
+    def _refuse_unsupported(self, key: str | None) -> None:
+        assert self._ledger is not None
+        if key is not None:
+            check_key(key)
+
+
+def lane_keys(ledger: Ledger, schedule: str) -> Iterator[str]:
+    """Yield the keys of the lanes of a schedule's backfills that are on record, deleted ones, too."""
+    prefix = f"{BACKFILL_PREFIX}{schedule}:"
+    found = takewhile(lambda key: key.startswith(prefix), ledger.keys(prefix))
+    return (key for key in found if backfill_of(key)[0] == schedule)
+
+
+def with_backfill(row: LedgerRow) -> LedgerRow:
+    """Return the entry of a lane as one of its schedule, with the number of the backfill; any other entry as it is."""
+    if not is_backfill_key(row.key):
+        return row
+    schedule, number = backfill_of(row.key)
+    return replace(row, key=schedule, backfill=number)
+
+
+def check_max_running(number: object) -> None:
+    """Raise ValueError unless so many occurrences of a backfill can run at once."""
+    if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= MOST_RUNNING:
+        raise ValueError(f"max_running must be a whole number from 1 to {MOST_RUNNING}, got {shown(number)}")
+
+
+def _is_to_run(row: LedgerRow, mode: BackfillMode) -> bool:
+    """Return whether a backfill is to run an occurrence whose last entry this is."""
+    if row.outcome == SKIPPED:
+        return row.detail == TOO_LATE
+    return row.outcome == FAILED and mode == "failed"
+
+
+def _word(lanes: Sequence[ScheduleRow]) -> BackfillWord:
+    left = [lane for lane in lanes if not lane.ended]
+    if not left:
+        is_cancelled = any(lane.rule.backfill is not None and lane.rule.backfill.cancelled for lane in lanes)
+        return CANCELLED if is_cancelled else FINISHED
+    if all(lane.paused for lane in left):
+        return PAUSED
+    failing = [lane for lane in left if failed_attempts(lane)]
+    if failing:
+        return FAILING if any(lane.last_error is not None for lane in failing) else RETRYING
+    return RUNNING if any(lane.status == RUNNING for lane in left) else WAITING
