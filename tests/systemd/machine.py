@@ -30,11 +30,11 @@ mkdir -p cow files
 mount -t tmpfs tmpfs cow
 mkdir cow/upper cow/work cow/root
 cp -a files/. cow/upper
-mount -t overlay overlay -o lowerdir=/,upperdir=cow/upper,workdir=cow/work cow/root
+mount -t overlay overlay -o lowerdir="$lower",upperdir=cow/upper,workdir=cow/work cow/root
 """
 _BOOT = f"""
 set -eu
-cd "$1"; name=$2; shift 2
+cd "$1"; name=$2; lower=$3; shift 3
 for group in $(awk '$3 ~ /^cgroup2?$/ {{ print $2 }}' /proc/mounts); do
     case $group in *cpuset*) continue ;; esac  # wants cpus and nodes before any process
     mkdir -p "$group/$name" && echo $$ > "$group/$name/cgroup.procs"
@@ -61,7 +61,7 @@ def require_machine() -> None:
 def _obstacle() -> str:
     """Say what forbids a machine here: the rights of a container are found out only by using them. Empty: nothing."""
     with tempfile.TemporaryDirectory() as folder:
-        argv = ["unshare", "--mount", "--pid", "--fork", "sh", "-euc", f"cd {folder}\n{_MOUNT}"]
+        argv = ["unshare", "--mount", "--pid", "--fork", "sh", "-euc", f"cd {folder}; lower=/\n{_MOUNT}"]
         return subprocess.run(argv, capture_output=True, text=True, check=False).stderr.strip()
 
 
@@ -73,10 +73,10 @@ class Machine:
         self._console = console
         self.root = Path(f"/proc/{init.pid}/root")
 
-    def run(self, *command: str, check: bool = True) -> str:
+    def run(self, *command: str, check: bool = True, timeout: float = 60) -> str:
         """Run a command inside as root and return its output; raises AssertionError with it when it fails."""
         argv = ["nsenter", "--target", str(self._init.pid), "--all", "--", *command]
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=timeout, check=False)
         if check and done.returncode != 0:
             raise AssertionError(f"{' '.join(command)} ended with {done.returncode}: {done.stdout}{done.stderr}")
         return done.stdout
@@ -108,8 +108,10 @@ class Machine:
 
 
 @contextmanager
-def boot(folder: Path, files: Mapping[str, str], binds: Mapping[Path, str]) -> Iterator[Machine]:
-    """Boot a machine with `files` (path → text; executable under a bin folder) laid over this host's root.
+def boot(
+    folder: Path, files: Mapping[str, str], binds: Mapping[Path, str], lower: Path = Path("/")
+) -> Iterator[Machine]:
+    """Boot a machine with `files` (path → text; executable under a bin folder) laid over this host's root, or `lower`.
 
     `binds` shows folders of the host at other places, read-only. All is gone when the block is left.
     """
@@ -124,6 +126,7 @@ def boot(folder: Path, files: Mapping[str, str], binds: Mapping[Path, str]) -> I
         "boot",
         str(folder),
         name,
+        str(lower),
         *(f"--bind-ro={host}:{inside}" for host, inside in binds.items()),
     ]
     with (folder / "console").open("wb") as console:
