@@ -22,6 +22,12 @@ QUESTIONS = (
     *("late tasks of a type", "failed tasks", "failed tasks of a type", "one task", "task types", "nodes", "doctor"),
 )
 """The questions of insight that are measured."""
+PAGES = (
+    *("Now", "Schedules", "Schedules of a type", "Schedules with a prefix", "Schedules overdue", "Schedule"),
+    *("Older history", "Queue", "Tasks", "Tasks waiting", "Tasks of a user", "Tasks failed", "Task", "Proof"),
+    *("Proof export", "/week", "/yesterday", "/what-if", "/nodes", "/doctor"),
+)
+"""The web pages that are measured."""
 SQL = ("postgresql", "mariadb", "sqlite")
 ALL = (*SQL, "redis")
 
@@ -147,4 +153,12 @@ GOALS = (
         for question in QUESTIONS
         for goal in _at_most("insight", f"{question} p99 ms", 150, "postgresql", "mariadb")
     ),
+    *(goal for page in PAGES for goal in _at_most("web", f"{page} p50 ms", 150, "postgresql", "mariadb")),
+    *(goal for page in PAGES for goal in _at_most("web", f"{page} p99 ms", 400, "postgresql", "mariadb")),
+    *_at_most("web", "first load kB", 60, "postgresql", "mariadb"),
+    *_at_most("web", "first load requests", 8, "postgresql", "mariadb"),
+    *_at_most("web", "20 tabs CPU %", 3, "postgresql", "mariadb"),
+    *_at_most("web", "20 tabs statements/s", 8, "postgresql", "mariadb"),
+    *_at_most("web", "scrape p99 ms", 50, "postgresql", "mariadb"),
+    *(Goal("web", store, "drain beside tabs share", at_least=0.95) for store in ("postgresql", "mariadb")),
 )

@@ -1,37 +1,51 @@
-"""Measures the web pages, where 100,000 schedules, a million tasks and runs are stored: answers, first load, tabs."""
+"""Measures the web pages, where 100,000 schedules, a million tasks and runs are stored.
+
+How long each page takes and how many statements it sends, what a first load transfers, what open tabs cost, how fast a
+backlog is drained beside them, and how long a scrape of the exporter takes.
+"""
 
 from __future__ import annotations
 
 import gzip
 import http.client
+import math
 import random
 import re
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime, timedelta
 from urllib.parse import urlsplit
 
 import psutil
 import uvicorn
+from prometheus_client import generate_latest
 
 from benchmarks import insight_questions
 from benchmarks.databases import Place
 from benchmarks.process_usage import processor_time, tree_of
 from benchmarks.statement_counter import counting
+from benchmarks.throughput import run_backlog
 from benchmarks.worker import BenchmarkWorker
 from benchmarks.workload import Contender, Scale, Workload
 from psched.config import load
+from psched.exporter.database import section_readers
+from psched.exporter.families import NodeCollector
+from psched.exporter.server import registry_of
+from psched.insight import open_insight
 from psched.store import LeaseStore
 from psched.store.run_stats import RunKind, RunSums
 from psched.web import app
 from psched.web.pages import PAGES
 from psched.web.shared_state import SharedState
+from psched.web.snapshots import INTERVAL
 
-_TIMES = 60
-"""How often each page is asked for."""
+_TIMES, _SECONDS = 100, 4.0
+"""How often each page is asked for at most, and for how long; at least `_LEAST` times."""
+_LEAST = 25
+_SCRAPES = 100
 _COMPUTING = "This is being computed"
 """What a page says whose answer takes longer than a visitor would wait. The answer is kept then for minutes."""
 _TABS = 20
@@ -40,21 +54,31 @@ _WATCHED = 30.0
 _SETTLING = 8.0
 _CHANGE = 1.0
 """Seconds from one change that the tabs are to show to the next."""
+_BACKLOG = 20_000
+"""Tasks that are drained, in a database beside that of the pages on the same server."""
+_DRAINS = ((), ("tabs",), ("tabs",), ())
+"""What there is beside each drain."""
 
 Path = Callable[[], str]
 """Returns the address of a page, another one each time if it can."""
 
 
 def pages(place: Place, scale: Scale) -> Mapping[str, float]:
-    """Return how long the pages take, what a first load transfers, and what open tabs cost."""
+    """Return how long the pages take, what a first load transfers, what open tabs cost, and how long a scrape takes."""
     worker = BenchmarkWorker(place)
     insight_questions.fill(place, worker, scale)
     _fill_statistics(worker, place)
-    return {**_answers(worker, scale), **_tabs(place, worker, scale)}
+    return {
+        **_answers(worker, scale),
+        **_statements(place, worker, scale),
+        **_scrape(worker, scale),
+        **_tabs(place, worker, scale),
+        **_drain(place, worker, scale),
+    }
 
 
 def _answers(worker: BenchmarkWorker, scale: Scale) -> Mapping[str, float]:
-    """Return the median and the worst of each page in milliseconds, nothing kept; and what a first load transfers."""
+    """Return the percentiles of each page in milliseconds, no answer kept; and what a first load transfers."""
     found: dict[str, float] = {}
     with _served(worker) as (shared, address):
         connection = http.client.HTTPConnection(address, timeout=60)
@@ -65,19 +89,103 @@ def _answers(worker: BenchmarkWorker, scale: Scale) -> Mapping[str, float]:
                 time.sleep(0.1)
             if is_computed:
                 found[f"{name} computed in s"] = time.perf_counter() - begun
-            spans = []
-            for _ in range(scale.count(_TIMES)):
-                if not is_computed:
+
+            def ask(path: Path = path, kept: bool = is_computed) -> float:
+                if not kept:
                     shared.forget_answers()
                 begun = time.perf_counter()
                 _fetch(connection, path())
-                spans.append((time.perf_counter() - begun) * 1000)
-            spans.sort()
-            found[f"{name} p50 ms"] = spans[len(spans) // 2]
-            found[f"{name} p99 ms"] = spans[-1]
+                return (time.perf_counter() - begun) * 1000
+
+            found |= _percentiles(name, ask, scale)
         found["first load kB"], found["first load requests"] = _first_load(connection)
         connection.close()
     return found
+
+
+def _percentiles(name: str, ask: Callable[[], float], scale: Scale) -> Mapping[str, float]:
+    """Return the median and the 99th percentile of what `ask` returns, or the worst of fewer than 100."""
+    spans: list[float] = []
+    until = time.monotonic() + scale.seconds(_SECONDS)
+    while len(spans) < scale.count(_TIMES) and (time.monotonic() < until or len(spans) < scale.count(_LEAST)):
+        spans.append(ask())
+    spans.sort()
+    return {f"{name} p50 ms": spans[len(spans) // 2], f"{name} p99 ms": spans[math.ceil(len(spans) * 0.99) - 1]}
+
+
+def _statements(place: Place, worker: BenchmarkWorker, scale: Scale) -> Mapping[str, float]:
+    """Return how many statements each page sends when no answer is kept, besides those of the snapshots."""
+    found: dict[str, float] = {}
+    with counting(place) as asked, _served(worker) as (shared, address):
+        connection = http.client.HTTPConnection(address, timeout=60)
+        _fetch(connection, "/")
+        shared.snapshots.end()  # the pages go on with the last one
+        time.sleep(2 * INTERVAL)
+        for name, path in _paths(scale.count(insight_questions.SCHEDULES)).items():
+            for _ in range(2):  # the first time it may connect
+                shared.forget_answers()
+                before = asked()
+                while _COMPUTING in _fetch(connection, path())[0]:
+                    time.sleep(0.1)
+            found[f"{name} statements"] = asked() - before
+        connection.close()
+    return found
+
+
+def _scrape(worker: BenchmarkWorker, scale: Scale) -> Mapping[str, float]:
+    """Return how long a scrape of the exporter takes, the metrics of the database only."""
+    with open_insight(load(worker.config)) as insight:
+        registry = registry_of(NodeCollector(None, section_readers(insight)))
+        generate_latest(registry)  # connects, and compiles its statements
+
+        def ask() -> float:
+            begun = time.perf_counter()
+            generate_latest(registry)
+            return (time.perf_counter() - begun) * 1000
+
+        return _percentiles("scrape", ask, scale)
+
+
+def _drain(place: Place, worker: BenchmarkWorker, scale: Scale) -> Mapping[str, float]:
+    """Return how fast a daemon drains a backlog alone, and beside open tabs whose pages change each second."""
+    rates: dict[tuple[str, ...], list[float]] = {beside: [] for beside in _DRAINS}
+    for number, beside in enumerate(_DRAINS):
+        folder = place.folder / f"drain-{number}"
+        folder.mkdir(exist_ok=True)
+        assert place.server is not None
+        with ExitStack() as stack:
+            url = stack.enter_context(place.server.database())
+            if beside:
+                _, address = stack.enter_context(_process(worker))
+                _open_tabs(address)
+                stack.enter_context(_changes(worker))
+            drained = run_backlog("returns", _BACKLOG, Place(place.store, url, folder, place.server), scale)
+            rates[beside].append(drained["tasks/s"])
+    alone, with_tabs = (sum(rates[beside]) / len(rates[beside]) for beside in ((), ("tabs",)))
+    return {
+        "drain alone tasks/s": alone,
+        "drain beside tabs tasks/s": with_tabs,
+        "drain beside tabs share": with_tabs / alone,
+    }
+
+
+@contextmanager
+def _changes(worker: BenchmarkWorker) -> Iterator[None]:
+    """Submit a task each second, until the end."""
+    ended = threading.Event()
+
+    def submit() -> None:
+        with worker.queue() as queue:
+            while not ended.wait(_CHANGE):
+                queue.submit(f"change-{time.time_ns()}", "type1")
+
+    thread = threading.Thread(target=submit)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def _tabs(place: Place, worker: BenchmarkWorker, scale: Scale) -> Mapping[str, float]:
@@ -159,6 +267,7 @@ def _paths(count: int) -> Mapping[str, Path]:
         "Schedules with a prefix": lambda: f"/schedules?prefix={key()[:10]}",
         "Schedules overdue": lambda: "/schedules?state=overdue",
         "Schedule": lambda: f"/schedule?key={key()}",
+        "Older history": lambda: f"/schedule?key={key()}&until={round(time.time()) - 86400}",
         "Queue": lambda: "/queue",
         "Tasks": lambda: f"/tasks?after={key()}",
         "Tasks waiting": lambda: f"/tasks?status=waiting&type={type_()}",
@@ -170,7 +279,7 @@ def _paths(count: int) -> Mapping[str, Path]:
     until = datetime.now().astimezone()
     since = until - timedelta(days=7)
     proof = f"/proof?from={since:%Y-%m-%dT%H:%M}&to={until:%Y-%m-%dT%H:%M}"
-    found["Proof"] = lambda: proof
+    found |= {"Proof": lambda: proof, "Proof export": lambda: f"{proof}&format=json&records=1"}
     found |= {path: lambda path=path: path for path in PAGES if path not in (*_NAMED, *_NEEDING)}
     return found
 
@@ -242,6 +351,6 @@ WORKLOADS = (
     Workload(
         "web",
         "how long a web page takes with 100,000 schedules, 1,000,000 tasks and 1,000,000 runs, and what open tabs cost",
-        (Contender("psched", pages, ("postgresql", "mariadb"), lasting=True),),
+        (Contender("psched", pages, ("postgresql", "mariadb"), once=True),),
     ),
 )

@@ -82,6 +82,17 @@ class Expression:
             count -= self._count_times(DAY - 1) - self._count_times(end)
         return count
 
+    def walls(self, low: int, high: int) -> Iterator[int]:
+        """Yield the wall times from `low` to `high` that match, both included, in order."""
+        first, last = low // DAY, high // DAY
+        for before, days in self._months_from(first):
+            if before >= last:
+                return
+            for midnight in ((before + day) * DAY for day in days if first <= before + day <= last):
+                for minute in self.minutes:
+                    begin = midnight + minute * 60
+                    yield from (begin + second for second in self.seconds if low <= begin + second <= high)
+
     def _count_times(self, second_of_day: int) -> int:
         """Return how many times of a matching day match, up to and including `second_of_day`."""
         minute, second = divmod(second_of_day, 60)

@@ -5,25 +5,27 @@ from __future__ import annotations
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 
 from psched import cron
 from psched.backends import database_problem, is_driver_error
 from psched.config import Section, SectionName, Settings
 from psched.error_text import error_summary
-from psched.errors import ConfigError, NotFoundError, PoolerError
+from psched.errors import ConfigError, PoolerError
 from psched.insight.why_waiting import worker_hint
 from psched.model import ScheduleRow
 from psched.queue.queue import Queue
 from psched.schedules.collection import ScheduleCollection
 from psched.schedules.schedule import LEASED, RUNNING, WAITING, ScheduleState, failed_attempts
+from psched.schedules.settlement import with_rule_problem
 from psched.store import Finding, LeaseStore
 from psched.store.node_registry import Node, tz_difference, version_difference
 from psched.time_text import local_time, span
 
 _MAX_CLOCK_SKEW = 2.0  # seconds
 _MAX_OVERDUE = 20  # occurrences that are listed
+_TABLE = "table"
+"""The subject of the finding on whether the tables can be used."""
 
 Collection = ScheduleCollection | Queue
 Checks = Callable[[Collection], Iterable[Finding]]
@@ -58,26 +60,31 @@ def section_findings(
 def _findings(section: Section, collection: Collection, writing: bool, more: Checks) -> Iterator[Finding]:
     store = collection.store
     try:
-        store.check_tables()
-        yield from _database_findings(section, store, writing)
-        yield from routing_findings(store)
-        yield from _node_findings(store)
+        found = list(store.diagnose(writing))
+        unusable = [finding for finding in found if finding.subject == _TABLE and not finding.ok]
+        if unusable:
+            yield from unusable
+            return
+        yield from _database_findings(section, store, found)
+        nodes = None if store.nodes is None else store.nodes.alive()
+        yield from routing_findings(store, nodes)
+        yield from _node_findings(nodes or ())
         yield from more(collection)
         if isinstance(collection, ScheduleCollection):
-            yield from _overdue_findings(collection)
+            yield from _overdue_findings(collection, nodes)
             yield from _failing_findings(collection)
     except ConfigError as error:
-        yield Finding("pooler" if isinstance(error, PoolerError) else "table", False, str(error))
+        yield Finding("pooler" if isinstance(error, PoolerError) else _TABLE, False, str(error))
     except Exception as error:
         if not is_driver_error(error):
             raise
         yield Finding("database", False, database_problem(section.masked_url, error, store.is_unavailable(error)))
 
 
-def _database_findings(section: Section, store: LeaseStore, writing: bool) -> Iterator[Finding]:
+def _database_findings(section: Section, store: LeaseStore, found: Iterable[Finding]) -> Iterator[Finding]:
     clocks = clock_finding(store)
     yield Finding("database", True, f"{section.masked_url} answers")
-    yield from store.diagnose(writing)
+    yield from found
     yield clocks
 
 
@@ -104,11 +111,10 @@ def unrouted_types(store: LeaseStore, workers: Sequence[Node]) -> str:
     return ", ".join(sorted(type_ for type_ in due if not any(worker.types.accepts(type_) for worker in workers)))
 
 
-def routing_findings(store: LeaseStore) -> Iterator[Finding]:
-    """Yield which workers are alive, and the types that none of them routes."""
-    if store.nodes is None:
+def routing_findings(store: LeaseStore, workers: Sequence[Node] | None) -> Iterator[Finding]:
+    """Yield which of `workers`, the live ones, are there, and the types that none of them routes (None: unknown)."""
+    if workers is None:
         return
-    workers = live_workers(store)
     unrouted = unrouted_types(store, workers)
     alive = "; ".join(f"{worker.name} routes {worker.types.describe()}" for worker in workers)
     if not workers:
@@ -121,9 +127,8 @@ def routing_findings(store: LeaseStore) -> Iterator[Finding]:
         yield Finding("workers", False, f"no live worker routes {unrouted}", remedy=remedy)
 
 
-def _node_findings(store: LeaseStore) -> Iterator[Finding]:
+def _node_findings(nodes: Sequence[Node]) -> Iterator[Finding]:
     """Yield how the live workers and this host differ in tz database or version of psched."""
-    nodes = live_workers(store)
     difference = tz_difference(nodes, cron.tz_database())
     if difference is not None:
         yield Finding("nodes", False, difference)
@@ -132,11 +137,13 @@ def _node_findings(store: LeaseStore) -> Iterator[Finding]:
         yield Finding("nodes", True, difference, warning=True)
 
 
-def _overdue_findings(schedules: ScheduleCollection) -> Iterator[Finding]:
-    """Yield the occurrences that are later than `overdue_after`, or than their own `alert_after`."""
+def _overdue_findings(schedules: ScheduleCollection, nodes: Sequence[Node] | None) -> Iterator[Finding]:
+    """Yield the occurrences that are later than `overdue_after`, or than their own `alert_after`.
+
+    `nodes`: the live workers; None: unknown.
+    """
     now = schedules.store.now()
     late = list(_late(schedules))
-    nodes = None if schedules.store.nodes is None else live_workers(schedules.store)
     if len(late) > 1 and not nodes and all(not row.attempts and row.status == WAITING for row in late):
         message = f"no worker has started any of the {len(late)} schedules below"
         yield Finding("overdue", False, message, remedy=worker_hint(nodes, late[0].type))
@@ -153,11 +160,12 @@ def _late(schedules: ScheduleCollection) -> Iterator[ScheduleRow]:
     times = {row.key: row.next_time for row in schedules.overdue(_MAX_OVERDUE)}
     if schedules.store.alerts is not None:
         times |= {overdue.key: overdue.scheduled_time for overdue in schedules.store.alerts.overdue(_MAX_OVERDUE)}
-    for key in sorted(times, key=times.__getitem__)[:_MAX_OVERDUE]:
-        with suppress(NotFoundError):  # deleted meanwhile
-            row = schedules[key].metadata()
-            if times[key] in (row.next_time, row.regular_time):  # it is still the same occurrence
-                yield replace(row, data={})
+    first = sorted(times, key=times.__getitem__)[:_MAX_OVERDUE]
+    rows = {row.key: row for row in schedules.store.get_many(first)}
+    for key in first:
+        row = rows.get(key)  # None: deleted meanwhile
+        if row is not None and times[key] in (row.next_time, row.regular_time):  # it is still the same occurrence
+            yield replace(with_rule_problem(row, schedules.cron_dialect), data={})
 
 
 def _lateness(row: ScheduleRow, state: ScheduleState, nodes: Sequence[Node] | None) -> tuple[str, str | None]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from psched.cron import CronDialect
 from psched.errors import ConfigError
@@ -16,6 +17,8 @@ from psched.store.reads import RuleUse
 HOUR = 3600
 _EXAMPLES = 3
 """Schedules of each type, with different rules, whose last runs are averaged."""
+_MOST_LISTED = 60
+"""Occurrences in an hour up to which it is cheaper to list them than to count them by arithmetic."""
 _MEASURED = 100
 """The most types, those with the most starts, whose durations are looked up."""
 
@@ -37,13 +40,15 @@ class Forecast:
     """The hours to come. Runs on request, retries and what is late now are left out, and so are paused schedules.
 
     `schedules`: how many were counted. `unmeasured`: types left out of `busy`, as no run of theirs is in the ledger.
-    `unusable`: schedules whose rule cannot be used.
+    `unusable`: schedules whose rule cannot be used. `uncounted`: schedules left out because the time was up; they have
+    the rules that the fewest schedules have.
     """
 
     hours: Sequence[HourForecast]
     schedules: int
     unmeasured: Sequence[str] = ()
     unusable: int = 0
+    uncounted: int = 0
 
 
 @dataclass(slots=True)
@@ -54,18 +59,29 @@ class _OfType:
     examples: list[str] = field(default_factory=list)
 
 
+StartsOf = Callable[[Rule, float], Mapping[int, int]]
+"""Returns what `starts_per_hour` returns for a rule and a delay."""
+
+
 def forecast(
     uses: Iterable[RuleUse],
     begin: int,
     hours: int,
     dialect: CronDialect,
     durations: Callable[[Sequence[str]], Sequence[float]],
+    starts_of: StartsOf | None = None,
+    seconds: float = math.inf,
 ) -> Forecast:
     """Return the forecast for `hours` hours from `begin` (unix seconds).
 
-    The occurrences of each rule are counted once. `durations` returns how long the last runs of some schedules took, in
-    seconds.
+    The occurrences of each rule are counted once, those of the rules that most schedules have first, for up to
+    `seconds` of processor time. `durations` returns how long the last runs of some schedules took, in seconds.
     """
+    if starts_of is None:
+
+        def starts_of(rule: Rule, delay: float) -> Mapping[int, int]:
+            return starts_per_hour(rule, delay, begin, hours, dialect)
+
     used: dict[tuple[Rule, float], Counter[str | None]] = defaultdict(Counter)
     types: dict[str | None, _OfType] = defaultdict(lambda: _OfType([0] * hours))
     for use in uses:
@@ -74,18 +90,22 @@ def forecast(
         if use.type not in counts and len(examples) < _EXAMPLES:
             examples.append(use.key)
         counts[use.type] += use.count
-    unusable = 0
-    for (rule, delay), counts in used.items():
+    schedules = unusable = uncounted = 0
+    until = time.thread_time() + seconds
+    for (rule, delay), counts in sorted(used.items(), key=lambda each: -each[1].total()):
+        if time.thread_time() > until:
+            uncounted += counts.total()
+            continue
+        schedules += counts.total()
         try:
-            starts = starts_per_hour(rule, delay, begin, hours, dialect)
+            starts = starts_of(rule, delay)
         except ConfigError:  # doctor and list show these schedules as broken
             unusable += counts.total()
             continue
         for type_, count in counts.items():
             for hour, found in starts.items():
                 types[type_].starts[hour] += found * count
-    schedules = sum(counts.total() for counts in used.values())
-    return _summed(types, begin, hours, durations, schedules, unusable)
+    return replace(_summed(types, begin, hours, durations, schedules, unusable), uncounted=uncounted)
 
 
 def starts_per_hour(rule: Rule, delay: float, begin: int, hours: int, dialect: CronDialect) -> Mapping[int, int]:
@@ -96,18 +116,14 @@ def starts_per_hour(rule: Rule, delay: float, begin: int, hours: int, dialect: C
     Raises ConfigError.
     """
     first = begin - math.floor(delay)  # in seconds of the occurrences
-    total = rules.count(rule, first - 1, first + hours * HOUR - 1, dialect)
-    found: dict[int, int] = defaultdict(int)
-    if total > hours:  # counting the occurrences of an hour is cheaper than listing them
-        for hour in range(hours):
-            start = first + hour * HOUR
-            if number := rules.count(rule, start - 1, start + HOUR - 1, dialect):
-                found[hour] = number
-        return found
-    time = first - 1
-    for _ in range(total):
-        time = rules.next_time(rule, time, dialect)
-        found[(time - first) // HOUR] += 1
+    last = first + hours * HOUR - 1
+    if rules.count(rule, first - 1, last, dialect) <= hours * _MOST_LISTED:
+        return Counter((time - first) // HOUR for time in rules.listed(rule, first - 1, last, dialect))
+    found: dict[int, int] = {}
+    for hour in range(hours):
+        start = first + hour * HOUR
+        if number := rules.count(rule, start - 1, start + HOUR - 1, dialect):
+            found[hour] = number
     return found
 
 

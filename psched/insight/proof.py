@@ -10,20 +10,25 @@ from typing import Any
 
 from psched.clock import monotonic
 from psched.schedules.audit_evidence import AuditEvidence
-from psched.schedules.audit_result import Verdict, as_object
+from psched.schedules.audit_result import Kind, Verdict, as_object
 from psched.schedules.collection import ScheduleCollection
 
 _LONGEST = 4.0
 """Seconds of auditing after which a page ends."""
+LONGEST_AUDIT = 20.0
+"""Seconds after which the audit of one schedule ends."""
+
+_TOO_LONG = (
+    f"its audit was ended after {LONGEST_AUDIT:.0f} s; choose a shorter range, or use psched audit, which has no limit"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What is proved of one schedule. `reached`: its present next occurrence, None if it is gone or has none."""
+    """What is proved of one schedule."""
 
     verdict: Verdict
     evidence: AuditEvidence
-    reached: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +79,18 @@ class ProofPage:
         }
 
 
+def timed_audit(
+    schedules: ScheduleCollection, key: str, since: int, until: int, late: float | None = None, keep: bool = False
+) -> tuple[Verdict, AuditEvidence]:
+    """Audit one schedule for up to `LONGEST_AUDIT` seconds: after that nothing is proved, and no record is evidence."""
+    try:
+        return schedules.audit_with_evidence(key, since, until, late=late, keep=keep, seconds=LONGEST_AUDIT)
+    except TimeoutError:
+        verdict = Verdict(key)
+        verdict.add_violation(Kind.UNKNOWN, since, _TOO_LONG, until, 0)
+        return verdict, AuditEvidence()
+
+
 def proof_page(
     schedules: ScheduleCollection,
     keys: Iterable[str],
@@ -91,7 +108,6 @@ def proof_page(
         if proofs and (len(proofs) == limit or monotonic() - begun > _LONGEST):
             after = proofs[-1].verdict.key
             break
-        verdict, evidence = schedules.audit_with_evidence(key, since, until, late=late, keep=keep)
-        row = schedules.store.get(key)
-        proofs.append(Proof(verdict, evidence, None if row is None else row.regular().next_time))
+        verdict, evidence = timed_audit(schedules, key, since, until, late, keep)
+        proofs.append(Proof(verdict, evidence))
     return ProofPage(since, until, late, proofs, after, made)

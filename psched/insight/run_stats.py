@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from psched.errors import NotSupportedError
 from psched.store import LeaseStore
@@ -25,6 +25,9 @@ class Percentiles:
     p50: float | None
     p95: float | None
     p99: float | None
+
+
+_UNKNOWN = Percentiles(None, None, None, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,17 +79,19 @@ def run_report(store: LeaseStore, seconds: float) -> RunReport:
     return RunReport(window.begin, now, sorted(rates, key=lambda each: (-each.runs, each.type)))
 
 
-def runs_by_time(store: LeaseStore, seconds: float, type: str | None = None) -> list[RunsAt]:
+def runs_by_time(store: LeaseStore, seconds: float, type: str | None = None, durations: bool = True) -> list[RunsAt]:
     """Return the runs that ended in the last `seconds`, by minute, or by hour for a window of more than three hours.
 
-    Minutes and hours without a run are left out. Raises NotSupportedError where none are counted.
+    Minutes and hours without a run are left out. Without `durations`, how long runs took is not read and is None.
+    Raises NotSupportedError where none are counted.
     """
     stats = _stats(store)
     times: dict[int, dict[str, RunSums]] = defaultdict(lambda: defaultdict(RunSums))
-    for each in stats.totals(_window(store.now(), seconds, type), by_time=True):
+    for each in stats.totals(_window(store.now(), seconds, type), by_time=True, durations=durations):
         assert each.time is not None
         times[each.time][each.outcome].add(each.sums)
-    return [RunsAt(time, *_summary(outcomes)) for time, outcomes in sorted(times.items())]
+    found = [RunsAt(time, *_summary(outcomes)) for time, outcomes in sorted(times.items())]
+    return found if durations else [replace(each, duration=_UNKNOWN) for each in found]
 
 
 def _stats(store: LeaseStore) -> RunStats:

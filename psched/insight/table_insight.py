@@ -67,6 +67,6 @@ class TableInsight:
         """Return the runs that ended in the last `seconds`, by type. Raises NotSupportedError on `rdb_compat`."""
         return run_report(self._table, seconds)
 
-    def runs_by_time(self, seconds: float = 3600, type: str | None = None) -> list[RunsAt]:
+    def runs_by_time(self, seconds: float = 3600, type: str | None = None, durations: bool = True) -> list[RunsAt]:
         """Return the runs that ended in the last `seconds`, as `psched.insight.run_stats.runs_by_time` does."""
-        return runs_by_time(self._table, seconds, type)
+        return runs_by_time(self._table, seconds, type, durations)

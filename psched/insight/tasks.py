@@ -11,7 +11,7 @@ from psched.insight.table_insight import TableInsight
 from psched.insight.why_waiting import Reason, why_waiting
 from psched.model import TaskFilter, TaskRow, TaskStatus
 from psched.queue.queue import Queue
-from psched.store.reads import UserCounts
+from psched.store.reads import DueUsers
 
 _MOST_OF_USERS = 1000
 _FOUND_BY_INDEX = ("waiting", "running")
@@ -77,13 +77,14 @@ class TaskInsight(TableInsight):
         """Yield all tasks behind the key `after` that pass the filter, by key. Raises ValueError."""
         return self._queue.list(status=status, type=type, user=user, prefix=prefix, late=late, after=after)
 
-    def users(self, limit: int = 20, most: int = _MOST_OF_USERS) -> list[UserCounts]:
+    def users(self, limit: int = 20, most: int = _MOST_OF_USERS) -> DueUsers:
         """Return users with due tasks in the order of their turns; those at their `max_running` are last.
 
-        Looks at up to `most` due tasks of each priority. Raises NotSupportedError on `rdb_compat`.
+        Looks at up to `most` due tasks of each priority, and says whether other users may have due tasks. Raises
+        NotSupportedError on `rdb_compat`.
         """
         found = self._store.reads.users(limit, most)
-        return sorted(found, key=lambda each: (-each.weight, -each.oldest))
+        return DueUsers(sorted(found.users, key=lambda each: (-each.weight, -each.oldest)), found.more)
 
     def details(self, key: str) -> TaskDetails:
         """Return one task and why it waits. Raises NotFoundError."""

@@ -9,7 +9,7 @@ from itertools import islice
 from psched.insight import pages
 from psched.insight.pages import Page, first_page
 from psched.model import NEVER
-from psched.store.ledger import Change, Definition, Ledger, LedgerFilter, LedgerRow
+from psched.store.ledger import Definition, Ledger, LedgerFilter, LedgerRow, RunTimes
 
 BATCH = 500
 """Entries that are read at once for a reader of all of them."""
@@ -59,7 +59,7 @@ def _measured(
     rows = ledger.rows(replace(wanted, page=size + passed))
     time, count = None, 0
     while batch := list(islice(rows, size)):
-        definitions = ledger.definitions({Definition(row.key, row.version) for row in batch if row.started is not None})
+        definitions = ledger.run_times({Definition(row.key, row.version) for row in batch if row.started is not None})
         for row in batch:
             at = row.ended if wanted.key is None else row.scheduled_time
             count = count + 1 if at == time else 1
@@ -70,12 +70,12 @@ def _measured(
                 yield TroubledRun(row, _lateness(row, definitions)), (at, count)
 
 
-def due_time(row: LedgerRow, definitions: Mapping[Definition, Change]) -> float | None:
+def due_time(row: LedgerRow, definitions: Mapping[Definition, RunTimes]) -> float | None:
     """Return when an occurrence was to run, None if its definition is not kept. A backfill runs when it can."""
     change = definitions.get(Definition(row.key, row.version))
     if change is None:
         return None
-    if change.rule.backfill is not None:
+    if change.is_backfill:
         return row.ended if row.started is None else row.started
     due = row.scheduled_time + (0.0 if row.extra else change.delay)
     if row.scheduled_time == change.first and change.due < NEVER:  # another time may have been given for the first run
@@ -83,6 +83,6 @@ def due_time(row: LedgerRow, definitions: Mapping[Definition, Change]) -> float 
     return due
 
 
-def _lateness(row: LedgerRow, definitions: Mapping[Definition, Change]) -> float | None:
+def _lateness(row: LedgerRow, definitions: Mapping[Definition, RunTimes]) -> float | None:
     due = due_time(row, definitions)
     return None if row.started is None or due is None else row.started - due

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, islice
+from time import thread_time
 
 from psched.cron import CronDialect
 from psched.cron.zones import change_between, load_zone, offset_at
 from psched.errors import ConfigError
-from psched.insight.forecast import HOUR, Forecast, forecast
+from psched.insight.forecast import HOUR, Forecast, forecast, starts_per_hour
 from psched.model import NO_OCCURRENCE, Rule
 from psched.schedules import rules
 from psched.store.reads import RuleUse
@@ -64,6 +67,7 @@ class ClockChange:
     """A clock change at `time` (unix seconds), from one UTC offset to another (seconds), in zones with the same change.
 
     `schedules`: how many are in these zones. `notes`: what the change does to them, the most frequent first.
+    `unexamined`: how many of these schedules the notes leave out because the time was up.
     """
 
     time: int
@@ -72,11 +76,15 @@ class ClockChange:
     after: int
     schedules: int
     notes: Sequence[ClockNote]
+    unexamined: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class WeekAhead:
-    """The next week. `herds`: the largest, the largest first. `dense`: schedules that run each minute or more often."""
+    """The next week. `herds`: the largest, the largest first. `dense`: schedules that run each minute or more often.
+
+    What `forecast` leaves uncounted is in no herd and under no clock change.
+    """
 
     forecast: Forecast
     herds: Sequence[Herd]
@@ -97,65 +105,86 @@ def week_ahead(
     begin: int,
     dialect: CronDialect,
     durations: Callable[[Sequence[str]], Sequence[float]],
+    seconds: float = math.inf,
 ) -> WeekAhead:
-    """Return what comes in the week from `begin` (unix seconds, a full hour). `durations`: as in `forecast`."""
+    """Return what comes in the week from `begin` (unix seconds, a full hour). `durations`: as in `forecast`.
+
+    Takes up to about three times `seconds` of processor time, and leaves out what cannot be counted within them.
+    """
     used: dict[Rule, _OfRule] = defaultdict(_OfRule)
     for use in uses:
         of_rule = used[use.rule]
         of_rule.types[use.type] += use.count
         if len(of_rule.keys) < _EXAMPLES:
             of_rule.keys.append(use.key)
-    counted = _Minutes(begin, dialect)
-    for rule, of_rule in used.items():
-        counted.add(rule, of_rule.types.total())
-    return WeekAhead(
-        forecast(uses, begin, WEEK, dialect, durations),
-        [counted.herd(minute, days, used) for minute, days in counted.fullest()],
-        sorted(_clock_changes(used, begin, begin + WEEK * HOUR, dialect), key=lambda each: each.time),
-        counted.dense,
-    )
+    counted = _Minutes(begin, dialect, used)
+    found = forecast(uses, begin, WEEK, dialect, durations, counted.starts_of, seconds)
+    changes = _clock_changes(counted.counted, begin, begin + WEEK * HOUR, dialect, seconds)
+    return WeekAhead(found, counted.herds(), sorted(changes, key=lambda each: each.time), counted.dense)
 
 
 class _Minutes:
     """The starts in each minute of the week."""
 
-    def __init__(self, begin: int, dialect: CronDialect) -> None:
+    def __init__(self, begin: int, dialect: CronDialect, used: Mapping[Rule, _OfRule]) -> None:
         self._begin = begin
         self._dialect = dialect
+        self._used = used
         self._starts = [0] * _MOST_TIMES
-        self._spread = [0.0] * _MOST_TIMES
-        self._dense: set[Rule] = set()
+        self._spread_changes = [0.0] * (_MOST_TIMES + 1)
+        """By how much more is spread over a minute than over the one before."""
+        self._minutes: dict[Rule, array[int]] = {}
+        """The minutes in which a rule has starts, for rules that may be in herds: two bytes for each."""
+        self.counted: dict[Rule, _OfRule] = {}
         self.dense = 0
 
-    def add(self, rule: Rule, schedules: int) -> None:
-        """Add the starts of schedules with one rule; none if it cannot be used."""
+    def starts_of(self, rule: Rule, delay: float) -> Mapping[int, int]:
+        """Return what `starts_per_hour` returns, and add the starts of a rule when it comes first.
+
+        The occurrences of a rule are listed once: parsing its expression takes as long as listing them.
+        """
+        if rule in self.counted:
+            return starts_per_hour(rule, delay, self._begin, WEEK, self._dialect)
         first = self._begin - math.floor(rule.delay)
-        try:
-            total = rules.count(rule, first - 1, first + WEEK * HOUR - 1, self._dialect)
-            if total >= _MOST_TIMES:
-                self._dense.add(rule)
-                self.dense += schedules
-                return
-            time = first - 1
-            for _ in range(total):
-                time = rules.next_time(rule, time, self._dialect)
-                if time == NO_OCCURRENCE:
-                    return
-                self._add_at((time - first) // MINUTE, rule.spread, schedules)
-        except ConfigError:  # the forecast counts these
-            return
+        listed = rules.listed(rule, first - 1, first + WEEK * HOUR - 1, self._dialect)
+        starts = [time - first for time in islice(listed, _MOST_TIMES)]
+        self.counted[rule] = self._used[rule]
+        self._add(rule, array("H", [start // MINUTE for start in starts]))
+        if len(starts) == _MOST_TIMES or math.floor(delay) != math.floor(rule.delay):
+            return starts_per_hour(rule, delay, self._begin, WEEK, self._dialect)
+        return Counter(start // HOUR for start in starts)
 
-    def _add_at(self, minute: int, spread: float, schedules: int) -> None:
-        if spread < MINUTE:
-            self._starts[minute] += schedules
-        elif spread <= _LONGEST_SPREAD:
-            width = math.ceil(spread / MINUTE)
-            for each in range(minute, min(minute + width, _MOST_TIMES)):
-                self._spread[each] += schedules / width
+    def _add(self, rule: Rule, minutes: array[int]) -> None:
+        schedules = self._used[rule].types.total()
+        if len(minutes) == _MOST_TIMES:
+            self.dense += schedules
+        elif rule.spread < MINUTE:
+            self._minutes[rule] = minutes
+            for minute in minutes:
+                self._starts[minute] += schedules
+        elif rule.spread <= _LONGEST_SPREAD:
+            width = math.ceil(rule.spread / MINUTE)
+            for minute in minutes:
+                self._spread_changes[minute] += schedules / width
+                self._spread_changes[min(minute + width, _MOST_TIMES)] -= schedules / width
 
-    def fullest(self) -> list[tuple[int, int]]:
-        """Return the minutes with most starts, one for each time of the day, and on how many days they are as full."""
-        mean = (sum(self._starts) + sum(self._spread)) / _MOST_TIMES
+    def herds(self) -> list[Herd]:
+        """Return the largest herds, the largest first."""
+        spread = [round(each, 6) for each in accumulate(self._spread_changes)][:_MOST_TIMES]
+        found = self._fullest(sum(spread))
+        wanted = {minute for minute, _ in found}
+        there: dict[int, list[_OfRule]] = defaultdict(list)
+        for rule, minutes in self._minutes.items() if wanted else ():
+            for minute in wanted.intersection(minutes):
+                there[minute].append(self._used[rule])
+        return [self._herd(minute, days, there[minute], spread) for minute, days in found]
+
+    def _fullest(self, spread: float) -> list[tuple[int, int]]:
+        """Return the minutes with most starts, one for each time of the day, and on how many days they are as full.
+
+        `spread`: the number of starts that are spread over several minutes.
+        """
+        mean = (sum(self._starts) + spread) / _MOST_TIMES
         least = max(_LEAST_HERD, _TIMES_MEAN * mean)
         by_clock: dict[int, list[int]] = defaultdict(list)
         for minute, starts in enumerate(self._starts):
@@ -167,27 +196,17 @@ class _Minutes:
             found.append((fullest, sum(self._starts[each] * 2 >= self._starts[fullest] for each in minutes)))
         return sorted(found, key=lambda each: (-self._starts[each[0]], each))[:_HERDS]
 
-    def herd(self, minute: int, days: int, used: Mapping[Rule, _OfRule]) -> Herd:
+    def _herd(self, minute: int, days: int, there: Sequence[_OfRule], spread: Sequence[float]) -> Herd:
         types: Counter[str | None] = Counter()
-        there = [each for rule, each in used.items() if rule.spread < MINUTE and self._has_start(rule, minute)]
         for each in there:
             types += each.types
         keys = [key for each in sorted(there, key=lambda each: -each.types.total()) for key in each.keys]
         starts = self._starts[minute]
-        spread = {seconds: self._peak(minute, starts, seconds // MINUTE) for seconds in SPREADS}
+        peaks = {seconds: self._peak(minute, starts, seconds // MINUTE, spread) for seconds in SPREADS}
         time = self._begin + minute * MINUTE
-        return Herd(time, starts, days, types.most_common(_EXAMPLES), keys[:_EXAMPLES], spread)
+        return Herd(time, starts, days, types.most_common(_EXAMPLES), keys[:_EXAMPLES], peaks)
 
-    def _has_start(self, rule: Rule, minute: int) -> bool:
-        first = self._begin - math.floor(rule.delay) + minute * MINUTE
-        if rule in self._dense:
-            return False
-        try:
-            return rules.count(rule, first - 1, first + MINUTE - 1, self._dialect) > 0
-        except ConfigError:
-            return False
-
-    def _peak(self, minute: int, starts: int, width: int) -> int:
+    def _peak(self, minute: int, starts: int, width: int, spread: Sequence[float]) -> int:
         """Return about how many runs begin in the fullest minute if these are spread over `width` minutes.
 
         Each schedule has a random delay of its own, so that the fullest minute gets more than the mean: for a Poisson
@@ -196,12 +215,18 @@ class _Minutes:
         mean = starts / width
         share = min(float(starts), mean + math.sqrt(2 * mean * math.log(width)))
         places = range(minute, min(minute + width, _MOST_TIMES))
-        beside = max(self._spread[each] + (self._starts[each] if each != minute else 0) for each in places)
+        beside = max(spread[each] + (self._starts[each] if each != minute else 0) for each in places)
         return math.ceil(share + beside)
 
 
-def _clock_changes(used: Mapping[Rule, _OfRule], begin: int, end: int, dialect: CronDialect) -> Iterator[ClockChange]:
-    """Yield the clock changes in the zones that rules have, each with the zones that have the same one."""
+def _clock_changes(
+    used: Mapping[Rule, _OfRule], begin: int, end: int, dialect: CronDialect, seconds: float
+) -> Iterator[ClockChange]:
+    """Yield the clock changes in the zones that rules have, each with the zones that have the same one.
+
+    `seconds`: the processor time for which rules are examined, those that most schedules have first.
+    """
+    until = thread_time() + seconds
     by_zone: dict[str, list[Rule]] = defaultdict(list)
     for rule in used:
         by_zone[rule.timezone].append(rule)
@@ -213,13 +238,17 @@ def _clock_changes(used: Mapping[Rule, _OfRule], begin: int, end: int, dialect: 
         there = [rule for name in zones for rule in by_zone[name]]
         schedules = sum(used[rule].types.total() for rule in there)
         notes: dict[str, ClockNote] = {}
+        unexamined = 0
         for rule in there:
+            if thread_time() > until:
+                unexamined += used[rule].types.total()
+                continue
             count, key = used[rule].types.total(), used[rule].keys[0]
             for text in _notes_of(rule, time, dialect):
                 known = notes.get(text)
                 notes[text] = ClockNote(text, count + (known.count if known else 0), known.key if known else key)
         listed = sorted(notes.values(), key=lambda each: (-each.count, each.text))[:_NOTES]
-        yield ClockChange(time, sorted(zones), before, after, schedules, listed)
+        yield ClockChange(time, sorted(zones), before, after, schedules, listed, unexamined)
 
 
 def _changes_of(name: str, begin: int, end: int) -> Iterator[tuple[int, int, int]]:

@@ -31,12 +31,13 @@ class AuditEvidence:
     the entries by their occurrences. A line is an object of all fields with its names in order, without spaces, and
     characters outside ASCII as escapes. Before them come those of the lanes of its backfills, in the order of their
     keys. The schedule's present row, and the oldest entry that is kept, are used, too. The hash leaves them out, as
-    they change with time.
+    they change with time. `reached`: the present next occurrence, None if the schedule is gone.
     """
 
     def __init__(self, keep: bool = False) -> None:
         """`keep`: keep the lines, too."""
         self._keeps_lines = keep
+        self.reached: int | None = None
         self.forget()
 
     @property

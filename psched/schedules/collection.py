@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import heapq
+import math
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -15,6 +16,7 @@ from typing import Any, Unpack, get_args
 from psched import cron
 from psched.async_methods import async_iterator_twin, async_twin
 from psched.backends import open_stores
+from psched.clock import monotonic
 from psched.config import Section
 from psched.error_text import shown
 from psched.errors import ConfigError, NotSupportedError
@@ -296,11 +298,21 @@ class ScheduleCollection(PolledTable):
         return (self._audit(key, scope) for key in (self._audited() if keys is None else keys))
 
     def audit_with_evidence(
-        self, key: str, since: int, until: int, *, late: float | None = None, keep: bool = False
+        self,
+        key: str,
+        since: int,
+        until: int,
+        *,
+        late: float | None = None,
+        keep: bool = False,
+        seconds: float = math.inf,
     ) -> tuple[Verdict, AuditEvidence]:
-        """Return what `audit` yields for one schedule, and what it used (with its records, if `keep`)."""
+        """Return what `audit` yields for one schedule, and what it used (with its records, if `keep`).
+
+        Raises TimeoutError when the ledger has more entries than `seconds` are enough for.
+        """
         evidence = AuditEvidence(keep)
-        return self._audit(self._check_audited(key), self._scope(since, until, late), evidence), evidence
+        return self._audit(self._check_audited(key), self._scope(since, until, late), evidence, seconds), evidence
 
     def _check_audited(self, key: str) -> str:
         check_key(key)
@@ -331,12 +343,15 @@ class ScheduleCollection(PolledTable):
     def _is_lane(self, key: str) -> bool:
         return self.store.keeps_policies and is_backfill_key(key)
 
-    def _audit(self, key: str, scope: AuditScope, evidence: AuditEvidence | None = None) -> Verdict:
+    def _audit(
+        self, key: str, scope: AuditScope, evidence: AuditEvidence | None = None, seconds: float = math.inf
+    ) -> Verdict:
         """Audit one schedule. Audit it again if it was changed meanwhile, as its entries are read page by page."""
-        changes = self.ledger.changes(key)
+        changes, end = self.ledger.changes(key), monotonic() + seconds
         for _ in range(_AUDITS):
-            records = self._records_of(key, scope, changes)
+            records = self._records_of(key, scope, changes, end)
             if evidence is not None:
+                evidence.reached = None if records.present is None else records.present.regular().next_time
                 evidence.forget()
                 note = evidence.of_backfill
                 lanes = [replace(lane, rows=note(lane.changes, lane.rows)) for lane in records.lanes]
@@ -347,23 +362,26 @@ class ScheduleCollection(PolledTable):
                 break
         return verdict
 
-    def _records_of(self, key: str, scope: AuditScope, changes: Sequence[Change]) -> AuditRecords:
-        """Return the records of a schedule. Entries are read after the row, as they may settle its occurrence."""
+    def _records_of(self, key: str, scope: AuditScope, changes: Sequence[Change], end: float) -> AuditRecords:
+        """Return the records of a schedule. Entries are read after the row, as they may settle its occurrence.
+
+        Reading entries raises TimeoutError after `end` (monotonic).
+        """
         ledger, now = self.ledger, self.store.now()
         present = self.store.get(key)
-        oldest = next(ledger.rows(LedgerFilter(key)), None)
+        oldest = next(ledger.rows(LedgerFilter(key, page=1)), None)
         found = [ledger.row_before(key, scope.since, version) for version in versions_at(changes, scope.since)]
         before = sorted((row for row in found if row is not None), key=lambda row: (row.scheduled_time, row.fence))
         runs_before: Mapping[int, int] = {}
         if any(change.rule.max_runs is not None for change in changes):
-            earlier = ledger.rows(LedgerFilter(key, until=scope.since - 1))
+            earlier = _read_until(end, ledger.rows(LedgerFilter(key, until=scope.since - 1)))
             runs_before = Counter(row.version for row in earlier if not row.extra and row.outcome != SKIPPED)
         skips = any(change.policy.overlap == "skip" for change in changes)
         last = LedgerFilter(key, until=scope.since - 1, last=_BEFORE_SCOPE)
         return AuditRecords(
             key=key,
             changes=changes,
-            rows=chain(before, ledger.rows(LedgerFilter(key, since=scope.since, until=scope.until))),
+            rows=chain(before, _read_until(end, ledger.rows(LedgerFilter(key, since=scope.since, until=scope.until)))),
             oldest=oldest,
             present=present,
             now=now,
@@ -372,19 +390,19 @@ class ScheduleCollection(PolledTable):
             runs_before=runs_before,
             earlier=list(ledger.rows(last)) if skips else (),
             lanes=[
-                self._lane_records(lane, scope)
+                self._lane_records(lane, scope, end)
                 for lane in (lane_keys(ledger, key) if self.store.keeps_policies else ())
             ],
         )
 
-    def _lane_records(self, key: str, scope: AuditScope) -> LaneRecords:
-        """Return the records of a lane of a backfill. Entries are read after the row, as in `_records_of`."""
+    def _lane_records(self, key: str, scope: AuditScope, end: float) -> LaneRecords:
+        """Return the records of a lane of a backfill. Entries are read after the row and until `end`, as above."""
         ledger = self.ledger
         present, changes = self.store.get(key), ledger.changes(key)
         backfill = changes[0].rule.backfill if changes else None
         is_reverse = backfill is not None and backfill.reverse
         first = next(ledger.rows(LedgerFilter(key, last=1) if is_reverse else LedgerFilter(key, page=1)), None)
-        rows = ledger.rows(LedgerFilter(key, since=scope.since, until=scope.until))
+        rows = _read_until(end, ledger.rows(LedgerFilter(key, since=scope.since, until=scope.until)))
         kept_since = self.store.now() - self._defaults.ledger_retention
         is_complete = first.previous is None if first else bool(changes) and changes[0].at >= kept_since
         return LaneRecords(key, changes, present, rows, is_complete)
@@ -428,6 +446,14 @@ class ScheduleCollection(PolledTable):
     def submit_to(self, queue: TaskStore) -> None:
         """Make `queue` the target of `Task.finish_by_submitting`."""
         self._settlement.queue = queue
+
+
+def _read_until(end: float, rows: Iterable[LedgerRow]) -> Iterator[LedgerRow]:
+    """Yield the entries. Raises TimeoutError after `end` (monotonic)."""
+    for row in rows:
+        if monotonic() > end:
+            raise TimeoutError("the ledger has too many entries in this range")
+        yield row
 
 
 def _bounds(state: StateWord, now: float) -> dict[str, Any]:

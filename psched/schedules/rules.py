@@ -61,6 +61,14 @@ def count(rule: Rule, after: int, until: int, dialect: CronDialect) -> int:
     return found
 
 
+def listed(rule: Rule, after: int, until: int, dialect: CronDialect) -> Iterator[int]:
+    """Yield the occurrences after `after` and up to `until`. Raises as `next_time` does."""
+    first, last = _bounds(rule, after, until)
+    for time in cron.matches(rule.cron, first, last, rule.timezone, dialect):
+        if not rule.exclude or _excluding(rule, _day_of(rule, time)) is None:
+            yield time
+
+
 def times(rule: Rule, at: int, number: int, dialect: CronDialect) -> Iterator[int]:
     """Yield the first `number` occurrences at or after `at`, or as many as there are. Raises as `next_time` does."""
     time = at - 1

@@ -6,7 +6,7 @@ clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, Protocol, get_args
 
@@ -184,6 +184,18 @@ class Definition(NamedTuple):
     version: int
 
 
+class RunTimes(NamedTuple):
+    """When the occurrences of a definition are to run: `delay` seconds after their times.
+
+    `first` and `due` as in `Change`.
+    """
+
+    delay: float
+    first: int
+    due: float
+    is_backfill: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """One change of a schedule's definition, and the definition from then on.
@@ -227,14 +239,23 @@ class Ledger(Protocol):
         An entry that stands for several occurrences counts by the first one.
         """
 
+    def last_rows(self, keys: Collection[str], last: int) -> Mapping[str, Sequence[LedgerRow]]:
+        """Return the `last` entries with the last occurrences of each of some schedules, the oldest first.
+
+        Some dozen keys cost one statement. Each key is in the answer.
+        """
+
     def changes(self, key: str) -> list[Change]:
         """Return the changes of a schedule's definition that are kept, the oldest first."""
 
     def changed_since(self, time: float) -> list[str]:
         """Return the keys of the schedules whose definitions were changed at `time` or later. Looks at each change."""
 
-    def definitions(self, wanted: Collection[Definition]) -> Mapping[Definition, Change]:
-        """Return the definitions that are kept. At most some hundred may be wanted."""
+    def run_times(self, wanted: Collection[Definition]) -> Mapping[Definition, RunTimes]:
+        """Return when the occurrences of those definitions that are kept are to run: of some hundred at most.
+
+        Does not read their data, which may be large.
+        """
 
     def row_before(self, key: str, time: int, version: int) -> LedgerRow | None:
         """Return the last entry by this definition of `key` whose first occurrence comes before `time`, or None."""

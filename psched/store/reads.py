@@ -5,9 +5,9 @@ No method reads a whole table in one statement or script, and none writes. Each 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from psched.model import Rule
 
@@ -64,6 +64,13 @@ class UserCounts:
         return self.max_running / (self.running + 1) if self.running < self.max_running else 0.0
 
 
+class DueUsers(NamedTuple):
+    """Users with due tasks. `more`: others may have due tasks, too."""
+
+    users: Sequence[UserCounts]
+    more: bool
+
+
 @dataclass(frozen=True, slots=True)
 class RuleUse:
     """How many schedules of one type have one rule. Paused schedules do not count.
@@ -109,9 +116,8 @@ class TaskReads(Reads, Protocol):
     def running_of(self, user: str) -> tuple[int, int | None]:
         """Return how many tasks of a user run, and the least `max_running` of these (None: no limit)."""
 
-    def users(self, limit: int, most: int) -> list[UserCounts]:
+    def users(self, limit: int, most: int) -> DueUsers:
         """Return up to `limit` users with due tasks, those whose first task has been due longest first.
 
-        Looks at up to `most` due tasks of each priority, so other users may have due tasks, too. Raises
-        NotSupportedError on `rdb_compat`.
+        Looks at up to `most` due tasks of each priority. Raises NotSupportedError on `rdb_compat`.
         """

@@ -122,8 +122,11 @@ class RunStats(Protocol):
         `retention`: seconds for which hours are kept.
         """
 
-    def totals(self, window: StatsWindow, by_time: bool = False) -> list[RunTotals]:
-        """Return the sums of all nodes by type and outcome, in this order; `by_time`: by span with runs and outcome."""
+    def totals(self, window: StatsWindow, by_time: bool = False, durations: bool = True) -> list[RunTotals]:
+        """Return the sums of all nodes by type and outcome, in this order; `by_time`: by span with runs and outcome.
+
+        Without `durations`, the numbers about how long runs took may be 0, which is faster.
+        """
 
     def purge(self, retention: float, limit: int) -> bool:
         """Delete about `limit` rows of each span that are kept no longer. Return whether there may be more.

@@ -43,6 +43,7 @@ _THREADS = 8
 _QUIET = 15.0
 """Seconds after which a stream without changes sends a comment, so that proxies keep it open."""
 _LONGEST_FORM = 1_000_000
+_MOST_FIELDS = 200
 
 Answer = Callable[[Request, SharedState], Response]
 
@@ -159,7 +160,10 @@ async def _form(request: Request) -> Mapping[str, list[str]] | None:
         body += chunk
         if len(body) > _LONGEST_FORM:
             return None
-    return parse_qs(body.decode(errors="replace"), keep_blank_values=True)
+    try:
+        return parse_qs(body.decode(errors="replace"), keep_blank_values=True, max_num_fields=_MOST_FIELDS)
+    except ValueError:
+        return None
 
 
 def _answered(answer: Answer, request: Request, shared: SharedState) -> Response:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from psched.insight import RunsAt
 
@@ -78,7 +78,8 @@ class Span:
     kind: str
     begin: float
     end: float
-    title: str = ""
+    title: Callable[[], str] = str
+    """Writes the title, which few bars have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,26 +129,37 @@ _MOST_TITLES = 60
 def marks(spans: Sequence[Span], since: float, until: float, y: float = 1, height: float = 14) -> list[Mark]:
     """Return the bars of a row of a chart from `since` to `until`: what is close and of one kind is one bar."""
     length = max(until - since, 1e-9)
-    found = []
-    for kind, (top, share) in _KINDS.items():
-        joined: list[tuple[float, float, list[str]]] = []
-        for span in sorted((each for each in spans if each.kind == kind), key=lambda each: each.begin):
+    of_kind: dict[str, list[Span]] = {kind: [] for kind in _KINDS}
+    for span in spans:
+        of_kind[span.kind].append(span)
+    found: list[tuple[str, float, float, list[Span]]] = []
+    for kind, some in of_kind.items():
+        joined: list[tuple[float, float, list[Span]]] = []
+        for span in sorted(some, key=lambda each: each.begin):
             begin, end = max(span.begin, since), min(span.end, until)
             if end < begin:
                 continue
             if joined and begin - joined[-1][1] < length * _CLOSE:
-                first, last, titles = joined[-1]
-                titles.append(span.title)
-                joined[-1] = (first, max(last, end), titles)
+                first, last, together = joined[-1]
+                together.append(span)
+                joined[-1] = (first, max(last, end), together)
             else:
-                joined.append((begin, end, [span.title]))
-        for begin, end, titles in joined:
-            width = max((end - begin) / length * 100, _NARROWEST)
-            x = min((begin - since) / length * 100, 100 - width)
-            title = titles[0] if len(titles) == 1 else f"{len(titles)} together: {titles[0]} … {titles[-1]}"
-            place = round(y + height * top, 1), round(height * share, 1)
-            found.append(Mark(kind, round(x, 2), round(width, 2), *place, title))
-    return found if len(found) <= _MOST_TITLES else [replace(mark, title="") for mark in found]
+                joined.append((begin, end, [span]))
+        found += [(kind, *each) for each in joined]
+    drawn = []
+    for kind, begin, end, together in found:
+        top, share = _KINDS[kind]
+        width = max((end - begin) / length * 100, _NARROWEST)
+        x = min((begin - since) / length * 100, 100 - width)
+        title = _title(together) if len(found) <= _MOST_TITLES else ""
+        place = round(y + height * top, 1), round(height * share, 1)
+        drawn.append(Mark(kind, round(x, 2), round(width, 2), *place, title))
+    return drawn
+
+
+def _title(together: Sequence[Span]) -> str:
+    first, last = together[0].title(), together[-1].title()
+    return first if len(together) == 1 else f"{len(together)} together: {first} … {last}"
 
 
 def ticks(since: float, until: float, step: int, offset: int) -> list[Tick]:

@@ -62,5 +62,9 @@ def foreign(headers: Headers) -> str | None:
     origin = headers.get("origin")
     if origin is None:
         return "neither Sec-Fetch-Site nor Origin is given"
-    is_own = bool(headers.get("host")) and urlsplit(origin).netloc.lower() == headers["host"].lower()
+    try:
+        netloc = urlsplit(origin).netloc
+    except ValueError:
+        netloc = ""
+    is_own = bool(netloc) and netloc.lower() == headers.get("host", "").lower()
     return None if is_own else "Origin is another site"

@@ -102,11 +102,14 @@ class SharedState:
                 if not asking.locked():
                     self._asking.pop(question, None)
 
-    def slow_answer(self, question: Hashable, seconds: float, ask: Callable[[], T]) -> T | None:
+    def slow_answer(
+        self, question: Hashable, seconds: float, ask: Callable[[], T], patience: float | None = None
+    ) -> T | None:
         """Return what `ask` returned last, and ask anew in a thread if that is older than `seconds`.
 
-        An answer that is twice as old is not returned. Return None if there is no answer after some seconds: then the
-        page is to be fetched again, and gets the answer or the error. `ask` must not depend on the request.
+        An answer that is twice as old is not returned. Return None if there is no answer after `patience` seconds
+        (None: some): then the page is to be fetched again, and gets the answer or the error. `ask` must not depend on
+        the request.
         """
         with self._lock:
             kept = self._answers.get(question)
@@ -116,7 +119,7 @@ class SharedState:
         if kept is not None and monotonic() - kept[0] < 2 * seconds:
             found: T = kept[1]
             return found
-        if asked is None or not wait([asked], _PATIENCE).done:
+        if asked is None or not wait([asked], _PATIENCE if patience is None else patience).done:
             return None
         with self._lock:
             self._asked.pop(question, None)  # it failed, as one that succeeds is removed by its thread

@@ -31,13 +31,14 @@ _REFRESH = 15
 _MOST = 1000
 """Rows of each state are counted up to this: more cost time each second, and nobody reads the difference."""
 _MOST_OVERDUE = 50
+"""Late schedules are counted up to this."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """What there was at `taken` (unix seconds by the database's clock). `mark` differs if the pages should.
 
-    `overdue`: schedules that are late, the first of them by their times.
+    `overdue`: schedules that are late, the first of them by their times; `overdue_count` says whether there are more.
     """
 
     taken: float
@@ -46,6 +47,11 @@ class Snapshot:
     tasks: Mapping[str, Counted]
     nodes: Sequence[NodeState]
     overdue: Sequence[ScheduleRow]
+
+    @property
+    def overdue_count(self) -> Counted:
+        """How many schedules are late, counted up to 50."""
+        return Counted.up_to(_MOST_OVERDUE, len(self.overdue))
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +171,7 @@ class Snapshots:
         asked, nodes, overdue = self._slow
         if monotonic() - asked >= _SLOW_INTERVAL:
             nodes = insight.nodes()
-            overdue = () if insight.schedules is None else insight.schedules.overdue(_MOST_OVERDUE)
+            overdue = () if insight.schedules is None else insight.schedules.overdue(_MOST_OVERDUE + 1)
             self._slow = (monotonic(), nodes, overdue)
         return Snapshot(now, _mark(now, schedules, tasks, nodes, overdue), schedules, tasks, nodes, overdue)
 

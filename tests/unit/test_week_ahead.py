@@ -74,6 +74,15 @@ def test_clock_changes_are_told_with_what_they_do() -> None:
     assert [note.text for note in change.notes] == ["runs once, though 02:30 comes twice"]
 
 
+def test_what_takes_too_long_to_count_is_left_out_and_told() -> None:
+    uses = [RuleUse(Rule(f"{n} 2 * * *", "Europe/Berlin"), "a", n + 1, f"k{n}") for n in range(20)]
+    found = week_ahead(uses, SPRING, "vixie", lambda _: (), seconds=-1)
+    assert (found.forecast.schedules, found.forecast.uncounted, found.herds, found.changes) == (0, 210, [], [])
+    found = week_ahead(uses, SPRING, "vixie", lambda _: (), seconds=60)
+    assert (found.forecast.schedules, found.forecast.uncounted) == (210, 0)
+    assert [change.unexamined for change in found.changes] == [0]
+
+
 def test_rules_that_cannot_be_used_are_left_out() -> None:
     found = week((Rule("0 3 * * *", "Mars/Phobos"), "a", 300), (Rule("61 * * * *", "UTC"), "b", 300))
     assert (found.herds, found.changes, found.forecast.unusable) == ([], [], 600)

@@ -42,6 +42,7 @@ def test_nothing_can_be_changed_unless_it_is_configured(path: str, visit: Visit,
         {"Origin": "http://127.0.0.1:9809"},
         {"Origin": "http://127.0.0.1:9808.evil.example"},
         {"Origin": "null"},
+        {"Origin": "http://["},
     ],
 )
 def test_another_site_can_change_nothing(headers: dict[str, str], visit: Visit, schedules: ScheduleCollection) -> None:

@@ -64,6 +64,16 @@ def test_now_says_that_tasks_have_failed() -> None:
     assert verdict(replace(well, tasks={"failed": Counted(1000, True)})) == ("warn", "1,000+ tasks have failed")
 
 
+def test_now_does_not_count_the_first_overdue_schedules_as_all(visit: Visit, schedules: ScheduleCollection) -> None:
+    for number in range(51):
+        schedules.add(f"k{number}", "a", cron="* * * * *", next_time=int(time.time()) - 86400)
+        if number == 49:
+            assert "50 schedules are overdue" in visit().get("/").text
+    text = visit().get("/").text
+    assert "50+ schedules are overdue" in text
+    assert "<b>50+</b> overdue" in text
+
+
 def test_no_text_of_rows_acts_on_the_page(visit: Visit, schedules: ScheduleCollection, queue: Queue) -> None:
     schedules.add(HOSTILE, HOSTILE, cron="* * * * *", data={HOSTILE: HOSTILE})
     queue.submit(HOSTILE, HOSTILE, {HOSTILE: HOSTILE}, user=HOSTILE, headers={"h": HOSTILE})
@@ -132,6 +142,9 @@ def test_users_are_listed_in_the_order_of_their_turns(visit: Visit, queue: Queue
     text = visit().get("/queue").text
     listed = re.findall(r"(bob|dan|tasks without a user)</", text)
     assert listed == ["dan", "tasks without a user", "bob"]
+    assert "Other users may have due tasks" not in text
+    queue.submit_many(NewTask(f"u{number}", "a", user=f"user{number}") for number in range(20))
+    assert "Other users may have due tasks" in visit().get("/queue").text
 
 
 def test_several_visitors_with_one_question_ask_the_database_once(settings: Settings) -> None:

@@ -5,13 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import threading
 import time
 from datetime import UTC, datetime
+from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 
+from psched.insight import ScheduleInsight
+from psched.schedules.audit_result import Verdict
 from psched.schedules.collection import ScheduleCollection
+from tests.daemon.harness import wait_for
 from tests.web.conftest import Visit
 from tests.web.test_pages import HOSTILE
 
@@ -114,3 +119,56 @@ def test_the_address_has_the_range(visit: Visit) -> None:
 def test_a_wrong_range_is_named(query: str, problem: str, visit: Visit) -> None:
     answer = visit().get(f"/proof?{query}")
     assert (answer.status_code, problem in answer.text) == (400, True)
+
+
+def test_an_audit_that_takes_too_long_proves_nothing(
+    visit: Visit, schedules: ScheduleCollection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedules.add("k", "a", cron="* * * * *", next_time=int(time.time()) - 300)
+    run(schedules, 4)
+    monkeypatch.setattr("psched.insight.proof.LONGEST_AUDIT", -1.0)
+    client = visit(timezone="UTC")
+    text = client.get(proof_of()).text
+    assert "Not proved: 1 of 1 schedules" in text
+    assert "its audit was ended after 20 s" in text
+    [exported] = client.get(proof_of(format="json", records="1")).json()["schedules"]
+    assert (exported["proved"], exported["entries"], exported["records"]) == (False, 0, [])
+    assert "not proved" in client.get("/schedule?key=k").text
+
+
+def test_the_page_of_a_schedule_does_not_wait_for_its_audit(
+    visit: Visit, schedules: ScheduleCollection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedules.add("k", "a", cron="* * * * *")
+    may_end = threading.Event()
+    real = ScheduleInsight.verdict
+
+    def slow(*given: Any) -> Verdict:
+        may_end.wait()
+        return real(*given)
+
+    monkeypatch.setattr(ScheduleInsight, "verdict", slow)
+    monkeypatch.setattr("psched.web.pages.schedules._PATIENCE", 0.01)
+    client = visit()
+    try:
+        assert "The audit is not ready yet." in client.get("/schedule?key=k").text
+    finally:
+        may_end.set()
+    wait_for(lambda: "no occurrence was expected" in client.get("/schedule?key=k").text)
+
+
+def test_the_history_of_a_schedule_goes_back_page_by_page(visit: Visit, schedules: ScheduleCollection) -> None:
+    begin = int(time.time()) // 60 * 60 - 45 * 60
+    schedules.add("k", "a", cron="* * * * *", next_time=begin)
+    run(schedules, 45)
+    client, path, found = visit(timezone="UTC"), "/schedule?key=k", list[int]()
+    while path:
+        text = client.get(path).text
+        part = text[text.index('id="history"') : text.index("<h2>Versions")]
+        times = re.findall(r'<tr><td class="nowrap"><time datetime="([^"]*)"', part)
+        found += [int(datetime.fromisoformat(each).timestamp()) for each in times]
+        older = re.search(r'<a class="button" href="([^"]*until=[^"]*)#history">Older', part)
+        path = older[1].replace("&amp;", "&") if older else ""
+    assert found == [begin + number * 60 for number in reversed(range(45))]
+    assert "no entry up to then" in client.get(f"/schedule?key=k&until={begin - 60}").text
+    assert client.get("/schedule?key=k&until=9" + "9" * 30).status_code == 400

@@ -27,7 +27,7 @@ from psched.model import (
 from psched.payload import MAX_DATA_SIZE, decode, decode_value, is_compressed, pack, type_from_key
 from psched.schedule_options import decode_options, encode_options
 from psched.store.alerts import Overdue, UnreportedFailure
-from psched.store.ledger import ACTIONS, OUTCOMES, Change, Entry, KeptOutput, LedgerRow
+from psched.store.ledger import ACTIONS, OUTCOMES, Change, Definition, Entry, KeptOutput, LedgerRow, RunTimes
 
 LAST_SECOND = 253_402_300_799
 """The end of the year 9999 in unix seconds."""
@@ -646,6 +646,21 @@ def read_change(row: Mapping[Any, Any]) -> Change:
         paused_until=fields.optional_seconds("paused_until", 1000),
         data=fields.optional_text("data"),
     )
+
+
+RUN_TIMES: Final = ("key", "version", "delay_ms", "first_time", "due", "options")
+"""The columns that `read_run_times` reads. The delay includes that of the spread."""
+
+
+def read_run_times(row: Mapping[Any, Any]) -> tuple[Definition, RunTimes]:
+    fields = RowReader(row)
+    times = RunTimes(
+        fields.seconds("delay_ms", 1000),
+        int(fields.seconds("first_time", 1000)),
+        fields.seconds("due", 1000),
+        "backfill" in fields.options("options")[0],
+    )
+    return Definition(fields.text("key"), fields.number("version")), times
 
 
 def read_overdue(row: Mapping[Any, Any]) -> Overdue:

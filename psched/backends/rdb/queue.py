@@ -98,6 +98,7 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
         c = self._table.c
         values = {c.type: wanted.type, c.user_name: wanted.user}
         conditions = [column == value for column, value in values.items() if value is not None]
+        of_index = None  # the conditions that the index by type or by user decides
         if wanted.status is not None:
             conditions += has_status(self._table, wanted.status)
         if wanted.prefix is not None:
@@ -106,11 +107,21 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
             conditions += (*has_status(self._table, WAITING), c.due <= now_ms() - milliseconds(wanted.late))
         if wanted.user is not None and (wanted.status == WAITING or wanted.late is not None):
             bands = self._database.run(lambda connection, _: self._due_times.bands(connection))
-            conditions += (has_user(self._table), user_column(self._table, "band").in_(bands))  # its index begins so
+            of_user = (has_user(self._table), user_column(self._table, "band").in_(bands))  # its index begins so
+            conditions += of_user
+            if wanted.type is None and wanted.late is None:
+                of_index = [c.user_name == wanted.user, *of_user]
         after = () if wanted.after is None else (wanted.after,)
-        is_by_type = wanted.type is not None and wanted.user is None and wanted.status == WAITING
-        by_type = (c.band, c.due, c.key) if is_by_type else ()
-        rows = read_pages(self._database, sa.select(*c), c.key, None, conditions, after, wanted.page, by_type)
+        order: tuple[sa.Column[Any], ...] = ()
+        if wanted.type is not None and wanted.user is None and wanted.status == WAITING:
+            order = (c.band, c.due, c.key)
+            of_index = [c.type == wanted.type, c.band.is_not(None)] if wanted.late is None else None
+        if wanted.prefix is not None and of_index is not None:
+            of_index.append(begins_with(c.key, wanted.prefix))
+        is_ordered = wanted.status in (TASK_FAILED, TASK_CANCELLED) and wanted.late is None
+        rows = read_pages(
+            self._database, sa.select(*c), c.key, None, conditions, after, wanted.page, order, of_index, is_ordered
+        )
         return map(self._read, rows)
 
     def long_due(self, age: float, limit: int, type: str | None = None) -> builtins.list[TaskRow]:

@@ -25,7 +25,7 @@ from psched.backends.sql.compiled_statements import Statement, cached
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import now_ms
 from psched.model import NEVER, NO_OCCURRENCE
-from psched.store.reads import Counted, RuleUse, TypeCounts, UserCounts
+from psched.store.reads import Counted, DueUsers, RuleUse, TypeCounts, UserCounts
 
 _PAGE = 10_000
 """Schedules whose rules one statement reads."""
@@ -260,14 +260,16 @@ class RdbTaskReads(RdbReads):
         count, least = self._database.run(lambda connection, _: connection.execute(statement, {"user": user}).one())
         return count, least_of(least, None)
 
-    def users(self, limit: int, most: int) -> list[UserCounts]:
+    def users(self, limit: int, most: int) -> DueUsers:
         return self._database.run(lambda connection, _: self._users(connection, limit, most))
 
-    def _users(self, connection: sa.Connection, limit: int, most: int) -> list[UserCounts]:
+    def _users(self, connection: sa.Connection, limit: int, most: int) -> DueUsers:
         found: dict[str, _DueOfUser] = {}
+        more = False
         for band in self._due_times.bands(connection):
             rows = connection.execute(self._first_by_user, {"of_band": band, "most": most}).all()
             is_full = sum(row.number for row in rows) == most
+            more = more or is_full
             for name, due, least, number, now in rows:
                 if not isinstance(due, int):  # SQLite holds any value
                     continue
@@ -281,7 +283,7 @@ class RdbTaskReads(RdbReads):
             max_running = None if name == NO_USER else least_of(of_user.max_running, least)
             due_tasks = Counted(of_user.number, of_user.more)
             listed.append(UserCounts(name or None, due_tasks, of_user.oldest, count, max_running))
-        return listed
+        return DueUsers(listed, more or len(found) > limit)
 
     @property
     def _first_by_user(self) -> sa.Select[str, int, int | None, int, int]:

@@ -40,6 +40,7 @@ def _bucket_names(measure: str) -> list[str]:
 NUMBERS = ("runs", "duration_us", "wait_us", *_bucket_names("duration"), *_bucket_names("wait"))
 """The columns of a `RunSums`, in its order."""
 _SUMS = NUMBERS[:3]
+_WITHOUT_DURATIONS = tuple(name for name in NUMBERS if not name.startswith("duration"))
 _KIND = ("span", "time", "type", "outcome")
 
 
@@ -95,12 +96,12 @@ class RdbRunStats:
         this = [c[name] == sa.bindparam(f"of_{name}") for name in ("time", "node", "type", "outcome")]
         self._number = sa.select(c.number).where(of_table, of_span, *this)
         window = [of_table, of_span, c.time >= sa.bindparam("begin"), c.time < sa.bindparam("end")]
+        of_type = [*window, c.type == sa.bindparam("of_type")]
         self._totals = {
-            (by_time, by_type): _grouped(
-                c, [*window, *([c.type == sa.bindparam("of_type")] if by_type else [])], by_time
-            )
+            (by_time, by_type, names): _grouped(c, of_type if by_type else window, by_time, names)
             for by_time in (False, True)
             for by_type in (False, True)
+            for names in (NUMBERS, _WITHOUT_DURATIONS)
         }
         old = c.time < now_ms() // 1000 - sa.bindparam("age", type_=sa.BigInteger)
         nth = sa.select(c.time).where(of_table, of_span, old).order_by(c.time, c.node, c.type, c.outcome)
@@ -124,11 +125,12 @@ class RdbRunStats:
 
         self._database.run(work)
 
-    def totals(self, window: StatsWindow, by_time: bool = False) -> list[RunTotals]:
+    def totals(self, window: StatsWindow, by_time: bool = False, durations: bool = True) -> list[RunTotals]:
+        names = NUMBERS if durations else _WITHOUT_DURATIONS
         values: dict[str, Any] = {**self._own, "of_span": window.span, "begin": window.begin, "end": window.end}
         if window.type is not None:
             values["of_type"] = window.type
-        rows = self._database.rows(self._totals[by_time, window.type is not None], values)
+        rows = self._database.rows(self._totals[by_time, window.type is not None, names], values)
         return [_totals(row, by_time) for row in rows]
 
     def purge(self, retention: float, limit: int) -> bool:
@@ -145,9 +147,11 @@ class RdbRunStats:
         return done
 
 
-def _grouped(c: Any, conditions: Sequence[sa.ColumnElement[bool]], by_time: bool) -> sa.Select[Any]:
+def _grouped(
+    c: Any, conditions: Sequence[sa.ColumnElement[bool]], by_time: bool, names: Sequence[str]
+) -> sa.Select[Any]:
     groups = [c.time if by_time else c.type, c.outcome]
-    sums = [sa.func.sum(c[name]).label(name) for name in NUMBERS]
+    sums = [sa.func.sum(c[name]).label(name) for name in names]
     return sa.select(*groups, *sums).where(*conditions).group_by(*groups).order_by(*groups).limit(_MOST_ROWS)
 
 
@@ -157,5 +161,5 @@ def _row(span: int, kind: RunKind, numbers: Sequence[int]) -> dict[str, Any]:
 
 
 def _totals(row: Mapping[Any, Any], by_time: bool) -> RunTotals:
-    sums = RunSums([int(row[name]) for name in NUMBERS])  # a sum is a Decimal on some databases
+    sums = RunSums([int(row.get(name, 0)) for name in NUMBERS])  # a sum is a Decimal on some databases
     return RunTotals(row["time"] if by_time else None, None if by_time else row["type"], row["outcome"], sums)

@@ -13,7 +13,7 @@ from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import now_ms
 from psched.errors import NotSupportedError
 from psched.model import Rule
-from psched.store.reads import Counted, RuleUse, TypeCounts, UserCounts
+from psched.store.reads import Counted, DueUsers, RuleUse, TypeCounts
 
 _PAGE = 10_000
 """Schedules whose rules one statement reads."""
@@ -85,5 +85,5 @@ class CompatTaskReads(CompatReads):
         count = capped(self._table, Indexed(held, (c.timeout,)), _PAGE + 1)
         return self._database.scalar(sa.select(count)), None
 
-    def users(self, limit: int, most: int) -> list[UserCounts]:
+    def users(self, limit: int, most: int) -> DueUsers:
         raise NotSupportedError("rdb_compat does not tell running tasks from waiting ones, so users have no turn here")

@@ -11,12 +11,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any
 
-from psched.backends.common.rows import milliseconds, read_change, read_ledger_row, read_output
+from psched.backends.common.rows import milliseconds, read_change, read_ledger_row, read_output, read_run_times
 from psched.model import Claim
-from psched.store.ledger import KEPT_OUTPUTS, Change, Definition, KeptOutput, LedgerFilter, LedgerRow, Output
+from psched.store.ledger import KEPT_OUTPUTS, Change, Definition, KeptOutput, LedgerFilter, LedgerRow, Output, RunTimes
 
 _PAGE = 500
 """Entries read at once."""
+_SCHEDULES = 32
+"""Schedules whose last entries are read at once."""
 
 Run = Callable[..., Any]
 """Runs the script of a verb and returns its answer."""
@@ -47,6 +49,15 @@ class RedisLedger:
         settled = heapq.merge(*kinds, key=lambda row: (int(row[0]), row[1]), reverse=backwards)
         return (read_ledger_row(_entry(key.decode(errors="replace"), entry)) for _, _, key, entry in settled if entry)
 
+    def last_rows(self, keys: Collection[str], last: int) -> Mapping[str, Sequence[LedgerRow]]:
+        names = list(dict.fromkeys(keys))
+        found: dict[str, Sequence[LedgerRow]] = {}
+        for start in range(0, len(names), _SCHEDULES):
+            part = names[start : start + _SCHEDULES]
+            for key, entries in zip(part, self._run("last_entries", last, *part), strict=True):
+                found[key] = [read_ledger_row(_entry(key, entry)) for entry in reversed(entries)]
+        return found
+
     def row_before(self, key: str, time: int, version: int) -> LedgerRow | None:
         found = self._run("entry_before", key, milliseconds(time), version)
         return None if found is None else read_ledger_row(_entry(key, found))
@@ -63,14 +74,11 @@ class RedisLedger:
             if not after:
                 return found
 
-    def definitions(self, wanted: Collection[Definition]) -> Mapping[Definition, Change]:
+    def run_times(self, wanted: Collection[Definition]) -> Mapping[Definition, RunTimes]:
         names = sorted(wanted)
         found = self._run("definitions", *chain.from_iterable(names)) if names else []
-        return {
-            name: read_change(_object(change) | {"key": name.key})
-            for name, change in zip(names, found, strict=True)
-            if change
-        }
+        changes = (_object(change) | {"key": name.key} for name, change in zip(names, found, strict=True) if change)
+        return dict(map(read_run_times, changes))
 
     def keys(self, after: str = "") -> Iterator[str]:
         last = after.encode()

@@ -19,7 +19,7 @@ from psched.backends.common.rows import (
 from psched.backends.redis.ledger import Run
 from psched.backends.redis.rows import stored
 from psched.model import NEVER, NO_OCCURRENCE
-from psched.store.reads import Counted, RuleUse, TypeCounts, UserCounts
+from psched.store.reads import Counted, DueUsers, RuleUse, TypeCounts, UserCounts
 
 _PAGE = 1000
 """Schedules whose rules one script reads."""
@@ -79,8 +79,9 @@ class RedisTaskReads(RedisReads):
         count, least = self._run("running_of", user)
         return int(count), int(least) if least else None
 
-    def users(self, limit: int, most: int) -> list[UserCounts]:
-        return [
+    def users(self, limit: int, most: int) -> DueUsers:
+        found, more = self._run("users", limit, most)
+        users = [
             UserCounts(
                 name.decode(errors="replace") or None,
                 _counted(due),
@@ -88,8 +89,9 @@ class RedisTaskReads(RedisReads):
                 int(running),
                 int(max_running) if max_running else None,
             )
-            for name, due, wait, running, max_running in self._run("users", limit, most)
+            for name, due, wait, running, max_running in found
         ]
+        return DueUsers(users, bool(more))
 
 
 def _named(names: Sequence[str], found: Sequence[Sequence[int]]) -> Mapping[str, Counted]:

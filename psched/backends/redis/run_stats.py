@@ -42,7 +42,7 @@ class RedisRunStats:
             given += [span, kind.minute, kept[span], field, " ".join(map(str, numbers))]
         self._run("add_stats", *given)
 
-    def totals(self, window: StatsWindow, by_time: bool = False) -> list[RunTotals]:
+    def totals(self, window: StatsWindow, by_time: bool = False, durations: bool = True) -> list[RunTotals]:
         found: dict[tuple[int, str, str], RunSums] = {}  # a time or a type is 0 or empty where it does not matter
         times = range(window.begin, window.end, window.span)
         for first in range(0, len(times), _SPANS):

@@ -85,6 +85,8 @@ class Dialect:
     """Whether an index can leave rows out."""
     groups_by_index: ClassVar[bool] = False
     """Whether GROUP BY reads only the first row of each group in an index."""
+    limits_in_unions: ClassVar[bool] = True
+    """Whether a SELECT in a UNION can have an order and a limit of its own."""
     crosses_forks: ClassVar[bool] = True
     """Whether a connection may stay open, unused, in a process that forks."""
     keeps_cursors: ClassVar[bool] = False

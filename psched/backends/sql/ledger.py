@@ -17,10 +17,12 @@ import sqlalchemy as sa
 
 from psched.backends.common.rows import (
     BATCH,
+    RUN_TIMES,
     ledger_columns,
     milliseconds,
     read_change,
     read_ledger_row,
+    read_run_times,
 )
 from psched.backends.common.table_checks import checked_name
 from psched.backends.sql.compiled_statements import (
@@ -28,6 +30,7 @@ from psched.backends.sql.compiled_statements import (
     GivenColumns,
     Statement,
     as_parameter,
+    cached,
     cached_on_class,
     rows_in,
 )
@@ -36,11 +39,15 @@ from psched.backends.sql.dialect import MYSQL_OPTIONS, Dialect, ExactText, LongT
 from psched.backends.sql.paging import OrderedPages
 from psched.backends.sql.run_output import SqlRunOutput, output_table
 from psched.model import Claim, Lease, ScheduleRow
-from psched.store.ledger import DELETE, Change, Definition, Entry, KeptOutput, LedgerFilter, LedgerRow, Output
+from psched.store.ledger import DELETE, Change, Definition, Entry, KeptOutput, LedgerFilter, LedgerRow, Output, RunTimes
 
 _OLDEST = now_ms() - sa.bindparam("age", type_=sa.BigInteger)
 _ALL = 2**62
 """Later than any time."""
+_KEYS = 30
+"""Keys that one statement reads: of a schedule with many changes it looks at each."""
+_AT_ONCE = 32
+"""Schedules whose last entries one statement reads."""
 
 
 def ledger_table(metadata: sa.MetaData, schedules: str) -> sa.Table:
@@ -140,11 +147,14 @@ class SqlLedger:
     def _write_statements(self, ledger: sa.Table, changes: sa.Table) -> None:
         self._ledger = ledger
         c = changes.c
-        self._of_key = sa.select(*c).where(c.key == sa.bindparam("of_key")).order_by(c.version)
+        of_key = c.key == sa.bindparam("of_key", type_=c.key.type)
+        self._of_key = Statement(sa.select(*c).where(of_key).order_by(c.version))
         these = [column.in_(sa.bindparam(f"of_{column.name}s", expanding=True)) for column in (c.key, c.version)]
-        self._definitions = sa.select(*c).where(*these)
+        self._run_times = sa.select(*(c[name] for name in RUN_TIMES)).where(*these)
+        self._columns = [column.name for column in c]
         self._changed_since = sa.select(c.key).where(c.changed >= sa.bindparam("since")).distinct()
         self._next_key = sa.select(c.key).where(c.key > sa.bindparam("after_key")).order_by(c.key).limit(1)
+        self._next_keys = self._next_key.distinct().limit(_KEYS)
         row = ledger.c
         self._before = (
             sa.select(*row)
@@ -186,30 +196,54 @@ class SqlLedger:
         merged = heapq.merge(*kinds, key=itemgetter(*(column.name for column in order)))
         return map(read_ledger_row, merged if wanted.last is None else deque(merged, wanted.last))
 
+    def last_rows(self, keys: Collection[str], last: int) -> Mapping[str, Sequence[LedgerRow]]:
+        names = list(dict.fromkeys(keys))
+        found: dict[str, list[LedgerRow]] = {name: [] for name in names}
+        for start in range(0, len(names), _AT_ONCE):
+            part = names[start : start + _AT_ONCE]
+            for place, row in self._last_of_each(part, last):
+                found[part[place]].append(row)
+        for rows in found.values():
+            rows.sort(key=lambda row: (row.scheduled_time, row.fence))
+        return found
+
+    def _last_of_each(self, keys: Sequence[str], last: int) -> Iterator[tuple[int, LedgerRow]]:
+        """Yield the last entries of each key with the place of the key."""
+        count = 1 << (len(keys) - 1).bit_length()
+        statement = cached(_last_of_each, self._ledger, count, self._database.dialect.limits_in_unions)
+        values: dict[str, Any] = {}
+        for place in range(count):
+            is_padding = place >= len(keys)
+            values |= {f"key_{place}": keys[-1 if is_padding else place], f"last_{place}": 0 if is_padding else last}
+        columns = [column.name for column in self._ledger.c]
+        for place, *row in self._database.run(lambda connection, _: statement.rows(connection, values)):
+            yield place, read_ledger_row(dict(zip(columns, row, strict=True)))
+
     def row_before(self, key: str, time: int, version: int) -> LedgerRow | None:
         values = {"of_key": key, "before": milliseconds(time), "by_version": version}
         found = self._database.rows(self._before, values)
         return read_ledger_row(found[0]) if found else None
 
     def changes(self, key: str) -> list[Change]:
-        return [read_change(row) for row in self._database.rows(self._of_key, {"of_key": key})]
+        rows = self._database.run(lambda connection, _: self._of_key.rows(connection, {"of_key": key}))
+        return [read_change(dict(zip(self._columns, row, strict=True))) for row in rows]
 
     def changed_since(self, time: float) -> list[str]:
         values = {"since": milliseconds(time)}
         return sorted(row["key"] for row in self._database.rows(self._changed_since, values))
 
-    def definitions(self, wanted: Collection[Definition]) -> Mapping[Definition, Change]:
+    def run_times(self, wanted: Collection[Definition]) -> Mapping[Definition, RunTimes]:
         if not wanted:
             return {}
         keys, versions = zip(*wanted, strict=True)
-        rows = self._database.rows(self._definitions, {"of_keys": keys, "of_versions": versions})
-        found = {Definition(change.key, change.version): change for change in map(read_change, rows)}
-        return {name: change for name, change in found.items() if name in wanted}
+        rows = self._database.rows(self._run_times, {"of_keys": keys, "of_versions": versions})
+        found = dict(map(read_run_times, rows))
+        return {name: times for name, times in found.items() if name in wanted}
 
     def keys(self, after: str = "") -> Iterator[str]:
-        while found := self._database.rows(self._next_key, {"after_key": after}):
-            after = found[0]["key"]
-            yield after
+        while found := [row["key"] for row in self._database.rows(self._next_keys, {"after_key": after})]:
+            yield from found
+            after = found[-1]
 
     def _pages(
         self, order: Sequence[sa.Column[Any]], conditions: Sequence[sa.ColumnElement[bool]], wanted: LedgerFilter
@@ -271,6 +305,21 @@ class SqlLedger:
             values = {"of_key": key, "of_version": version}
             connection.execute(self._superseded, values)
             connection.execute(self._deleted, values)
+
+
+def _last_of_each(ledger: sa.Table, count: int, limits_in_unions: bool) -> Statement:
+    """Return a SELECT of the last entries of each of `count` schedules, each with the place of its schedule.
+
+    `limits_in_unions`: see `Dialect`; MariaDB would write the rows of subqueries, which have long texts, to disk.
+    """
+    c, parts = ledger.c, []
+    for place in range(count):
+        number = sa.literal_column(str(place), sa.Integer).label("place")
+        of_key = sa.select(number, *c).where(c.key == sa.bindparam(f"key_{place}", type_=c.key.type))
+        limit = sa.bindparam(f"last_{place}", type_=sa.Integer, required=True)
+        rows = of_key.order_by(c.scheduled_time.desc(), c.fence.desc()).limit(limit)
+        parts.append(rows if limits_in_unions else sa.select(*rows.subquery().c))
+    return Statement(sa.union_all(*parts))
 
 
 def _between(column: sa.Column[Any], wanted: LedgerFilter) -> Iterator[sa.ColumnElement[bool]]:

@@ -136,11 +136,15 @@ def read_pages(
     after: Sequence[Any] = (),
     page_size: int | None = None,
     filter_order: Sequence[sa.Column[Any]] = (),
+    few_conditions: Sequence[sa.ColumnElement[bool]] | None = None,
+    is_filter_ordered: bool = False,
 ) -> Iterator[sa.RowMapping]:
     """Yield those of `rows` that meet `conditions`, ordered by due time and key, or by key alone.
 
     `after`: the values of the row before the first. `page_size`: as `page` in `TaskFilter`. `filter_order`: the order
-    of the index that finds the rows that meet `conditions`: without it PostgreSQL may read the whole table. One
+    of the index that finds the rows that meet `conditions`: without it PostgreSQL may read the whole table.
+    `few_conditions`: those of `conditions` that this index alone decides, so that no row is read for the others.
+    `is_filter_ordered`: this index has the order of the rows, so that a page of them is read in any case. One
     statement reads the keys of a page from an index, others the rows with these keys: MariaDB would sort the whole
     table in order to read rows in this order.
     """
@@ -149,7 +153,10 @@ def read_pages(
     whole = RowsByKeys(rows.where(*conditions), key)
     few = FEW if page_size is None else FEW // 10
     size = BATCH if page_size is None else min(page_size, BATCH)
-    found = _few(database, keys.order_by(*filter_order), after, few) if conditions else None
+    found = None
+    if conditions and not is_filter_ordered:
+        passing = keys if few_conditions is None else sa.select(*keys.selected_columns).where(*few_conditions)
+        found = _few(database, passing.order_by(*filter_order), after, few)
     pages: Iterable[Sequence[Any]] = (
         OrderedPages(keys, order, size).pages(database.rows, after)
         if found is None

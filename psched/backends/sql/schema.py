@@ -17,7 +17,8 @@ from psched.backends.common.layouts import Recorded, Standing
 from psched.backends.common.retries import RetryReason
 from psched.backends.common.table_checks import unwritable
 from psched.backends.sql import upgrades
-from psched.backends.sql.compiled_statements import cached
+from psched.backends.sql.compiled_statements import Statement, cached
+from psched.backends.sql.connection_pool import execute_text
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import MYSQL_OPTIONS, Dialect, ExactText, verbatim
 from psched.error_text import one_line
@@ -114,11 +115,10 @@ class Schema:
             return problem or self._is_missing(self._table)
 
     def diagnose(self, writing: bool) -> Iterator[Finding]:
-        database = self._database
+        database, problem = self._database, self.problem()
         pooler = database.dialect.pooler_finding(database.dedicated)
         if pooler is not None:
             yield pooler
-        problem = self.problem()
         yield Finding("table", problem is None, f"{self._table.name} is there" if problem is None else problem)
         if problem is None:
             yield from database.run(lambda connection, _: list(self._findings(connection, writing)))
@@ -158,8 +158,10 @@ class Schema:
 
         An empty answer has them, too. SQLAlchemy would read the catalogue, by statements that take 4 MB of memory.
         """
+        statement = cached(_no_rows, table)
         try:
-            return connection.execute(sa.select(sa.literal_column("*")).select_from(table).where(sa.false())).keys()
+            answer = execute_text(connection, *statement.step(connection, {}))
+            return [column[0] for column in (answer.cursor if hasattr(answer, "cursor") else answer).description]
         except DBAPIError as error:
             if not self._database.dialect.is_missing_table(error):
                 raise
@@ -250,6 +252,10 @@ def _execute(dialect: Dialect, change: upgrades.Change, connection: sa.Connectio
         dialect.execute_alone(connection, change.sql)
     else:
         connection.execute(verbatim(change.sql))
+
+
+def _no_rows(table: sa.Table) -> Statement:
+    return Statement(sa.select(sa.literal_column("*")).select_from(table).where(sa.literal_column("1 = 0")))
 
 
 NAMED = 10

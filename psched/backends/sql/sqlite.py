@@ -51,6 +51,7 @@ class SQLiteDialect(Dialect):
     name: ClassVar[str] = "sqlite"
     driver: ClassVar[str] = "pysqlite"
     begin: ClassVar[str] = "BEGIN IMMEDIATE"
+    limits_in_unions: ClassVar[bool] = False
     crosses_forks: ClassVar[bool] = False
     """SQLite has mutexes for all connections of a process, and remembers which file locks they hold. A
     forked process would wait for a thread that it does not have, or take the locks of its parent for its own."""

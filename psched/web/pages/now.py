@@ -56,7 +56,7 @@ def now(request: Request, shared: SharedState) -> Response:
         verdict=verdict(snapshot),
         running=sorted(running, key=lambda each: each[2].since)[:_LISTED],
         running_count=len(running),
-        upcoming=[] if schedules is None else shared.answer("upcoming", 2, lambda: _upcoming(schedules)),
+        upcoming=[] if schedules is None else shared.answer("upcoming", 4, lambda: _upcoming(schedules)),
         troubles=[] if schedules is None else shared.answer("troubles", 4, lambda: _troubles(schedules, snapshot)),
         hours=[hour for hour in hours if hour is not None],
         has_schedules=schedules is not None,
@@ -70,8 +70,8 @@ def verdict(snapshot: Snapshot) -> tuple[str, str]:
     alive = [node for node in snapshot.nodes if not node.vanished]
     due = snapshot.schedules.get("due", _NONE).count + snapshot.tasks.get("due", _NONE).count
     if snapshot.overdue:
-        count = len(snapshot.overdue)
-        return "bad", "1 schedule is overdue" if count == 1 else f"{count} schedules are overdue"
+        count = str(snapshot.overdue_count)
+        return "bad", "1 schedule is overdue" if count == "1" else f"{count} schedules are overdue"
     if not alive and due:
         return "bad", "No worker is running, and work is due"
     if any(node.vanished for node in snapshot.nodes):
@@ -100,7 +100,9 @@ def _troubles(schedules: ScheduleInsight, snapshot: Snapshot) -> Sequence[Any]:
 
 def _last_hour(shared: SharedState, title: str, wait: str, table: ScheduleInsight | TaskInsight) -> LastHour | None:
     try:
-        times, now = shared.answer(("last hour", title), 15, lambda: (table.runs_by_time(_HOUR), table.now()))
+        times, now = shared.answer(
+            ("last hour", title), 15, lambda: (table.runs_by_time(_HOUR, durations=False), table.now())
+        )
     except NotSupportedError:  # rdb_compat keeps no statistics
         return None
     minutes = by_minute(times, now)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from http import HTTPStatus
 from typing import Final
 
@@ -155,12 +156,12 @@ def _strip(each: Proof, until: float) -> list[Span]:
     spans = []
     stretches = each.evidence.stretches
     for number, stretch in enumerate(stretches):
-        following = stretches[number + 1].first if number + 1 < len(stretches) else each.reached
+        following = stretches[number + 1].first if number + 1 < len(stretches) else each.evidence.reached
         end = stretch.last if following is None else min(following, until)
         kind = {"settled": "proved", "skipped": "skipped", "failed": "violation"}[stretch.kind]
         spans.append(Span(kind, stretch.first, max(end, stretch.first)))
     for violation in each.verdict.violations:
         end = violation.time if violation.last is None else violation.last
-        title = f"{violation.kind}: {violation.what}"
+        title = partial("{}: {}".format, violation.kind, violation.what)
         spans.append(Span(_DRAWN.get(violation.kind, "violation"), violation.time, end, title))
     return spans

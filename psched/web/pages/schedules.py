@@ -13,7 +13,7 @@ from starlette.responses import Response
 from psched.cron.explanation import in_words
 from psched.cron.zones import load_zone
 from psched.errors import ConfigError, NotFoundError, NotSupportedError
-from psched.insight import ScheduleInsight
+from psched.insight import Page, ScheduleInsight
 from psched.model import Policy, Rule, ScheduleRow
 from psched.schedules import rules
 from psched.schedules.audit_result import Verdict
@@ -28,6 +28,9 @@ _PAGE = 25
 _STRIP = 20
 _WEEK = 7 * 86400
 _GOOD = ("finished", "enqueued")
+_AUDIT_KEPT = 60.0
+_PATIENCE = 0.3
+"""Seconds for which the page waits for the audit: without it, it says that the audit goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +104,11 @@ def schedule(request: Request, shared: SharedState) -> Response:
     table, key = schedules_of(shared), request.query_params.get("key", "")
     found = table.details(key)
     now = request.state.status.snapshot.taken
-    verdict = shared.answer(("audit", key), 10, lambda: _verdict(table, key, int(now)))
+    audited = shared.slow_answer(("audit", key), _AUDIT_KEPT, lambda: (_verdict(table, key, int(now)),), _PATIENCE)
+    until = int(given["until"]) if (given := request.query_params).get("until", "").isdecimal() else None
+    listed = Page(found.history, found.older) if until is None else table.history_page(key, until)
     runs = [run for run in found.history if run.started is not None]
-    outputs = {each.scheduled_time: each for each in table.outputs(key)} if found.history else {}
+    outputs = {each.scheduled_time: each for each in table.outputs(key)} if listed.rows else {}
     rule = found.versions[-1].rule if found.row is None else found.row.rule
     return page(
         request,
@@ -117,14 +122,17 @@ def schedule(request: Request, shared: SharedState) -> Response:
         now=now,
         next_runs=[ShownRun(each.time, there(each.time, rule), each.note) for each in found.next_runs],
         policy=[] if found.row is None else list(_policy(found.row.policy)),
-        history=list(reversed(found.history)),
+        history=list(reversed(listed.rows)),
+        until=until,
+        older=listed.after,
         outputs=outputs,
         versions=_versions(found.versions),
         durations=columns([_taken(run) for run in runs], least=0.001),
         lateness=columns([_late(run, rule) for run in runs], least=0.001),
         longest=max((run.ended - run.started for run in runs if run.started is not None), default=None),
         latest=latest(runs, rule),
-        verdict=verdict,
+        is_audited=audited is not None,
+        verdict=None if audited is None else audited[0],
         actions=table.actions(key=key),
         week=_WEEK,
         shows_data=shared.settings.web.show_data,
@@ -242,6 +250,6 @@ def _late(run: LedgerRow, rule: Rule) -> tuple[float, float, str]:
 def _verdict(table: ScheduleInsight, key: str, now: int) -> Verdict | None:
     """Return what the ledger proves of the last week, None without a ledger."""
     try:
-        return next(iter(table.audit(now - _WEEK, now, [key])), None)
+        return table.verdict(key, now - _WEEK, now)
     except NotSupportedError:
         return None

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from psched.errors import NotFoundError, NotSupportedError
 from psched.insight import RunRates, TaskInsight
 from psched.model import TASK_STATUSES
-from psched.store.reads import TypeCounts, UserCounts
+from psched.store.reads import DueUsers, TypeCounts
 from psched.web.charts import troubled
 from psched.web.pages.schedules import done
 from psched.web.rendering import page
@@ -129,13 +129,13 @@ def _types(table: TaskInsight) -> Sequence[OfType]:
     return [*here, *(OfType(name, None, *_rates(each)) for name, each in by_type.items())]
 
 
-def _users(table: TaskInsight) -> Sequence[UserCounts]:
-    """Return the users and their turns, nothing while no task with a user is due."""
+def _users(table: TaskInsight) -> DueUsers:
+    """Return the users and their turns, none while no task with a user is known to be due."""
     try:
         found = table.users()
     except NotSupportedError:
-        return ()
-    return found if any(each.user is not None for each in found) else ()
+        return DueUsers((), False)
+    return found if any(each.user is not None for each in found.users) else DueUsers((), found.more)
 
 
 def _rates(rates: RunRates | None) -> tuple[RunRates | None, int]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Final
 
 from starlette.requests import Request
@@ -44,9 +45,13 @@ _LEGEND: Final = [
 
 @dataclass(frozen=True, slots=True)
 class ScheduleLine:
-    """The runs of one schedule. `longest`: seconds that a run waited at most until it began."""
+    """The runs of one schedule. `longest`: seconds that a run waited at most until it began.
+
+    `marks`: what is drawn of `history`; nothing before the line is one that is shown.
+    """
 
     key: str
+    history: Sequence[TimelineRun]
     marks: Sequence[Mark]
     runs: int
     failed: int
@@ -88,7 +93,7 @@ def yesterday(request: Request, shared: SharedState) -> Response:
         request,
         "yesterday.html",
         found=found,
-        lines=lines[(number - 1) * _PAGE : number * _PAGE],
+        lines=[_drawn(line, found) for line in lines[(number - 1) * _PAGE : number * _PAGE]],
         first=(number - 1) * _PAGE + 1,
         schedules=len(lines),
         has_more=len(lines) > number * _PAGE,
@@ -142,10 +147,10 @@ def _weight(line: ScheduleLine) -> int:
 
 
 def _line(key: str, runs: Sequence[TimelineRun], found: Timeline) -> ScheduleLine:
-    spans = [span for run in runs for span in _spans(run, found.until)]
     return ScheduleLine(
         key,
-        marks(spans, found.since, found.until),
+        runs,
+        (),
         sum(run.began is not None for run in runs),
         sum(run.outcome == FAILED for run in runs),
         sum(run.attempts > 1 and run.outcome not in (FAILED, None) for run in runs),
@@ -155,6 +160,11 @@ def _line(key: str, runs: Sequence[TimelineRun], found: Timeline) -> ScheduleLin
         max((_begun(run, found.until) - run.due for run in runs if run.outcome != SKIPPED), default=0.0),
         sum((_ended(run, found.until) - run.began for run in runs if run.began is not None), 0.0),
     )
+
+
+def _drawn(line: ScheduleLine, found: Timeline) -> ScheduleLine:
+    spans = [span for run in line.history for span in _spans(run, found.until)]
+    return replace(line, marks=marks(spans, found.since, found.until))
 
 
 def _begun(run: TimelineRun, until: float) -> float:
@@ -167,7 +177,7 @@ def _ended(run: TimelineRun, until: float) -> float:
 
 def _spans(run: TimelineRun, until: float) -> list[Span]:
     """Return the parts of a run, those that are drawn over others last."""
-    title = f"{when(run.scheduled_time)}: {_words(run, until)}"
+    title = partial(_title, run, until)
     ended = _ended(run, until)
     if run.outcome == SKIPPED:
         return [Span("paused" if run.is_paused else "skipped", run.due, ended if not run.is_paused else run.due, title)]
@@ -178,8 +188,18 @@ def _spans(run: TimelineRun, until: float) -> list[Span]:
         kind = "failed" if run.outcome == FAILED else "open" if run.ended is None else "ran"
         spans.append(Span(kind, run.began, ended, title))
     if run.overlap > 0 and run.began is not None:
-        spans.append(Span("overlap", run.began, run.began + run.overlap, f"{title}, beside another run"))
+        spans.append(
+            Span("overlap", run.began, run.began + run.overlap, partial(_title, run, until, ", beside another run"))
+        )
     return spans
+
+
+def _title(run: TimelineRun, until: float, more: str = "") -> str:
+    return f"{when(run.scheduled_time)}: {_words(run, until)}{more}"
+
+
+def _title_on_node(run: TimelineRun, until: float) -> str:
+    return f"{run.key}, {_title(run, until)}"
 
 
 def _words(run: TimelineRun, until: float) -> str:
@@ -214,7 +234,7 @@ def _node_line(host: str, runs: Sequence[TimelineRun], found: Timeline) -> NodeL
             continue
         ends[lane:] = [_ended(run, found.until), *ends[lane + 1 :]]
         kind = "failed" if run.outcome == FAILED else "open" if run.ended is None else "ran"
-        title = f"{run.key}, {when(run.scheduled_time)}: {_words(run, found.until)}"
+        title = partial(_title_on_node, run, found.until)
         lanes[lane].append(Span(kind, run.began, _ended(run, found.until), title))
     return NodeLine(
         host,

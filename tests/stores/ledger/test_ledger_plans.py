@@ -67,13 +67,18 @@ def last_of_a_key(ledger: Ledger) -> None:
     assert len(list(ledger.rows(LedgerFilter(key="key0007", last=10)))) == 10
 
 
+def last_of_some_keys(ledger: Ledger) -> None:
+    found = ledger.last_rows([f"key{n:04}" for n in range(5)], 10)
+    assert [len(rows) for rows in found.values()] == [10] * 5
+
+
 def changes(ledger: Ledger) -> None:
     assert len(ledger.changes("key0007")) == 1
 
 
-def definitions(ledger: Ledger) -> None:
+def run_times(ledger: Ledger) -> None:
     wanted = {Definition(f"key{n:04}", ledger.changes(f"key{n:04}")[0].version) for n in range(10)}
-    assert ledger.definitions(wanted | {Definition("key0001", 1)}).keys() == wanted
+    assert ledger.run_times(wanted | {Definition("key0001", 1)}).keys() == wanted
 
 
 def keys(ledger: Ledger) -> None:
@@ -101,9 +106,10 @@ READS = (
     last,
     last_failures,
     last_of_a_key,
+    last_of_some_keys,
     changes,
     keys,
-    definitions,
+    run_times,
 )
 VERBS = (*READS, trim_nothing, trim_old, trim_many)
 

@@ -210,6 +210,22 @@ def test_reading_goes_on_over_many_pages(bench: Bench, store: ScheduleStore, led
     assert ledger.row_before("key", times[10], version + 1) is None
 
 
+def test_the_last_entries_of_several_schedules_come_at_once(bench: Bench, store: ScheduleStore, ledger: Ledger) -> None:
+    keys = ["one", "k\u00e9y", "O'Neill\"%s:x", "without"]
+    for place, key in enumerate(keys[:3]):
+        bench.add(store, key)
+        for n in range(1, place + 3):
+            store.advance(bench.take(store, key), LONG_AGO + n, LONG_AGO + n, soon())
+        store.advance(bench.take(store, key), FAR_OFF, FAR_OFF, soon())
+    others = [f"other{n}" for n in range(70)]
+    found = ledger.last_rows([*others, *keys, "one"], 3)
+    assert list(found) == [*others, *keys]
+    for key in (*keys, *others):
+        assert list(found[key]) == rows(ledger, key=key, last=3)
+    assert [len(found[key]) for key in keys] == [3, 3, 3, 0]
+    assert ledger.last_rows([], 3) == {}
+
+
 def copy_entries(bench: Bench, count: int, age: int = 0) -> None:
     """Make of the one entry so many, a second apart and settled `age` seconds ago; each third one failed at first."""
     base = int(bench.open().now() * 1000) - age * 1000

@@ -117,7 +117,8 @@ def test_users_take_turns_by_what_runs_of_theirs_and_what_may(ours: QueueBench) 
     store.submit([NewTask("b0", "t", user="bob", run_at=LONG_AGO + 30)])
     store.submit([NewTask("c0", "t", run_at=LONG_AGO + 40), NewTask("c1", "t", run_at=FAR_OFF)])
     store.submit([NewTask("d1", "t", user="dan", run_at=LONG_AGO + 50, max_running=4, priority=5)])
-    found = insight.users()
+    found, more = insight.users()
+    assert not more
     assert [(each.user, str(each.due), each.running, each.max_running) for each in found] == [
         ("dan", "1", 1, 4),
         ("bob", "1", 0, None),
@@ -126,7 +127,18 @@ def test_users_take_turns_by_what_runs_of_theirs_and_what_may(ours: QueueBench) 
     ]
     assert found[1].oldest - found[2].oldest == pytest.approx(10, abs=0.5)
     assert [each.weight for each in found] == [2, 1, 1, 0]
-    assert [each.user for each in insight.users(limit=1)] == ["ann"]
+    first, more = insight.users(limit=1)
+    assert ([each.user for each in first], more) == (["ann"], True)
+
+
+def test_users_behind_the_tasks_that_are_looked_at_are_not_denied(ours: QueueBench) -> None:
+    store, insight = ours.queue(), insight_of(ours)
+    store.submit([NewTask(f"a{n}", "t", user="ann", run_at=LONG_AGO + n) for n in range(6)])
+    store.submit([NewTask("b0", "t", user="bob", run_at=LONG_AGO + 100)])
+    found = insight.users(most=5)
+    assert found.more or [each.user for each in found.users] == ["ann", "bob"]
+    found = insight.users()
+    assert ([each.user for each in found.users], found.more) == (["ann", "bob"], False)
 
 
 def test_types_on_the_originals_table_are_unknown(bench: QueueBench, insight: TaskInsight) -> None:

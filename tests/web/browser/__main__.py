@@ -42,6 +42,8 @@ _ADDRESSES = (
     "/schedules?prefix=report&type=quick",
     "/schedules?type=nothing",
     "/schedule?key=every-2-s",
+    "/schedule?key=every-2-s&until=4000000000",
+    "/schedule?key=every-2-s&until=1",
     "/schedule?key=failing",
     "/schedule?key=long-run",
     "/schedule?key=nightly",
@@ -131,6 +133,7 @@ def _matrix(browser: Browser, here: Site, screenshots: Path | None) -> list[str]
     def steps() -> Iterator[tuple[str, Callable[[Visitor], None]]]:
         yield "actions on schedules", _change_schedules
         yield "edit", _edit_schedule
+        yield "two editors", lambda tab: _edit_at_once(tab, here)
         yield "what if", _simulate
         yield "yesterday", _look_back
         yield "proof", _prove
@@ -205,6 +208,23 @@ def _edit_schedule(tab: Visitor) -> None:
     tab.check_accessibility()
     tab.press("Change it")
     tab.is_done("changed")
+
+
+def _edit_at_once(tab: Visitor, here: Site) -> None:
+    """What was changed after the preview is not overwritten, and the form keeps what was typed."""
+    key = f"report-{'06' if '360' in tab.where else '07'}"
+    tab.open(f"/schedule/edit?key={key}")
+    tab.page.get_by_label("Owner").fill("first")
+    tab.press("Show what would change")
+    with psched.open(here.config) as schedules:
+        schedules[key].modify(owner="second")
+        tab.expect("409 (Conflict)")
+        tab.press("Change it")
+        tab.check_accessibility()
+        if schedules[key].metadata().policy.owner != "second":
+            tab.note("one editor has overwritten what another one had changed")
+    if tab.page.get_by_label("Owner").input_value() != "first":
+        tab.note("the form has lost what was typed")
 
 
 def _simulate(tab: Visitor) -> None:

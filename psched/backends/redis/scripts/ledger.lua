@@ -110,6 +110,14 @@ for at = 1, #found, 2 do
 end
 return rows
 
+--- script schedules/last_entries: common, schedules, ledger
+-- Returns the last entries of each of some schedules, the last one first. ARGV: the most entries of each, and the keys.
+local rows = {}
+for at = 2, #ARGV do
+  rows[at - 1] = call('ZREVRANGEBYSCORE', T .. 'entries:' .. ARGV[at], '+inf', '-inf', 'LIMIT', 0, tonumber(ARGV[1]))
+end
+return rows
+
 --- script schedules/entry_before: common, schedules, ledger
 -- Returns the last entry of a schedule before an occurrence that ran by one version; nothing when there is none.
 -- ARGV: key, occurrence, version.

@@ -175,8 +175,9 @@ return {call('ZCARD', runs), least and least ~= 'inf' and integer(tonumber(least
 
 --- script queue/users: common, queue, reads
 -- Returns users with due rows, those whose first row has been due longest first: {user, due, milliseconds for which that
--- row has been due, running rows, least max_running ('' for none)}. The user of rows without one is ''. ARGV: the most
--- users; how many rows are looked at that are due and in no line yet, as no worker has acquired since.
+-- row has been due, running rows, least max_running ('' for none)}. The user of rows without one is ''. Then returns 1 if
+-- there may be more users. ARGV: the most users; how many rows are looked at that are due and in no line yet, as no
+-- worker has acquired since.
 local limit, most = tonumber(ARGV[1]), math.min(tonumber(ARGV[2]), MAX_LOOKED_AT)
 local by_name, found = {}, {}
 
@@ -190,7 +191,7 @@ local function note(user, count, due, max_running)
   known.least = math.min(known.least or math.huge, limit_of(max_running) or math.huge)
 end
 
-local in_turn, further = call('ZRANGE', T .. 'turn:', 0, limit - 1), users_of_runs()
+local in_turn, further, more_users = call('ZRANGE', T .. 'turn:', 0, limit - 1), users_of_runs()
 local seen = {}
 for _, some in ipairs({in_turn, further}) do
   for _, user in ipairs(some) do
@@ -218,4 +219,4 @@ for place = 1, math.min(limit, #found) do
   answer[place] = {one.user, {one.count, as_number(#keys == 2 * most)}, integer(math.max(0, now - one.due)),
     call('ZCARD', runs), one.user ~= '' and least < math.huge and integer(least) or ''}
 end
-return answer
+return {answer, as_number(more_users or #found > limit or #in_turn == limit or #keys == 2 * most)}
