@@ -24,6 +24,10 @@ _SLOW_INTERVAL = 4.0
 """Seconds for which workers and overdue schedules are not asked for again."""
 PATIENCE: Final = 2.5
 """Seconds after which a database that has not answered counts as away."""
+_FIRST = 6.0
+"""The same for the first answer: until then modules are loaded, and a connection is opened."""
+_NEVER = -1e9
+"""Before any time of the monotonic clock."""
 _NOBODY = 30.0
 """Seconds after the last visitor when the thread ends."""
 _REFRESH = 15
@@ -76,13 +80,16 @@ class Snapshots:
         self._asked: tuple[float, float] | None = None
         """When the query without an answer began, in monotonic and in unix seconds."""
         self._status = Status()
-        self._answered = -1e9
+        self._answered = _NEVER
         self._slow: tuple[float, Sequence[NodeState], Sequence[ScheduleRow]] = (-1e9, (), ())
         self._is_checked = False
 
-    def status(self, wait: float = PATIENCE) -> Status:
-        """Return what is known now. Waits up to `wait` seconds for the first answer of a thread that begins."""
-        until = monotonic() + wait
+    def status(self, wait: float | None = None) -> Status:
+        """Return what is known now. Waits up to `wait` seconds for the first answer of a thread that begins.
+
+        None: as long as the database has until it counts as away.
+        """
+        until = monotonic() + (self._patience if wait is None else wait)
         with self._changed:
             self._begin()
             while monotonic() < until and monotonic() - self._answered > 2 * PATIENCE and not self._closed.is_set():
@@ -117,6 +124,10 @@ class Snapshots:
     def is_closed(self) -> bool:
         return self._closed.is_set()
 
+    @property
+    def _patience(self) -> float:
+        return PATIENCE if self._answered > _NEVER else _FIRST
+
     def _begin(self) -> None:
         self._wanted_until = monotonic() + _NOBODY
         if (self._thread is None or not self._thread.is_alive()) and not self._closed.is_set():
@@ -125,8 +136,9 @@ class Snapshots:
 
     def _now(self) -> Status:
         """Return the status; the database is away if it has not answered for `PATIENCE` seconds."""
-        if self._status.away_since is None and self._asked is not None and monotonic() - self._asked[0] > PATIENCE:
-            return Status(self._status.snapshot, self._asked[1], "no answer")
+        asked = self._asked
+        if self._status.away_since is None and asked is not None and monotonic() - asked[0] > self._patience:
+            return Status(self._status.snapshot, asked[1], "no answer")
         return self._status
 
     def _run(self) -> None:
