@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import sqlite3
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -258,3 +261,33 @@ def test_a_thread_that_begins_to_wait_while_a_connection_is_released_gets_it(alo
     alone._pool.release(connection)
     waiter.join(20)
     assert found == [connection]
+
+
+def test_a_fork_makes_a_new_engine_for_connections_only(database: Database) -> None:
+    """A process that has opened and closed a thousand databases would make a thousand engines in each fork."""
+    assert not has_new_engine_after_fork(database), "connections to SQLite are closed before"
+    taken = database._pool.take()
+    assert has_new_engine_after_fork(database)
+    database._pool.release(taken)
+    database.close()
+    assert not has_new_engine_after_fork(database)
+    database.dedicated().close()
+    assert has_new_engine_after_fork(database)
+
+
+def has_new_engine_after_fork(database: Database) -> bool:
+    engine = database._engine
+    child = os.fork()
+    if child == 0:
+        os._exit(database._engine is not engine)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+
+
+def test_a_statement_compiled_for_a_database_does_not_keep_it(tmp_path: Path) -> None:
+    database = open_database(f"sqlite:///{tmp_path / 'test.db'}", {})
+    compiled = sa.select(1).compile(dialect=database.compiler)
+    found = weakref.ref(database)
+    database.close()
+    del database
+    gc.collect()
+    assert found() is None, compiled

@@ -59,6 +59,8 @@ class Database:
         self._sleep = time.sleep
         self._parents: list[Any] = []
         self._logins = LoginBackoff()
+        self._is_dedicated = False
+        """Whether a connection that is none of the pool's was ever made by `_engine`."""
         self._engine = self._new_engine()
         self._pool = self._new_pool()
         self._work: AbstractContextManager[None] = nullcontext()
@@ -86,13 +88,13 @@ class Database:
             raise ConfigError(f"url: {dialect.url.drivername}:// cannot be used: {error}") from error
         if engine.dialect.is_async:
             raise ConfigError(f"url: {dialect.url.drivername}:// is an asynchronous driver; leave out the +driver")
-        event.listen(
-            engine,
-            "do_connect",
-            lambda driver, _, given, options: self._logins.log_in(
-                partial(dialect.connect, driver, given, options), dialect.is_refused
-            ),
-        )
+        logins = self._logins
+
+        # Not a method: statements that were compiled for `engine` keep its listeners, which must not keep this object.
+        def log_in(driver: Any, _: object, given: Sequence[Any], options: Mapping[str, Any]) -> Any:
+            return logins.log_in(partial(dialect.connect, driver, given, options), dialect.is_refused)
+
+        event.listen(engine, "do_connect", log_in)
         event.listen(engine, "connect", lambda connection, _: dialect.prepare(connection))
         return engine
 
@@ -247,6 +249,7 @@ class Database:
 
     def dedicated(self) -> Any:
         """Return a new connection, to be closed by the caller. `dbapi_connection` is the driver's own."""
+        self._is_dedicated = True
         connection = self._engine.raw_connection()
         connection.detach()
         return connection
@@ -284,16 +287,17 @@ class Database:
     def reset_after_fork(self) -> None:
         """In a forked process: leave the connections to the parent. An in-memory database was copied.
 
-        A new engine is needed, as a thread of the parent may have held a lock of the old one. SQLAlchemy closes
-        connections when they are freed, which would end the parent's sessions.
+        Where there are connections, a new engine is needed, as a thread of the parent may have held a lock of the old
+        one. SQLAlchemy closes connections when they are freed, which would end the parent's sessions.
         """
-        if self.dialect.ephemeral:
+        if self.dialect.ephemeral or not (self._pool.has_connections or self._is_dedicated):
             return
         self.dialect.abandon_connections()
         parents: Any = self._engine.dialect
         parents.do_close = parents.do_terminate = lambda connection: None
         self._parents.append((self._pool, self._engine))
         self._engine = self._new_engine()
+        self._is_dedicated = False
         self._pool = self._new_pool()
 
     def close(self) -> None:
