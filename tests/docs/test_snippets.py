@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,9 +17,11 @@ from faultlab.servers import Server
 from psched.config import from_mapping, load
 from psched.schedules.collection import open_schedules
 from tests.docs.snippets import Snippet, snippets
-from tests.programs import ROOT, install_forked_programs
+from tests.programs import ROOT, install_forked_programs, install_programs
 
-_DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+_EXAMPLES = sorted((ROOT / "examples").rglob("README.md"))
+"""Each is about the programs in its folder."""
+_DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")), *_EXAMPLES]
 _BLOCKS = [snippet for document in _DOCUMENTS for snippet in snippets(document)]
 _PLAIN = {"text", "mermaid", "ini"}
 _ACTIONS = {"run", "file", "load", "on", "norun", "machine"}
@@ -31,11 +34,14 @@ def test_every_block_says_how_it_is_tested(snippet: Snippet) -> None:
     assert snippet.action not in {"file", "load", "on", "norun"} or snippet.argument, snippet.text
 
 
-@pytest.mark.parametrize("document", _DOCUMENTS, ids=lambda document: document.name)
+@pytest.mark.parametrize("document", _DOCUMENTS, ids=lambda document: str(document.relative_to(ROOT)))
 def test_the_commands_of_a_document_work_one_after_the_other(document: Path, tmp_path: Path) -> None:
-    environment = _environment(tmp_path)
+    environment = _environment(tmp_path, forked="PYTHONPATH" not in document.read_text())
     work = tmp_path / "work"
-    work.mkdir()
+    if document in _EXAMPLES:
+        shutil.copytree(document.parent, work)
+    else:
+        work.mkdir()
     for snippet in snippets(document):
         if snippet.action == "file":
             file = work / snippet.argument
@@ -83,9 +89,12 @@ def _execute(server: Server, statement: str) -> None:
         administrator.execute(statement)
 
 
-def _environment(folder: Path) -> dict[str, str]:
-    """Return an environment whose first programs are this checkout's psched and pschedd."""
-    install_forked_programs(folder / "bin")
+def _environment(folder: Path, forked: bool) -> dict[str, str]:
+    """Return an environment whose first programs are this checkout's psched and pschedd.
+
+    `forked`: they are quicker, and have the import path of this process.
+    """
+    (install_forked_programs if forked else install_programs)(folder / "bin")
     path = f"{folder / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "HOME": str(folder)}
 

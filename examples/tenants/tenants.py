@@ -1,0 +1,14 @@
+"""The handler: it stands for work that is done for a tenant."""
+
+import time
+
+import psched
+
+app = psched.App()
+
+
+@app.task
+def work(task: psched.Task) -> None:
+    """Work a moment."""
+    time.sleep(0.01)
+    print("worked for", task.key.rpartition("-")[0], flush=True)
