@@ -37,7 +37,7 @@ _SHOWN = 20
 @click.command()
 @click.argument("key", required=False, shell_complete=completed_keys("schedules"))
 @click.option("--from", "since", type=MOMENT, help="Run the occurrences from this time on.")
-@click.option("--to", "until", type=MOMENT, help="Up to this time (default: now).")
+@click.option("--to", "until", type=MOMENT, help="Run the occurrences up to this time (default: now).")
 @click.option(
     "--only-missing",
     "mode",
@@ -47,7 +47,9 @@ _SHOWN = 20
 @click.option("--failed", "mode", flag_value="failed", help="Run also those that failed for good.")
 @click.option("--all", "mode", flag_value="all", help="Run all occurrences, also those that have run.")
 @click.option(
-    "--max-running", type=count(1, MOST_RUNNING), help=f"Run at most N at the same time, up to {MOST_RUNNING} (1)."
+    "--max-running",
+    type=count(1, MOST_RUNNING),
+    help=f"Run at most N at the same time, up to {MOST_RUNNING} (default: 1).",
 )
 @click.option("--reverse", is_flag=True, help="Run the last occurrence first.")
 @click.option("--dry-run", is_flag=True, help="Show what would be run, and start nothing.")
@@ -71,11 +73,12 @@ def backfill(
     """Run the occurrences that a schedule had in the past, or list backfills.
 
     With --from: start a backfill of the schedule KEY, beside its regular runs. An occurrence is missing if the ledger
-    has no entry of it, or if it was skipped as it could only begin too late. What another backfill has yet to run is
-    left out, so the same command again starts nothing. Times are unix seconds, dates, or spans such as 2d (ago).
+    has no entry of it, or if it was skipped because it could only begin too late. Occurrences that another backfill has
+    yet to run are left out, so a repeated command starts nothing. Times are unix seconds, dates, or spans such as 2d
+    (ago).
 
     Without --from: list the backfills of KEY, or of all schedules, with their progress. --pause, --resume and --cancel
-    are about those of KEY.
+    act on the backfills of KEY.
 
     --json prints one array of backfills: the one that was started, those that were paused, resumed or cancelled, or
     those listed. Each is an object with name, schedule, number, state (waiting, running, failing, retrying, paused,

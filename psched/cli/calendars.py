@@ -34,8 +34,8 @@ def set_(chosen: Chosen, name: str, days: tuple[str, ...]) -> None:
     """Define a calendar, or change it.
 
     DAYS are all its days: dates such as 2026-12-25, and weekdays (mon tue wed thu fri sat sun). Schedules that exclude
-    it follow at once: their next occurrences are computed anew, unless they have come. Repeat a command that was
-    interrupted.
+    it follow at once: their next occurrences are computed anew, unless they are already due. If the command is
+    interrupted, repeat it.
 
     --json prints an object with name, version, dates and weekdays.
     """

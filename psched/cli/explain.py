@@ -39,8 +39,8 @@ _MOST = 10
 def explain(chosen: Chosen, cron: str | None, key: str | None, timezone: str | None, at: date | None) -> None:
     """Say in words when a cron expression is due.
 
-    With --at: whether it is due on that date, or at that time, and why; then its occurrences on that date. Without
-    --key no configuration is needed. With --key the rule is the one that was in force on that date.
+    With --at, says whether it is due on that date, or at that time, and why, and lists its occurrences on that date.
+    Without --key no configuration is needed. With --key the rule is the one that was in force on that date.
 
     --json prints an object with cron, timezone and words; with --at also matches, reasons and occurrences (time, local,
     utc, note); with --key and --at also runs (scheduled_time, outcome, detail, started, ended).

@@ -45,7 +45,7 @@ def exporter(
 ) -> int:
     """Export metrics for Prometheus: of the daemon on this host, and of its database.
 
-    Runs until TERM or INT, as a user who may read the daemon's counters. Give --listen or --textfile. See
+    Runs until TERM or INT. Its user must be allowed to read the daemon's counters. Give --listen or --textfile. See
     docs/monitoring.md for the metrics, and for what to alert on.
     """
     if (listen is None) == (textfile is None):

@@ -41,10 +41,10 @@ Cells = Mapping[date, Mapping[int, float]]
 def forecast(chosen: Chosen, days: int) -> None:
     """Show how many runs of schedules begin in each hour.
 
-    A terminal shows a heatmap for the next days, and another one for the workers that the runs keep busy: as long as
-    the last runs of the same type took, by the ledger. Into a pipe or file, hours are written as tab-separated text.
-    Paused schedules, retries, extra runs and occurrences that are late now do not count. Times are in this host's time
-    zone.
+    A terminal shows a heatmap of the runs in the next days, and another heatmap of the workers that these runs keep
+    busy. A run is assumed to take as long as the last runs of its type in the ledger. Into a pipe or file, hours are
+    written as tab-separated text. Paused schedules, retries, extra runs and occurrences that are late now do not count.
+    Times are in this host's time zone.
 
     --json prints one object with schedules (how many were counted), unusable (how many have a rule that cannot be
     used), unmeasured (types of which no run is in the ledger, and which busy leaves out) and hours: an array of objects

@@ -100,8 +100,8 @@ _APP = click.option("--app", required=True, metavar="MODULE:NAME", help="The app
 def celery(chosen: Chosen, /, app: str, **options: Any) -> None:
     """Read the periodic tasks of Celery.
 
-    They are those of beat_schedule of the application, in its time zone, and those in the tables of django-celery-beat.
-    Each becomes a schedule whose type is the name of the task.
+    Reads beat_schedule of the application, in its time zone, and the tables of django-celery-beat. Each periodic task
+    becomes a schedule whose type is the name of the task.
     """
     _finish(chosen, read_celery(_named(app)), **options)
 
@@ -115,8 +115,8 @@ def celery(chosen: Chosen, /, app: str, **options: Any) -> None:
 def apscheduler(chosen: Chosen, /, app: str, timezone: str | None, at: int | None, **options: Any) -> None:
     """Read the jobs of a scheduler of APScheduler 3.
 
-    They are those that were added, and those in its job stores. Each becomes a schedule whose type is the name of the
-    function.
+    Reads the jobs that were added to the scheduler, and those in its job stores. Each job becomes a schedule whose type
+    is the name of the function.
     """
     begin = int(time.time()) if at is None else at
     _finish(chosen, read_apscheduler(_named(app), _zone(timezone), begin), at=begin, **options)
@@ -162,9 +162,8 @@ def kubernetes(chosen: Chosen, /, files: tuple[str, ...], timezone: str, **optio
 def calendar(chosen: Chosen, file: str, name: str | None, years: int) -> None:
     """Read a calendar file into a named calendar in the database.
 
-    FILE is a file of the form iCalendar (.ics), such as one of public holidays, or - for standard input. Its events of
-    whole days become the dates of the calendar, instead of those that it had. Events with a time of the day do not
-    count. Needs psched[ics].
+    FILE is an iCalendar file (.ics), such as one of public holidays, or - for standard input. Its all-day events
+    replace the dates of the calendar. Events with a time of day are ignored. Needs psched[ics].
 
     --json prints an object with name, version, dates and weekdays, as `psched calendar set` does.
     """

@@ -45,9 +45,10 @@ def next_(
 ) -> None:
     """Show the next occurrences of a cron expression, or of a schedule.
 
-    In its zone and in UTC, with notes on clock changes. Without --key no configuration is needed. With --key the
-    schedule's bounds and calendars count, and its delay and spread are shown. A pause, a run on request and `modify
-    --start` are not considered. TIME is unix seconds, or a date with a time zone such as 2026-12-01T08:00+01:00.
+    Shows each time in its zone and in UTC, with notes on clock changes. Without --key no configuration is
+    needed. With --key the schedule's bounds and calendars count, and its delay and spread are shown. A pause, a run on
+    request and `modify --start` are not considered. TIME is unix seconds, or a date with a time zone such as
+    2026-12-01T08:00+01:00.
 
     --json prints one array of objects with time (unix seconds), local and utc (ISO 8601) and note (often empty); with
     --key also run_time (unix seconds).

@@ -75,7 +75,7 @@ _STATS = ListColumns(
 def queue(chosen: Chosen) -> None:
     """Commands on the queue: tasks that run once.
 
-    A configuration without sections is the queue's. Command names may have `_` instead of `-`.
+    A configuration without sections is read as that of the queue. Command names may have `_` instead of `-`.
     """
 
 
@@ -85,7 +85,8 @@ def queue(chosen: Chosen) -> None:
 def init(chosen: Chosen, check: bool) -> int:
     """Create the queue's tables, or upgrade those of an earlier version while workers go on.
 
-    As `psched init` for the queue alone, which says more. Only these two commands create a SQLite file.
+    Does for the queue alone what `psched init` does; see `psched init --help`. Only these two commands create a SQLite
+    file.
     """
     return init_sections(chosen, ["queue"], check)
 
@@ -103,7 +104,7 @@ def init(chosen: Chosen, check: bool) -> int:
 )
 @PREFIX
 @LIMIT
-@click.option("--after", metavar="KEY", help="Continue behind KEY, which the page before (with --limit) printed.")
+@click.option("--after", metavar="KEY", help="Continue after KEY, which the previous page (with --limit) printed.")
 @WIDE
 @click.option("--format", "layout", type=click.Choice(["perfectqueue"]), help="Print the columns of perfectqueue.")
 @common_options()
@@ -198,11 +199,12 @@ def submit(chosen: Chosen, /, key: str, type: str, data: str, headers: str | Non
 def stats(chosen: Chosen, last: float) -> None:
     """Count the tasks by status and type, and the runs of the last hour by type.
 
-    Prints how many tasks there are of each status, then for each type: how many wait, how many of these are due, how
-    many are running, for how long the first has been due, and how many live workers route the type. Counting ends at
-    10,000 tasks of a status and at 1,000 of a type (`1,000+`), and at 100 types, those due longest. Then the runs that
-    ended, as in `psched stats`; waits are from when a task was to run until its first attempt began. rdb_compat keeps
-    types in the data and no statistics, and so only the statuses are counted.
+    Prints how many tasks there are of each status. Then for each type: how many wait, how many of these are due, how
+    many are running, for how long the first has been due, and how many live workers route the type. At most 10,000
+    tasks of a status and 1,000 of a type (`1,000+`) are counted, and at most 100 types, those due longest, are shown.
+    Then it prints the runs that ended, as `psched stats` does; a wait is the time from the due time of a task until its
+    first attempt began. On rdb_compat only the statuses are counted, since it keeps types in the data, and no
+    statistics.
 
     --json prints one object with statuses (an object of objects with count and more: whether there may be more), types:
     an array of objects with type, waiting, due, running (as above), oldest (seconds, or null) and workers (null where
@@ -273,7 +275,7 @@ def cancel_request(task: QueuedTask) -> None:
 
 @key_command("queue")
 def force_finish(task: QueuedTask) -> None:
-    """Retire a task as finished. A run in progress is preempted."""
+    """Retire a task as finished. A run in progress loses its lease, and is asked to stop."""
     task.force_finish()
 
 
@@ -285,7 +287,7 @@ def retry(task: QueuedTask) -> None:
 
 @key_command("queue")
 def delete(task: QueuedTask) -> None:
-    """Delete a task, finished or not. A run in progress is preempted."""
+    """Delete a task, finished or not. A run in progress loses its lease, and is asked to stop."""
     task.delete()
 
 

@@ -59,10 +59,14 @@ from psched.time_text import span
 def rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         click.option(
-            "--tag", "tags", metavar="TEXT", multiple=True, help='For lists; may be repeated. "" removes all tags.'
+            "--tag",
+            "tags",
+            metavar="TEXT",
+            multiple=True,
+            help='Tag for `list --tag`; may be repeated. "" removes all.',
         ),
         click.option("--description", metavar="TEXT", help='What the schedule is for; "" removes it.'),
-        click.option("--owner", metavar="TEXT", help='Whose schedule it is; "" removes it.'),
+        click.option("--owner", metavar="TEXT", help='Owner of the schedule; "" removes it.'),
         click.option(
             "--spread",
             type=seconds(0, LONGEST_SPREAD, none=True),
@@ -72,12 +76,12 @@ def rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--exclude",
             metavar="NAME",
             multiple=True,
-            help='Calendar of days off; may be repeated. "" for none.',
+            help='Calendar of days without occurrences; may be repeated. "" removes all.',
         ),
         click.option(
             "--on-failure",
             metavar="NAME",
-            help='Hook for failed occurrences, a name in `hooks:`; "" for the usual one.',
+            help='Hook for failed occurrences, a name in `hooks:`; "" for the one in `on_failure:`.',
         ),
         click.option(
             "--timeout",
@@ -93,14 +97,16 @@ def rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--pause-after",
             type=count(none=True),
-            help="Pause it when N occurrences have failed in a row; none removes the limit.",
+            help="Pause the schedule when N occurrences have failed in a row; none removes the limit.",
         ),
         click.option(
             "--overlap",
             type=click.Choice(OVERLAP),
             help="If the previous occurrence is not settled yet: wait (the default), or skip this one.",
         ),
-        click.option("--max-runs", type=count(none=True), help="End it after N runs; none removes the limit."),
+        click.option(
+            "--max-runs", type=count(none=True), help="End the schedule after N runs; none removes the limit."
+        ),
         click.option(
             "--not-after", "end", type=UNIX_TIME_OR_NONE, help="No occurrence after TIME; none removes the limit."
         ),
@@ -125,7 +131,7 @@ def rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--catch-up",
             type=click.Choice(CATCH_UP),
-            help="Of several due occurrences run all, only the latest, or only one that is not late.",
+            help="Run all missed occurrences, only the latest of several, or none that is late.",
         ),
         click.option(
             "-a", "--at", "next_run_time", type=UNIX_TIME, help="Time of the next run; its occurrence stays the same."
@@ -165,9 +171,9 @@ def init(chosen: Chosen, check: bool) -> int:
     Does nothing if they are up to date. May be killed and started again. Only this command and `psched queue init`
     create a SQLite file.
 
-    --check changes nothing, and exits with 0: the tables are up to date; 3: they are to be upgraded; the statements
-    are printed, on Redis the scripts; 1: a table is missing, or cannot be upgraded. --json prints one array of objects
-    with section and statement.
+    --check changes nothing. The exit code is 0 if the tables are up to date; 3 if they have to be upgraded, and then
+    the statements are printed (on Redis the scripts); 1 if a table is missing or cannot be upgraded. --json prints one
+    array of objects with section and statement.
     """
     return init_sections(chosen, [name for name, _ in chosen.settings().named_sections], check)
 
@@ -182,7 +188,7 @@ def init(chosen: Chosen, check: bool) -> int:
 @click.option("--owner", metavar="TEXT", help="Only schedules of this owner.")
 @click.option("--tag", metavar="TEXT", help="Only schedules with this tag.")
 @LIMIT
-@click.option("--after", type=PLACE, help="Continue behind PLACE, which the page before (with --limit) printed.")
+@click.option("--after", type=PLACE, help="Continue after PLACE, which the previous page (with --limit) printed.")
 @WIDE
 @click.option("--format", "layout", type=click.Choice(["perfectsched"]), help="Print the columns of perfectsched.")
 @common_options()
@@ -400,7 +406,7 @@ def show(chosen: Chosen, key: str) -> None:
 
 @key_command("schedules")
 def delete(schedule: Schedule) -> None:
-    """Delete a schedule. A run in progress is preempted."""
+    """Delete a schedule. A run in progress loses its lease, and is asked to stop."""
     schedule.delete()
 
 
@@ -418,8 +424,8 @@ def pause(schedule: Schedule) -> None:
 def resume(schedule: Schedule) -> None:
     """Run a paused schedule again.
 
-    Occurrences within the pause are skipped, and recorded as skipped; those that were due before it still run. If the
-    schedule is not paused, a message says so.
+    Occurrences that came due during the pause are skipped, and recorded as skipped. Occurrences that were due before
+    the pause still run. If the schedule is not paused, a message says so.
     """
     if not schedule.resume():
         write([f"{printable(schedule.key)} was not paused"])
@@ -429,6 +435,6 @@ def resume(schedule: Schedule) -> None:
 def run_now(schedule: Schedule) -> None:
     """Run a schedule as soon as a worker is free, paused or not.
 
-    A due occurrence runs now. Without one this is an extra run, and the regular occurrences keep their times.
+    If an occurrence is due, it runs now. Otherwise this is an extra run, and the regular occurrences keep their times.
     """
     schedule.run_now()

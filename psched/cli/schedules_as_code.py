@@ -97,7 +97,7 @@ def plan_(chosen: Chosen, file: str | None, app: str | None, prune: bool, adopt:
 @click.option("--plan", "planned", metavar="PLAN", help="Apply exactly this plan of psched plan --out, or refuse.")
 @common_options(loading=True)
 def apply_(chosen: Chosen, file: str | None, app: str | None, prune: bool, adopt: bool, planned: str | None) -> int:
-    """Give the database the declared schedules.
+    """Change the schedules in the database to the declared ones.
 
     FILE is a file of schedules, or - for standard input. All changes are made, or none: if another process changed a
     schedule meanwhile, the error names it, and nothing is changed. Only schedules of the owner are changed. Schedules
@@ -279,11 +279,11 @@ def rollback(
     yes: bool,
     out: str | None,
 ) -> int:
-    """Give schedules the definitions that they had before.
+    """Give schedules their earlier definitions.
 
     With --owner and --before: schedules that were added since are deleted, schedules that were deleted since are added
-    again, and all others are as they were then. With KEY and --version: one schedule gets the definition of a version,
-    which the page of the schedule lists, and psched rollback KEY too.
+    again, and all others are as they were then. With KEY and --version: one schedule gets the definition of that
+    version. The page of the schedule lists its versions, and so does psched rollback KEY.
 
     The ledger has these definitions as long as it has entries of that time. Pauses stay as they are, and runs are not
     undone.

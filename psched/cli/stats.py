@@ -48,9 +48,9 @@ def stats(chosen: Chosen, last: float) -> None:
     """Count the schedules by state, and the runs of the last hour by type.
 
     Prints how many schedules there are in each state (at most 10,000, then `10,000+`). Then for each type of the runs
-    that ended: how many, how many a minute, how many failed for good; the seconds that half, 95 % and 99 % of them did
-    not exceed; and the same for how late they began. Workers write these numbers when a minute is over; up to 3 hours
-    are counted by minute, and longer times by full hours. rdb_compat keeps no such numbers.
+    that ended: how many, how many a minute, how many failed for good; the median, 95th and 99th percentile of their
+    durations in seconds; and the same of how late they began. Workers write these numbers when a minute is over; up to
+    3 hours are counted by minute, and longer times by full hours. rdb_compat keeps no such numbers.
 
     --json prints one object with states (an object of objects with count and more), and runs: null on rdb_compat, else
     an object with begin and end (unix seconds, and as begin_local and end_local) and types: an array of objects with

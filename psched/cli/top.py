@@ -46,10 +46,10 @@ _OTHERS = (signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)
 def top(chosen: Chosen, interval: float) -> int:
     """Show live what runs, what comes next, what is late, and the rates of each type.
 
-    Fills the terminal until q. r, n, l and t show one list: running, next, late, types; a shows all. Tab chooses the
-    list that s sorts by its next column, and S the other way round. / filters all lists by a word. The space bar
-    freezes the screen. Rates and percentiles are of the runs that ended in the last 5 minutes; tasks are late after a
-    minute, schedules after overdue_after. If the database is away, the last numbers stay until it is back.
+    Fills the terminal until you press q. The keys r, n, l and t show one list: running, next, late, types; a shows all.
+    Tab selects a list; s sorts it by its next column, and S reverses the order. / filters all lists by a word. The
+    space bar freezes the screen. Rates and percentiles are of the runs that ended in the last 5 minutes; tasks are late
+    after a minute, schedules after overdue_after. If the database is away, the last numbers stay until it is back.
     """
     if chosen.json:
         raise click.UsageError("psched top has no --json; psched stats, psched queue stats and psched nodes do")

@@ -27,8 +27,9 @@ def _address(context: click.Context, parameter: click.Parameter, value: str | No
 def web(chosen: Chosen, listen: tuple[str, int] | None) -> int:
     """Serve pages about schedules, tasks and workers.
 
-    Runs until TERM or INT. Without authentication, only visitors on this host are let in, and another address is
-    refused. Nothing can be changed unless `web: {actions: true}` is configured. See docs/web.md.
+    Runs until TERM or INT. Without authentication, it accepts only visitors on this host, and refuses to listen on an
+    address that other hosts can reach. Nothing can be changed unless `web: {actions: true}` is configured. See
+    docs/web.md.
     """
     try:
         from psched.web.server import serve  # noqa: PLC0415 – the libraries are optional
