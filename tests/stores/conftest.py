@@ -10,7 +10,30 @@ import pytest
 from faultlab.laboratory import Lab
 from psched.store import ScheduleStore
 from tests.stores.bench import Bench
-from tests.stores.databases import PAIRS, SharedDatabases
+from tests.stores.databases import MULTIPLEXER, PAIRS, SharedDatabases
+
+_BY_CONNECTION = {
+    "test_acquire", "test_advance_many", "test_async_group_submit", "test_async_methods", "test_awaited_results",
+    "test_callers_connections", "test_concurrent_processes", "test_fences", "test_forks", "test_give_back",
+    "test_isolation", "test_lost_calls", "test_lost_deleting", "test_lost_settling", "test_pooler", "test_prepare",
+    "test_queue_forks", "test_races", "test_retire_many", "test_settle", "test_stale", "test_submit",
+    "test_submit_on_advance", "test_tables", "test_wakeup",
+}  # fmt: skip
+"""The modules about transactions, connections and lost answers, for which it matters what is between us and MariaDB."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as trials the tests that send the same statements to MariaDB behind a multiplexer as to MariaDB."""
+    for item in items:
+        module = item.path.stem
+        if item.path.is_relative_to(Path(__file__).parent) and module not in _BY_CONNECTION:
+            parameters = getattr(item, "callspec", None)
+            if parameters is not None and any(MULTIPLEXER in _words(value) for value in parameters.params.values()):
+                item.add_marker("trial")
+
+
+def _words(value: object) -> tuple[object, ...]:
+    return value if isinstance(value, tuple) else (value,)
 
 
 @pytest.fixture(scope="session")
