@@ -35,6 +35,7 @@ from psched.exporter.database import section_readers
 from psched.exporter.families import NodeCollector
 from psched.exporter.server import registry_of
 from psched.insight import open_insight
+from psched.schedules.collection import ScheduleCollection
 from psched.store import LeaseStore
 from psched.store.run_stats import RunKind, RunSums
 from psched.web import app
@@ -45,14 +46,13 @@ from psched.web.snapshots import INTERVAL
 _TIMES, _SECONDS = 100, 4.0
 """How often each page is asked for at most, and for how long; at least `_LEAST` times."""
 _LEAST = 25
-_SCRAPES = 100
 _COMPUTING = "This is being computed"
 """What a page says whose answer takes longer than a visitor would wait. The answer is kept then for minutes."""
 _TABS = 20
 _WATCHED = 30.0
 """Seconds for which the open tabs are watched."""
 _SETTLING = 8.0
-_CHANGE = 1.0
+_PAUSE = 1.0
 """Seconds from one change that the tabs are to show to the next."""
 _BACKLOG = 20_000
 """Tasks that are drained, in a database beside that of the pages on the same server."""
@@ -171,15 +171,15 @@ def _drain(place: Place, worker: BenchmarkWorker, scale: Scale) -> Mapping[str, 
 
 @contextmanager
 def _changes(worker: BenchmarkWorker) -> Iterator[None]:
-    """Submit a task each second, until the end."""
+    """Change what the tabs show each second, until the end."""
     ended = threading.Event()
 
-    def submit() -> None:
-        with worker.queue() as queue:
-            while not ended.wait(_CHANGE):
-                queue.submit(f"change-{time.time_ns()}", "type1")
+    def change() -> None:
+        with worker.schedules() as schedules:
+            while not ended.wait(_PAUSE):
+                _change(schedules)
 
-    thread = threading.Thread(target=submit)
+    thread = threading.Thread(target=change)
     thread.start()
     try:
         yield
@@ -189,30 +189,36 @@ def _changes(worker: BenchmarkWorker) -> Iterator[None]:
 
 
 def _tabs(place: Place, worker: BenchmarkWorker, scale: Scale) -> Mapping[str, float]:
-    """Return what open tabs on the page Now cost, while a task is submitted each second."""
-    with counting(place) as asked, _process(worker) as (process, address), worker.queue() as queue:
+    """Return what open tabs on the page Now cost, while a number that they show changes each second."""
+    with counting(place) as asked, _process(worker) as (process, address), worker.schedules() as schedules:
         _open_tabs(address)
         time.sleep(scale.seconds(_SETTLING))
-        statements, submits, begun = asked(), 0, time.monotonic()
+        statements, changes, begun = asked(), 0, time.monotonic()
         used = processor_time(tree_of([process]))
         while time.monotonic() < begun + scale.seconds(_WATCHED):
-            queue.submit(f"change-{place.store}-{time.time_ns()}", "type1")
-            submits += 1
-            time.sleep(_CHANGE)
+            _change(schedules)
+            changes += 1
+            time.sleep(_PAUSE)
         span = time.monotonic() - begun
         used = processor_time(tree_of([process])) - used
         statements = asked() - statements
-    alone = _statements_of_submits(place, worker, submits)
+    alone = _statements_of_changes(place, worker, changes)
     return {f"{_TABS} tabs CPU %": used / span * 100, f"{_TABS} tabs statements/s": (statements - alone) / span}
 
 
-def _statements_of_submits(place: Place, worker: BenchmarkWorker, count: int) -> int:
-    """Return how many statements so many submits take, which the pages did not send."""
-    with counting(place) as asked, worker.queue() as queue:
-        queue.submit("change-first", "type1")
+def _change(schedules: ScheduleCollection) -> None:
+    """Change the number of paused schedules. Those of tasks are counted up to 1,000, and so do not change."""
+    schedule = schedules["model"]
+    schedule.resume() if schedule.metadata().paused else schedule.pause()
+
+
+def _statements_of_changes(place: Place, worker: BenchmarkWorker, count: int) -> int:
+    """Return how many statements so many changes take, which the pages did not send."""
+    with counting(place) as asked, worker.schedules() as schedules:
+        _change(schedules)
         before = asked()
-        for number in range(count):
-            queue.submit(f"change-alone-{number}-{time.time_ns()}", "type1")
+        for _ in range(count):
+            _change(schedules)
         return asked() - before
 
 

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from http import HTTPStatus
 from typing import Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, unquote
 from zoneinfo import ZoneInfo
 
 import anyio
@@ -179,6 +179,9 @@ def _answered(answer: Answer, request: Request, shared: SharedState) -> Response
     except (ScheduleError, ValueError) as error:
         return page(request, "error.html", HTTPStatus.BAD_REQUEST, title="Not done", message=one_line(error))
     except Exception as error:
+        if _has_nul(request):  # PostgreSQL has no such texts
+            message = "a value has the character NUL, which this database cannot store"
+            return page(request, "error.html", HTTPStatus.BAD_REQUEST, title="Not done", message=message)
         if not shared.insight.is_unavailable(error):
             log.exception("page failed: %s", request.url.path)
             message = f"{type(error).__name__}; the log of psched web has the whole error"
@@ -189,6 +192,12 @@ def _answered(answer: Answer, request: Request, shared: SharedState) -> Response
         log.warning("page failed: %s: %s", request.url.path, one_line(error))
         message = f"the database answers, but not to this page: {one_line(error)}"
         return page(request, "error.html", HTTPStatus.SERVICE_UNAVAILABLE, title="No answer in time", message=message)
+
+
+def _has_nul(request: Request) -> bool:
+    form: Mapping[str, list[str]] = getattr(request.state, "form", {})
+    values = [*request.query_params.values(), *(value for values in form.values() for value in values)]
+    return any("\0" in unquote(value) for value in values)
 
 
 def _away(request: Request, status: Status) -> Response:

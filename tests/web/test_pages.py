@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 from faultlab.laboratory import Lab
 from faultlab.redis import Redis
 from psched.config import Settings, from_mapping
-from psched.insight import NodeState
+from psched.insight import NodeState, TaskInsight
 from psched.model import NewTask
 from psched.queue.queue import Queue, open_queue
 from psched.schedules.collection import ScheduleCollection
@@ -237,6 +237,19 @@ def test_lists_are_filtered_and_paged(visit: Visit, schedules: ScheduleCollectio
     assert listed("/tasks?user=u", "task") == [f"t{number:02}" for number in range(1, 60, 2)]
     assert client.get("/schedules?state=tired").status_code == 400
     assert client.get("/tasks?status=tired").status_code == 400
+
+
+def test_a_value_that_the_database_cannot_store_is_no_error_of_the_page(
+    visit: Visit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("as PostgreSQL refuses texts with NUL")
+
+    monkeypatch.setattr(TaskInsight, "page", fail)
+    client = visit()
+    answer = client.get("/tasks?prefix=a%00b")
+    assert (answer.status_code, "the character NUL" in answer.text) == (400, True)
+    assert client.get("/tasks?prefix=ab").status_code == 500
 
 
 def test_it_can_be_mounted(settings: object, url: str) -> None:

@@ -94,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for store in chosen.store or _SERVERS:
             with _site(lab, store, Path(folder) / store) as here:
                 found = _matrix(browser, here, chosen.screenshots)
-            print("\n".join([*found, f"{store}: {len(found)} problems"]), flush=True)
+            print(f"{store}: {len(found)} problems", flush=True)
             problems += found
     return 1 if problems else 0
 
@@ -127,6 +127,7 @@ def _matrix(browser: Browser, here: Site, screenshots: Path | None) -> list[str]
             yield tab
         except Exception as error:  # noqa: BLE001 – the others are to be walked, too
             tab.note(f"{type(error).__name__}: {error}")
+        print("".join(f"{problem}\n" for problem in tab.problems), end="", flush=True)
         problems.extend(tab.problems)
         context.close()
 
