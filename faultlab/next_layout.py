@@ -102,7 +102,7 @@ def install(patch: pytest.MonkeyPatch) -> None:
         for database in ("sqlite", "postgresql", "mysql")
     ]
     following = layouts.LAYOUT + 1
-    step = upgrades.Step(following, _hashes(), columns, statements)
+    step = upgrades.SqlUpgradeStep(following, _hashes(), columns, statements)
     patch.setattr(upgrades, "STEPS", [*upgrades.STEPS, step])
     patch.setattr(rdb_schedules, "schedules_table", _further(schedules_table))
     patch.setattr(rdb_queue, "queue_table", _further(queue_table))
@@ -114,7 +114,9 @@ def install(patch: pytest.MonkeyPatch) -> None:
 def _install_on_redis(patch: pytest.MonkeyPatch, following: int) -> None:
     before = {kind: redis_upgrades.layout_text(kind) for kind in redis_upgrades.STATES}
     script = Script(_ADD_FIELD.format(count=FIELDS_A_RUN))
-    step = redis_upgrades.Step(following, dict(redis_upgrades.STATES), dict.fromkeys(redis_upgrades.STATES, (script,)))
+    step = redis_upgrades.RedisUpgradeStep(
+        following, dict(redis_upgrades.STATES), dict.fromkeys(redis_upgrades.STATES, (script,))
+    )
     patch.setattr(redis_upgrades, "STEPS", [*redis_upgrades.STEPS, step])
     patch.setattr(redis_upgrades, "STATES", dict.fromkeys(before, "1"))
     functions, scripts = script_loader._files()

@@ -61,7 +61,7 @@ _OLD = "import sys; from psched.cli.main import main; sys.exit(main(sys.argv[1:]
 
 
 @dataclass
-class Trial:
+class UpgradeTrial:
     """One store, its folder and its processes."""
 
     store: str
@@ -234,7 +234,7 @@ def main() -> int:
             if kind is not None:
                 server = lab.shared(kind)
                 url = server.url(server.create_database())
-            violations = Trial(store, folder, Path(old), url, arguments.rows).run()
+            violations = UpgradeTrial(store, folder, Path(old), url, arguments.rows).run()
             print(f"{store}: {len(violations)} violations", *violations[:20], sep="\n  ", flush=True)
             failed |= bool(violations)
             if violations:

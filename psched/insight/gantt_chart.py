@@ -10,7 +10,7 @@ from psched.insight.nodes import NodeState
 from psched.insight.troubled_runs import BATCH, due_time
 from psched.model import ScheduleRow
 from psched.schedules.schedule import RUNNING, WAITING, failed_attempts
-from psched.store.ledger import FAILED, PAUSED, SKIPPED, Definition, Ledger, LedgerFilter, LedgerRow, RunTimes
+from psched.store.ledger import FAILED, PAUSED, SKIPPED, Definition, DefinitionTimes, Ledger, LedgerFilter, LedgerRow
 
 MOST_RUNS = 3000
 """Entries of the ledger in one answer: so many of those that were settled last, and so many with trouble."""
@@ -100,7 +100,7 @@ def _last(ledger: Ledger, wanted: LedgerFilter, since: float) -> tuple[Sequence[
 
 
 def _settled(ledger: Ledger, rows: Sequence[LedgerRow]) -> Iterator[TimelineRun]:
-    definitions: dict[Definition, RunTimes] = {}
+    definitions: dict[Definition, DefinitionTimes] = {}
     names = iter({Definition(row.key, row.version) for row in rows})
     while batch := list(islice(names, BATCH)):
         definitions |= ledger.run_times(batch)
@@ -108,7 +108,7 @@ def _settled(ledger: Ledger, rows: Sequence[LedgerRow]) -> Iterator[TimelineRun]
         yield _of_entry(row, definitions)
 
 
-def _of_entry(row: LedgerRow, definitions: Mapping[Definition, RunTimes]) -> TimelineRun:
+def _of_entry(row: LedgerRow, definitions: Mapping[Definition, DefinitionTimes]) -> TimelineRun:
     due = due_time(row, definitions)
     due = float(row.scheduled_time) if due is None else due
     return TimelineRun(

@@ -9,7 +9,7 @@ from itertools import islice
 from psched.insight import pages
 from psched.insight.pages import Page, first_page
 from psched.model import NEVER
-from psched.store.ledger import Definition, Ledger, LedgerFilter, LedgerRow, RunTimes
+from psched.store.ledger import Definition, DefinitionTimes, Ledger, LedgerFilter, LedgerRow
 
 BATCH = 500
 """Entries that are read at once for a reader of all of them."""
@@ -70,7 +70,7 @@ def _measured(
                 yield TroubledRun(row, _lateness(row, definitions)), (at, count)
 
 
-def due_time(row: LedgerRow, definitions: Mapping[Definition, RunTimes]) -> float | None:
+def due_time(row: LedgerRow, definitions: Mapping[Definition, DefinitionTimes]) -> float | None:
     """Return when an occurrence was to run, None if its definition is not kept. A backfill runs when it can."""
     change = definitions.get(Definition(row.key, row.version))
     if change is None:
@@ -83,6 +83,6 @@ def due_time(row: LedgerRow, definitions: Mapping[Definition, RunTimes]) -> floa
     return due
 
 
-def _lateness(row: LedgerRow, definitions: Mapping[Definition, RunTimes]) -> float | None:
+def _lateness(row: LedgerRow, definitions: Mapping[Definition, DefinitionTimes]) -> float | None:
     due = due_time(row, definitions)
     return None if row.started is None or due is None else row.started - due

@@ -124,7 +124,7 @@ class AuditScope:
 def audit(records: AuditRecords, scope: AuditScope) -> Verdict:
     """Compare the occurrences that should have run with the ledger. Reads `records.rows` once."""
     verdict = Verdict(records.key, known=bool(records.changes) or records.present is not None)
-    filled = _Filled(judge_backfills(records.lanes, scope.since, scope.until, verdict, _dialect_of(records)))
+    filled = _Backfilled(judge_backfills(records.lanes, scope.since, scope.until, verdict, _dialect_of(records)))
     definitions = _definitions(records, scope, verdict, filled)
     by_version = {definition.change.version: definition for definition in definitions}
     repeats, overlaps = _Repeats(records.changes), _Overlaps()
@@ -166,7 +166,7 @@ def versions_at(changes: Sequence[Change], time: int) -> Iterator[int]:
             yield change.version
 
 
-class _Filled:
+class _Backfilled:
     """The occurrences that backfills have settled last, which need no run by the definitions."""
 
     def __init__(self, runs: Mapping[int, LastRun]) -> None:
@@ -183,7 +183,7 @@ class _Filled:
         return run is not None and run.ended >= row.ended
 
 
-def _definitions(records: AuditRecords, scope: AuditScope, verdict: Verdict, filled: _Filled) -> list[_Definition]:
+def _definitions(records: AuditRecords, scope: AuditScope, verdict: Verdict, filled: _Backfilled) -> list[_Definition]:
     """Return the definitions, the oldest first. Report the occurrences before all of them as unknown."""
     changes, present = list(records.changes), records.present
     if present is not None and (not changes or changes[-1].action == DELETE):
@@ -246,7 +246,7 @@ class _Definition:
     records: AuditRecords
     scope: AuditScope
     verdict: Verdict
-    filled: _Filled
+    filled: _Backfilled
     change: Change
     following: Change | None
     earliest: float

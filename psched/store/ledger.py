@@ -184,7 +184,7 @@ class Definition(NamedTuple):
     version: int
 
 
-class RunTimes(NamedTuple):
+class DefinitionTimes(NamedTuple):
     """When the occurrences of a definition are to run: `delay` seconds after their times.
 
     `first` and `due` as in `Change`.
@@ -251,7 +251,7 @@ class Ledger(Protocol):
     def changed_since(self, time: float) -> list[str]:
         """Return the keys of the schedules whose definitions were changed at `time` or later. Looks at each change."""
 
-    def run_times(self, wanted: Collection[Definition]) -> Mapping[Definition, RunTimes]:
+    def run_times(self, wanted: Collection[Definition]) -> Mapping[Definition, DefinitionTimes]:
         """Return when the occurrences of those definitions that are kept are to run: of some hundred at most.
 
         Does not read their data, which may be large.

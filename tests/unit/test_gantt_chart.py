@@ -12,7 +12,7 @@ from psched.insight import Timeline
 from psched.insight.gantt_chart import Outage, timeline
 from psched.insight.nodes import NodeState
 from psched.model import NEVER, Rule, ScheduleRow
-from psched.store.ledger import Definition, Ledger, LedgerFilter, LedgerRow, RunTimes
+from psched.store.ledger import Definition, DefinitionTimes, Ledger, LedgerFilter, LedgerRow
 from psched.store.node_registry import NodeProcess, NodeRun
 
 NOW = 1_795_424_400.0
@@ -45,8 +45,8 @@ class Records:
         found = [row for row in self._rows if row.had_trouble or not wanted.failed]
         return iter(found if wanted.last is None else found[-wanted.last :])
 
-    def run_times(self, wanted: Collection[Definition]) -> Mapping[Definition, RunTimes]:
-        return {name: RunTimes(RULE.delay, 0, NEVER) for name in wanted if name.key != "old"}
+    def run_times(self, wanted: Collection[Definition]) -> Mapping[Definition, DefinitionTimes]:
+        return {name: DefinitionTimes(RULE.delay, 0, NEVER) for name in wanted if name.key != "old"}
 
 
 def of(*rows: LedgerRow, **more: Any) -> Timeline:

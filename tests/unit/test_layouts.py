@@ -13,7 +13,7 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 import psched
 from psched.backends import open_stores
 from psched.backends.common import layouts
-from psched.backends.common.layouts import Recorded, Standing, standing
+from psched.backends.common.layouts import RecordedLayout, Standing, standing
 from psched.backends.redis import upgrades as redis_upgrades
 from psched.backends.sql import listen_notify, upgrades
 from psched.backends.sql.schema import RecordedSchema, creation
@@ -59,18 +59,18 @@ def test_the_scripts_of_redis_know_the_same_layouts() -> None:
     ("recorded", "expected"),
     [
         (None, Standing.UNRELEASED),
-        (Recorded(4, "ours", 3), Standing.CURRENT),
-        (Recorded(4, "other", 3), Standing.UNRELEASED),
-        (Recorded(5, "next", 4), Standing.NEWER),
-        (Recorded(6, "after it", 4), Standing.NEWER),
-        (Recorded(6, "after it", 5), Standing.TOO_NEW),
-        (Recorded(3, "before", 2), Standing.OLDER),
-        (Recorded(3, "a state that was not released", 2), Standing.UNRELEASED),
-        (Recorded(1, "before", 1), Standing.UNRELEASED),
+        (RecordedLayout(4, "ours", 3), Standing.CURRENT),
+        (RecordedLayout(4, "other", 3), Standing.UNRELEASED),
+        (RecordedLayout(5, "next", 4), Standing.NEWER),
+        (RecordedLayout(6, "after it", 4), Standing.NEWER),
+        (RecordedLayout(6, "after it", 5), Standing.TOO_NEW),
+        (RecordedLayout(3, "before", 2), Standing.OLDER),
+        (RecordedLayout(3, "a state that was not released", 2), Standing.UNRELEASED),
+        (RecordedLayout(1, "before", 1), Standing.UNRELEASED),
     ],
 )
 def test_what_a_version_does_with_tables(
-    recorded: Recorded | None, expected: Standing, monkeypatch: pytest.MonkeyPatch
+    recorded: RecordedLayout | None, expected: Standing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(layouts, "LAYOUT", 4)
     released = {3: ["before"], 2: ["long before"]}
@@ -79,9 +79,9 @@ def test_what_a_version_does_with_tables(
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [((b"2.1", b"1"), Recorded(2, "1", 1)), ((b"7", b"1"), None), ((b"2.1", None), None), ((None, None), None)],
+    [((b"2.1", b"1"), RecordedLayout(2, "1", 1)), ((b"7", b"1"), None), ((b"2.1", None), None), ((None, None), None)],
 )
-def test_what_redis_has_recorded(text: tuple[bytes | None, bytes | None], expected: Recorded | None) -> None:
+def test_what_redis_has_recorded(text: tuple[bytes | None, bytes | None], expected: RecordedLayout | None) -> None:
     assert redis_upgrades.read_recorded(*text) == expected
 
 

@@ -18,7 +18,7 @@ LAYOUT = 1
 """The layout that this version makes and needs."""
 
 
-class Recorded(NamedTuple):
+class RecordedLayout(NamedTuple):
     """What is recorded of tables. `schema` distinguishes unreleased states of a layout."""
 
     layout: int
@@ -45,7 +45,7 @@ def oldest_usable() -> int:
     return max(LAYOUT - 1, 1)
 
 
-def standing(recorded: Recorded | None, schema: str, released: Callable[[int], Collection[str]]) -> Standing:
+def standing(recorded: RecordedLayout | None, schema: str, released: Callable[[int], Collection[str]]) -> Standing:
     """Return what this version can do with tables. `schema`: its own; `released`: the schemas of an earlier layout."""
     if recorded is None:
         return Standing.UNRELEASED

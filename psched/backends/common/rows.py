@@ -27,7 +27,7 @@ from psched.model import (
 from psched.payload import MAX_DATA_SIZE, decode, decode_value, is_compressed, pack, type_from_key
 from psched.schedule_options import decode_options, encode_options
 from psched.store.alerts import Overdue, UnreportedFailure
-from psched.store.ledger import ACTIONS, OUTCOMES, Change, Definition, Entry, KeptOutput, LedgerRow, RunTimes
+from psched.store.ledger import ACTIONS, OUTCOMES, Change, Definition, DefinitionTimes, Entry, KeptOutput, LedgerRow
 
 LAST_SECOND = 253_402_300_799
 """The end of the year 9999 in unix seconds."""
@@ -652,9 +652,9 @@ RUN_TIMES: Final = ("key", "version", "delay_ms", "first_time", "due", "options"
 """The columns that `read_run_times` reads. The delay includes that of the spread."""
 
 
-def read_run_times(row: Mapping[Any, Any]) -> tuple[Definition, RunTimes]:
+def read_run_times(row: Mapping[Any, Any]) -> tuple[Definition, DefinitionTimes]:
     fields = RowReader(row)
-    times = RunTimes(
+    times = DefinitionTimes(
         fields.seconds("delay_ms", 1000),
         int(fields.seconds("first_time", 1000)),
         fields.seconds("due", 1000),

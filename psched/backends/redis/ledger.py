@@ -13,7 +13,16 @@ from typing import Any
 
 from psched.backends.common.rows import milliseconds, read_change, read_ledger_row, read_output, read_run_times
 from psched.model import Claim
-from psched.store.ledger import KEPT_OUTPUTS, Change, Definition, KeptOutput, LedgerFilter, LedgerRow, Output, RunTimes
+from psched.store.ledger import (
+    KEPT_OUTPUTS,
+    Change,
+    Definition,
+    DefinitionTimes,
+    KeptOutput,
+    LedgerFilter,
+    LedgerRow,
+    Output,
+)
 
 _PAGE = 500
 """Entries read at once."""
@@ -74,7 +83,7 @@ class RedisLedger:
             if not after:
                 return found
 
-    def run_times(self, wanted: Collection[Definition]) -> Mapping[Definition, RunTimes]:
+    def run_times(self, wanted: Collection[Definition]) -> Mapping[Definition, DefinitionTimes]:
         names = sorted(wanted)
         found = self._run("definitions", *chain.from_iterable(names)) if names else []
         changes = (_object(change) | {"key": name.key} for name, change in zip(names, found, strict=True) if change)

@@ -9,7 +9,7 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from psched.backends.common import layouts
-from psched.backends.common.layouts import Recorded, Standing
+from psched.backends.common.layouts import RecordedLayout, Standing
 from psched.backends.common.table_checks import checked_name, unwritable
 from psched.backends.redis import script_loader, upgrades
 from psched.backends.redis.client import RedisServer, is_temporary
@@ -98,7 +98,7 @@ class RedisTable:
             )
         return None
 
-    def _standing(self) -> tuple[Standing, Recorded | None]:
+    def _standing(self) -> tuple[Standing, RecordedLayout | None]:
         found, oldest = self._server.client().hmget(self.meta, "layout", "oldest_layout")
         recorded = upgrades.read_recorded(found, oldest)
         own = upgrades.layout_text(self.kind).partition(".")[2]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from psched.backends.common import layouts
-from psched.backends.common.layouts import Recorded
+from psched.backends.common.layouts import RecordedLayout
 from psched.backends.redis.script_loader import Script
 
 STATES = {"schedules": "7", "queue": "6"}
@@ -23,7 +23,7 @@ _PAUSE = 0.1
 
 
 @dataclass(frozen=True)
-class Step:
+class RedisUpgradeStep:
     """Makes the keys of `layout` from those of the layout before, without what programs of that layout must know.
 
     `released`: the states of the layout before, by kind. `scripts`, by kind: each gets the key `meta` and works on a
@@ -36,7 +36,7 @@ class Step:
     scripts: Mapping[str, Sequence[Script]] = field(default_factory=dict)
 
 
-STEPS: list[Step] = []
+STEPS: list[RedisUpgradeStep] = []
 """One for each layout after the first, in their order."""
 
 
@@ -45,12 +45,12 @@ def layout_text(kind: str) -> str:
     return f"{layouts.LAYOUT}.{STATES[kind]}"
 
 
-def read_recorded(layout: bytes | None, oldest: bytes | None) -> Recorded | None:
+def read_recorded(layout: bytes | None, oldest: bytes | None) -> RecordedLayout | None:
     """Return what `meta` says of the layout, or None if no released version can have written it."""
     found = re.fullmatch(rb"(\d{1,9})\.(\d{1,9})", layout or b"")
     if found is None or re.fullmatch(rb"\d{1,9}", oldest or b"") is None:
         return None
-    return Recorded(int(found[1]), found[2].decode(), int(oldest or 0))
+    return RecordedLayout(int(found[1]), found[2].decode(), int(oldest or 0))
 
 
 def released(layout: int, kind: str) -> Collection[str]:

@@ -39,7 +39,17 @@ from psched.backends.sql.dialect import MYSQL_OPTIONS, Dialect, ExactText, LongT
 from psched.backends.sql.paging import OrderedPages
 from psched.backends.sql.run_output import SqlRunOutput, output_table
 from psched.model import Claim, Lease, ScheduleRow
-from psched.store.ledger import DELETE, Change, Definition, Entry, KeptOutput, LedgerFilter, LedgerRow, Output, RunTimes
+from psched.store.ledger import (
+    DELETE,
+    Change,
+    Definition,
+    DefinitionTimes,
+    Entry,
+    KeptOutput,
+    LedgerFilter,
+    LedgerRow,
+    Output,
+)
 
 _OLDEST = now_ms() - sa.bindparam("age", type_=sa.BigInteger)
 _ALL = 2**62
@@ -232,7 +242,7 @@ class SqlLedger:
         values = {"since": milliseconds(time)}
         return sorted(row["key"] for row in self._database.rows(self._changed_since, values))
 
-    def run_times(self, wanted: Collection[Definition]) -> Mapping[Definition, RunTimes]:
+    def run_times(self, wanted: Collection[Definition]) -> Mapping[Definition, DefinitionTimes]:
         if not wanted:
             return {}
         keys, versions = zip(*wanted, strict=True)

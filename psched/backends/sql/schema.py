@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from psched.backends.common import layouts
-from psched.backends.common.layouts import Recorded, Standing
+from psched.backends.common.layouts import RecordedLayout, Standing
 from psched.backends.common.retries import RetryReason
 from psched.backends.common.table_checks import unwritable
 from psched.backends.sql import upgrades
@@ -133,18 +133,18 @@ class Schema:
             for statement in _creation(table):
                 connection.execute(statement)
 
-    def _changes(self, connection: sa.Connection) -> list[upgrades.Change]:
+    def _changes(self, connection: sa.Connection) -> list[upgrades.UpgradeStatement]:
         """Return the changes to be made to tables that exist."""
         dialect = connection.dialect
         with self._database.transaction(connection):  # so that no other session drops one of the tables meanwhile
             missing = self._missing_indexes(connection)
         broken = self._database.dialect.invalid_indexes(connection, [str(index.name) for index in missing])
-        made: list[upgrades.Change] = []
+        made: list[upgrades.UpgradeStatement] = []
         for index in missing:
             table, name = _of_index(index).name, str(index.name)
             if name in broken:
-                made.append(upgrades.Change(table, upgrades.drop_index(name, dialect), is_index=True))
-            made.append(upgrades.Change(table, upgrades.add_index(index, dialect), is_index=True))
+                made.append(upgrades.UpgradeStatement(table, upgrades.drop_index(name, dialect), is_index=True))
+            made.append(upgrades.UpgradeStatement(table, upgrades.add_index(index, dialect), is_index=True))
         return made
 
     def _problem(self, connection: sa.Connection) -> str | None:
@@ -247,7 +247,7 @@ def _of_index(index: sa.Index) -> sa.Table:
     return index.table
 
 
-def _execute(dialect: Dialect, change: upgrades.Change, connection: sa.Connection, uncertain: bool) -> None:
+def _execute(dialect: Dialect, change: upgrades.UpgradeStatement, connection: sa.Connection, uncertain: bool) -> None:
     if change.is_index:
         dialect.execute_alone(connection, change.sql)
     else:
@@ -406,7 +406,7 @@ class RecordedSchema(Schema):
             return None
         return self._column_problem(self._columns(connection, self._table))
 
-    def _changes(self, connection: sa.Connection) -> list[upgrades.Change]:
+    def _changes(self, connection: sa.Connection) -> list[upgrades.UpgradeStatement]:
         columns = self._columns_of_each(connection)
         standing, recorded = self._standing(connection, columns)
         if standing is Standing.NEWER:
@@ -440,8 +440,8 @@ class RecordedSchema(Schema):
         current = self._current()
         return {"layout": current.layout, "schema_hash": current.schema, "oldest_layout": current.oldest_layout}
 
-    def _current(self) -> Recorded:
-        return Recorded(layouts.LAYOUT, self.hash, layouts.oldest_usable())
+    def _current(self) -> RecordedLayout:
+        return RecordedLayout(layouts.LAYOUT, self.hash, layouts.oldest_usable())
 
     def _problem(self, connection: sa.Connection) -> str | None:
         columns = self._columns_of_each(connection)
@@ -459,11 +459,11 @@ class RecordedSchema(Schema):
         tables = (*self._tables, *self._common, self._meta)
         return {table: self._columns(connection, table) for table in tables}
 
-    def _read_recorded(self, connection: sa.Connection) -> Recorded | None:
+    def _read_recorded(self, connection: sa.Connection) -> RecordedLayout | None:
         row = connection.execute(self._recorded).one_or_none()
-        return None if row is None else Recorded(*row)
+        return None if row is None else RecordedLayout(*row)
 
-    def _standing(self, connection: sa.Connection, columns: Columns) -> tuple[Standing, Recorded | None]:
+    def _standing(self, connection: sa.Connection, columns: Columns) -> tuple[Standing, RecordedLayout | None]:
         """Return what can be done with the tables, and what is recorded of them. No tables count as current ones.
 
         `columns`: those of each table. Reads the layout after them: another process that makes the tables at this

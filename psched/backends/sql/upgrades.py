@@ -43,7 +43,7 @@ class NewStatement:
 
 
 @dataclass(frozen=True)
-class Step:
+class SqlUpgradeStep:
     """Makes tables of `layout` from those of the layout before. `released`: the schema hashes of the layout before."""
 
     layout: int
@@ -52,11 +52,11 @@ class Step:
     statements: Collection[NewStatement] = field(default=())
 
 
-STEPS: list[Step] = []
+STEPS: list[SqlUpgradeStep] = []
 """One for each layout after the first, in their order."""
 
 
-class Change(NamedTuple):
+class UpgradeStatement(NamedTuple):
     """One statement that `psched init` executes on tables that exist. `table`: the one that it changes."""
 
     table: str
@@ -72,7 +72,7 @@ def released_hashes(layout: int) -> Collection[str]:
 
 def changes(
     since: int, kind: str, first: str, columns: Mapping[str, Collection[str]], database: str, dialect: sa.Dialect
-) -> Iterator[Change]:
+) -> Iterator[UpgradeStatement]:
     """Yield the changes that the steps still have to make to the tables of a store, whose layout is `since`.
 
     `first`: the name of the store's first table; `columns`: those of each table that exists; `database`: the kind.
@@ -82,10 +82,10 @@ def changes(
             name = new.table if new.kind == COMMON else f"{first}{new.table}"
             column = new.make()
             if new.kind in (kind, COMMON) and name in columns and column.name not in columns[name]:
-                yield Change(name, add_column(name, column, dialect))
+                yield UpgradeStatement(name, add_column(name, column, dialect))
         for statement in step.statements:
             if step.layout > since and statement.kind == kind and statement.database == database:
-                yield Change(first, statement.sql.format(table=dialect.identifier_preparer.quote(first)))
+                yield UpgradeStatement(first, statement.sql.format(table=dialect.identifier_preparer.quote(first)))
 
 
 def columns_to_come(table: str) -> Collection[str]:
