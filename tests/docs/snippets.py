@@ -5,6 +5,7 @@
     ```yaml load=production  loaded as a configuration with that environment
     ```sql on=mariadb      executed on a server of that kind
     ```sh machine=step     executed on a machine with systemd, by tests/systemd
+    ```sh guide=NAME       executed by scripts/test-guides beside another system (python: the name of its file)
     ```sh norun=reason     shown only, and why
 
 `text`, `mermaid` and `ini` blocks need nothing.

@@ -24,14 +24,14 @@ _EXAMPLES = sorted((ROOT / "examples").rglob("README.md"))
 _DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")), *_EXAMPLES]
 _BLOCKS = [snippet for document in _DOCUMENTS for snippet in snippets(document)]
 _PLAIN = {"text", "mermaid", "ini"}
-_ACTIONS = {"run", "file", "load", "on", "norun", "machine"}
+_ACTIONS = {"run", "file", "load", "on", "norun", "machine", "guide"}
 
 
 @pytest.mark.parametrize("snippet", _BLOCKS, ids=str)
 def test_every_block_says_how_it_is_tested(snippet: Snippet) -> None:
     is_directive = snippet.language.startswith("{")  # of Sphinx
     assert is_directive or snippet.language in _PLAIN or snippet.action in _ACTIONS, snippet.text
-    assert snippet.action not in {"file", "load", "on", "norun"} or snippet.argument, snippet.text
+    assert snippet.action not in {"file", "load", "on", "norun", "guide"} or snippet.argument, snippet.text
 
 
 @pytest.mark.parametrize("document", _DOCUMENTS, ids=lambda document: str(document.relative_to(ROOT)))
