@@ -10,7 +10,7 @@ from datetime import date, datetime, timedelta
 from psched import cron
 from psched.cron import CronDialect
 from psched.cron.expression import parse
-from psched.cron.occurrences import next_match, note_of
+from psched.cron.occurrences import matches, next_match, note_of
 from psched.cron.zones import load_zone, offset_of_wall
 from psched.model import NO_OCCURRENCE, Calendar, Rule
 from psched.schedule_options import WEEKDAYS
@@ -64,7 +64,7 @@ def count(rule: Rule, after: int, until: int, dialect: CronDialect) -> int:
 def listed(rule: Rule, after: int, until: int, dialect: CronDialect) -> Iterator[int]:
     """Yield the occurrences after `after` and up to `until`. Raises as `next_time` does."""
     first, last = _bounds(rule, after, until)
-    for time in cron.matches(rule.cron, first, last, rule.timezone, dialect):
+    for time in matches(rule.cron, first, last, rule.timezone, dialect):
         if not rule.exclude or _excluding(rule, _day_of(rule, time)) is None:
             yield time
 
