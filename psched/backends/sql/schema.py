@@ -387,7 +387,8 @@ class RecordedSchema(Schema):
         try:
             return self._database.run(work)
         except DBAPIError as error:
-            if not self._database.dialect.is_missing_table(error):
+            dialect = self._database.dialect
+            if not dialect.is_missing_table(error) and dialect.unusable_file(error) is None:
                 raise
             return 0
 
