@@ -126,7 +126,7 @@ def _install_on_redis(patch: pytest.MonkeyPatch, following: int) -> None:
         common = common.replace(f"{kind} = '{text}'", f"{kind} = '{following}.1'")
     changed = {**functions, "common": common}
     patch.setattr(script_loader, "_files", lambda: (changed, scripts))
-    script_loader.compose.cache_clear()
+    patch.setattr(script_loader, "compose", cache(script_loader.compose.__wrapped__))
 
 
 if __name__ == "__main__":
