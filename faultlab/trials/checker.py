@@ -9,11 +9,21 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, chain, pairwise
 
-from faultlab.trials.history import BY_ITSELF, EXITED, Declared, Every, History, RecordedRun, only_node
+from faultlab.trials.history import (
+    BY_ITSELF,
+    EXITED,
+    REFILLED,
+    Declared,
+    Every,
+    History,
+    RecordedRun,
+    is_lane,
+    only_node,
+)
 from faultlab.trials.optioned_schedules import faults_of
 
 LOST = "lost"
@@ -92,6 +102,7 @@ class HistoryChecker:
             found += chain(self._unasked(key), self._misrouted(runs))
             found += chain(self._early(runs), self._overlapping(runs), self._reused(runs))
             found += chain(self._repeated(runs), self._usurped(runs))
+            found += self._passed_over(runs) if is_lane(key) else ()
         found += self._forgotten(by_key)
         found += self._stored(by_key)
         found += self._misrecorded()
@@ -210,8 +221,17 @@ class HistoryChecker:
 
     def _unasked(self, key: str) -> Iterator[TrialViolation]:
         history = self.history
+        if is_lane(key) and history.optioned:
+            return
         if key not in history.schedules and key not in history.submissions and key not in history.optioned:
             yield TrialViolation(UNASKED, key, "no submitter has tried it")
+
+    def _passed_over(self, runs: Sequence[RecordedRun]) -> Iterator[TrialViolation]:
+        """The rows of a backfill do one occurrence after another; those of an hourly schedule follow in an hour."""
+        done = sorted({run.occurrence for run in runs if run.end is not None})
+        for before, occurrence in pairwise(done):
+            if occurrence != before + 3600:
+                yield TrialViolation(LOST, runs[0].key, f"{occurrence} follows {before}")
 
     def _misrouted(self, runs: Sequence[RecordedRun]) -> Iterator[TrialViolation]:
         for run in runs:
@@ -297,8 +317,9 @@ class HistoryChecker:
             return
         if not proof.entries:
             yield TrialViolation(VACUOUS, "*", "nothing is on record")
-        keys = self.history.schedules.keys() | self.history.optioned.keys()
-        runs = [run for run in self.history.runs if run.key in keys]
+        keys = self.history.schedules.keys() | self.history.optioned.keys() | {REFILLED}
+        named = (replace(run, key=REFILLED) if is_lane(run.key) else run for run in self.history.runs)
+        runs = [run for run in named if run.key in keys]
         done = {(run.key, run.occurrence, run.fence) for run in runs if run.end is not None}
         recorded = Counter((entry.key, entry.occurrence, entry.fence) for entry in proof.entries)
         for (key, occurrence, fence), count in recorded.items():

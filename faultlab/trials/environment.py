@@ -22,7 +22,7 @@ from faultlab.proxy import Proxy
 from faultlab.redis import Redis
 from faultlab.servers import Server
 from faultlab.small_disk import SmallDisk
-from faultlab.trials.history import ONLY, Every, Recorded, RecordsOfPsched, only_node
+from faultlab.trials.history import ONLY, REFILLED, Every, Recorded, RecordsOfPsched, only_node
 from faultlab.trials.node import STARTS_WITHIN, TrialNode
 from faultlab.trials.optioned_schedules import Changed, Optioned, Settled, calendars, draw
 from faultlab.trials.server_control import (
@@ -200,11 +200,12 @@ class TrialEnvironment:
                 for row in schedules.history()
                 if row.outcome == FINISHED
             ]
+            refilled = schedules.audit(0, int(until), keys=[REFILLED] if self.has_backfill else [])
             since = min(every.first for every in self.schedules.values())
             verdicts = schedules.audit(since, int(until), keys=self.schedules.keys() | self.optioned.keys())
             complaints = [
                 (one.key, str(found))
-                for one in verdicts
+                for one in (*verdicts, *refilled)
                 for found in one.violations
                 if one.key not in self.optioned or found.kind != Kind.FAILED
             ]
@@ -221,10 +222,25 @@ class TrialEnvironment:
             return RecordsOfPsched(entries, complaints, settled, changes)
 
     def has_due_options(self, until: float) -> bool:
-        """Return whether a schedule with drawn options has yet to run what was due at `until` (unix seconds)."""
+        """Return whether a schedule with drawn options has yet to run what was due at `until` (unix seconds).
+
+        Or the backfill has a run in progress.
+        """
         with next(iter(self.nodes.values())).daemon.schedules() as schedules:
+            if self.has_backfill and any(each.left for each in schedules.backfills.list(REFILLED)):
+                return True
             rows = (schedules[key].metadata() for key in self.optioned)
             return any(not row.paused and row.next_time + row.delay <= until for row in rows)
+
+    @property
+    def has_backfill(self) -> bool:
+        """Whether a backfill runs; it is longer than any trial."""
+        return bool(self._drawn)
+
+    def end_backfill(self) -> None:
+        """Let the backfill begin no further run."""
+        if self.has_backfill:
+            self.collection.backfills.cancel(REFILLED)
 
     def _node(self, name: str, server: Server | None) -> TrialNode:
         proxy = None if server is None else self._stack.enter_context(Proxy(server.port))
@@ -262,6 +278,9 @@ class TrialEnvironment:
                 self.optioned[key] = replace(
                     drawn, first=-(-(now + 1) // drawn.seconds) * drawn.seconds, offset=row.delay
                 )
+            if self.has_backfill:
+                schedules.add(REFILLED, "work", cron="@hourly", next_time=now + 10**8, data={"seconds": 0.1})
+                schedules.backfills.start(REFILLED, now - 10**9, now, max_running=3)
         return every
 
     def _started(self) -> Server | None:

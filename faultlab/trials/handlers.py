@@ -33,7 +33,7 @@ class Work(Base):
     def run(self) -> None:
         self.id = uuid.uuid4().hex
         task = self.task
-        known = {"key": task.key, "occurrence": task.scheduled_time, "fence": task.fence}
+        known = {"key": task.row.key, "occurrence": task.scheduled_time, "fence": task.fence}
         self.note("begin", **known, pid=os.getpid(), node=NODE, wall=time.time())
         self.work()
         self.note("end")

@@ -32,6 +32,17 @@ ONLY = "only-"
 """Keys and types that begin so are one node's, whose name follows."""
 
 
+REFILLED = "refilled"
+"""The schedule of which a backfill runs the past."""
+_LANES = f"backfill:{REFILLED}:"
+"""The keys of the rows of that backfill begin so."""
+
+
+def is_lane(key: str) -> bool:
+    """Return whether this is a row of the backfill, which runs one occurrence after another."""
+    return key.startswith(_LANES)
+
+
 def only_node(key: str) -> str | None:
     """Return which node alone may run this key; None: any."""
     return key.removeprefix(ONLY).split("-")[0] if key.startswith(ONLY) else None

@@ -77,6 +77,7 @@ class Trial:
             with ScheduleOperator(environment.collection, environment.operated, self._actions, seed, optioned):
                 self._strike(submitter)
             idle = boottime()
+            environment.end_backfill()
             self._catch_up(idle)
         over = boottime()
         for node in self.environment.nodes.values():

@@ -425,8 +425,8 @@ def _value(name: str, value: Any) -> str:
         return "none"
     if kind == "instant":
         return short_time(value)
-    if kind == "seconds":
-        return str(duration(value))
     if isinstance(value, Mapping):
         value = dict(value)
+    elif kind in ("seconds", "wait"):
+        return str(duration(value))
     return printable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))

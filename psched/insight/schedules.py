@@ -240,11 +240,21 @@ class ScheduleInsight(TableInsight):
         """Yield the recorded keys behind `after` that begin with the prefix, or the prefix itself."""
         ledger = self._schedules.ledger
         if prefix and after < prefix:
+            if self._is_lane(prefix):
+                return
             if ledger.changes(prefix) or self._store.get(prefix) is not None:
                 yield prefix
             after = prefix
         found = takewhile(lambda key: key.startswith(prefix), ledger.keys(after))
-        yield from (key for key in found if not (self._store.keeps_policies and is_backfill_key(key)))
+        yield from (key for key in found if not self._is_lane(key))
+
+    def _is_lane(self, key: str) -> bool:
+        return self._store.keeps_policies and is_backfill_key(key)
+
+    @property
+    def keeps_backfills(self) -> bool:
+        """Whether schedules can have backfills; else `backfills` raises NotSupportedError."""
+        return self._store.keeps_policies
 
     def backfills(self, key: str | None = None) -> Iterator[BackfillState]:
         """Yield the backfills of a schedule, or of all, as `BackfillCollection.list` does."""

@@ -18,6 +18,7 @@ from psched.time_text import local_datetime
 
 FORMAT = 1
 """The format of the file; another number is refused."""
+_REMEDY = "make a new plan with `psched plan --out`"
 _TEXTS = ("key", "type", "cron")
 
 
@@ -79,8 +80,12 @@ def read_plan(text: str, name: str) -> Plan:
         changes = tuple(map(_read_change, content["changes"]))
         check_distinct([change.key for change in changes], "change")
         return Plan(str(content["source"]), tuple(map(str, content["owners"])), float(content["at"]), changes)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ConfigError(f"{name}: not usable: {error}; make a new plan with `psched plan --out`") from None
+    except KeyError as error:
+        raise ConfigError(f"{name}: not usable: {error} is missing; {_REMEDY}") from None
+    except ValueError as error:
+        raise ConfigError(f"{name}: not usable: {error}; {_REMEDY}") from None
+    except (TypeError, AttributeError):
+        raise ConfigError(f"{name}: not usable: a value has another type than in a plan; {_REMEDY}") from None
 
 
 def _read_change(found: Mapping[str, Any]) -> PlannedChange:
@@ -94,6 +99,9 @@ def _read_change(found: Mapping[str, Any]) -> PlannedChange:
         raise ValueError(f"the change of {shown(key)} is not complete")
     if given is None:
         return PlannedChange(key, action, version, None)
+    unknown = [name for name in given if name not in NewSchedule._fields]
+    if unknown:
+        raise ValueError(f"the definition of {shown(key)} has the unknown option {unknown[0]!r}")
     definition = NewSchedule(**{name: _tuple(value) for name, value in given.items()})
     if definition.key != key or not all(isinstance(getattr(definition, name), str) for name in _TEXTS):
         raise ValueError(f"the definition of {shown(key)} is not complete")

@@ -18,6 +18,7 @@ from psched.error_text import did_you_mean, shown
 from psched.errors import ConfigError, NotSupportedError
 from psched.model import Instant, NewSchedule
 from psched.payload import check_key
+from psched.retry_wait import Backoff
 from psched.schedules_file.declared import FORMS, DeclaredSchedules
 from psched.time_text import parse_seconds
 
@@ -47,14 +48,16 @@ def parse_schedules(text: str, source: str, check: Check | None = None) -> Decla
 
 @cache
 def options() -> Mapping[str, str]:
-    """Return the options of a schedule, each with the kind of its value: `seconds`, `instant` or `any`."""
+    """Return the options of a schedule, each with the kind of its value: `seconds`, `wait`, `instant` or `any`."""
     hints = typing.get_type_hints(NewSchedule, include_extras=True)
     return {name: _kind(hint) for name, hint in hints.items() if name not in _NOT_DECLARED}
 
 
 def _kind(hint: Any) -> str:
     choices = (hint, *typing.get_args(hint))
-    return "instant" if Instant in choices else "seconds" if float in choices else "any"
+    if Instant in choices:
+        return "instant"
+    return "wait" if Backoff in choices else "seconds" if float in choices else "any"
 
 
 @dataclass
@@ -167,15 +170,20 @@ _REMEDY = {
 
 
 def _converted(kind: str, value: Any) -> Any:
-    if isinstance(value, dict) and kind == "seconds":  # a wait that grows
-        return {name: _converted(kind, each) for name, each in value.items()}
+    if isinstance(value, dict) and kind == "wait":  # one that grows
+        return {name: _converted("seconds", each) for name, each in value.items()}
     if not isinstance(value, str) or kind == "any":
         return value
     try:
-        return _number(parse_seconds(value)) if kind == "seconds" else _instant(value)
+        if ".." in value and kind == "wait":  # a wait that grows, as options of commands have it
+            first, _, limit = value.partition("..")
+            return {"first": _number(parse_seconds(first)), "limit": _number(parse_seconds(limit))}
+        return _instant(value) if kind == "instant" else _number(parse_seconds(value))
     except (ValueError, OverflowError):
         expected = "seconds or a duration such as 90s, 5m, 2h or 1d"
-        if kind == "instant":
+        if kind == "wait":
+            expected += ", or FIRST..LIMIT such as 10s..5m"
+        elif kind == "instant":
             expected = "a date with a time zone, such as 2026-12-01T08:00+01:00, or unix seconds"
         raise ValueError(f"expected {expected}, got {shown(value)}") from None
 

@@ -64,7 +64,7 @@ def _given(schedule: NewSchedule, zone: str | None) -> Iterator[tuple[str, Any]]
                 value = {part: duration(wait) for part, wait in asdict(value).items()}
             elif isinstance(value, Mapping):
                 value = dict(value)
-            yield name, duration(value) if kind == "seconds" else value
+            yield name, duration(value) if kind in ("seconds", "wait") else value
 
 
 def duration(value: Any) -> Any:

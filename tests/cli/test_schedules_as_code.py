@@ -67,7 +67,9 @@ def test_a_saved_plan_is_refused_for_a_file_that_needs_another_one(psched: Comma
         ("{", "not valid JSON"),
         ('{"format": 7}', "format: expected 1, got 7"),
         ("[" * 100_000, "not valid JSON"),
-        (_broken(psched), "x"),
+        (_broken(psched), "has the unknown option 'x'; make a new plan"),
+        ('{"format": 1}', "'changes' is missing; make a new plan"),
+        ('{"format": 1, "changes": [7]}', "a value has another type than in a plan; make"),
         ('{"format": 1, "changes": [{"action": "add", "key": [1], "version": null, "definition": {}}]}', "key must be"),
     ):
         (psched.folder / "plan.json").write_text(text)

@@ -138,6 +138,13 @@ def test_a_file_that_cannot_be_read_gets_one_line(text: str, fault: str) -> None
     assert len(found) == 1
 
 
+def test_a_wait_that_grows_is_given_as_in_commands(check: Check) -> None:
+    text = "owner: me\nschedules: {{a: {{type: t, cron: '@daily', retry_wait: {}}}}}"
+    [schedule] = parse_schedules(text.format("10s..5m"), "jobs.yml", check).schedules
+    assert schedule.retry_wait == {"first": 10, "limit": 300}
+    assert faults(text.format("10s..soon"))[0].endswith("or FIRST..LIMIT such as 10s..5m, got '10s..soon'")
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none\.yml: there is no such file; name one$"):
         read_schedules_file(tmp_path / "none.yml")

@@ -215,6 +215,22 @@ def test_actions_on_schedules(visit: Visit, schedules: ScheduleCollection) -> No
     assert not schedules["k"].metadata().paused
 
 
+def test_the_page_of_a_schedule_shows_the_progress_of_its_backfills(
+    visit: Visit, schedules: ScheduleCollection
+) -> None:
+    schedules.add("key", "t", cron="@daily")
+    schedules.backfills.start("key", 1_600_000_000, 1_600_400_000, max_running=2)
+    task = schedules.poll()
+    assert task is not None
+    task.finish()
+    client = visit()
+    text = " ".join(client.get("/schedule?key=key").text.split())
+    assert "key:1" in text
+    assert "1 done, 4 left" in text
+    for path in ("/schedules", "/schedule?key=backfill:key:1.1", "/yesterday"):
+        assert "backfill:key:1.1" in client.get(path).text
+
+
 def test_lists_are_filtered_and_paged(visit: Visit, schedules: ScheduleCollection, queue: Queue) -> None:
     for number in range(30):
         schedules.add(f"s{number:02}", "a" if number % 2 else "b", cron="0 0 * * *", delay=number)

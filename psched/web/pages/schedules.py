@@ -26,6 +26,8 @@ from psched.web.shared_state import SharedState
 
 _PAGE = 25
 _STRIP = 20
+_BACKFILLS = 10
+"""Backfills of one schedule that are shown: the last."""
 _WEEK = 7 * 86400
 _GOOD = ("finished", "enqueued")
 _AUDIT_KEPT = 60.0
@@ -104,12 +106,15 @@ def schedule(request: Request, shared: SharedState) -> Response:
     table, key = schedules_of(shared), request.query_params.get("key", "")
     found = table.details(key)
     now = request.state.status.snapshot.taken
-    audited = shared.slow_answer(("audit", key), _AUDIT_KEPT, lambda: (_verdict(table, key, int(now)),), _PATIENCE)
+    rule = found.versions[-1].rule if found.row is None else found.row.rule
+    is_lane = rule.backfill is not None
+    audited: tuple[Verdict | None] | None = (None,)
+    if not is_lane:
+        audited = shared.slow_answer(("audit", key), _AUDIT_KEPT, lambda: (_verdict(table, key, int(now)),), _PATIENCE)
     until = int(given["until"]) if (given := request.query_params).get("until", "").isdecimal() else None
     listed = Page(found.history, found.older) if until is None else table.history_page(key, until)
     runs = [run for run in found.history if run.started is not None]
     outputs = {each.scheduled_time: each for each in table.outputs(key)} if listed.rows else {}
-    rule = found.versions[-1].rule if found.row is None else found.row.rule
     return page(
         request,
         "schedule.html",
@@ -135,6 +140,7 @@ def schedule(request: Request, shared: SharedState) -> Response:
         verdict=None if audited is None else audited[0],
         actions=table.actions(key=key),
         week=_WEEK,
+        backfills=list(table.backfills(key))[-_BACKFILLS:] if table.keeps_backfills and not is_lane else [],
         shows_data=shared.settings.web.show_data,
         done=done(request),
     )
@@ -158,6 +164,8 @@ def lateness_of(run: LedgerRow, rule: Rule) -> float | None:
     """Return how late a run began, None without a run. A run that was retried began late by its waits."""
     if run.started is None:
         return None
+    if rule.backfill is not None:  # it runs when it can
+        return 0.0
     return max(0.0, run.started - run.scheduled_time - (0 if run.extra else rule.delay_of(run.key)))
 
 

@@ -237,14 +237,17 @@ def test_the_schedule_may_change_and_be_deleted_meanwhile(schedules: ScheduleCol
 
 def test_schedules_that_are_overdue_come_before_a_backfill(schedules: ScheduleCollection) -> None:
     add(schedules)
-    started(schedules, 0, 1)
-    assert polled(schedules).scheduled_time == DAYS[0]
-    schedules.add("due", "t", cron="@hourly", next_time=int(schedules.store.now()) // 3600 * 3600)
-    for task in schedules.poll_multi(10):
-        task.release()
-    state = started(schedules, 5, 6)
-    assert state.number == 2
-    assert polled(schedules).key == "due"
+    started(schedules, 0, 3)
+    polled(schedules).finish()
+    schedules.backfills.pause("key")
+    schedules.backfills.resume("key")
+    now = int(schedules.store.now())
+    for number, begun in enumerate((DAYS[1], DAYS[2]), 1):
+        schedules.add(f"due{number}", "t", cron="@every 1s", next_time=now - 10, end=now - 10)
+        assert polled(schedules).key == f"due{number}"
+        task = polled(schedules)
+        assert task.scheduled_time == begun
+        task.finish()
 
 
 def test_a_backfill_is_no_schedule(bench: Bench, schedules: ScheduleCollection, store: ScheduleStore) -> None:
@@ -262,8 +265,8 @@ def test_a_backfill_is_no_schedule(bench: Bench, schedules: ScheduleCollection, 
     assert store.long_due(60, 10) == schedules.overdue(10) == []
     assert store.alerts is not None
     assert store.alerts.overdue(10) == []
-    words = {row.key: state.word for row, state in insight.rows() if row.is_backfill}
-    assert words == {"backfill:key:1.1": "failing", "backfill:key:1.2": "running"}
+    words = {row.key: (state.word, state.is_overdue) for row, state in insight.rows() if row.is_backfill}
+    assert words == {"backfill:key:1.1": ("failing", False), "backfill:key:1.2": ("running", False)}
     [state] = insight.backfills("key")
     assert (state.state, state.last_error) == ("failing", "it broke")
     lane = schedules["backfill:key:1.1"]
