@@ -47,7 +47,7 @@ class Schema:
         self._maker = maker
 
     def create(self) -> None:
-        """Create missing tables and indexes, and upgrade tables of an earlier layout; one process at a time.
+        """Create missing tables and indexes, and upgrade tables of an earlier layout, which one process does at a time.
 
         Raises ConfigError when another program or version made the table.
         """
@@ -56,10 +56,9 @@ class Schema:
         with self._database.patient() as patient:
             for left in reversed(range(_TRIES)):
                 try:
-                    problem = patient.run(lambda connection, _: dialect.too_old(connection))
+                    problem = patient.run(lambda connection, _: dialect.too_old(connection) or self._create(connection))
                     if problem is None:
-                        with dialect.init_lock(patient.dedicated):
-                            problem = self._create_and_upgrade(patient)
+                        problem = self._upgrade(patient)
                     break
                 except DBAPIError as error:
                     problem = dialect.unusable_file(error)
@@ -70,11 +69,17 @@ class Schema:
         if problem is not None:
             raise ConfigError(problem)
 
-    def _create_and_upgrade(self, patient: Database) -> str | None:
-        """Return the error of tables that must stay as they are, or None. `patient` waits for indexes."""
-        problem = patient.run(lambda connection, _: self._create(connection))
-        if problem is None:
-            for change in patient.run(lambda connection, _: self._changes(connection)):
+    def _upgrade(self, patient: Database) -> str | None:
+        """Make the changes that are due. Return the error of tables that must stay as they are, or None.
+
+        `patient` waits for indexes. The lock takes a session of its own, which a pooler may not have, so it is held
+        only where there is something to change.
+        """
+        changes = partial(patient.run, lambda connection, _: self._changes(connection))
+        if not changes():
+            return None
+        with patient.dialect.init_lock(patient.dedicated):
+            for change in changes():
                 # What waits for a lock on the table has others wait for it: not for an hour.
                 database = patient if change.is_index else self._database
                 log.debug("table=%s %s", change.table, change.sql)
@@ -87,7 +92,7 @@ class Schema:
                         f"{change.table} cannot be changed while workers run: {one_line(error)}; stop all workers, run "
                         f"{upgrades.offline(change.sql)}, and then again: psched init"
                     )
-        return problem
+        return None
 
     def pending(self) -> list[str]:
         """Return the SQL by which `create` would change tables that exist.
@@ -418,8 +423,8 @@ class RecordedSchema(Schema):
         steps = upgrades.changes(since, self._kind, self._table.name, present, name, connection.dialect)
         return [*steps, *super()._changes(connection)]
 
-    def _create_and_upgrade(self, patient: Database) -> str | None:
-        problem = super()._create_and_upgrade(patient)
+    def _upgrade(self, patient: Database) -> str | None:
+        problem = super()._upgrade(patient)
         if problem is None:
             patient.run(lambda connection, _: self._record_upgrade(connection))
         return problem
