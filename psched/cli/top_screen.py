@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from psched.cli.formatting import KEPT, cut, fitted, printable
 from psched.errors import NotSupportedError
 from psched.insight import Insight, NodeState, RunRates, ScheduleInsight, TaskInsight
-from psched.store.reads import Counted, TypeCounts
+from psched.store.counts import Counted, TypeCounts
 from psched.time_text import local_datetime, span
 
 LATE = 60.0

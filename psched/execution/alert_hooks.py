@@ -20,10 +20,10 @@ from psched.handlers.process_group import Program
 from psched.model import ScheduleRow
 from psched.payload import backfill_of
 from psched.store import ScheduleStore, holder_name
-from psched.store.alerts import Overdue, OverdueAlerts, UnreportedFailure, UnreportedFailures
+from psched.store.delivery_watermarks import Watermark, Watermarks
 from psched.store.ledger import ENQUEUED, FINISHED, LedgerFilter, LedgerRow
 from psched.store.outbox import EventOutbox
-from psched.store.watermarks import Watermark, Watermarks
+from psched.store.overdue_and_failures import Overdue, OverdueAlerts, UnreportedFailure, UnreportedFailures
 from psched.time_text import local_time
 
 log = logging.getLogger(__name__)

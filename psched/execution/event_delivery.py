@@ -21,9 +21,9 @@ from psched.execution.open_sections import OpenSection
 from psched.execution.webhooks import message_id
 from psched.schedules.backfills import with_backfill
 from psched.store import LeaseStore, ScheduleStore, holder_name
+from psched.store.delivery_watermarks import Watermark
 from psched.store.ledger import Ledger, LedgerFilter, LedgerRow
 from psched.store.outbox import EventOutbox, PendingEvent
-from psched.store.watermarks import Watermark
 
 log = logging.getLogger(__name__)
 

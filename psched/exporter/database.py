@@ -17,7 +17,7 @@ from psched.clock import monotonic
 from psched.error_text import one_line
 from psched.errors import NotSupportedError
 from psched.insight import Insight, ScheduleInsight, TaskInsight
-from psched.store.reads import Counted, TypeCounts
+from psched.store.counts import Counted, TypeCounts
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from psched.cron import CronDialect
 from psched.errors import ConfigError
 from psched.model import Rule
 from psched.schedules import rules
-from psched.store.reads import RuleUse
+from psched.store.counts import RuleUse
 
 HOUR = 3600
 _EXAMPLES = 3

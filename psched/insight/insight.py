@@ -16,8 +16,8 @@ from psched.insight.tasks import TaskInsight
 from psched.queue.queue import Queue, open_queue
 from psched.schedules.collection import ScheduleCollection, open_schedules
 from psched.store import Finding, holder_name
+from psched.store.counts import Counted
 from psched.store.node_registry import Node
-from psched.store.reads import Counted
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,8 +30,8 @@ from psched.schedules.collection import ScheduleCollection
 from psched.schedules.modification import Changes, Modification
 from psched.schedules.schedule import ScheduleState, StateWord
 from psched.schedules.validation import check_times
+from psched.store.counts import RuleUse
 from psched.store.ledger import Change, KeptOutput, LedgerFilter, LedgerRow
-from psched.store.reads import RuleUse
 
 _RUNS = 20
 """Runs, next occurrences and versions of one schedule."""

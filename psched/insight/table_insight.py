@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from psched.insight.doctor import live_workers, unrouted_types
 from psched.insight.run_stats import RunReport, RunsAt, run_report, runs_by_time
 from psched.store import ScheduleStore, TaskStore
+from psched.store.counts import Counted, TypeCounts
 from psched.store.node_registry import Node
-from psched.store.reads import Counted, TypeCounts
 from psched.store.visitor_actions import VisitorAction
 
 MOST = 10_000

@@ -11,7 +11,7 @@ from psched.insight.table_insight import TableInsight
 from psched.insight.why_waiting import Reason, why_waiting
 from psched.model import TaskFilter, TaskRow, TaskStatus
 from psched.queue.queue import Queue
-from psched.store.reads import DueUsers
+from psched.store.counts import DueUsers
 
 _MOST_OF_USERS = 1000
 _FOUND_BY_INDEX = ("waiting", "running")

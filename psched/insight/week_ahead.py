@@ -16,7 +16,7 @@ from psched.errors import ConfigError
 from psched.insight.forecast import HOUR, Forecast, forecast, starts_per_hour
 from psched.model import NO_OCCURRENCE, Rule
 from psched.schedules import rules
-from psched.store.reads import RuleUse
+from psched.store.counts import RuleUse
 
 WEEK = 168
 """Hours."""

@@ -42,15 +42,15 @@ from psched.model import (
     TaskStatus,
 )
 from psched.payload import MAX_DATA_SIZE
-from psched.store.alerts import OverdueAlerts, UnreportedFailures
 from psched.store.calendars import Calendars
+from psched.store.counts import ScheduleReads, TaskReads
+from psched.store.delivery_watermarks import Watermarks
 from psched.store.ledger import MODIFY, Entry, Ledger, OnCommit, Step
 from psched.store.node_registry import Nodes
 from psched.store.outbox import EventOutbox
-from psched.store.reads import ScheduleReads, TaskReads
+from psched.store.overdue_and_failures import OverdueAlerts, UnreportedFailures
 from psched.store.run_stats import RunStats
 from psched.store.visitor_actions import VisitorActions
-from psched.store.watermarks import Watermarks
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from psched.clock import monotonic
 from psched.error_text import one_line
 from psched.insight import Insight, NodeState
 from psched.model import ScheduleRow
-from psched.store.reads import Counted
+from psched.store.counts import Counted
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from rich.cells import cell_len
 from faultlab.laboratory import Lab
 from faultlab.redis import Redis
 from psched.cli.top_screen import Row, ScreenData, View, screen
-from psched.store.reads import Counted
+from psched.store.counts import Counted
 from tests.cli.commands import Commands
 
 PATIENCE = 60.0

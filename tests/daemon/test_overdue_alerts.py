@@ -18,7 +18,7 @@ from psched.config.alert_hooks import Hook
 from psched.execution.alert_hooks import OverdueAlerter
 from psched.model import Policy, Rule
 from psched.store import StoreSettings
-from psched.store.alerts import OverdueAlerts
+from psched.store.overdue_and_failures import OverdueAlerts
 from tests.daemon.harness import Daemon
 
 TELL = (

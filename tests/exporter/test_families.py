@@ -21,7 +21,7 @@ from psched.exporter.server import registry_of, write_text_file
 from psched.metrics.counter_file import CounterFile
 from psched.metrics.event_counters import ChildCounter, MasterCounter
 from psched.metrics.health import node_text
-from psched.store.reads import Counted, TypeCounts
+from psched.store.counts import Counted, TypeCounts
 from psched.telemetry import emit
 
 ALERTS = Path(__file__).parents[2] / "contrib/prometheus"

@@ -9,8 +9,8 @@ from psched.insight import ScheduleInsight
 from psched.model import LeaseTimes, Retry, Rule
 from psched.schedules.collection import Defaults, ScheduleCollection
 from psched.store import ScheduleStore
+from psched.store.counts import Counted
 from psched.store.ledger import Entry
-from psched.store.reads import Counted
 from psched.store.type_filter import TypeFilter
 from tests.announcements import announce
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, soon

@@ -11,7 +11,7 @@ from psched.cron import CronDialect
 from psched.insight.forecast import forecast, starts_per_hour
 from psched.model import Rule
 from psched.schedules import rules
-from psched.store.reads import RuleUse
+from psched.store.counts import RuleUse
 
 BEGIN = 1_795_424_400  # 2026-11-23 09:00 UTC
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from psched.store.alerts import Overdue
+from psched.store.overdue_and_failures import Overdue
 
 TIME = 1_600_000_000
 

@@ -8,7 +8,7 @@ import pytest
 
 from psched.insight.week_ahead import WeekAhead, week_ahead
 from psched.model import Rule
-from psched.store.reads import RuleUse
+from psched.store.counts import RuleUse
 
 BEGIN = 1_795_424_400  # 2026-11-23 09:00 UTC
 SPRING = 1_774_652_400  # 2026-03-27 23:00 UTC, before the clocks of Europe are put forward

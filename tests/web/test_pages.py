@@ -20,7 +20,7 @@ from psched.insight import NodeState, TaskInsight
 from psched.model import NewTask
 from psched.queue.queue import Queue, open_queue
 from psched.schedules.collection import ScheduleCollection
-from psched.store.reads import Counted
+from psched.store.counts import Counted
 from psched.web import ACTIONS, Access, app
 from psched.web.access import Gate
 from psched.web.pages import PAGES

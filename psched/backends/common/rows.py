@@ -26,8 +26,8 @@ from psched.model import (
 )
 from psched.payload import MAX_DATA_SIZE, decode, decode_value, is_compressed, pack, type_from_key
 from psched.schedule_options import decode_options, encode_options
-from psched.store.alerts import Overdue, UnreportedFailure
 from psched.store.ledger import ACTIONS, OUTCOMES, Change, Definition, DefinitionTimes, Entry, KeptOutput, LedgerRow
+from psched.store.overdue_and_failures import Overdue, UnreportedFailure
 
 LAST_SECOND = 253_402_300_799
 """The end of the year 9999 in unix seconds."""

@@ -10,8 +10,8 @@ from psched.backends.common.rows import milliseconds, read_failure, read_overdue
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import now_ms
 from psched.model import Claim
-from psched.store.alerts import Overdue, UnreportedFailure
 from psched.store.ledger import OnCommit
+from psched.store.overdue_and_failures import Overdue, UnreportedFailure
 
 
 class RdbOverdueAlerts:

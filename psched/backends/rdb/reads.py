@@ -25,7 +25,7 @@ from psched.backends.sql.compiled_statements import Statement, cached
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import now_ms
 from psched.model import NEVER, NO_OCCURRENCE
-from psched.store.reads import Counted, DueUsers, RuleUse, TypeCounts, UserCounts
+from psched.store.counts import Counted, DueUsers, RuleUse, TypeCounts, UserCounts
 
 _PAGE = 10_000
 """Schedules whose rules one statement reads."""

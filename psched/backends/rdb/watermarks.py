@@ -10,7 +10,7 @@ from psched.backends.common.rows import milliseconds
 from psched.backends.common.table_checks import checked_name
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import MYSQL_OPTIONS, ExactText, now_ms
-from psched.store.watermarks import Watermark, WatermarkKind
+from psched.store.delivery_watermarks import Watermark, WatermarkKind
 
 
 def watermarks_table(metadata: MetaData, rows: str) -> Table:

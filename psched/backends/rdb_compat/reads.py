@@ -13,7 +13,7 @@ from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import now_ms
 from psched.errors import NotSupportedError
 from psched.model import Rule
-from psched.store.reads import Counted, DueUsers, RuleUse, TypeCounts
+from psched.store.counts import Counted, DueUsers, RuleUse, TypeCounts
 
 _PAGE = 10_000
 """Schedules whose rules one statement reads."""

@@ -11,7 +11,7 @@ from psched.backends.redis.ledger import Run
 from psched.backends.redis.rows import stored
 from psched.error_text import shortened
 from psched.model import Claim
-from psched.store.alerts import Overdue, UnreportedFailure
+from psched.store.overdue_and_failures import Overdue, UnreportedFailure
 
 
 class RedisOverdueAlerts:

@@ -19,7 +19,7 @@ from psched.backends.common.rows import (
 from psched.backends.redis.ledger import Run
 from psched.backends.redis.rows import stored
 from psched.model import NEVER, NO_OCCURRENCE
-from psched.store.reads import Counted, DueUsers, RuleUse, TypeCounts, UserCounts
+from psched.store.counts import Counted, DueUsers, RuleUse, TypeCounts, UserCounts
 
 _PAGE = 1000
 """Schedules whose rules one script reads."""

@@ -8,7 +8,7 @@ import math
 
 from psched.backends.common.rows import milliseconds
 from psched.backends.redis.ledger import Run
-from psched.store.watermarks import Watermark, WatermarkKind
+from psched.store.delivery_watermarks import Watermark, WatermarkKind
 
 
 class RedisWatermarks:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from psched.backends.sql.compiled_statements import Statement
-from psched.store.reads import Counted
+from psched.store.counts import Counted
 
 _LIMIT = "limit_of_count"
 

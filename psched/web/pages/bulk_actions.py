@@ -15,7 +15,7 @@ from psched.clock import monotonic
 from psched.errors import NotFoundError, ScheduleError
 from psched.insight import TaskInsight
 from psched.model import TaskRow
-from psched.store.reads import Counted
+from psched.store.counts import Counted
 from psched.web.pages.actions import OF_TASKS, asked_action, record
 from psched.web.pages.tasks import POSSIBLE, tasks_of, wanted_tasks
 from psched.web.rendering import page, path

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from psched.errors import NotSupportedError
 from psched.insight import RunsAt, ScheduleInsight, TaskInsight
-from psched.store.reads import Counted
+from psched.store.counts import Counted
 from psched.time_text import local_time
 from psched.web.charts import Columns, by_minute, columns, troubled
 from psched.web.rendering import duration, page

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from psched.errors import NotFoundError, NotSupportedError
 from psched.insight import RunRates, TaskInsight
 from psched.model import TASK_STATUSES
-from psched.store.reads import DueUsers, TypeCounts
+from psched.store.counts import DueUsers, TypeCounts
 from psched.web.charts import troubled
 from psched.web.pages.schedules import done
 from psched.web.rendering import page

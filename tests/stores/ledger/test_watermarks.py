@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from psched.store import ScheduleStore
-from psched.store.watermarks import Watermark, Watermarks
+from psched.store.delivery_watermarks import Watermark, Watermarks
 from tests.stores.bench import Bench, eventually
 
 

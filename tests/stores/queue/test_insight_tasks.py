@@ -9,7 +9,7 @@ from psched.insight import TaskInsight
 from psched.model import LeaseTimes, NewTask
 from psched.queue.queue import Queue
 from psched.store import TaskStore
-from psched.store.reads import Counted
+from psched.store.counts import Counted
 from psched.store.type_filter import TypeFilter
 from tests.announcements import announce
 from tests.stores.bench import FAR_OFF, LONG_AGO, eventually, soon
