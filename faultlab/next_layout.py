@@ -14,18 +14,18 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from psched.backends.common import layouts
+from psched.backends.common import layout_version
 from psched.backends.rdb import lease_store as rdb_leases
 from psched.backends.rdb import queue as rdb_queue
 from psched.backends.rdb import schedules as rdb_schedules
 from psched.backends.rdb.node_registry import nodes_table
 from psched.backends.rdb.schema import queue_table, schedules_table
-from psched.backends.redis import script_loader
+from psched.backends.redis import script_composer
 from psched.backends.redis import upgrades as redis_upgrades
-from psched.backends.redis.script_loader import Script
+from psched.backends.redis.script_composer import Script
 from psched.backends.sql import open_database, upgrades
 from psched.backends.sql.dialect import ExactText
-from psched.backends.sql.schema import RecordedSchema
+from psched.backends.sql.schema_setup import RecordedSchema
 from psched.store import StoreSettings
 
 FIELDS_A_RUN = 20
@@ -101,14 +101,14 @@ def install(patch: pytest.MonkeyPatch) -> None:
         for kind in kinds
         for database in ("sqlite", "postgresql", "mysql")
     ]
-    following = layouts.LAYOUT + 1
+    following = layout_version.LAYOUT + 1
     step = upgrades.SqlUpgradeStep(following, _hashes(), columns, statements)
     patch.setattr(upgrades, "STEPS", [*upgrades.STEPS, step])
     patch.setattr(rdb_schedules, "schedules_table", _further(schedules_table))
     patch.setattr(rdb_queue, "queue_table", _further(queue_table))
     patch.setattr(rdb_leases, "nodes_table", _further_nodes)
     _install_on_redis(patch, following)
-    patch.setattr(layouts, "LAYOUT", following)
+    patch.setattr(layout_version, "LAYOUT", following)
 
 
 def _install_on_redis(patch: pytest.MonkeyPatch, following: int) -> None:
@@ -119,14 +119,14 @@ def _install_on_redis(patch: pytest.MonkeyPatch, following: int) -> None:
     )
     patch.setattr(redis_upgrades, "STEPS", [*redis_upgrades.STEPS, step])
     patch.setattr(redis_upgrades, "STATES", dict.fromkeys(before, "1"))
-    functions, scripts = script_loader._files()
+    functions, scripts = script_composer._files()
     common = functions["common"]
     for kind, text in before.items():
         assert common.count(f"{kind} = '{text}'") == 1
         common = common.replace(f"{kind} = '{text}'", f"{kind} = '{following}.1'")
     changed = {**functions, "common": common}
-    patch.setattr(script_loader, "_files", lambda: (changed, scripts))
-    patch.setattr(script_loader, "compose", cache(script_loader.compose.__wrapped__))
+    patch.setattr(script_composer, "_files", lambda: (changed, scripts))
+    patch.setattr(script_composer, "compose", cache(script_composer.compose.__wrapped__))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from pygments.lexers.special import TextLexer
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from psched.backends.rdb import calendars, node_registry, outbox, run_stats, visitor_actions, watermarks
+from psched.backends.rdb import calendars, delivery_watermarks, node_registry, outbox, run_stats, visitor_actions
 from psched.backends.rdb import schema as rdb
 from psched.backends.sql import ledger, run_output
 from psched.config import from_mapping
@@ -135,8 +135,8 @@ _MADE_BY: dict[str, Callable[..., sa.Table]] = {
     "psched_schedules_calendars": calendars.calendars_table,
     "psched_schedules_outbox": outbox.outbox_table,
     "psched_queue_outbox": outbox.outbox_table,
-    "psched_schedules_watermarks": watermarks.watermarks_table,
-    "psched_queue_watermarks": watermarks.watermarks_table,
+    "psched_schedules_watermarks": delivery_watermarks.watermarks_table,
+    "psched_queue_watermarks": delivery_watermarks.watermarks_table,
     "psched_nodes": node_registry.nodes_table,
     "psched_stats": run_stats.stats_table,
     "psched_actions": visitor_actions.actions_table,

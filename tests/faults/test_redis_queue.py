@@ -12,7 +12,7 @@ from faultlab.laboratory import Lab
 from faultlab.proxy import Proxy, Trap
 from faultlab.redis import Redis
 from psched.backends import open_stores
-from psched.backends.redis.script_loader import compose
+from psched.backends.redis.script_composer import compose
 from psched.model import NewTask
 from psched.store import StoreSettings, TaskStore
 from tests.stores.bench import FAR_OFF, HOURLY, LONG_AGO, keys_of, soon, unless_away

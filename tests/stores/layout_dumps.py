@@ -6,7 +6,7 @@ import os
 import tomllib
 from pathlib import Path
 
-from psched.backends.common import layouts
+from psched.backends.common import layout_version
 from tests.programs import ROOT
 
 _FOLDER = Path(__file__).with_name("layouts")
@@ -14,7 +14,7 @@ _FOLDER = Path(__file__).with_name("layouts")
 
 def check_dump(name: str, text: str) -> None:
     """Compare a dump with what psched makes; with PSCHED_WRITE_LAYOUT, write it."""
-    path = _FOLDER / str(layouts.LAYOUT) / name
+    path = _FOLDER / str(layout_version.LAYOUT) / name
     if os.environ.get("PSCHED_WRITE_LAYOUT"):
         path.parent.mkdir(exist_ok=True, parents=True)
         path.write_text(text)
@@ -32,4 +32,6 @@ def check_dump(name: str, text: str) -> None:
             "If this layout is released, it never changes: make the next one (CONTRIBUTING.md, 'A change of the "
             "tables'). If not, run scripts/table-layout."
         )
-    raise AssertionError(f"the tables of layout {layouts.LAYOUT} are not those in {path.relative_to(ROOT)}. {remedy}")
+    raise AssertionError(
+        f"the tables of layout {layout_version.LAYOUT} are not those in {path.relative_to(ROOT)}. {remedy}"
+    )

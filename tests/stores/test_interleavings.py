@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from psched.backends.redis import script_loader
-from psched.backends.redis.script_loader import Script
+from psched.backends.redis import script_composer
+from psched.backends.redis.script_composer import Script
 from tests.stores.bench import Bench
 from tests.stores.interleaving import PromiseBrokenError, Simulation
 
@@ -69,7 +69,7 @@ def find_violation(bench: Bench) -> bool:
 def unfenced_scripts() -> Iterator[None]:
     """Make the comparisons of leases in the scripts of Redis true for all rows."""
     compare, of_holders = "found[1] .. ':' .. (found[4] or '') ~= numbers", "found[5] ~= holder or"
-    compose = script_loader.compose
+    compose = script_composer.compose
 
     def unfenced(kind: str, verb: str) -> Script:
         script = compose(kind, verb)
@@ -78,7 +78,7 @@ def unfenced_scripts() -> Iterator[None]:
         return replace(script, text=script.text.replace(compare, "false").replace(of_holders, ""))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(script_loader, "compose", unfenced)
+        patch.setattr(script_composer, "compose", unfenced)
         yield
 
 

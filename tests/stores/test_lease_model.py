@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from hypothesis.errors import Flaky
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, multiple, rule, run_state_machine_as_test
 
-from psched.backends.redis import script_loader
-from psched.backends.redis.script_loader import Script
+from psched.backends.redis import script_composer
+from psched.backends.redis.script_composer import Script
 from psched.backends.sql.compiled_statements import Statement
 from psched.errors import NotFoundError, ScheduleError
 from psched.model import Claim
@@ -237,7 +237,7 @@ def finds_a_fault(bench: Bench) -> bool:
 @contextmanager
 def an_hour_ahead() -> Iterator[None]:
     """Let whoever writes leases have a clock of its own, which is an hour ahead."""
-    compose = script_loader.compose
+    compose = script_composer.compose
 
     def ahead(kind: str, verb: str) -> Script:
         script, time = compose(kind, verb), "local time = call('TIME')"
@@ -252,7 +252,7 @@ def an_hour_ahead() -> Iterator[None]:
 
     sa.event.listen(sa.Engine, "before_cursor_execute", rewrite, retval=True)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(script_loader, "compose", ahead)
+        patch.setattr(script_composer, "compose", ahead)
         try:
             yield
         finally:

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from faultlab import next_layout
-from psched.backends.common import layouts
+from psched.backends.common import layout_version
 from psched.errors import ConfigError
 from psched.store import ScheduleStore
 from psched.store.node_registry import Announcement
@@ -174,7 +174,7 @@ def test_two_layouts_at_once_are_upgraded_only_without_workers(
     assert store.nodes is not None
     store.nodes.announce(Announcement("node", "schedules", '{"routes": null, "served": []}', "host", 1, "1.0", "tz", 1))
     next_layout.install(patch)
-    patch.setattr(layouts, "LAYOUT", 3)
+    patch.setattr(layout_version, "LAYOUT", 3)
     with pytest.raises(ConfigError, match="1 workers are alive; stop all of them"):
         bench.open().create_tables()
     store.nodes.withdraw("node")

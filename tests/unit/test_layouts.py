@@ -12,11 +12,11 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 
 import psched
 from psched.backends import open_stores
-from psched.backends.common import layouts
-from psched.backends.common.layouts import RecordedLayout, Standing, standing
+from psched.backends.common import layout_version
+from psched.backends.common.layout_version import RecordedLayout, Standing, standing
 from psched.backends.redis import upgrades as redis_upgrades
 from psched.backends.sql import listen_notify, upgrades
-from psched.backends.sql.schema import RecordedSchema, creation
+from psched.backends.sql.schema_setup import RecordedSchema, creation
 from psched.store import StoreSettings
 from tests.stores.layout_dumps import check_dump
 
@@ -72,7 +72,7 @@ def test_the_scripts_of_redis_know_the_same_layouts() -> None:
 def test_what_a_version_does_with_tables(
     recorded: RecordedLayout | None, expected: Standing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(layouts, "LAYOUT", 4)
+    monkeypatch.setattr(layout_version, "LAYOUT", 4)
     released = {3: ["before"], 2: ["long before"]}
     assert standing(recorded, "ours", lambda layout: released.get(layout, ())) is expected
 

@@ -13,12 +13,12 @@ from sqlalchemy import BigInteger, CheckConstraint, Column, Computed, Index, Int
 
 from psched.backends.rdb.schema import queue_table, schedules_table, users_table
 from psched.backends.sql.ledger import changes_table, ledger_table
-from psched.backends.sql.schema import schema_hash
+from psched.backends.sql.schema_setup import schema_hash
 from tests.programs import ROOT
 
 _PROGRAM = """
 from sqlalchemy import MetaData
-from psched.backends.sql.schema import schema_hash
+from psched.backends.sql.schema_setup import schema_hash
 from psched.backends.rdb.schema import *
 from psched.backends.sql.ledger import changes_table, ledger_table
 meta = MetaData()

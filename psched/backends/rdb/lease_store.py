@@ -16,24 +16,24 @@ from typing import Any, ClassVar
 from sqlalchemy import Connection, RowMapping, Table
 
 from psched import fork_safety
-from psched.backends.common import layouts
+from psched.backends.common import layout_version
 from psched.backends.common.lease_history import RELEASED, RETRIED, LostRow, refusal
 from psched.backends.common.rows import AHEAD, BATCH, RUNNING, storable
 from psched.backends.rdb.acquire import AcquireStrategy, WantedTypes, ordered_acquire
-from psched.backends.rdb.alerts import RdbFailures
+from psched.backends.rdb.delivery_watermarks import RdbWatermarks, watermarks_table
 from psched.backends.rdb.lease_statements import LeaseStatements
 from psched.backends.rdb.next_due import DueTimes
 from psched.backends.rdb.node_registry import RdbNodes, nodes_table
 from psched.backends.rdb.outbox import RdbOutbox, outbox_table
+from psched.backends.rdb.overdue_and_failures import RdbFailures
 from psched.backends.rdb.run_stats import RdbRunStats, stats_table
 from psched.backends.rdb.schema import failures_table
 from psched.backends.rdb.visitor_actions import RdbVisitorActions, actions_table
-from psched.backends.rdb.watermarks import RdbWatermarks, watermarks_table
 from psched.backends.sql.compiled_statements import BulkUpdate, cached, table_named
 from psched.backends.sql.database import Database
 from psched.backends.sql.host_wakeup import HostWakeup
 from psched.backends.sql.listen_notify import ListenWakeup, create_triggers, has_triggers, send_notification
-from psched.backends.sql.schema import NAMED, RecordedSchema, unusable
+from psched.backends.sql.schema_setup import NAMED, RecordedSchema, unusable
 from psched.backends.sql.store import SqlStore
 from psched.backends.sql.wal_watch import WalWatch
 from psched.clock import boottime
@@ -105,8 +105,8 @@ class RdbLeaseStore(SqlStore):
     def create_tables(self) -> None:
         behind = self._layout.layouts_to_go()
         if behind > 1 and (alive := self._nodes.alive()):
-            name, found = f"the table {self._table.name} has", layouts.LAYOUT - behind
-            raise ConfigError(layouts.skips_layouts(name, found, len(alive)))
+            name, found = f"the table {self._table.name} has", layout_version.LAYOUT - behind
+            raise ConfigError(layout_version.skips_layouts(name, found, len(alive)))
         super().create_tables()
         if self._database.dialect.notifies:
             create_triggers(self._database, self._table)

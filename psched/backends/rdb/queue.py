@@ -26,11 +26,11 @@ from psched.backends.common.rows import (
     storable,
 )
 from psched.backends.rdb.acquire_for_threads import CombinedAcquire
+from psched.backends.rdb.counts import RdbTaskReads
 from psched.backends.rdb.fair_acquire import FairAcquire
 from psched.backends.rdb.inserts import RowInserts, task_columns, task_insert
 from psched.backends.rdb.lease_statements import LEASE_TYPES, LeaseStatements, next_fence
 from psched.backends.rdb.lease_store import RdbLeaseStore, lease_of, new_number, refused
-from psched.backends.rdb.reads import RdbTaskReads
 from psched.backends.rdb.schema import (
     USER_BAND,
     has_status,

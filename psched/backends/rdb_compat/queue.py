@@ -31,8 +31,8 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError
 
 from psched.backends.common.retries import RetryReason
+from psched.backends.rdb_compat.counts import CompatTaskReads
 from psched.backends.rdb_compat.lease_store import CompatLeaseStore, Fence, seconds
-from psched.backends.rdb_compat.reads import CompatTaskReads
 from psched.backends.rdb_compat.rows import check_text, data_column, read_task, whole_seconds
 from psched.backends.rdb_compat.schema import queue_table
 from psched.backends.sql.callers_connection import CallersConnections

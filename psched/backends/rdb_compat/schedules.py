@@ -11,9 +11,9 @@ from typing import Any, cast
 
 from sqlalchemy import BigInteger, Connection, RowMapping, bindparam, func, select, update
 
+from psched.backends.rdb_compat.counts import CompatScheduleReads
 from psched.backends.rdb_compat.lease_store import CompatLeaseStore, is_same, seconds
 from psched.backends.rdb_compat.ledger_writer import CompatLedgerWriter
-from psched.backends.rdb_compat.reads import CompatScheduleReads
 from psched.backends.rdb_compat.rows import (
     check_rule,
     check_text,
@@ -28,7 +28,7 @@ from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import now_ms
 from psched.backends.sql.ledger import LEDGER_TABLES, SqlLedger
 from psched.backends.sql.paging import begins_with, read_pages
-from psched.backends.sql.schema import RecordedSchema
+from psched.backends.sql.schema_setup import RecordedSchema
 from psched.errors import NotSupportedError, ScheduleError
 from psched.model import Lease, Row, ScheduleFilter, ScheduleRow
 from psched.store import Finding, ScheduleStore, StoreSettings

@@ -10,9 +10,9 @@ from sqlalchemy.dialects.mysql import BIGINT
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import DDLCompiler
 
-from psched.backends.common.table_checks import checked_name
+from psched.backends.common.table_names import checked_name
 from psched.backends.sql.dialect import ExactText
-from psched.backends.sql.schema import Schema
+from psched.backends.sql.schema_setup import Schema
 
 LONGEST_CRON = 128
 LONGEST_TIMEZONE = 255

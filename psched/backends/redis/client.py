@@ -36,7 +36,7 @@ from redis.retry import Retry
 from psched import fork_safety as forks
 from psched.backends.common.connection_options import Timeouts, Tls, encryption_finding
 from psched.backends.common.retries import LoginBackoff, Retries, RetryReason
-from psched.backends.redis.script_loader import Script
+from psched.backends.redis.script_composer import Script
 from psched.clock import boottime
 from psched.errors import ConfigError
 from psched.store import Finding

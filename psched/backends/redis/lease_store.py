@@ -16,17 +16,17 @@ from psched import fork_safety as forks
 from psched.backends.common.lease_history import RELEASED, RETRIED, LostRow, finished_before, refusal
 from psched.backends.common.retries import sent_within
 from psched.backends.common.rows import BATCH, storable
-from psched.backends.redis import script_loader
-from psched.backends.redis.alerts import RedisFailures
+from psched.backends.redis import script_composer
 from psched.backends.redis.client import Argument, RedisServer, is_refused, is_temporary
+from psched.backends.redis.delivery_watermarks import RedisWatermarks
 from psched.backends.redis.node_registry import RedisNodes
 from psched.backends.redis.outbox import RedisOutbox
+from psched.backends.redis.overdue_and_failures import RedisFailures
 from psched.backends.redis.rows import stored
 from psched.backends.redis.run_stats import RedisRunStats
-from psched.backends.redis.schema import RedisTable
+from psched.backends.redis.table_setup import RedisTable
 from psched.backends.redis.visitor_actions import RedisVisitorActions
 from psched.backends.redis.wakeup import WakeList
-from psched.backends.redis.watermarks import RedisWatermarks
 from psched.clock import boottime
 from psched.errors import IdempotentNotFoundError, ScheduleError
 from psched.model import WORKER_DIED, Claim, Lease, Retry
@@ -74,7 +74,7 @@ class RedisLeaseStore(LeaseStore):
 
     def prepare(self, types: Collection[str] | None = None) -> None:
         for verb in ("acquire", "next_due", *self._settling):
-            script_loader.compose(self._table.kind, verb)
+            script_composer.compose(self._table.kind, verb)
 
     def diagnose(self, writing: bool = True) -> Iterator[Finding]:
         return self._table.diagnose(writing)
@@ -199,7 +199,7 @@ class RedisLeaseStore(LeaseStore):
         return self._server.run(lambda again: self._call("delete", key, seen[0], *more) == 1 or again)
 
     def _call(self, verb: str, *arguments: Argument) -> Any:
-        return self._server.call(script_loader.compose(self._table.kind, verb), [self._table.meta], arguments)
+        return self._server.call(script_composer.compose(self._table.kind, verb), [self._table.meta], arguments)
 
     def _run(self, verb: str, *arguments: Argument) -> Any:
         """Run the script of `verb`, which must be safe to run twice."""
@@ -221,7 +221,7 @@ class RedisLeaseStore(LeaseStore):
 
         `rows`: the arguments of each row. `common`: the arguments before those. `tables`: other tables that it writes.
         """
-        script, keys = script_loader.compose(self._table.kind, verb), [self._table.meta, *tables]
+        script, keys = script_composer.compose(self._table.kind, verb), [self._table.meta, *tables]
 
         def work(arguments: Sequence[Argument], uncertain: bool) -> tuple[Sequence[Answer | None], bool]:
             return self._server.call(script, keys, arguments), uncertain

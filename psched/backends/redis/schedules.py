@@ -19,9 +19,9 @@ from psched.backends.common.rows import (
     settled_time,
     with_tag,
 )
-from psched.backends.redis.alerts import NO_FAILURE, RedisOverdueAlerts, failure_arguments
 from psched.backends.redis.calendars import RedisCalendars
 from psched.backends.redis.client import Argument, RedisServer
+from psched.backends.redis.counts import RedisScheduleReads
 from psched.backends.redis.lease_store import (
     BYTES_AT_ONCE,
     Answer,
@@ -31,9 +31,9 @@ from psched.backends.redis.lease_store import (
     refused,
 )
 from psched.backends.redis.ledger import RedisLedger
-from psched.backends.redis.reads import RedisScheduleReads
+from psched.backends.redis.overdue_and_failures import NO_FAILURE, RedisOverdueAlerts, failure_arguments
 from psched.backends.redis.rows import claimed_schedule, entry_arguments, read_stored_schedule, stored
-from psched.backends.redis.schema import RedisTable
+from psched.backends.redis.table_setup import RedisTable
 from psched.errors import IdempotentNotFoundError, ScheduleError
 from psched.model import Lease, ScheduleFilter, ScheduleRow
 from psched.payload import pack

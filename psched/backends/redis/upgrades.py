@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from psched.backends.common import layouts
-from psched.backends.common.layouts import RecordedLayout
-from psched.backends.redis.script_loader import Script
+from psched.backends.common import layout_version
+from psched.backends.common.layout_version import RecordedLayout
+from psched.backends.redis.script_composer import Script
 
 STATES = {"schedules": "7", "queue": "6"}
 """The state of the layout by kind, the same as in scripts/common.lua; it changes with the keys until a release."""
@@ -42,7 +42,7 @@ STEPS: list[RedisUpgradeStep] = []
 
 def layout_text(kind: str) -> str:
     """Return the layout and its state as the key `meta` has them."""
-    return f"{layouts.LAYOUT}.{STATES[kind]}"
+    return f"{layout_version.LAYOUT}.{STATES[kind]}"
 
 
 def read_recorded(layout: bytes | None, oldest: bytes | None) -> RecordedLayout | None:

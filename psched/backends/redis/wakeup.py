@@ -14,7 +14,7 @@ import math
 from typing import Any
 
 from psched.backends.redis.client import DriverError, RedisServer
-from psched.backends.redis.schema import RedisTable
+from psched.backends.redis.table_setup import RedisTable
 from psched.clock import Clock, monotonic
 from psched.store import Accepts
 

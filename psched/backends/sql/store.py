@@ -12,7 +12,7 @@ from psched.backends.common.retries import sent_within
 from psched.backends.sql.compiled_statements import Statement
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import now_ms
-from psched.backends.sql.schema import Schema
+from psched.backends.sql.schema_setup import Schema
 from psched.store import Accepts, Finding, LeaseStore, Wakeup
 
 _NOW = Statement(select(now_ms()))

@@ -8,10 +8,10 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from psched.backends.common import layouts
-from psched.backends.common.layouts import RecordedLayout, Standing
-from psched.backends.common.table_checks import checked_name, unwritable
-from psched.backends.redis import script_loader, upgrades
+from psched.backends.common import layout_version
+from psched.backends.common.layout_version import RecordedLayout, Standing
+from psched.backends.common.table_names import checked_name, unwritable
+from psched.backends.redis import script_composer, upgrades
 from psched.backends.redis.client import RedisServer, is_temporary
 from psched.errors import ConfigError
 from psched.store import Finding
@@ -52,7 +52,7 @@ class RedisTable:
         self._require(creates=False)
         standing, recorded = self._server.run(lambda _: self._standing())
         if standing is Standing.NEWER and recorded is not None:
-            log.warning("%s", layouts.newer(self._has(), recorded.layout))
+            log.warning("%s", layout_version.newer(self._has(), recorded.layout))
         warning = self._server.run(lambda _: self._eviction())
         if warning is not None:
             log.warning("table=%s %s", self.name, warning)
@@ -76,7 +76,7 @@ class RedisTable:
             return f"Redis {version} is too old: 6.0 or later is needed"
         client = self._server.client()
         if creates:
-            client.hsetnx(self.meta, "oldest_layout", layouts.oldest_usable())
+            client.hsetnx(self.meta, "oldest_layout", layout_version.oldest_usable())
             client.hsetnx(self.meta, "layout", upgrades.layout_text(self.kind))
             client.hsetnx(self.meta, "kind", self.kind)
         kind, layout = client.hmget(self.meta, "kind", "layout")
@@ -86,9 +86,9 @@ class RedisTable:
             return f"the table {self.name} holds no {self.kind} but {kind.decode(errors='replace')}; name another one"
         standing, recorded = self._standing()
         if standing is Standing.OLDER and recorded is not None:
-            return self._upgrade() if creates else layouts.needs_upgrade(self._has(), recorded.layout)
+            return self._upgrade() if creates else layout_version.needs_upgrade(self._has(), recorded.layout)
         if standing is Standing.TOO_NEW and recorded is not None:
-            return layouts.too_new(self._has(), recorded.layout)
+            return layout_version.too_new(self._has(), recorded.layout)
         if standing is Standing.UNRELEASED:
             return (
                 f"the table {self.name} was made by another version of psched (its layout is "
@@ -102,7 +102,7 @@ class RedisTable:
         found, oldest = self._server.client().hmget(self.meta, "layout", "oldest_layout")
         recorded = upgrades.read_recorded(found, oldest)
         own = upgrades.layout_text(self.kind).partition(".")[2]
-        return layouts.standing(recorded, own, lambda layout: upgrades.released(layout, self.kind)), recorded
+        return layout_version.standing(recorded, own, lambda layout: upgrades.released(layout, self.kind)), recorded
 
     def _upgrade(self) -> str | None:
         """Run the scripts of the steps, then record the layout; return an error or None. Others that upgrade wait.
@@ -116,7 +116,7 @@ class RedisTable:
             for script in upgrades.scripts(recorded.layout, self.kind):
                 while self._server.call(script, [self.meta], []):
                     renew()
-            made = {"layout": upgrades.layout_text(self.kind), "oldest_layout": layouts.oldest_usable()}
+            made = {"layout": upgrades.layout_text(self.kind), "oldest_layout": layout_version.oldest_usable()}
             self._server.client().hset(self.meta, mapping=made)
         return None
 
@@ -124,13 +124,13 @@ class RedisTable:
         return f"the table {self.name} has"
 
     def _findings(self, writing: bool) -> Iterator[Finding]:
-        self._server.call(script_loader.compose(self.kind, "next_due"), [self.meta], [-1])
+        self._server.call(script_composer.compose(self.kind, "next_due"), [self.meta], [-1])
         server = self._info("server")
         mode = "cluster" if self._info("cluster").get("cluster_enabled") else str(server.get("redis_mode", "?"))
         yield Finding("server", True, f"{_version(server)}, {mode}; its scripts work")
         standing, recorded = self._standing()
         if standing is Standing.NEWER and recorded is not None:
-            yield Finding("layout", True, layouts.newer(self._has(), recorded.layout), warning=True)
+            yield Finding("layout", True, layout_version.newer(self._has(), recorded.layout), warning=True)
         yield self._server.location.encryption()
         if writing:
             yield self._writing()

@@ -12,10 +12,10 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from psched.backends.common import layouts
-from psched.backends.common.layouts import RecordedLayout, Standing
+from psched.backends.common import layout_version
+from psched.backends.common.layout_version import RecordedLayout, Standing
 from psched.backends.common.retries import RetryReason
-from psched.backends.common.table_checks import unwritable
+from psched.backends.common.table_names import unwritable
 from psched.backends.sql import upgrades
 from psched.backends.sql.compiled_statements import Statement, cached
 from psched.backends.sql.connection_pool import execute_text
@@ -366,8 +366,8 @@ class RecordedSchema(Schema):
     def check(self) -> None:
         super().check()
         recorded = self._database.run(lambda connection, _: self._read_recorded(connection))
-        if recorded is not None and recorded.layout > layouts.LAYOUT:
-            log.warning("%s", layouts.newer(self._have(self._tables), recorded.layout))
+        if recorded is not None and recorded.layout > layout_version.LAYOUT:
+            log.warning("%s", layout_version.newer(self._have(self._tables), recorded.layout))
 
     def pending(self) -> list[str]:
         def work(connection: sa.Connection, _: bool) -> list[str] | None:
@@ -387,7 +387,7 @@ class RecordedSchema(Schema):
         def work(connection: sa.Connection, _: bool) -> int:
             standing, recorded = self._standing(connection, self._columns_of_each(connection))
             behind = standing is Standing.OLDER and recorded is not None
-            return layouts.LAYOUT - recorded.layout if behind else 0  # type: ignore[union-attr]
+            return layout_version.LAYOUT - recorded.layout if behind else 0  # type: ignore[union-attr]
 
         try:
             return self._database.run(work)
@@ -417,7 +417,7 @@ class RecordedSchema(Schema):
         standing, recorded = self._standing(connection, columns)
         if standing is Standing.NEWER:
             return []
-        since = layouts.LAYOUT if recorded is None else recorded.layout
+        since = layout_version.LAYOUT if recorded is None else recorded.layout
         present = {table.name: names for table, names in columns.items() if names is not None}
         name = self._database.dialect.name
         steps = upgrades.changes(since, self._kind, self._table.name, present, name, connection.dialect)
@@ -439,7 +439,7 @@ class RecordedSchema(Schema):
 
     def _record_upgrade(self, connection: sa.Connection) -> None:
         c = self._meta.c
-        own = (c.table_name == self._table.name, c.layout < layouts.LAYOUT)
+        own = (c.table_name == self._table.name, c.layout < layout_version.LAYOUT)
         connection.execute(sa.update(self._meta).where(*own).values(**self._values()))
 
     def _values(self) -> dict[str, Any]:
@@ -447,7 +447,7 @@ class RecordedSchema(Schema):
         return {"layout": current.layout, "schema_hash": current.schema, "oldest_layout": current.oldest_layout}
 
     def _current(self) -> RecordedLayout:
-        return RecordedLayout(layouts.LAYOUT, self.hash, layouts.oldest_usable())
+        return RecordedLayout(layout_version.LAYOUT, self.hash, layout_version.oldest_usable())
 
     def _problem(self, connection: sa.Connection) -> str | None:
         columns = self._columns_of_each(connection)
@@ -480,7 +480,7 @@ class RecordedSchema(Schema):
         recorded = self._read_recorded(connection) if is_readable else None
         if not any(columns[table] is not None for table in self._tables):
             return Standing.CURRENT, recorded
-        return layouts.standing(recorded, self.hash, upgrades.released_hashes), recorded
+        return layout_version.standing(recorded, self.hash, upgrades.released_hashes), recorded
 
     def _version_problem(self, connection: sa.Connection, columns: Columns, upgrading: bool = False) -> str | None:
         """Return an error and its remedy if another version of psched made one of the tables, else None.
@@ -496,9 +496,9 @@ class RecordedSchema(Schema):
         if standing.is_usable:
             return None
         if standing is Standing.OLDER and recorded is not None:
-            return None if upgrading else layouts.needs_upgrade(self._have(self._tables), recorded.layout)
+            return None if upgrading else layout_version.needs_upgrade(self._have(self._tables), recorded.layout)
         if standing is Standing.TOO_NEW and recorded is not None:
-            return layouts.too_new(self._have(self._tables), recorded.layout)
+            return layout_version.too_new(self._have(self._tables), recorded.layout)
         if recorded is not None:
             return self._recreate(self._tables, f"their schema is {recorded.schema}")
         foreign = self._column_problem(columns[self._table]) if self._table in present else None
@@ -522,8 +522,8 @@ class RecordedSchema(Schema):
 
     def _findings(self, connection: sa.Connection, writing: bool) -> Iterator[Finding]:
         recorded = self._read_recorded(connection)
-        if recorded is not None and recorded.layout > layouts.LAYOUT:
-            yield Finding("layout", True, layouts.newer(self._have(self._tables), recorded.layout), warning=True)
+        if recorded is not None and recorded.layout > layout_version.LAYOUT:
+            yield Finding("layout", True, layout_version.newer(self._have(self._tables), recorded.layout), warning=True)
         yield from super()._findings(connection, writing)
 
 
