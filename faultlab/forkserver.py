@@ -34,7 +34,7 @@ from faultlab.forkserver_client import HEADER
 _LIFELINE = 0
 
 _LOADED = (
-    "psched.cli.main", "psched.cli.pschedd", "psched.supervisor.run",
+    "psched.cli.main", "psched.cli.pschedd", "psched.supervisor.run_master",
     "psched.handlers.command", "psched.handlers.enqueue",
     "psched.backends.rdb", "psched.backends.rdb_compat", "psched.backends.redis", "psched.backends.sql.sqlite",
     "psched.backends.sql.mysql", "psched.backends.sql.postgresql", "sqlalchemy.dialects.sqlite.pysqlite",

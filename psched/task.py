@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from psched.base_settlement import Settlement
 from psched.clock import Clock, boottime
 from psched.error_text import one_line, shown
 from psched.errors import (
@@ -38,7 +39,6 @@ from psched.payload import (
     object_of,
 )
 from psched.retry_wait import Backoff, check_wait
-from psched.settlement import Settlement
 from psched.store import LeaseStore
 from psched.store.ledger import Output
 

@@ -16,13 +16,13 @@ from weakref import ref
 
 from psched import fork_safety
 from psched.async_methods import async_twin
+from psched.base_settlement import Settlement
 from psched.clock import Clock, boottime, monotonic
 from psched.config import Section, SectionName, Settings, attach_listeners
 from psched.error_text import one_line, shown
 from psched.errors import RUN_IS_OVER, ConfigError, ScheduleError
 from psched.model import WORKER_DIED, Claim, LeaseTimes, Retry, version_of
 from psched.payload import check_key
-from psched.settlement import Settlement
 from psched.store import Accepts, LeaseStore, Wakeup, holder_name
 from psched.store.type_filter import TypeFilter
 from psched.task import Task

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from psched.application import ApplicationSpec
 from psched.config import Settings, coerce
-from psched.supervisor.run import run_master
+from psched.supervisor.run_master import run_master
 
 __all__ = ["Worker"]
 

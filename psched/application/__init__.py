@@ -1,7 +1,7 @@
 """Applications: handlers as classes (Base, Dispatch) or functions (App), and the loader of both."""
 
 from psched.application.app import App
-from psched.application.dispatch import Dispatch
+from psched.application.class_router import Dispatch
 from psched.application.handler import (
     Application,
     Base,

@@ -15,8 +15,8 @@ from psched.errors import ConfigError
 from psched.execution.alert_and_event_threads import AlertAndEventThreads
 from psched.execution.node_heartbeat import NodeHeartbeat, RecordedSection
 from psched.execution.open_sections import OpenSection
-from psched.execution.poller import RowPoller
 from psched.execution.run_stats import StatsWriter, counted_tables, run_counter
+from psched.execution.section_poller import RowPoller
 from psched.store.node_registry import NodeProcess
 from psched.store.type_filter import mismatch
 from psched.task_source import ClaimableTypes

@@ -11,7 +11,7 @@ from psched.cli.options import Chosen, common_options
 from psched.cli.options_before_command import CommandGroup
 from psched.cli.sections import opened
 from psched.model import Calendar
-from psched.schedules.calendars import CalendarCollection
+from psched.schedules.calendar_collection import CalendarCollection
 
 _MOST_USERS = 1000
 """Keys of schedules that `show` names."""

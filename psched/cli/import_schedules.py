@@ -23,11 +23,11 @@ from psched.importers.apscheduler_jobs import read_apscheduler
 from psched.importers.celery_beat import read_celery
 from psched.importers.crontab import has_user_column, read_crontab
 from psched.importers.entries import Imported, distinct_keys, merged
+from psched.importers.host_timezone import host_timezone
 from psched.importers.kubernetes_cronjobs import read_cronjobs
 from psched.importers.report import Reported, lines, report
 from psched.importers.schedules_yaml import schedules_yaml
 from psched.importers.systemd_timers import read_timers
-from psched.importers.timezone_names import host_timezone
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -38,7 +38,7 @@ from psched.supervisor.pidfile import (
     remove_unused,
     signal_running,
 )
-from psched.supervisor.run import ROOT_WARNING, run_master
+from psched.supervisor.run_master import ROOT_WARNING, run_master
 from psched.supervisor.running_masters import is_title, master_title, running_masters, title_of
 
 DONE = 0

@@ -52,7 +52,7 @@ from psched.error_text import error_summary
 from psched.insight import TaskInsight
 from psched.model import TASK_STATUSES, Progress, TaskRow
 from psched.queue.queue import PRIORITIES, QueuedTask
-from psched.supervisor.run import run_master
+from psched.supervisor.run_master import run_master
 from psched.time_text import span
 
 _COLUMNS = {"key": 30, "type": 15, "user": 18, "status": 18, "created_at": 28, "timeout": 28, "data": 0}

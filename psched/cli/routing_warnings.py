@@ -14,8 +14,8 @@ from psched.cli.options import Chosen
 from psched.cli.sections import required_section
 from psched.config import SectionName
 from psched.errors import ConfigError
+from psched.insight.base import TableInsight
 from psched.insight.doctor import live_workers
-from psched.insight.table_insight import TableInsight
 from psched.model import ScheduleRow, TaskRow
 from psched.queue.queue import Queue
 from psched.schedules.collection import ScheduleCollection

@@ -7,7 +7,7 @@ from functools import partial
 import click
 
 from psched.cli.options import Chosen, common_options
-from psched.supervisor.run import run_master
+from psched.supervisor.run_master import run_master
 
 
 @click.command()

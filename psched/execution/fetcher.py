@@ -18,8 +18,8 @@ from psched.clock import Clock, monotonic
 from psched.error_text import one_line
 from psched.execution.batch_size import BatchSizer
 from psched.execution.open_sections import OpenSection
-from psched.execution.poller import PollTimer, RowPoller
 from psched.execution.run_stats import Counted
+from psched.execution.section_poller import PollTimer, RowPoller
 from psched.execution.stop_event import StopEvent
 from psched.model import Claim
 from psched.process.child_spec import DeadChild

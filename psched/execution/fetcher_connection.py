@@ -12,7 +12,7 @@ from typing import Any
 from psched.application import Application
 from psched.clock import Clock, boottime, monotonic
 from psched.execution.batch_size import BatchSizer
-from psched.execution.poller import Poller, give_up_leases
+from psched.execution.section_poller import Poller, give_up_leases
 from psched.model import Claim, ScheduleRow
 from psched.process.child_spec import DeadChild
 from psched.process.claim_codec import decode_claims, encode_claims

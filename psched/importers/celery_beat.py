@@ -24,7 +24,7 @@ from psched.importers.arguments import data_of_call
 from psched.importers.comparison import following_of, next_clock_change, problem_of
 from psched.importers.cron_fields import MatchingFields, definitions_of
 from psched.importers.entries import Definition, Following, Imported, ImportedEntry, duration_text
-from psched.importers.timezone_names import zone_name
+from psched.importers.host_timezone import zone_name
 
 DEFAULTS: Definition = {"catch_up": "latest", "max_attempts": 1}
 """What beat does: after a pause it sends a task once, and a task that fails is not tried again."""

@@ -16,7 +16,7 @@ from psched.importers.comparison import problem_of
 from psched.importers.cron_fields import ALL_DAYS, MatchingFields, definitions_of, stretches_of_years
 from psched.importers.entries import Definition, Imported, ImportedEntry, duration_text
 from psched.importers.host_users import home_of
-from psched.importers.systemd_calendar import ALL_YEARS, CalendarEvent, NotACalendarEventError, parse
+from psched.importers.systemd_oncalendar import ALL_YEARS, CalendarEvent, NotACalendarEventError, parse
 
 DEFAULTS: Definition = {"catch_up": "none", "max_attempts": 1}
 """What a timer does without `Persistent=`: it makes up for no missed run. A service that fails is not tried again."""

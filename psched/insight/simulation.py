@@ -17,7 +17,7 @@ from psched.histogram import BUCKETS, bucket, percentile
 from psched.model import NEVER, ScheduleRow
 from psched.schedules import rules
 from psched.schedules.settlement import rule_problem, times_after
-from psched.schedules.skips import skip_entry
+from psched.schedules.skip_policy import skip_entry
 from psched.store.ledger import NOW, Entry, previous_ended_after, runs_after
 
 HOUR = 3600

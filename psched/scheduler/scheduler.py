@@ -21,6 +21,7 @@ from psched.payload import encode
 from psched.queue.queue import Queue, storable_task
 from psched.retry_wait import check_wait
 from psched.scheduler.function_handlers import Function, check_function, current
+from psched.scheduler.job_payload import TaskData, check_positive, checked_name, checked_task_data, refuse_options
 from psched.scheduler.registrations import (
     At,
     Every,
@@ -38,7 +39,6 @@ from psched.scheduler.stores import (
     open_scheduler_stores,
     scheduler_settings,
 )
-from psched.scheduler.task_data import TaskData, check_positive, checked_name, checked_task_data, refuse_options
 from psched.scheduler.threads import SchedulerThreads
 from psched.submit_telemetry import SubmitCall
 from psched.task import Task

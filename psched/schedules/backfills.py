@@ -40,7 +40,7 @@ from psched.schedules.backfill_spans import (
     without,
 )
 from psched.schedules.schedule import FAILING, PAUSED, RETRYING, RUNNING, WAITING, Schedule, failed_attempts
-from psched.schedules.skips import TOO_LATE
+from psched.schedules.skip_policy import TOO_LATE
 from psched.schedules.validation import check_enqueued_key
 from psched.store import RowChange, ScheduleStore
 from psched.store.ledger import FAILED, SKIPPED, Ledger, LedgerFilter, LedgerRow

@@ -28,7 +28,7 @@ from psched.schedules.audit_evidence import AuditEvidence
 from psched.schedules.audit_result import Verdict
 from psched.schedules.backfill_audit import LaneRecords
 from psched.schedules.backfills import BackfillCollection, lane_keys, with_backfill
-from psched.schedules.calendars import CalendarCollection
+from psched.schedules.calendar_collection import CalendarCollection
 from psched.schedules.ledger_audit import GRACE, AuditRecords, AuditScope, audit, versions_at
 from psched.schedules.schedule import (
     DUE,

@@ -25,7 +25,7 @@ from psched.schedules import rules
 from psched.schedules.audit_result import Kind, Verdict, Why
 from psched.schedules.backfill_audit import LaneRecords, LastRun, judge_backfills
 from psched.schedules.schedule import LEASED, RUNNING, failed_attempts
-from psched.schedules.skips import OVERLAPPING, SUPERSEDED, TOO_LATE, came_due_during, lateness_bound
+from psched.schedules.skip_policy import OVERLAPPING, SUPERSEDED, TOO_LATE, came_due_during, lateness_bound
 from psched.schedules.transitions import MOST_SECONDS_AHEAD
 from psched.store.ledger import (
     ADD,

@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import cast
 
+from psched.base_settlement import Settlement
 from psched.clock import Clock, boottime
 from psched.cron import CronDialect
 from psched.error_text import one_line
@@ -17,10 +18,9 @@ from psched.errors import ConfigError, NotSupportedError, ScheduleError
 from psched.model import NEVER, NO_OCCURRENCE, Claim, NewTask, Row, ScheduleRow
 from psched.schedules import rules
 from psched.schedules.backfill_spans import next_to_backfill
-from psched.schedules.skips import skip_entry
+from psched.schedules.skip_policy import skip_entry
 from psched.schedules.transitions import paused
 from psched.schedules.validation import check_delay
-from psched.settlement import Settlement
 from psched.store import ScheduleStore, TaskStore
 from psched.store.ledger import (
     BACKFILL,

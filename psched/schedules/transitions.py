@@ -9,7 +9,7 @@ from psched.cron import CronDialect
 from psched.errors import ConfigError, ScheduleError
 from psched.model import NEVER, NO_OCCURRENCE, Rule, ScheduleRow
 from psched.schedules import rules
-from psched.schedules.skips import skip_entry
+from psched.schedules.skip_policy import skip_entry
 from psched.store.ledger import PAUSED, Entry
 
 MOST_PAUSES = 100

@@ -82,7 +82,7 @@ sys.exit(psched())
 
 
 @pytest.mark.parametrize("program", ["psched", "pschedd"])
-@pytest.mark.parametrize("module", ["logging", "click", "psched.supervisor.run"])
+@pytest.mark.parametrize("module", ["logging", "click", "psched.supervisor.run_master"])
 def test_ctrl_c_is_silent_while_modules_are_imported(program: str, module: str) -> None:
     text = INTERRUPTED_IMPORT.format(module=module, program=program, source=str(ROOT))
     done = subprocess.run([sys.executable, "-c", text, "status"], capture_output=True, check=False)

@@ -10,7 +10,7 @@ from pathlib import Path
 from psched.config import Settings, load
 from psched.errors import ConfigError
 from psched.supervisor.binary_upgrade import hold_pid_file
-from psched.supervisor.run import run_master
+from psched.supervisor.run_master import run_master
 
 
 def main(path: str, options: str = "{}") -> int:

@@ -121,7 +121,7 @@ def test_the_log_and_the_processor_type_may_change(make_daemon: Make) -> None:
     other = daemon.folder / "other.log"
     daemon.wait_for(lambda: other.exists() and "key=s1 type=quick finished" in other.read_text())
     daemon.stop()
-    assert "psched.supervisor.run: ended" in other.read_text()
+    assert "psched.supervisor.run_master: ended" in other.read_text()
 
 
 def test_a_slot_that_was_given_up_while_busy_may_come_back(make_daemon: Make) -> None:

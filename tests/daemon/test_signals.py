@@ -157,7 +157,7 @@ def test_usr2_reopens_the_log_of_master_and_children(daemon: Daemon) -> None:
     daemon.add("s2", "quick", cron="* * * * * *")
     daemon.wait_for_log("key=s2 type=quick finished")
     daemon.stop()
-    assert "psched.supervisor.run: ended" in daemon.log
+    assert "psched.supervisor.run_master: ended" in daemon.log
     assert "received SIGUSR2" in (daemon.folder / "psched.log.1").read_text()
 
 

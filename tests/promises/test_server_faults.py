@@ -16,7 +16,7 @@ import pytest
 
 from faultlab.laboratory import Lab
 from faultlab.servers import Server
-from psched.supervisor.run import ROOT_WARNING
+from psched.supervisor.run_master import ROOT_WARNING
 from tests.promises.cluster import EVERY_SECOND, Cluster, occurrences
 from tests.promises.conftest import AND_REDIS, SERVERS, SERVERS_AND_STORES
 

@@ -54,7 +54,7 @@ def test_without_log_the_journal_has_priorities_and_a_traceback_as_one_entry(fai
     ours = [e for e in _entries(failing) if e["_TRANSPORT"] != "syslog" and e["_COMM"] != "systemd"]
     assert "printed before" in [e["MESSAGE"] for e in ours], "what handlers print is there at once, line by line"
     assert {e["SYSLOG_IDENTIFIER"] for e in ours} == {"pschedd"}
-    started = next(e for e in ours if e["MESSAGE"].startswith("psched.supervisor.run: starting;"))
+    started = next(e for e in ours if e["MESSAGE"].startswith("psched.supervisor.run_master: starting;"))
     assert started["PRIORITY"] == "6"
     assert not [e for e in ours if e["MESSAGE"].startswith(("Traceback", "ValueError", "  File"))]
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from psched.errors import ScheduleError
 from psched.model import NEVER, Rule, ScheduleRow
 from psched.schedules import rules
-from psched.schedules.skips import skip_entry
+from psched.schedules.skip_policy import skip_entry
 from psched.schedules.transitions import MOST_PAUSES, paused, resumed, run_now
 
 DIALECT = "vixie"

@@ -12,7 +12,7 @@ from psched.errors import NotSupportedError, ScheduleError
 from psched.model import LeaseTimes, Policy, Rule, ScheduleRow
 from psched.schedules.audit_result import Verdict
 from psched.schedules.collection import Defaults, ScheduleCollection
-from psched.schedules.skips import skip_entry
+from psched.schedules.skip_policy import skip_entry
 from psched.store import StoreSettings
 from psched.store.ledger import LedgerRow
 from psched.testing.database_clock import DatabaseClock

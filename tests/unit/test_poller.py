@@ -12,7 +12,7 @@ import pytest
 from psched.application import Application
 from psched.errors import PoolerError
 from psched.execution.batch_size import BatchSizer
-from psched.execution.poller import PollTimer, SectionPoller
+from psched.execution.section_poller import PollTimer, SectionPoller
 from psched.task_source import Source
 
 

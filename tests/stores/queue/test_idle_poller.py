@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from psched.application import Application
 from psched.execution.batch_size import BatchSizer
-from psched.execution.poller import PollTimer, SectionPoller
+from psched.execution.section_poller import PollTimer, SectionPoller
 from psched.model import LeaseTimes
 from psched.queue.settlement import TaskSettlement
 from psched.store import TaskStore
