@@ -226,7 +226,7 @@ def test_a_stop_cancels_a_coroutine_and_the_task_runs_again(on_sqlite: Project) 
         master.send_signal(signal.SIGQUIT)
         master.wait(20)
     assert project.python(
-        "from psched.contrib.django.collections import queue\nprint(json.dumps([row.status for row in queue().list()]))"
+        "from psched.contrib.django.clients import queue\nprint(json.dumps([row.status for row in queue().list()]))"
     ) == ["waiting"]
 
 

@@ -6,7 +6,7 @@ from django.utils import timezone
 
 from orders.models import Order
 from orders.tasks import count, total
-from psched.contrib.django.collections import queue, schedules
+from psched.contrib.django.clients import queue, schedules
 from psched.contrib.django.test import run_tasks
 
 

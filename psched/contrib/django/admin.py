@@ -18,7 +18,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from psched.config import SectionName
-from psched.contrib.django import collections
+from psched.contrib.django import clients
 from psched.contrib.django.models import Schedule, Task
 from psched.error_text import error_summary
 from psched.errors import ConfigError, NotFoundError, ScheduleError
@@ -62,7 +62,7 @@ class RowAdmin(_ModelAdmin):
         wanted = {name: request.GET[name] for name in ("type", "prefix", "state", "after") if request.GET.get(name)}
         rows: list[Any] = []
         try:
-            with collections.django_errors(self.section):
+            with clients.django_errors(self.section):
                 rows = list(islice(self.read(**wanted), _PAGE + 1))
         except (ConfigError, ValueError) as error:
             self.message_user(request, str(error), messages.ERROR)
@@ -93,8 +93,8 @@ class RowAdmin(_ModelAdmin):
             self._act(request, [key])
             return HttpResponseRedirect(self._url(key))
         try:
-            with collections.django_errors(self.section):
-                row = collections.of(self.section)[key].metadata()
+            with clients.django_errors(self.section):
+                row = clients.of(self.section)[key].metadata()
         except (NotFoundError, ValueError) as error:
             raise Http404(str(error)) from None
         return self._page(request, "detail", {"title": key, "fields": list(self.fields_of(row)), "key": key})
@@ -130,8 +130,8 @@ class RowAdmin(_ModelAdmin):
         done = []
         for key in keys:
             try:
-                with collections.django_errors(self.section):
-                    action(collections.of(self.section)[key])
+                with clients.django_errors(self.section):
+                    action(clients.of(self.section)[key])
             except (ScheduleError, ConfigError, ValueError) as error:
                 self.message_user(request, f"{key}: {error}", messages.ERROR)
             else:
@@ -166,7 +166,7 @@ class ScheduleAdmin(RowAdmin):
     def read(self, after: str | None = None, **wanted: Any) -> Iterator[ScheduleRow]:
         """Yield rows by due time."""
         time, _, key = (after or "").partition(":")
-        yield from collections.schedules().list(**wanted, after=(float(time), key) if after else None)
+        yield from clients.schedules().list(**wanted, after=(float(time), key) if after else None)
 
     def place(self, row: ScheduleRow) -> str:
         """Return the due time and the key."""
@@ -213,7 +213,7 @@ class TaskAdmin(RowAdmin):
 
     def read(self, state: Any = None, **wanted: Any) -> Iterator[TaskRow]:
         """Yield rows by key."""
-        yield from collections.queue().list(state, **wanted)
+        yield from clients.queue().list(state, **wanted)
 
     def place(self, row: TaskRow) -> str:
         """Return the key."""
@@ -249,7 +249,7 @@ def _shown(value: object) -> object:
 
 
 def _state(row: ScheduleRow) -> str:
-    schedules = collections.schedules()
+    schedules = clients.schedules()
     return schedules.state(row, schedules.store.now()).word
 
 

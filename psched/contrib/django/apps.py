@@ -15,6 +15,6 @@ class PschedConfig(AppConfig):
     def ready(self) -> None:
         """Register the system checks. psched's own task functions submit to the queue of PSCHED from now on."""
         from psched.application.default_queue import default_queue  # noqa: PLC0415 – when Django is set up
-        from psched.contrib.django import checks, collections  # noqa: F401, PLC0415 – as above
+        from psched.contrib.django import checks, clients  # noqa: F401, PLC0415 – as above
 
-        default_queue.provide(collections.queue)
+        default_queue.provide(clients.queue)

@@ -20,7 +20,7 @@ from django.utils import timezone
 from django.utils.module_loading import import_string
 
 from psched.application.task_function import uuid7
-from psched.contrib.django import collections, configuration
+from psched.contrib.django import clients, configuration
 from psched.contrib.django.django_tasks_compat import (
     BaseTaskBackend,
     InvalidTask,
@@ -126,8 +126,8 @@ class PschedBackend(BaseTaskBackend):
     def get_result(self, result_id: str) -> TaskResult[..., Any]:
         """Return a result. Raises TaskResultDoesNotExist: there is none, or the task is deleted (`retention_time`)."""
         try:
-            with collections.django_errors("queue"):
-                row = collections.queue()[result_id].metadata()
+            with clients.django_errors("queue"):
+                row = clients.queue()[result_id].metadata()
         except (NotFoundError, ValueError):
             raise TaskResultDoesNotExist(result_id) from None
         task = task_of(row.type)
@@ -148,8 +148,8 @@ class PschedBackend(BaseTaskBackend):
 
     def _submit(self, result: TaskResult[..., Any]) -> None:
         task = result.task
-        with collections.django_errors("queue"):
-            collections.queue().submit(
+        with clients.django_errors("queue"):
+            clients.queue().submit(
                 result.id,
                 type_of(task),
                 {"args": result.args, "kwargs": result.kwargs},

@@ -9,7 +9,7 @@ from django.core.checks import CheckMessage, Error, Tags, Warning, register  # n
 from django.db import connections, router
 from django.db.migrations.recorder import MigrationRecorder
 
-from psched.contrib.django import collections, configuration
+from psched.contrib.django import clients, configuration
 from psched.errors import ConfigError
 
 
@@ -39,8 +39,8 @@ def check_tables(app_configs: Any, databases: Sequence[str] | None = None, **opt
         if alias not in (databases or ()) or ("psched", "0001_initial") not in _applied(alias):
             return []
         for name, _ in settings.named_sections:
-            with collections.django_errors(name):
-                collections.of(name).store.check_tables()
+            with clients.django_errors(name):
+                clients.of(name).store.check_tables()
     except ConfigError as error:
         return [Error(str(error), id="psched.E002")]
     return []

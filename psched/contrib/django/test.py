@@ -9,7 +9,7 @@ from asgiref.sync import async_to_sync
 
 from psched.application import Application, ApplicationSpec, load
 from psched.application.event_loop import EventLoops
-from psched.contrib.django import collections, configuration, task_handler
+from psched.contrib.django import clients, configuration, task_handler
 from psched.errors import ConfigError
 
 __all__ = ["run_tasks"]
@@ -44,9 +44,9 @@ def run_tasks() -> int:
     on_this_connection = task_handler.DjangoTasks(_CallersThread())
     application = Application(tuple(on_this_connection if each is task_handler.tasks else each for each in routers))
     wanted = application.types()
-    queue = collections.queue()
+    queue = clients.queue()
     count = 0
-    with collections.django_errors("queue"):
+    with clients.django_errors("queue"):
         while task := queue.poll([each for each in queue.store.due_by_type() if wanted.accepts(each)]):
             handler = application.handler(task)
             if handler is None:

@@ -12,7 +12,7 @@ from django.utils import timezone
 from orders.models import Order
 
 from promises import jobs, tasks
-from psched.contrib.django import collections
+from psched.contrib.django import clients
 from psched.contrib.django.backend import task_of
 from psched.contrib.django.django_tasks_compat import (
     InvalidTask,
@@ -33,8 +33,8 @@ class TransactionTest(TransactionTestCase):
 
     def tearDown(self):
         """TransactionTestCase empties the tables of models only."""
-        for row in list(collections.queue().list()):
-            collections.queue()[row.key].delete()
+        for row in list(clients.queue().list()):
+            clients.queue()[row.key].delete()
 
     def test_a_task_is_part_of_the_transaction(self):
         with self.assertRaises(OutsideError), transaction.atomic():
@@ -53,14 +53,14 @@ class TransactionTest(TransactionTestCase):
             with self.assertRaises(OutsideError), transaction.atomic():
                 tasks.add.enqueue(2)
                 raise OutsideError
-        self.assertEqual([row.key for row in collections.queue().list()], [kept.id])
+        self.assertEqual([row.key for row in clients.queue().list()], [kept.id])
 
     def test_a_duplicate_key_leaves_the_transaction_usable(self):
         with transaction.atomic():
-            collections.queue().submit("key", "type")
-            self.assertEqual(collections.queue().submit_many([stores_task("key"), stores_task("other")]), ["key"])
+            clients.queue().submit("key", "type")
+            self.assertEqual(clients.queue().submit_many([stores_task("key"), stores_task("other")]), ["key"])
             Order.objects.create(email="ann@example.com", amount=1)
-        self.assertEqual([row.key for row in collections.queue().list()], ["key", "other"])
+        self.assertEqual([row.key for row in clients.queue().list()], ["key", "other"])
         self.assertEqual(Order.objects.count(), 1)
 
     def test_on_commit_enqueues_after_the_commit(self):
@@ -74,17 +74,17 @@ class TransactionTest(TransactionTestCase):
             with self.assertRaises(OutsideError), transaction.atomic():
                 tasks.add.enqueue(1)
                 raise OutsideError
-        self.assertEqual(len(list(collections.queue().list())), 1)
+        self.assertEqual(len(list(clients.queue().list())), 1)
 
     def test_a_settled_run_that_is_not_committed_is_not_settled(self):
         tasks.add.enqueue(1)
         with self.assertRaises(OutsideError), transaction.atomic():
             self.assertEqual(run_tasks(), 1)
             raise OutsideError
-        self.assertEqual([row.status for row in collections.queue().list()], ["waiting"])
+        self.assertEqual([row.status for row in clients.queue().list()], ["waiting"])
 
     def test_what_belongs_together_is_written_together(self):
-        schedules = collections.schedules()
+        schedules = clients.schedules()
         with (
             mock.patch.object(schedules.store._inserts, "_record", side_effect=OutsideError),
             self.assertRaises(OutsideError),
@@ -93,7 +93,7 @@ class TransactionTest(TransactionTestCase):
         self.assertFalse(schedules["unrecorded"].exists())
 
     def test_a_change_of_too_few_rows_changes_none(self):
-        database, steps = collections.queue().store._database, []
+        database, steps = clients.queue().store._database, []
         for email in ("ann@example.com", "bob@example.com"):
             Order.objects.create(email=email, amount=1)
 
@@ -111,7 +111,7 @@ class TransactionTest(TransactionTestCase):
         self.assertEqual((set(Order.objects.values_list("amount", flat=True)), steps), ({2}, [2]))
 
     def test_schedules_are_part_of_the_transaction(self):
-        schedules = collections.schedules()
+        schedules = clients.schedules()
         schedules.add("daily", "orders.forget", cron="0 3 * * *")
         with self.assertRaises(OutsideError), transaction.atomic():
             schedules["daily"].pause()
@@ -204,7 +204,7 @@ class BackendTest(TestCase):
 
     def test_another_queue(self):
         result = tasks.mail.enqueue()
-        self.assertEqual([row.type for row in collections.queue().list()], ["mail:promises.tasks.mail"])
+        self.assertEqual([row.type for row in clients.queue().list()], ["mail:promises.tasks.mail"])
         run_tasks()
         self.assertEqual(tasks.mail.get_result(result.id).return_value, "mail")
 
@@ -233,7 +233,7 @@ class BackendTest(TestCase):
 
     def test_cancelled(self):
         result = tasks.add.enqueue(1)
-        collections.queue()[result.id].cancel_request()
+        clients.queue()[result.id].cancel_request()
         result.refresh()
         self.assertEqual(result.status, "FAILED")
         self.assertEqual(result.errors[0].exception_class.__name__, "CancelRequestedError")
@@ -254,7 +254,7 @@ class BackendTest(TestCase):
         ):
             with self.assertRaisesMessage(TypeError, message):
                 tasks.add.enqueue(*args, **kwargs)
-        self.assertEqual(list(collections.queue().list()), [])
+        self.assertEqual(list(clients.queue().list()), [])
 
     def test_wrong_tasks_are_refused(self):
         for options, message in (
@@ -337,16 +337,16 @@ class AdminTest(TestCase):
 
     def test_schedules(self):
         url = reverse("admin:psched_schedule_changelist")
-        collections.schedules().add("daily <b>", "orders.forget", cron="0 3 * * *", data={"below": 5})
+        clients.schedules().add("daily <b>", "orders.forget", cron="0 3 * * *", data={"below": 5})
         self.assertContains(self.client.get(url), "daily &lt;b&gt;")
         for action, state in (("pause", "paused"), ("resume", "waiting"), ("run now", "due")):
             self.assertEqual(self.act(url, action, "daily <b>"), [f"{action}: daily <b>"])
-            row = collections.schedules()["daily <b>"].metadata()
-            self.assertEqual(collections.schedules().state(row, collections.schedules().store.now()).word, state)
+            row = clients.schedules()["daily <b>"].metadata()
+            self.assertEqual(clients.schedules().state(row, clients.schedules().store.now()).word, state)
         self.assertContains(self.client.get(reverse("admin:psched_schedule_change", args=["daily _3Cb_3E"])), "below")
 
     def test_pages(self):
-        collections.queue().submit_many([stores_task(f"{number:03}") for number in range(150)])
+        clients.queue().submit_many([stores_task(f"{number:03}") for number in range(150)])
         page = self.client.get(reverse("admin:psched_task_changelist"), {"type": "type"})
         self.assertEqual(len(page.context["rows"]), 100)
         page = self.client.get(reverse("admin:psched_task_changelist") + "?" + page.context["following"])

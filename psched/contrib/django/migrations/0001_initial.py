@@ -7,7 +7,7 @@ from typing import Any
 from django.db import migrations, models
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 
-from psched.contrib.django import collections, configuration
+from psched.contrib.django import clients, configuration
 
 
 def make_tables(apps: Any, schema_editor: BaseDatabaseSchemaEditor) -> None:
@@ -17,7 +17,7 @@ def make_tables(apps: Any, schema_editor: BaseDatabaseSchemaEditor) -> None:
     """
     for name, _ in configuration.settings().named_sections:
         if (configuration.alias_of(name) or "default") == schema_editor.connection.alias:
-            collections.of(name).store.create_tables()
+            clients.of(name).store.create_tables()
 
 
 class Migration(migrations.Migration):
