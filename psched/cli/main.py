@@ -30,7 +30,7 @@ from psched.cli.import_schedules import import_
 from psched.cli.migrate_from_ruby import migrate_command
 from psched.cli.options import Chosen, common_options
 from psched.cli.options_before_command import CommandGroup
-from psched.cli.run import run
+from psched.cli.run_worker import run
 
 
 @click.group(

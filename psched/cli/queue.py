@@ -8,7 +8,6 @@ from typing import Any
 import click
 from attrs import evolve
 
-from psched.cli.bulk_import import import_tasks
 from psched.cli.formatting import (
     KEPT,
     Fields,
@@ -21,6 +20,7 @@ from psched.cli.formatting import (
     write_object,
     write_rows,
 )
+from psched.cli.import_json import import_tasks
 from psched.cli.init import CHECK, init_sections
 from psched.cli.migrate_from_ruby import migrate_command
 from psched.cli.options import (
