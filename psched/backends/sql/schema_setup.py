@@ -13,9 +13,9 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from psched.backends.common import layout_version
+from psched.backends.common.findings import unwritable
 from psched.backends.common.layout_version import RecordedLayout, Standing
 from psched.backends.common.retries import RetryReason
-from psched.backends.common.table_names import unwritable
 from psched.backends.sql import upgrades
 from psched.backends.sql.compiled_statements import Statement, cached
 from psched.backends.sql.connection_pool import execute_text
