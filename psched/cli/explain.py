@@ -10,9 +10,10 @@ from typing import Any
 import click
 
 from psched import cron as crons
+from psched.cli.completion import completed_keys
 from psched.cli.formatting import json_lines, printable, with_local_times, write
 from psched.cli.options import WALL_DATE, Chosen, common_options
-from psched.cli.sections import completed_keys, opened
+from psched.cli.sections import opened
 from psched.cron.explanation import DateVerdict, day_in, in_words, why
 from psched.cron.zones import load_zone
 from psched.errors import NotFoundError

@@ -9,6 +9,7 @@ from operator import attrgetter
 
 import click
 
+from psched.cli.completion import completed_keys
 from psched.cli.formatting import (
     KEPT,
     Fields,
@@ -21,7 +22,7 @@ from psched.cli.formatting import (
     write_rows,
 )
 from psched.cli.options import MOMENT, WIDE, Chosen, When, common_options, count, seconds
-from psched.cli.sections import completed_keys, listed_schedules
+from psched.cli.sections import listed_schedules
 from psched.error_text import error_summary
 from psched.model import ScheduleRow
 from psched.schedules.schedule import FAILING, RUNNING

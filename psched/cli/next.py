@@ -12,9 +12,10 @@ from datetime import UTC, datetime
 import click
 
 from psched import cron as crons
+from psched.cli.completion import completed_keys
 from psched.cli.formatting import KEPT, fitted, json_lines, write
 from psched.cli.options import WHOLE_TIME, Chosen, common_options, count
-from psched.cli.sections import completed_keys, opened
+from psched.cli.sections import opened
 from psched.cron.zones import load_zone
 from psched.schedules import rules
 

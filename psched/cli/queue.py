@@ -8,6 +8,7 @@ from typing import Any
 import click
 from attrs import evolve
 
+from psched.cli.completion import completed_keys, completed_types, key_command
 from psched.cli.formatting import (
     KEPT,
     Fields,
@@ -37,15 +38,7 @@ from psched.cli.options import (
 )
 from psched.cli.options_before_command import CommandGroup
 from psched.cli.routing_warnings import LeftToRuby, warn_unless_routed
-from psched.cli.sections import (
-    completed_keys,
-    completed_types,
-    key_command,
-    listed_tasks,
-    opened_queue,
-    opened_section,
-    required_section,
-)
+from psched.cli.sections import listed_tasks, opened_queue, opened_section, required_section
 from psched.cli.stats import LAST, report_fields, report_of, write_report
 from psched.config import Settings
 from psched.error_text import error_summary

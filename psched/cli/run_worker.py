@@ -1,4 +1,4 @@
-"""The command `psched run`."""
+"""psched run: the worker, a master with its children, in the foreground."""
 
 from __future__ import annotations
 

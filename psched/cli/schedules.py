@@ -8,6 +8,7 @@ from typing import Any, TypedDict, Unpack, get_args
 
 import click
 
+from psched.cli.completion import completed_keys, completed_types, key_command
 from psched.cli.formatting import (
     Fields,
     ListColumns,
@@ -38,13 +39,7 @@ from psched.cli.options import (
     seconds,
 )
 from psched.cli.routing_warnings import LeftToRuby, warn_unless_routed
-from psched.cli.sections import (
-    completed_keys,
-    completed_types,
-    key_command,
-    listed_schedules,
-    opened,
-)
+from psched.cli.sections import listed_schedules, opened
 from psched.error_text import error_summary
 from psched.insight import ScheduleInsight
 from psched.model import CATCH_UP, NEVER, OVERLAP, Policy, ScheduleRow

@@ -1,0 +1,60 @@
+"""Shell completion of the keys and types in a section, and commands whose argument is a key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial, wraps
+from itertools import islice
+from typing import Any
+
+import click
+
+from psched.cli.options import Chosen, common_options
+from psched.cli.sections import opened_section
+from psched.config import SectionName
+
+_MOST_COMPLETIONS = 1000
+
+
+def completed_keys(name: SectionName) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """Return what completes a key in the shell: the keys of the section that begin with what is typed."""
+    return partial(_completions, name, lambda row: row.key)
+
+
+def completed_types(name: SectionName) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """Return what completes a type in the shell: those of the first rows of the section."""
+    return partial(_completions, name, lambda row: row.type)
+
+
+def _completions(
+    name: SectionName,
+    word: Callable[[Any], str | None],
+    context: click.Context,
+    parameter: click.Parameter,
+    incomplete: str,
+) -> list[str]:
+    """Return at most 1,000 words. Nothing may be printed at a prompt: without a database there are no words."""
+    prefix = incomplete if parameter.name == "key" and incomplete else None
+    try:
+        with opened_section(context.find_object(Chosen) or Chosen(), name, read_only=True) as collection:
+            words = {word(row) for row in islice(collection.list(prefix=prefix), _MOST_COMPLETIONS)}
+    except Exception:  # noqa: BLE001 – whatever is wrong, the command itself tells it
+        return []
+    return sorted(each for each in words if each is not None and each.startswith(incomplete))
+
+
+def key_command(name: SectionName) -> Callable[[Callable[[Any], None]], click.Command]:
+    """Make a command with the argument KEY of a function, which gets a reference to that row of the section."""
+
+    def decorate(function: Callable[[Any], None]) -> click.Command:
+        @click.command()
+        @click.argument("key", shell_complete=completed_keys(name))
+        @common_options()
+        @wraps(function)
+        def command(chosen: Chosen, key: str) -> None:
+            with opened_section(chosen, name) as collection:
+                function(collection[key])
+
+        return command
+
+    return decorate
