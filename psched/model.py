@@ -465,8 +465,8 @@ class Claim(NamedTuple):
     """An acquired row and its lease.
 
     `started`: when the run began, in unix seconds on the database's clock, or None. `records_begin`: the row's last
-    lease ended by itself, so this prefetched run is recorded as begun before it begins. `result`: what the run leaves
-    when it ends; None for nothing.
+    lease expired, so `Task.record_begin` writes the begin of this prefetched run at once, not with the next renewal.
+    `result`: what the run leaves when it ends; None for nothing.
     """
 
     row: Row

@@ -324,9 +324,10 @@ class Task:
             self._settle("finished", self._settlement.finish)
 
     def finish_by_submitting(self, task: NewTask) -> None:
-        """Settle the run as done by submitting `task` to the queue. A task with this key counts as submitted.
+        """Settle the run as done by submitting `task` to the queue.
 
-        This is one transaction where both tables are in one database. Raises NotSupportedError without a queue.
+        If a task with its key already exists, that counts as submitted. This is one transaction where both tables are
+        in one database. Raises NotSupportedError without a queue.
         """
         self._settle("finished", self._settlement.finish_by, task)
 
@@ -537,7 +538,7 @@ def store_of(task: Task) -> LeaseStore:
 
 
 def checked_progress(progress: Progress) -> Progress:
-    """Return `progress` with the part of its message that is kept. Raises ValueError for what cannot be stored."""
+    """Return `progress`, its message cut to the length that is stored. Raises ValueError for what cannot be stored."""
     numbers: dict[str, object] = {"done": progress.done}
     if progress.total is not None:
         numbers["total"] = progress.total

@@ -26,7 +26,11 @@ def _address(context: click.Context, parameter: click.Parameter, value: str | No
 
 @click.command("exporter")
 @click.option("--listen", metavar="HOST:PORT", callback=_address, help="Serve /metrics, /healthz and /readyz there.")
-@click.option("--textfile", type=click.Path(path_type=Path), help="Write this file for the node exporter instead.")
+@click.option(
+    "--textfile",
+    type=click.Path(path_type=Path),
+    help="Write the metrics to this file for node_exporter's textfile collector, instead of serving them.",
+)
 @click.option("--interval", type=seconds(1), default=15.0, show_default=True, help="Seconds between two text files.")
 @click.option("--once", is_flag=True, help="Write one text file and exit.")
 @click.option(

@@ -139,7 +139,14 @@ def systemd(chosen: Chosen, /, paths: tuple[Path, ...], timezone: str | None, at
 
 @import_.command("kubernetes")
 @click.argument("files", nargs=-1, required=True, metavar="FILE…")
-@click.option("-t", "--timezone", default="UTC", show_default=True, metavar="ZONE", help="Zone of the controller.")
+@click.option(
+    "-t",
+    "--timezone",
+    default="UTC",
+    show_default=True,
+    metavar="ZONE",
+    help="Time zone of kube-controller-manager, for CronJobs without timeZone.",
+)
 @_file_options
 @common_options()
 def kubernetes(chosen: Chosen, /, files: tuple[str, ...], timezone: str, **options: Any) -> None:

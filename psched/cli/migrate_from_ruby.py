@@ -30,6 +30,7 @@ N = TypeVar("N", ScheduleRow, NewTask)
 
 _BATCH = 100
 """Rows that are read, and written in one transaction."""
+_OTHER_SIDE = "on the other side: the old one if the configuration names the new one, and vice versa."
 _OLDEST_DUE = 1_300_000_000
 """Unix seconds in March 2011: PerfectQueue runs no task whose time is not later."""
 _WINDOW, _WINDOWS = 28 * 86400, 14
@@ -109,8 +110,16 @@ def migrate_command(reader: SectionName) -> click.Command:
         help="Confirm that all workers of these tables have stopped, Ruby's and psched's.",
     )
     @click.option("--include-delayed", is_flag=True, help="Also copy rows that may be leased, with their times.")
-    @click.option("--schedules-table", metavar="NAME", help="Table of schedules, of the type that is not configured.")
-    @click.option("--queue-table", metavar="NAME", help="Table of tasks, of the type that is not configured.")
+    @click.option(
+        "--schedules-table",
+        metavar="NAME",
+        help=f"Name of the schedules table {_OTHER_SIDE}",
+    )
+    @click.option(
+        "--queue-table",
+        metavar="NAME",
+        help=f"Name of the queue table {_OTHER_SIDE}",
+    )
     @common_options()
     def migrate(
         chosen: Chosen,

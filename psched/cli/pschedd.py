@@ -172,7 +172,7 @@ def start(invocation: Invocation) -> int:
 
 
 def _print_failed_start(outcome: Outcome, log: LogTail, timeout: float | None) -> None:
-    """Print the reason: one that the daemon has reported is not in its log."""
+    """Print why the daemon did not start: the reason that it reported, else the end of its log."""
     if outcome.reason:
         click.echo(f"pschedd did not start: {outcome.reason}", err=True)
     elif outcome.died:

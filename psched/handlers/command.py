@@ -135,7 +135,7 @@ class CommandHandler(Base):
         self._stop = threading.Event()
 
     def perform(self) -> None:
-        """A run that is to stop is neither finished nor retried: the worker releases it."""
+        """Run the program and settle by its exit code. A run whose program was stopped is released by the worker."""
         try:
             options = command_options(self.task.data, self.defaults)
             if options.keep_output and self.task.output_problem is not None:

@@ -97,7 +97,7 @@ def runs_by_time(store: LeaseStore, seconds: float, type: str | None = None, dur
 def _stats(store: LeaseStore) -> RunStats:
     if store.stats is None:
         raise NotSupportedError(
-            "rdb_compat keeps no statistics of runs, as its tables are the original's; type: rdb does, and redis"
+            "rdb_compat keeps no statistics of runs, as its tables are the original's; use `type: rdb` or `type: redis`"
         )
     return store.stats
 

@@ -220,7 +220,9 @@ class CounterFile:
         try:
             found = os.fstat(descriptor)
             if found.st_ino != self._inode:
-                raise CounterFileError(f"{self.path} was replaced by another master; give each a metrics_file")
+                raise CounterFileError(
+                    f"{self.path} was replaced by another master; give each master a metrics_file of its own"
+                )
             count = (found.st_size - _FIRST) // _BLOCK
             for number in range(count + 1):
                 if number == count:

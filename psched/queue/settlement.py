@@ -62,7 +62,7 @@ class TaskSettlement(Settlement):
 
     def fail(self, claim: Claim, error: str | None, until: float) -> Row | None:
         if not self.store.keeps_results:
-            raise NotSupportedError(f"{claim.row.key!r}: rdb_compat keeps no failed tasks; type: rdb does")
+            raise NotSupportedError(f"{claim.row.key!r}: rdb_compat keeps no failed tasks; use `type: rdb`")
         own = None if claim.result is None else claim.result.failed_retention
         retention = self._failed_retention if own is None else max(own, self.store.sent_within)
         self.store.retire(claim, FAILED, error, retention, until)

@@ -346,7 +346,7 @@ class BackfillCollection:
     def _ledger(self) -> Ledger:
         ledger = self._store.ledger
         if ledger is None or not self._store.keeps_policies:
-            raise NotSupportedError("this store keeps no backfills; type: rdb and redis do")
+            raise NotSupportedError("this store keeps no backfills; use `type: rdb` or `type: redis`")
         return ledger
 
     def _refuse_unsupported(self, key: str | None) -> None:

@@ -85,5 +85,5 @@ class CalendarCollection:
     @property
     def _store(self) -> Calendars:
         if self._schedules.calendars is None:
-            raise NotSupportedError("this store keeps no calendars; type: rdb and redis do")
+            raise NotSupportedError("this store keeps no calendars; use `type: rdb` or `type: redis`")
         return self._schedules.calendars

@@ -190,7 +190,7 @@ class ScheduleCollection(PolledTable):
             if text is not None:
                 check_key(text, name)
         if not self.store.keeps_policies and (owner, tag) != (None, None):
-            raise NotSupportedError("this store keeps no owner and no tags; type: rdb and redis do")
+            raise NotSupportedError("this store keeps no owner and no tags; use `type: rdb` or `type: redis`")
         if state is not None and state not in get_args(StateWord):
             raise ValueError(f"state must be one of {', '.join(get_args(StateWord))}, got {shown(state)}")
         wanted = ScheduleFilter(type, prefix, owner=owner, tag=tag, after=after)
@@ -233,7 +233,7 @@ class ScheduleCollection(PolledTable):
         ledger = self.store.ledger
         if ledger is None:
             raise NotSupportedError(
-                "this store keeps no ledger of what ran; type: rdb and redis do, rdb_compat with `ledger:`"
+                "this store keeps no ledger of what ran; use `type: rdb` or `type: redis`, or rdb_compat with `ledger:`"
             )
         return ledger
 
@@ -246,7 +246,7 @@ class ScheduleCollection(PolledTable):
         until: float | None = None,
         last: int | None = None,
     ) -> Iterator[LedgerRow]:
-        """Yield the ledger's entries of one schedule in the order of occurrences, or of all as they were settled.
+        """Yield ledger entries: of one schedule by occurrence; without a key, of all schedules in order of settlement.
 
         Those of backfills have the key of their schedule, and `backfill`. `failed`: only those where an attempt failed
         or was lost, or that were skipped as too late. `since` and `until`

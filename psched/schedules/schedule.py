@@ -91,7 +91,7 @@ class Schedule:
         }
         modification = Modification(self.key, given, self._store, self._dialect)
         if if_version is not None and not self._store.keeps_policies:
-            raise NotSupportedError(f"{self.key!r}: this store keeps no versions; type: rdb and redis do")
+            raise NotSupportedError(f"{self.key!r}: this store keeps no versions; use `type: rdb` or `type: redis`")
 
         self._refuse_for_backfill("modified")
 
@@ -159,7 +159,7 @@ class Schedule:
 
     def _refuse_without_ledger(self, what: str) -> None:
         if not self._store.keeps_policies:
-            raise NotSupportedError(f"{self.key!r}: this store knows no {what}; type: rdb and redis do")
+            raise NotSupportedError(f"{self.key!r}: this store knows no {what}; use `type: rdb` or `type: redis`")
 
     def _refuse_for_backfill(self, what: str) -> None:
         if self._store.keeps_policies and is_backfill_key(self.key):

@@ -151,7 +151,7 @@ def named_calendars(
     if isinstance(names, str) or not isinstance(names, Sequence):
         raise ValueError(f"exclude must be a list of names of calendars, such as ['holidays'], got {shown(names)}")
     if store.calendars is None:
-        raise NotSupportedError("this store keeps no calendars; type: rdb and redis do")
+        raise NotSupportedError("this store keeps no calendars; use `type: rdb` or `type: redis`")
     found = []
     for name in dict.fromkeys(check_key(name, "the name of a calendar") for name in names):
         stored = store.calendars.get(name)
@@ -170,7 +170,7 @@ def named_calendar(stored: StoredCalendar) -> Calendar:
 
 def without_policies(key: str, names: Collection[str]) -> NotSupportedError:
     """Return the error about policies that the store of the schedule `key` does not keep."""
-    return NotSupportedError(f"{key!r}: this store keeps no {', '.join(names)}; type: rdb and redis do")
+    return NotSupportedError(f"{key!r}: this store keeps no {', '.join(names)}; use `type: rdb` or `type: redis`")
 
 
 def checked_policy(policy: Policy) -> Policy:

@@ -188,7 +188,7 @@ def check_keeps_owners(schedules: ScheduleCollection) -> None:
     if not schedules.store.keeps_policies:
         raise NotSupportedError(
             "owner: the tables of rdb_compat keep no owners, so a plan cannot know which schedules it may change; "
-            "type: rdb and redis do"
+            "use `type: rdb` or `type: redis`"
         )
 
 

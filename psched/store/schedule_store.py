@@ -135,7 +135,7 @@ class ScheduleStore(LeaseStore):
         its own commit was lost. Raises ValueError before anything is written, and NotSupportedError where the store
         keeps no owners.
         """
-        raise NotSupportedError("this store keeps no owner of a schedule; type: rdb and redis do")
+        raise NotSupportedError("this store keeps no owner of a schedule; use `type: rdb` or `type: redis`")
 
     @abstractmethod
     def delete(self, key: str) -> None:

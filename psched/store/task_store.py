@@ -23,7 +23,7 @@ from psched.store.lease_store import LeaseStore, only
 NO_TRANSACTION = (
     "connection: a queue on Redis cannot join a database transaction; submit without `connection`, once it is committed"
 )
-NO_RESULTS = "rdb_compat keeps neither results nor progress; type: rdb does"
+NO_RESULTS = "rdb_compat keeps neither results nor progress; use `type: rdb`"
 _LONG_DUE = 1000
 """Tasks among which a store without an index of due times looks for those due longest."""
 

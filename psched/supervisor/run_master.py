@@ -119,12 +119,14 @@ def _open_counters(path: Path, text: str, is_upgrade: bool) -> MasterCounter | N
     """Return the counters of this node; None, and a warning, if they cannot be kept: tasks run all the same."""
     try:
         if not is_upgrade and (other := _master_of(path)) is not None:
-            raise CounterFileError(f"{path} is that of another master (pid {other}); give each a metrics_file")
+            raise CounterFileError(
+                f"{path} belongs to another master, pid {other}; give each master a metrics_file of its own"
+            )
         return MasterCounter(CounterFile.create(path, is_upgrade), text)
     except OSError as error:
-        log.warning("nothing is counted for metrics: %s: %s (metrics_file)", path, error.strerror)
+        log.warning("metrics are not counted: %s: %s (metrics_file)", path, error.strerror)
     except CounterFileError as error:
-        log.warning("nothing is counted for metrics: %s", error)
+        log.warning("metrics are not counted: %s", error)
     return None
 
 

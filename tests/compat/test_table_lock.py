@@ -109,7 +109,7 @@ def test_no_batch_is_dropped_and_each_task_is_taken_once(shared: Shared) -> None
 def test_a_task_is_preempted_under_the_lock_too(shared: Shared) -> None:
     shared.fill(1)
     store = shared.store()
-    with shared.held(), pytest.raises(ScheduleError, match="hold the table's lock"):
+    with shared.held(), pytest.raises(ScheduleError, match="timed out waiting for the table lock"):
         store.preempt("key000", 100)
     assert store.preempt("key000", 100).row.key == "key000"
     assert shared.is_free()

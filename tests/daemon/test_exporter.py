@@ -139,7 +139,7 @@ def test_json_is_refused_where_it_means_nothing(pschedd: Pschedd) -> None:
 
 def test_a_daemon_that_cannot_write_its_counters_runs_all_the_same(make_daemon: Callable[..., Daemon]) -> None:
     daemon = make_daemon(metrics_file="missing/counters").start()
-    daemon.wait_for_log("nothing is counted for metrics: ")
+    daemon.wait_for_log("metrics are not counted: ")
     assert "missing/counters: No such file or directory (metrics_file)" in daemon.log
     daemon.add("s1", "quick")
     daemon.wait_for_trace("ran")
@@ -157,7 +157,9 @@ def test_a_second_master_leaves_the_counters_of_the_first_alone(tmp_path: Path) 
         first.start()
         inode = counters.stat().st_ino
         second.start()
-        second.wait_for_log(f"is that of another master (pid {first.process.pid}); give each a metrics_file")
+        second.wait_for_log(
+            f"belongs to another master, pid {first.process.pid}; give each master a metrics_file of its own"
+        )
         second.stop()
         assert counters.stat().st_ino == inode
         first.stop()

@@ -406,7 +406,7 @@ def changed_columns(seen: ScheduleRow, wanted: ScheduleRow, max_data_size: int) 
 
 
 def entry_columns(row: ScheduleRow, entry: Entry) -> dict[str, Any]:
-    """Return the columns of an entry that are known before it is made."""
+    """Return the columns of a ledger entry except key, scheduled time, start and reckoning."""
     error = storable(row.last_error)
     return {
         "outcome": entry.outcome,
@@ -422,7 +422,7 @@ def entry_columns(row: ScheduleRow, entry: Entry) -> dict[str, Any]:
 
 
 def ledger_columns(row: ScheduleRow, entry: Entry, reckoning: str) -> dict[str, Any]:
-    """Return all columns of an entry that are known before the occurrence in `row` is settled."""
+    """Return the columns of a ledger entry except those that the settling statement itself computes."""
     return {
         **entry_columns(row, entry),
         "key": row.key,

@@ -274,7 +274,7 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
     ) -> None:
         """Execute `statements` until one of them finds the row. Raises what `_refusal` returns when none does.
 
-        `is_done(before, now)`: whether the row shows a change by an attempt whose answer was lost. A row
+        `is_done(before, now)`: whether an earlier attempt, whose answer was lost, has already changed the row. A row
         that was created since the call began is not changed. `ending`: the status by which statements may end the task.
         """
         seen = self._database.run(lambda connection, _: self._row(connection, key))

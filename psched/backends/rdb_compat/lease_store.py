@@ -2,7 +2,7 @@
 
 A worker holds a row by having written its timeout. The fence of a lease is the occurrence and the timeout written last:
 an acquire writes a later timeout, a finish a later occurrence. Until a lease ends, only its holder writes the row. So
-when the answer to an extend was lost, a new timeout found in the row before that end is the holder's own.
+if the answer to an extend is lost, and the row has a new timeout while the old lease lasts, the holder itself wrote it.
 
 Rows that this process cannot run are foreign rows. It leaves them to other workers and writes nothing to them.
 """

@@ -82,8 +82,8 @@ class CompatTaskStore(CompatLeaseStore, TaskStore):
         is_locked = is_shared and database.dialect.name == "mysql"
         if is_locked and database.dialect.pooler == "transaction":
             raise ConfigError(
-                "pooler: the lock that PerfectQueue's workers share needs a session; connect to the database directly, "
-                "or set disable_resource_limit and use_connection_pooling as for PerfectQueue"
+                "pooler: PerfectQueue's workers share a table lock, which needs a session; connect to the database "
+                "directly, or set disable_resource_limit and use_connection_pooling as for PerfectQueue"
             )
         self._table_lock = TableLock(database, table) if is_locked else None
         self._callers = CallersConnections(database, table)
@@ -192,14 +192,16 @@ class CompatTaskStore(CompatLeaseStore, TaskStore):
 
         done, row = self._database.run(work)
         if not done:
-            raise ScheduleError(f"{key!r}: other workers hold the table's lock for claims too long; try again")
+            raise ScheduleError(
+                f"{key!r}: timed out waiting for the table lock, which other workers hold to claim tasks; try again"
+            )
         if row is None or row["created_at"] is None:
             raise _refusal(key, row)
         fence = Fence.in_row(row)
         return Claim(self._read_row(row), fence.lease(row, fence.timeout))
 
     def retry_failed(self, key: str) -> None:
-        raise NotSupportedError(f"{key!r}: rdb_compat does not keep failed tasks; type: rdb does")
+        raise NotSupportedError(f"{key!r}: rdb_compat does not keep failed tasks; use `type: rdb`")
 
     def purge(self, limit: int) -> int:
 
@@ -216,7 +218,7 @@ class CompatTaskStore(CompatLeaseStore, TaskStore):
     def _columns(self, task: NewTask) -> dict[str, Any]:
         """Return the row of a new task. Raises NotSupportedError and ValueError for values that do not fit."""
         if task.priority != 0 or task.max_attempts is not None or task.headers:
-            raise NotSupportedError("rdb_compat keeps no priority, max_attempts and headers; type: rdb does")
+            raise NotSupportedError("rdb_compat keeps no priority, max_attempts and headers; use `type: rdb`")
         check_text("key", task.key)
         check_text("user", task.user)
         due = None if task.run_at is None else max(whole_seconds("run_at", task.run_at), _FIRST_TIMEOUT + 1)
@@ -333,7 +335,7 @@ def _task_insert(dialect: type[Dialect], table: str) -> BulkInsert:
 
 def _whole_retention(retention: float | None) -> int:
     if retention is None:
-        raise NotSupportedError("rdb_compat does not keep failed tasks; type: rdb does")
+        raise NotSupportedError("rdb_compat does not keep failed tasks; use `type: rdb`")
     return math.ceil(retention)
 
 

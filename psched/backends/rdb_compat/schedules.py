@@ -158,7 +158,7 @@ class CompatScheduleStore(CompatLeaseStore, ScheduleStore):
         return self._read_row(answer) if isinstance(answer, RowMapping) else answer
 
     def park(self, lease: Lease, due: float, until: float) -> None:
-        raise NotSupportedError(f"{lease.key!r}: rdb_compat knows no pauses; type: rdb and redis do")
+        raise NotSupportedError(f"{lease.key!r}: rdb_compat knows no pauses; use `type: rdb` or `type: redis`")
 
     def _with_entry(self, step: Step) -> OnCommit | None:
         """Return the step's `on_commit` after inserting a ledger entry, if there is a ledger."""

@@ -164,7 +164,7 @@ class WakeList:
         return True
 
     def _read_answers(self) -> None:
-        """Read the answers to the elements that were pushed back; close a connection that is lost."""
+        """Read the server's answers to the RPUSH commands by `_wakes_us`; close the connection if it is lost."""
         try:
             while self._connection is not None and self._unread:
                 self._connection.read_response()

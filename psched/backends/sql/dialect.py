@@ -57,7 +57,7 @@ def _larger_of(element: larger_of, compiler: SQLCompiler, **options: Any) -> str
 
 
 def verbatim(sql: str) -> TextClause:
-    """Return SQL without parameters."""
+    """Return a statement of this SQL, in which colons do not mark parameters."""
     return text(sql.replace(":", r"\:"))
 
 

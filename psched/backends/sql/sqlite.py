@@ -98,7 +98,7 @@ class SQLiteDialect(Dialect):
 
     @staticmethod
     def code(error: BaseException | None) -> int:
-        """Return the primary code, but the extended code of a broken constraint."""
+        """Return SQLite's primary result code; for a constraint violation, the extended one."""
         code: int = getattr(error, "sqlite_errorcode", 0)
         return code if code & 0xFF == sqlite3.SQLITE_CONSTRAINT else code & 0xFF
 

@@ -132,23 +132,25 @@ def test_it_has_neither_policies_nor_pauses(tmp_path: Path) -> None:
     assert section is not None
     with open_schedules(section, "host/1/h") as schedules:
         schedules.store.create_tables()
-        with pytest.raises(NotSupportedError, match="catch_up, owner; type: rdb"):
+        with pytest.raises(NotSupportedError, match="catch_up, owner; use `type: rdb`"):
             schedules.add("key", "t", cron="* * * * *", catch_up="latest", owner="me")
-        with pytest.raises(NotSupportedError, match="keeps no start, spread; type: rdb"):
+        with pytest.raises(NotSupportedError, match="keeps no start, spread; use `type: rdb`"):
             schedules.add("key", "t", cron="* * * * *", start=5, spread=5)
         with pytest.raises(NotSupportedError, match="PerfectSched knows only"):
             schedules.add("key", "t", cron="@every 5m")
         schedules.add("key", "t", cron="* * * * *")
-        with pytest.raises(NotSupportedError, match="keeps no tags; type: rdb"):
+        with pytest.raises(NotSupportedError, match="keeps no tags; use `type: rdb`"):
             schedules["key"].modify(tags=["mail"])
         with pytest.raises(NotSupportedError, match="keeps no owner and no tags"):
             schedules.list(owner="me")
         backfills = schedules.backfills
         for refused in (lambda: backfills.start("key", 0, 1), backfills.list, lambda: backfills.pause("key")):
-            with pytest.raises(NotSupportedError, match="this store keeps no backfills; type: rdb and redis do"):
+            with pytest.raises(
+                NotSupportedError, match="this store keeps no backfills; use `type: rdb` or `type: redis`"
+            ):
                 refused()
         for refused in (schedules["key"].pause, schedules["key"].run_now):
-            with pytest.raises(NotSupportedError, match="type: rdb and redis do"):
+            with pytest.raises(NotSupportedError, match="use `type: rdb` or `type: redis`"):
                 refused()
         assert len(schedules.ledger.changes("key")) == 1
     config.write_text("development:\n  type: rdb\n  url: sqlite:///x.db\n  ledger: proof\n")

@@ -136,7 +136,7 @@ def test_rdb_compat_refuses_results_and_knows_statuses(bench: QueueBench, store:
         queue.submit("key", "type1")
         assert queue["key"].status() == "waiting"
         with pytest.raises(
-            NotSupportedError, match="'key': rdb_compat keeps neither results nor progress; type: rdb does"
+            NotSupportedError, match="'key': rdb_compat keeps neither results nor progress; use `type: rdb`"
         ):
             queue["key"].result(10)
 

@@ -233,6 +233,6 @@ def test_rdb_compat_refuses_results_by_name(bench: QueueBench, store: TaskStore)
     task = take(queue)
     calls: list[Callable[[], None]] = [lambda: task.finish(1), lambda: task.progress(1), lambda: task.fail("broken")]
     for call in calls:
-        with pytest.raises(NotSupportedError, match="'key': rdb_compat keeps n.*; type: rdb does"):
+        with pytest.raises(NotSupportedError, match="'key': rdb_compat keeps n.*; use `type: rdb`"):
             call()
     task.finish()

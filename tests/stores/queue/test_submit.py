@@ -105,7 +105,7 @@ def test_rdb_compat_refuses_what_its_table_cannot_hold(bench: QueueBench, store:
     if not bench.compat:
         return
     for task in (NewTask("key", "t", priority=1), NewTask("key", "t", max_attempts=3)):
-        with pytest.raises(NotSupportedError, match="type: rdb does"):
+        with pytest.raises(NotSupportedError, match="use `type: rdb`"):
             store.submit([task])
     with pytest.raises(ValueError, match="32 bits"):
         store.submit([NewTask("key", "t", run_at=4_000_000_000)])
