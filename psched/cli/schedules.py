@@ -265,7 +265,9 @@ def _fields(row: ScheduleRow, state: ScheduleState) -> Fields:
     fields |= {"state": state.word, "lateness": round(state.lateness, 3), "overdue": state.is_overdue}
     fields |= {name: getattr(row, name) for name in ("attempts", "last_error", "node", "problem")}
     fields["exclude"] = tuple(calendar.name for calendar in row.rule.exclude)
-    fields["backfill"] = None if row.rule.backfill is None else row.rule.backfill.schedule
+    del fields["backfill"]
+    if row.rule.backfill is not None:
+        fields["backfill"] = row.rule.backfill.schedule
     policy = fields_of(row.policy)
     if isinstance(row.policy.retry_wait, Backoff):
         policy["retry_wait"] = asdict(row.policy.retry_wait)

@@ -47,7 +47,9 @@ def test_a_public_name_and_its_methods_have_docstrings(module: str, name: str) -
 
 
 def test_every_module_that_the_documents_import_is_in_the_reference() -> None:
-    imported = {module for file in (*_DOCUMENTS, *_PROGRAMS) for module in _imported(file)}
+    """But a store of one's own is written against `psched.store`, whose docstrings are the contract."""
+    programs = [program for program in _PROGRAMS if "plugin_store" not in program.parts]
+    imported = {module for file in (*_DOCUMENTS, *programs) for module in _imported(file)}
     assert imported <= set(_MODULES)
 
 

@@ -133,6 +133,6 @@ def test_a_refusal_is_known_in_any_language(
         database.run(lambda connection, _: connection.exec_driver_sql("SELECT 1"))
     assert isinstance(caught.value.orig, psycopg.Error)
     assert caught.value.orig.sqlstate == state
-    assert database.fault(caught.value) is None
+    assert database.retry_reason(caught.value) is None
     assert database.is_refused(caught.value) is (state == "28P01")
     database.close()
