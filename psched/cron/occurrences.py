@@ -79,7 +79,7 @@ def count(cron: str, after: int, until: int, timezone: str, dialect: CronDialect
     first, last = max(after + 1, EARLIEST), min(until, LATEST)
     if not isinstance(timetable, Expression):
         return timetable.count(zone, first, last)
-    return sum(_count_in(stretch, timetable, first) for stretch in _stretches(zone, first, last))
+    return sum(_count_in(stretch, timetable, zone, first) for stretch in _stretches(zone, first, last))
 
 
 def matches(cron: str, after: int, until: int, timezone: str, dialect: CronDialect = "vixie") -> Iterator[int]:
@@ -250,9 +250,11 @@ def _stretches(zone: ZoneInfo, first: int, last: int) -> Iterator[_Stretch]:
     yield _Stretch(begin, last, offset, before)
 
 
-def _count_in(stretch: _Stretch, expression: Expression, first: int) -> int:
+def _count_in(stretch: _Stretch, expression: Expression, zone: ZoneInfo, first: int) -> int:
     """Return how many matches of a stretch are not before `first`."""
     begin = max(stretch.begin, first)
+    if expression.whole_hours and (cut := _end_of_cut_hour(expression, zone, stretch.begin)) is not None:
+        begin = max(begin, cut)
     here, end = begin + stretch.offset, stretch.end + stretch.offset
     if not expression.once:
         return expression.count_walls(here, end)

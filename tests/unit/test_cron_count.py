@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from psched import cron
@@ -42,6 +42,8 @@ _QUIET = 40 * 86400
     st.integers(0, 250),
     st.integers(-1, 90_000),
 )
+@example("30 2 * * *", "Australia/Lord_Howe", "perfectsched", 0, 143, 0)  # up to after the hour cut short in spring
+@example("15,45 1-3 * * sun", "Australia/Lord_Howe", "perfectsched", 0, 160, 0)  # the hour before is named too
 def test_the_count_is_the_number_of_listed_matches(
     expression: str, zone: str, dialect: str, before: int, number: int, more: int
 ) -> None:
