@@ -15,6 +15,27 @@ from tests.django.project import Project
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
+_TABLES = """
+from django.db import connection, transaction
+from psched.contrib.django import clients
+
+def make():
+    for name in ("queue", "schedules"):
+        clients.of(name).store.create_tables()
+
+def pending():
+    return [sql for name in ("queue", "schedules") for sql in clients.of(name).store.pending_statements()]
+
+def is_in_transaction():
+    if connection.vendor == "postgresql":
+        return connection.connection.info.transaction_status != 0
+    if connection.vendor == "sqlite":
+        return connection.connection.in_transaction
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT @@in_transaction")
+        return bool(cursor.fetchone()[0])
+"""
+
 
 @pytest.fixture(params=["sqlite", "postgresql", "mariadb"])
 def project(request: pytest.FixtureRequest, lab: Lab, tmp_path: Path) -> Iterator[Project]:
@@ -39,3 +60,24 @@ def test_the_migrations_are_complete(project: Project) -> None:
     assert "no issues" in project.manage("check", "--database", "default")
     assert "FAILED" not in project.manage("psched", "doctor")
     assert project.manage("dumpdata", "psched", "--all").strip() == "[]"
+
+
+def test_a_transaction_of_the_caller_can_make_the_tables(project: Project) -> None:
+    """A statement that failed would abort the transaction on PostgreSQL."""
+    assert project.python(f"{_TABLES}with transaction.atomic():\n    make()\nprint(json.dumps(pending()))") == []
+    assert project.python(f"{_TABLES}print(json.dumps(pending()))") == []
+
+
+def test_the_tables_can_be_changed_on_the_connection_of_django(project: Project) -> None:
+    """The lock of `psched init` is held by a session of its own: Django's connection begins no transaction."""
+    is_mariadb = project.environ.get("DATABASE_URL", "").startswith("mysql")
+    drop = f"DROP INDEX psched_actions_at{' ON psched_actions' if is_mariadb else ''}"
+    project.manage("migrate", "--verbosity=0")
+    dropped = f"{_TABLES}with connection.cursor() as cursor:\n    cursor.execute({drop!r})\n"
+    [statement] = set(project.python(f"{dropped}print(json.dumps(pending()))"))
+    assert "psched_actions_at" in statement
+    project.manage("migrate", "psched", "zero", "--verbosity=0")
+    project.manage("migrate", "--verbosity=0")
+    assert project.python(f"{_TABLES}print(json.dumps(pending()))") == []
+    made = project.python(f"{dropped}make()\nprint(json.dumps([pending(), is_in_transaction()]))")
+    assert made == [[], False]

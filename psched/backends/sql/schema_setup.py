@@ -450,20 +450,28 @@ class RecordedSchema(Schema):
         return RecordedLayout(layout_version.LAYOUT, self.hash, layout_version.oldest_usable())
 
     def _problem(self, connection: sa.Connection) -> str | None:
-        columns = self._columns_of_each(connection)
+        columns = {table: self._columns(connection, table) for table in self._in_reading_order()}
         absent = [table for table in (*self._tables, *self._common) if columns[table] is None]
         problem = None
         if self._table not in absent:
             problem = self._version_problem(connection, columns) or self._column_problem(columns[self._table])
         return problem or (self._is_missing(absent[0]) if absent else None)
 
-    def _columns_of_each(self, connection: sa.Connection) -> Columns:
-        """Return the columns of each table.
+    def _in_reading_order(self) -> Sequence[sa.Table]:
+        """Return all tables, that of layouts last: another process that makes them at this moment makes it first."""
+        return (*self._tables, *self._common, self._meta)
 
-        Reads the table of layouts last: another process that makes the tables at this moment makes it first.
+    def _columns_of_each(self, connection: sa.Connection) -> Columns:
+        """Return the columns of each table, for `psched init` and what it would do.
+
+        First asks the catalogue for each table: on PostgreSQL, asking a table that is missing would abort a transaction
+        of the caller.
         """
-        tables = (*self._tables, *self._common, self._meta)
-        return {table: self._columns(connection, table) for table in tables}
+        inspector = sa.inspect(connection)
+        return {
+            table: self._columns(connection, table) if inspector.has_table(table.name) else None
+            for table in self._in_reading_order()
+        }
 
     def _read_recorded(self, connection: sa.Connection) -> RecordedLayout | None:
         row = connection.execute(self._recorded).one_or_none()

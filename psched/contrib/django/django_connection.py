@@ -83,6 +83,15 @@ class DjangoDatabase(Database):
         """Return None: a compound statement would begin a transaction of its own."""
         return None
 
+    def dedicated(self) -> Any:
+        """Return a new connection that Django has set up as its own, in autocommit and of no pool; see `Database`."""
+        own = connections[self._alias].copy()
+        own.settings_dict["OPTIONS"].pop("pool", None)
+        own.connect()
+        connection = NullPool(lambda: own.connection, reset_on_return=None).connect()
+        connection.detach()
+        return connection
+
     def patient(self) -> Any:
         """Return this database as it is: Django sets the timeouts of its connections."""
         return self._itself()
