@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -110,15 +111,19 @@ class RedisTable:
 
         From then on the scripts of layouts that are too old for it are refused.
         """
-        with upgrades.lock(self._server.client(), f"{self.prefix}init-lock") as renew:
+        lock = self._server.client().lock(f"{self.prefix}init-lock", timeout=upgrades.LOCKED)
+        lock.acquire(token=secrets.token_hex(8))  # redis-py's own token leaves a file of libuuid open
+        try:
             standing, recorded = self._standing()
             if standing is not Standing.OLDER or recorded is None:
                 return self._problem()
             for script in upgrades.scripts(recorded.layout, self.kind):
                 while self._server.call(script, [self.meta], []):
-                    renew()
+                    lock.reacquire()  # for as long again
             made = {"layout": upgrades.layout_text(self.kind), "oldest_layout": layout_version.oldest_usable()}
             self._server.client().hset(self.meta, mapping=made)
+        finally:
+            lock.release()
         return None
 
     def _has(self) -> str:

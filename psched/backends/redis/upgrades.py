@@ -1,14 +1,10 @@
-"""The steps by which `psched init` upgrades the keys of earlier layouts, and the lock under which it does so."""
+"""The steps by which `psched init` upgrades the keys of earlier layouts."""
 
 from __future__ import annotations
 
 import re
-import secrets
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from psched.backends.common import layout_version
 from psched.backends.common.layout_version import RecordedLayout
@@ -17,9 +13,8 @@ from psched.backends.redis.script_composer import Script
 STATES = {"schedules": "7", "queue": "6"}
 """The state of the layout by kind, the same as in scripts/common.lua; it changes with the keys until a release."""
 
-_LOCKED = 30_000
-"""Milliseconds after which the lock of a `psched init` that was killed ends."""
-_PAUSE = 0.1
+LOCKED = 30.0
+"""Seconds after which the lock of a `psched init` that was killed ends."""
 
 
 @dataclass(frozen=True)
@@ -61,16 +56,3 @@ def released(layout: int, kind: str) -> Collection[str]:
 def scripts(since: int, kind: str) -> list[Script]:
     """Return the scripts of the steps after the layout `since`."""
     return [script for step in STEPS if step.layout > since for script in step.scripts.get(kind, ())]
-
-
-@contextmanager
-def lock(client: Any, key: str) -> Iterator[Callable[[], object]]:
-    """Wait for the lock, and hold it for 30 s after it was got or the yielded function was called."""
-    token = secrets.token_hex(8)
-    while not client.set(key, token, nx=True, px=_LOCKED):
-        time.sleep(_PAUSE)
-    try:
-        yield lambda: client.pexpire(key, _LOCKED)
-    finally:
-        if client.get(key) == token.encode():
-            client.delete(key)
