@@ -1,15 +1,15 @@
-"""Shell completion of the keys and types in a section, and commands whose argument is a key."""
+"""Shell completion of the keys and types in a section."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial, wraps
+from functools import partial
 from itertools import islice
 from typing import Any
 
 import click
 
-from psched.cli.options import Chosen, common_options
+from psched.cli.options import Chosen
 from psched.cli.sections import opened_section
 from psched.config import SectionName
 
@@ -41,20 +41,3 @@ def _completions(
     except Exception:  # noqa: BLE001 – whatever is wrong, the command itself tells it
         return []
     return sorted(each for each in words if each is not None and each.startswith(incomplete))
-
-
-def key_command(name: SectionName) -> Callable[[Callable[[Any], None]], click.Command]:
-    """Make a command with the argument KEY of a function, which gets a reference to that row of the section."""
-
-    def decorate(function: Callable[[Any], None]) -> click.Command:
-        @click.command()
-        @click.argument("key", shell_complete=completed_keys(name))
-        @common_options()
-        @wraps(function)
-        def command(chosen: Chosen, key: str) -> None:
-            with opened_section(chosen, name) as collection:
-                function(collection[key])
-
-        return command
-
-    return decorate

@@ -8,7 +8,7 @@ from typing import Any
 import click
 from attrs import evolve
 
-from psched.cli.completion import completed_keys, completed_types, key_command
+from psched.cli.completion import completed_keys, completed_types
 from psched.cli.formatting import (
     KEPT,
     Fields,
@@ -23,6 +23,7 @@ from psched.cli.formatting import (
 )
 from psched.cli.import_json import import_tasks
 from psched.cli.init import CHECK, init_sections
+from psched.cli.key_command import key_command
 from psched.cli.migrate_from_ruby import migrate_command
 from psched.cli.options import (
     LIMIT,

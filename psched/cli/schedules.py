@@ -8,7 +8,7 @@ from typing import Any, TypedDict, Unpack, get_args
 
 import click
 
-from psched.cli.completion import completed_keys, completed_types, key_command
+from psched.cli.completion import completed_keys, completed_types
 from psched.cli.formatting import (
     Fields,
     ListColumns,
@@ -21,6 +21,7 @@ from psched.cli.formatting import (
     write_rows,
 )
 from psched.cli.init import CHECK, init_sections
+from psched.cli.key_command import key_command
 from psched.cli.options import (
     LIMIT,
     NO_BOUND,
@@ -211,8 +212,8 @@ def list_(
     spread, max_runs, exclude (names of calendars), paused, regular_time (the regular occurrence that follows, if
     next_time is that of an extra run), runs (those that count for max_runs, or null), overlap, pause_after, retry_wait
     (seconds, an object with first, factor, limit and jitter, or null), timeout, on_failure, failures (of regular
-    occurrences in a row, null without pause_after or for none) and backfill (if the row belongs to a backfill: the key
-    of the schedule; else null).
+    occurrences in a row, null without pause_after or for none). Rows of backfills also have backfill (the key of the
+    schedule).
     """
     with listed_schedules(chosen) as insight:
         left = LeftToRuby(chosen, "schedules")

@@ -84,7 +84,7 @@ class RuleUse:
     key: str
 
 
-class Reads(Protocol):
+class TableCounts(Protocol):
     """The numbers of one table. Methods may be called from any thread; they raise the driver's errors."""
 
     def counts(self, most: int) -> Mapping[str, Counted]:
@@ -103,14 +103,14 @@ class Reads(Protocol):
         """
 
 
-class ScheduleReads(Reads, Protocol):
+class ScheduleCounts(TableCounts, Protocol):
     """The numbers of a table of schedules."""
 
     def rules(self) -> Iterator[RuleUse]:
         """Yield how often each rule is used, a page of schedules at a time: the same rule may come more than once."""
 
 
-class TaskReads(Reads, Protocol):
+class TaskCounts(TableCounts, Protocol):
     """The numbers of a queue."""
 
     def running_of(self, user: str) -> tuple[int, int | None]:

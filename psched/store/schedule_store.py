@@ -17,7 +17,7 @@ from psched.model import (
     ScheduleRow,
 )
 from psched.store.calendars import Calendars
-from psched.store.counts import ScheduleReads
+from psched.store.counts import ScheduleCounts
 from psched.store.lease_store import LeaseStore, only
 from psched.store.ledger import MODIFY, Entry, Ledger, OnCommit, Step
 from psched.store.overdue_and_failures import OverdueAlerts
@@ -54,7 +54,7 @@ class ScheduleStore(LeaseStore):
 
     @property
     @abstractmethod
-    def reads(self) -> ScheduleReads:
+    def reads(self) -> ScheduleCounts:
         """The numbers of this table, for `psched.insight`."""
 
     @abstractmethod

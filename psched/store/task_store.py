@@ -17,7 +17,7 @@ from psched.model import (
     TaskRow,
     TaskStatus,
 )
-from psched.store.counts import TaskReads
+from psched.store.counts import TaskCounts
 from psched.store.lease_store import LeaseStore, only
 
 NO_TRANSACTION = (
@@ -38,7 +38,7 @@ class TaskStore(LeaseStore):
 
     @property
     @abstractmethod
-    def reads(self) -> TaskReads:
+    def reads(self) -> TaskCounts:
         """The numbers of this queue, for `psched.insight`."""
 
     @abstractmethod

@@ -57,7 +57,7 @@ class _First(NamedTuple):
     oldest: float | None
 
 
-class RdbReads:
+class RdbCounts:
     """Implements `Reads` for both kinds of tables."""
 
     def __init__(self, database: Database, table: sa.Table, due_times: DueTimes) -> None:
@@ -175,8 +175,8 @@ def _number(value: int) -> sa.ColumnElement[int]:
     return sa.literal_column(str(value), sa.Integer)
 
 
-class RdbScheduleReads(RdbReads):
-    """Implements `ScheduleReads`."""
+class RdbScheduleCounts(RdbCounts):
+    """Implements `ScheduleCounts`."""
 
     def counts(self, most: int) -> Mapping[str, Counted]:
         statement = cached(_schedule_counts, self._table)
@@ -223,8 +223,8 @@ def _schedule_counts(table: sa.Table) -> CappedCounts:
     return CappedCounts(table, wanted)
 
 
-class RdbTaskReads(RdbReads):
-    """Implements `TaskReads`."""
+class RdbTaskCounts(RdbCounts):
+    """Implements `TaskCounts`."""
 
     def counts(self, most: int) -> Mapping[str, Counted]:
         def work(connection: sa.Connection, _: bool) -> Mapping[str, Counted]:

@@ -26,7 +26,7 @@ from psched.backends.common.rows import (
     storable,
 )
 from psched.backends.rdb.acquire_for_threads import CombinedAcquire
-from psched.backends.rdb.counts import RdbTaskReads
+from psched.backends.rdb.counts import RdbTaskCounts
 from psched.backends.rdb.fair_acquire import FairAcquire
 from psched.backends.rdb.inserts import RowInserts, task_columns, task_insert
 from psched.backends.rdb.lease_statements import LEASE_TYPES, LeaseStatements, next_fence
@@ -77,8 +77,8 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
         return self._combined_acquire.acquire(limit, options._replace(accepts=None))
 
     @property
-    def reads(self) -> RdbTaskReads:
-        return RdbTaskReads(self._database, self._table, self._due_times)
+    def reads(self) -> RdbTaskCounts:
+        return RdbTaskCounts(self._database, self._table, self._due_times)
 
     def submit(self, tasks: Sequence[NewTask], connection: Any = None) -> builtins.list[str]:
         rows = [task_columns(task, self.max_data_size) for task in tasks]

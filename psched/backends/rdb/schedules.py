@@ -28,7 +28,7 @@ from psched.backends.common.rows import (
 )
 from psched.backends.rdb.atomic_schedule_changes import AtomicScheduleChanges
 from psched.backends.rdb.calendars import RdbCalendars, calendars_table
-from psched.backends.rdb.counts import RdbScheduleReads
+from psched.backends.rdb.counts import RdbScheduleCounts
 from psched.backends.rdb.inserts import RowInserts, schedule_columns, schedule_insert
 from psched.backends.rdb.lease_statements import LEASE_TYPES, LeaseStatements, constant
 from psched.backends.rdb.lease_store import RdbLeaseStore, lease_values, new_number
@@ -83,8 +83,8 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
         self._changes = AtomicScheduleChanges(database, self._table, self._inserts, self._records, settings)
 
     @property
-    def reads(self) -> RdbScheduleReads:
-        return RdbScheduleReads(self._database, self._table, self._due_times)
+    def reads(self) -> RdbScheduleCounts:
+        return RdbScheduleCounts(self._database, self._table, self._due_times)
 
     def add_many(self, schedules: Sequence[ScheduleRow]) -> builtins.list[str]:
         return self._inserts.insert([schedule_columns(row, self.max_data_size) for row in schedules])

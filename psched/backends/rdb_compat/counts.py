@@ -19,7 +19,7 @@ _PAGE = 10_000
 """Schedules whose rules one statement reads."""
 
 
-class CompatReads:
+class CompatCounts:
     """Implements `Reads` for both kinds of tables."""
 
     def __init__(self, database: Database, table: sa.Table) -> None:
@@ -34,8 +34,8 @@ class CompatReads:
         return self._database.run(lambda connection, _: statement.read(connection, most))
 
 
-class CompatScheduleReads(CompatReads):
-    """Implements `ScheduleReads`. The table distinguishes neither runs nor failures, and knows no pauses."""
+class CompatScheduleCounts(CompatCounts):
+    """Implements `ScheduleCounts`. The table distinguishes neither runs nor failures, and knows no pauses."""
 
     def counts(self, most: int) -> Mapping[str, Counted]:
         timeout = self._table.c.timeout
@@ -65,8 +65,8 @@ class CompatScheduleReads(CompatReads):
             after = max(row["key"] for row in found) if is_full else None
 
 
-class CompatTaskReads(CompatReads):
-    """Implements `TaskReads`. The table does not distinguish a lease from a wait: what is due later is `running`."""
+class CompatTaskCounts(CompatCounts):
+    """Implements `TaskCounts`. The table does not distinguish a lease from a wait: what is due later is `running`."""
 
     def __init__(self, database: Database, table: sa.Table, first_timeout: int) -> None:
         """`first_timeout`: the timeouts of finished tasks are up to this."""

@@ -31,7 +31,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError
 
 from psched.backends.common.retries import RetryReason
-from psched.backends.rdb_compat.counts import CompatTaskReads
+from psched.backends.rdb_compat.counts import CompatTaskCounts
 from psched.backends.rdb_compat.lease_store import CompatLeaseStore, Fence, seconds
 from psched.backends.rdb_compat.rows import check_text, data_column, read_task, whole_seconds
 from psched.backends.rdb_compat.schema import queue_table
@@ -92,8 +92,8 @@ class CompatTaskStore(CompatLeaseStore, TaskStore):
         self._task_insert = cached(_task_insert, type(database.dialect), table)
 
     @property
-    def reads(self) -> CompatTaskReads:
-        return CompatTaskReads(self._database, self._table, _FIRST_TIMEOUT)
+    def reads(self) -> CompatTaskCounts:
+        return CompatTaskCounts(self._database, self._table, _FIRST_TIMEOUT)
 
     def submit(self, tasks: Sequence[NewTask], connection: Any = None) -> builtins.list[str]:
         rows = [self._columns(task) for task in tasks]

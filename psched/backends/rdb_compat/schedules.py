@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from sqlalchemy import BigInteger, Connection, RowMapping, bindparam, func, select, update
 
-from psched.backends.rdb_compat.counts import CompatScheduleReads
+from psched.backends.rdb_compat.counts import CompatScheduleCounts
 from psched.backends.rdb_compat.lease_store import CompatLeaseStore, is_same, seconds
 from psched.backends.rdb_compat.ledger_writer import CompatLedgerWriter
 from psched.backends.rdb_compat.rows import (
@@ -57,8 +57,8 @@ class CompatScheduleStore(CompatLeaseStore, ScheduleStore):
         super().__init__(database, rows, "PerfectSched", rows.c.next_time)
 
     @property
-    def reads(self) -> CompatScheduleReads:
-        return CompatScheduleReads(self._database, self._table)
+    def reads(self) -> CompatScheduleCounts:
+        return CompatScheduleCounts(self._database, self._table)
 
     def create_tables(self) -> None:
         super().create_tables()

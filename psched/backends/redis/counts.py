@@ -29,7 +29,7 @@ _TASKS = (WAITING, "due", RUNNING, TASK_FAILED, TASK_CANCELLED, TASK_FINISHED)
 """What the scripts `counts` return, in this order."""
 
 
-class RedisReads:
+class RedisCounts:
     """Implements `Reads` for both kinds of tables. Sorted sets know their sizes, so most counts need no bound."""
 
     def __init__(self, run: Run) -> None:
@@ -50,8 +50,8 @@ class RedisReads:
         ]
 
 
-class RedisScheduleReads(RedisReads):
-    """Implements `ScheduleReads`."""
+class RedisScheduleCounts(RedisCounts):
+    """Implements `ScheduleCounts`."""
 
     def counts(self, most: int) -> Mapping[str, Counted]:
         return _named(_SCHEDULES, self._run("counts", milliseconds(NEVER), milliseconds(NO_OCCURRENCE)))
@@ -69,8 +69,8 @@ class RedisScheduleReads(RedisReads):
                 return
 
 
-class RedisTaskReads(RedisReads):
-    """Implements `TaskReads`."""
+class RedisTaskCounts(RedisCounts):
+    """Implements `TaskCounts`."""
 
     def counts(self, most: int) -> Mapping[str, Counted]:
         return _named(_TASKS, self._run("counts"))

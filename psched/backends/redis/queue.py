@@ -12,7 +12,7 @@ from typing import Any, cast
 from psched.backends.common.batches import parts, retired_together
 from psched.backends.common.rows import TASK_FAILED, WAITING, read_outcome, read_task, storable
 from psched.backends.redis.client import Argument, RedisServer
-from psched.backends.redis.counts import RedisTaskReads
+from psched.backends.redis.counts import RedisTaskCounts
 from psched.backends.redis.lease_store import BYTES_AT_ONCE, RedisLeaseStore, SubmitOnAdvance, new_number
 from psched.backends.redis.overdue_and_failures import NO_FAILURE, failure_arguments
 from psched.backends.redis.rows import claimed_task, stored
@@ -47,8 +47,8 @@ class RedisTaskStore(RedisLeaseStore, TaskStore):
         super().__init__(server, RedisTable(server, table, "queue"), holder, claimed)
 
     @property
-    def reads(self) -> RedisTaskReads:
-        return RedisTaskReads(self._run)
+    def reads(self) -> RedisTaskCounts:
+        return RedisTaskCounts(self._run)
 
     def submit(self, tasks: Sequence[NewTask], connection: Any = None) -> builtins.list[str]:
         """Create tasks, up to some thousands by one script, and return the keys that existed before.

@@ -21,7 +21,7 @@ from psched.backends.common.rows import (
 )
 from psched.backends.redis.calendars import RedisCalendars
 from psched.backends.redis.client import Argument, RedisServer
-from psched.backends.redis.counts import RedisScheduleReads
+from psched.backends.redis.counts import RedisScheduleCounts
 from psched.backends.redis.lease_store import (
     BYTES_AT_ONCE,
     Answer,
@@ -76,8 +76,8 @@ class RedisScheduleStore(RedisLeaseStore, ScheduleStore):
         self.calendars = RedisCalendars(self._run)
 
     @property
-    def reads(self) -> RedisScheduleReads:
-        return RedisScheduleReads(self._run)
+    def reads(self) -> RedisScheduleCounts:
+        return RedisScheduleCounts(self._run)
 
     def add_many(self, schedules: Sequence[ScheduleRow]) -> builtins.list[str]:
         words: builtins.list[builtins.list[Argument]] = []

@@ -127,9 +127,8 @@ class Database:
                 reason = self.retry_reason(error)
                 if retries is None:
                     retries = Retries(begun, until, boottime, self._logins)
-                has_timed_out = (
-                    self.dialect.read_only and reason is RetryReason.CONFLICT
-                )  # a read has no other conflicts
+                # a read has no conflicts but timeouts
+                has_timed_out = self.dialect.read_only and reason is RetryReason.CONFLICT
                 pause = None if has_timed_out else retries.pause(reason, self.is_refused(error))
                 if pause is None:
                     raise

@@ -1,0 +1,31 @@
+"""Commands whose argument is the key of a schedule or task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import click
+
+from psched.cli.completion import completed_keys
+from psched.cli.options import Chosen, common_options
+from psched.cli.sections import opened_section
+from psched.config import SectionName
+
+
+def key_command(name: SectionName) -> Callable[[Callable[[Any], None]], click.Command]:
+    """Make a command with the argument KEY of a function, which gets a reference to that row of the section."""
+
+    def decorate(function: Callable[[Any], None]) -> click.Command:
+        @click.command()
+        @click.argument("key", shell_complete=completed_keys(name))
+        @common_options()
+        @wraps(function)
+        def command(chosen: Chosen, key: str) -> None:
+            with opened_section(chosen, name) as collection:
+                function(collection[key])
+
+        return command
+
+    return decorate
