@@ -186,6 +186,8 @@ def test_an_asgi_application_with_two_workers_that_are_reloaded(
     before = {str(process.pid) for process in web.descendants}
     web.process.send_signal(signal.SIGHUP)
     web.wait_for(lambda output: output.count("Application shutdown complete") == 2)
+    # A worker that is ended while it starts never begins, and never shuts down.
+    web.wait_for(lambda output: output.count("Application startup complete") == 4)
     web.wait_for(lambda output: fired(output)[1] - before and len(fired(output)[0]) > 6)
     keys.append(post(f"http://{HOST}:{port}/mails/grace")["key"])
     if application.startswith("fastapi"):
