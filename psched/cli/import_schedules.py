@@ -12,7 +12,7 @@ import click
 
 from psched.application.loader import find, import_file, import_module
 from psched.cli.formatting import fields_of, json_lines, local_iso, printable, write, write_object
-from psched.cli.import_json import import_json
+from psched.cli.import_from_json import import_json
 from psched.cli.options import INCLUDE, WHOLE_TIME, Chosen, common_options, count, read_source
 from psched.cli.options_before_command import CommandGroup
 from psched.cli.sections import opened

@@ -8,6 +8,7 @@ from typing import Any
 import click
 from attrs import evolve
 
+from psched.cli.command_by_key import command_by_key
 from psched.cli.completion import completed_keys, completed_types
 from psched.cli.formatting import (
     KEPT,
@@ -21,9 +22,8 @@ from psched.cli.formatting import (
     write_object,
     write_rows,
 )
-from psched.cli.import_json import import_tasks
+from psched.cli.import_from_json import import_tasks
 from psched.cli.init import CHECK, init_sections
-from psched.cli.key_command import key_command
 from psched.cli.migrate_from_ruby import migrate_command
 from psched.cli.options import (
     LIMIT,
@@ -258,7 +258,7 @@ def _progress(progress: Progress | None) -> str | None:
     return f"{number(progress.done)}{of}{said} (attempt {progress.attempt})"
 
 
-@key_command("queue")
+@command_by_key("queue")
 def cancel_request(task: QueuedTask) -> None:
     """Request that a task is cancelled.
 
@@ -267,19 +267,19 @@ def cancel_request(task: QueuedTask) -> None:
     task.cancel_request()
 
 
-@key_command("queue")
+@command_by_key("queue")
 def force_finish(task: QueuedTask) -> None:
     """Retire a task as finished. A run in progress loses its lease, and is asked to stop."""
     task.force_finish()
 
 
-@key_command("queue")
+@command_by_key("queue")
 def retry(task: QueuedTask) -> None:
     """Make a failed or cancelled task due now, and count its attempts from 0."""
     task.retry()
 
 
-@key_command("queue")
+@command_by_key("queue")
 def delete(task: QueuedTask) -> None:
     """Delete a task, finished or not. A run in progress loses its lease, and is asked to stop."""
     task.delete()

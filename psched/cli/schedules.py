@@ -8,6 +8,7 @@ from typing import Any, TypedDict, Unpack, get_args
 
 import click
 
+from psched.cli.command_by_key import command_by_key
 from psched.cli.completion import completed_keys, completed_types
 from psched.cli.formatting import (
     Fields,
@@ -21,7 +22,6 @@ from psched.cli.formatting import (
     write_rows,
 )
 from psched.cli.init import CHECK, init_sections
-from psched.cli.key_command import key_command
 from psched.cli.options import (
     LIMIT,
     NO_BOUND,
@@ -402,13 +402,13 @@ def show(chosen: Chosen, key: str) -> None:
         write_fields(_shown(row) | {"lateness": lateness, "attempts": attempts}, (*_TIMES, *_INSTANTS, "regular_time"))
 
 
-@key_command("schedules")
+@command_by_key("schedules")
 def delete(schedule: Schedule) -> None:
     """Delete a schedule. A run in progress loses its lease, and is asked to stop."""
     schedule.delete()
 
 
-@key_command("schedules")
+@command_by_key("schedules")
 def pause(schedule: Schedule) -> None:
     """Stop running a schedule until `psched resume`.
 
@@ -418,7 +418,7 @@ def pause(schedule: Schedule) -> None:
         write([f"{printable(schedule.key)} was paused already"])
 
 
-@key_command("schedules")
+@command_by_key("schedules")
 def resume(schedule: Schedule) -> None:
     """Run a paused schedule again.
 
@@ -429,7 +429,7 @@ def resume(schedule: Schedule) -> None:
         write([f"{printable(schedule.key)} was not paused"])
 
 
-@key_command("schedules")
+@command_by_key("schedules")
 def run_now(schedule: Schedule) -> None:
     """Run a schedule as soon as a worker is free, paused or not.
 

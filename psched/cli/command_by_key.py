@@ -14,7 +14,7 @@ from psched.cli.sections import opened_section
 from psched.config import SectionName
 
 
-def key_command(name: SectionName) -> Callable[[Callable[[Any], None]], click.Command]:
+def command_by_key(name: SectionName) -> Callable[[Callable[[Any], None]], click.Command]:
     """Make a command with the argument KEY of a function, which gets a reference to that row of the section."""
 
     def decorate(function: Callable[[Any], None]) -> click.Command:
