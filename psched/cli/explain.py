@@ -18,7 +18,7 @@ from psched.cron.explanation import DateVerdict, day_in, in_words, why
 from psched.cron.zones import load_zone
 from psched.errors import NotFoundError
 from psched.model import Rule
-from psched.schedules import rules
+from psched.schedules import rule_occurrences
 from psched.schedules.collection import ScheduleCollection
 from psched.store.ledger import LedgerRow
 
@@ -85,7 +85,7 @@ def _show(
     chosen: Chosen, rule: Rule, dialect: crons.CronDialect, at: date | None, runs: Sequence[LedgerRow] | None
 ) -> None:
     load_zone(rule.timezone)  # refuses an unknown zone
-    words = ", ".join([in_words(rule.cron, dialect), *rules.restrictions(rule)])
+    words = ", ".join([in_words(rule.cron, dialect), *rule_occurrences.restrictions(rule)])
     found: dict[str, Any] = {"cron": rule.cron, "timezone": rule.timezone, "words": words}
     verdict = None if at is None else _restricted(rule, why(rule.cron, rule.timezone, at, dialect))
     if chosen.json:
@@ -120,7 +120,7 @@ def _show(
 
 def _restricted(rule: Rule, verdict: DateVerdict) -> DateVerdict:
     """Return the verdict without the times of the expression that are no occurrences of the rule."""
-    found = {each: rules.why_not(rule, each.time) for each in verdict.occurrences}
+    found = {each: rule_occurrences.why_not(rule, each.time) for each in verdict.occurrences}
     reasons = tuple(dict.fromkeys(reason for reason in found.values() if reason is not None))
     left = tuple(each for each, reason in found.items() if reason is None)
     return DateVerdict(verdict.matches and bool(left), (*verdict.reasons, *reasons), left)

@@ -20,7 +20,7 @@ from psched.errors import ConfigError
 from psched.model import NewTask, Rule, ScheduleRow, TaskRow
 from psched.payload import check_key
 from psched.queue.queue import Queue, storable_task
-from psched.schedules import rules
+from psched.schedules import rule_occurrences
 from psched.schedules.collection import ScheduleCollection
 from psched.schedules.validation import checked_rule
 from psched.time_text import local_time
@@ -251,6 +251,6 @@ def _same_times(rule: Rule, start: int, first: CronDialect, second: CronDialect)
         return True
     begins = range(start, start + _WINDOW * _WINDOWS, _WINDOW)
     one, other = (
-        [rules.count(rule, begin, begin + _WINDOW, dialect) for begin in begins] for dialect in (first, second)
+        [rule_occurrences.count(rule, begin, begin + _WINDOW, each) for begin in begins] for each in (first, second)
     )
     return one == other

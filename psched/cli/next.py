@@ -17,7 +17,7 @@ from psched.cli.formatting import KEPT, fitted, json_lines, write
 from psched.cli.options import WHOLE_TIME, Chosen, common_options, count
 from psched.cli.sections import opened
 from psched.cron.zones import load_zone
-from psched.schedules import rules
+from psched.schedules import rule_occurrences
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def _of_schedule(chosen: Chosen, key: str, number: int, start: int | None) -> _F
         begin = int(schedules.store.now()) if start is None else start
     rule = row.rule
     most = number if rule.max_runs is None else min(number, max(0, rule.max_runs - (row.runs or 0)))
-    times = list(rules.times(rule, begin, most, dialect))
+    times = list(rule_occurrences.times(rule, begin, most, dialect))
     found = [each for at in times for each in crons.occurrences(rule.cron, at, rule.timezone, 1, dialect)]
     return _Found(rule.timezone, found, [row.run_time(at) for at in times])
 

@@ -13,7 +13,7 @@ from psched.errors import ConfigError
 from psched.importers.entries import Definition, Following
 from psched.model import NO_OCCURRENCE, Rule
 from psched.schedule_options import checked_calendar
-from psched.schedules import rules
+from psched.schedules import rule_occurrences
 from psched.schedules_file.declared import FORMS
 
 DAY = 86400
@@ -116,10 +116,10 @@ def _following(definition: Definition, timezone: str, calendars: Mapping[str, Se
         end=_bound(definition, "end"),
         exclude=tuple(checked_calendar(name, 1, calendars[name]) for name in definition.get("exclude", ())),
     )
-    rules.validate(rule, "vixie")
+    rule_occurrences.validate(rule, "vixie")
 
     def following(after: int) -> int | None:
-        found = rules.next_time(rule, after, "vixie")
+        found = rule_occurrences.next_time(rule, after, "vixie")
         return None if found == NO_OCCURRENCE else found
 
     return following

@@ -9,7 +9,7 @@ from itertools import islice
 from psched.cron import CronDialect
 from psched.errors import ConfigError
 from psched.model import NEVER, ScheduleRow
-from psched.schedules import rules
+from psched.schedules import rule_occurrences
 
 SPAN = 7 * 86400
 """Seconds from now in which runs are compared."""
@@ -75,6 +75,6 @@ def _from_next_on(row: ScheduleRow, dialect: CronDialect) -> Iterator[int]:
     while time < NEVER:
         yield time
         try:
-            time = rules.next_time(row.rule, time, dialect)
+            time = rule_occurrences.next_time(row.rule, time, dialect)
         except ConfigError:  # the rule was usable when it was written
             return

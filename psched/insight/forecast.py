@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from psched.cron import CronDialect
 from psched.errors import ConfigError
 from psched.model import Rule
-from psched.schedules import rules
+from psched.schedules import rule_occurrences
 from psched.store.counts import RuleUse
 
 HOUR = 3600
@@ -117,12 +117,12 @@ def starts_per_hour(rule: Rule, delay: float, begin: int, hours: int, dialect: C
     """
     first = begin - math.floor(delay)  # in seconds of the occurrences
     last = first + hours * HOUR - 1
-    if rules.count(rule, first - 1, last, dialect) <= hours * _MOST_LISTED:
-        return Counter((time - first) // HOUR for time in rules.listed(rule, first - 1, last, dialect))
+    if rule_occurrences.count(rule, first - 1, last, dialect) <= hours * _MOST_LISTED:
+        return Counter((time - first) // HOUR for time in rule_occurrences.listed(rule, first - 1, last, dialect))
     found: dict[int, int] = {}
     for hour in range(hours):
         start = first + hour * HOUR
-        if number := rules.count(rule, start - 1, start + HOUR - 1, dialect):
+        if number := rule_occurrences.count(rule, start - 1, start + HOUR - 1, dialect):
             found[hour] = number
     return found
 

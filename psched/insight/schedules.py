@@ -23,7 +23,7 @@ from psched.insight.why_waiting import Reason, why_waiting
 from psched.model import ScheduleFilter, ScheduleRow
 from psched.payload import check_key, is_backfill_key
 from psched.retry_wait import check_attempts, check_wait
-from psched.schedules import rules
+from psched.schedules import rule_occurrences
 from psched.schedules.audit_result import Verdict
 from psched.schedules.backfills import BackfillState, with_backfill
 from psched.schedules.collection import ScheduleCollection
@@ -179,8 +179,8 @@ class ScheduleInsight(TableInsight):
         try:
             most = _RUNS if rule.max_runs is None else min(_RUNS, rule.max_runs - (row.runs or 0))
             found = []
-            for time in rules.times(rule, regular.next_time, most, dialect):
-                found.append(NextRun(row.run_time(time), rules.clock_note(rule, before, time, dialect)))
+            for time in rule_occurrences.times(rule, regular.next_time, most, dialect):
+                found.append(NextRun(row.run_time(time), rule_occurrences.clock_note(rule, before, time, dialect)))
                 before = time
         except ConfigError:  # `row.problem` says why
             return []

@@ -15,7 +15,7 @@ from statistics import fmean as mean
 from psched.cron import CronDialect
 from psched.histogram import BUCKETS, bucket, percentile
 from psched.model import NEVER, ScheduleRow
-from psched.schedules import rules
+from psched.schedules import rule_occurrences
 from psched.schedules.settlement import rule_problem, times_after
 from psched.schedules.skip_policy import skip_entry
 from psched.store.ledger import NOW, Entry, previous_ended_after, runs_after
@@ -150,7 +150,7 @@ def simulate(
 def starts_in(rows: Iterable[ScheduleRow], begin: float, end: float, dialect: CronDialect) -> int:
     """Return about how many occurrences these schedules have from `begin` to `end`: so long takes a simulation."""
     used = Counter(row.rule for row in rows if not row.paused and rule_problem(row, dialect) is None)
-    return sum(rules.count(rule, int(begin), int(end), dialect) * number for rule, number in used.items())
+    return sum(rule_occurrences.count(rule, int(begin), int(end), dialect) * number for rule, number in used.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,7 +368,7 @@ class _Simulator:
 
     def _count_until(self, row: ScheduleRow, last: int) -> int:
         """Return how many occurrences there are from that of the row, which counts in any case, up to `last`."""
-        return 1 + rules.count(row.rule, row.next_time, last, self._dialect)
+        return 1 + rule_occurrences.count(row.rule, row.next_time, last, self._dialect)
 
     def _is_behind(self, now: float) -> bool:
         """Return whether another occurrence of a schedule that runs now is due."""
@@ -443,5 +443,5 @@ def _at_begin(row: ScheduleRow, begin: float, now: float, dialect: CronDialect) 
     if is_late_now or is_to_come:
         waits = row.status == "waiting" or row.next_run_time >= NEVER
         return replace(row, next_run_time=row.next_run_time if waits else max(begin, due))
-    time = rules.first_time(row.rule, begin - row.delay, dialect)
+    time = rule_occurrences.first_time(row.rule, begin - row.delay, dialect)
     return replace(row, next_time=time, next_run_time=row.run_time(time), attempts=0, previous_ended=None)

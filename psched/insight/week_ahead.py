@@ -15,7 +15,7 @@ from psched.cron.zones import change_between, load_zone, offset_at
 from psched.errors import ConfigError
 from psched.insight.forecast import HOUR, Forecast, forecast, starts_per_hour
 from psched.model import NO_OCCURRENCE, Rule
-from psched.schedules import rules
+from psched.schedules import rule_occurrences
 from psched.store.counts import RuleUse
 
 WEEK = 168
@@ -146,7 +146,7 @@ class _Minutes:
         if rule in self.counted:
             return starts_per_hour(rule, delay, self._begin, WEEK, self._dialect)
         first = self._begin - math.floor(rule.delay)
-        listed = rules.listed(rule, first - 1, first + WEEK * HOUR - 1, self._dialect)
+        listed = rule_occurrences.listed(rule, first - 1, first + WEEK * HOUR - 1, self._dialect)
         starts = [time - first for time in islice(listed, _MOST_TIMES)]
         self.counted[rule] = self._used[rule]
         self._add(rule, array("H", [start // MINUTE for start in starts]))
@@ -273,14 +273,14 @@ def _notes_of(rule: Rule, change: int, dialect: CronDialect) -> set[str]:
     """Return what a clock change does to the occurrences of a rule."""
     found: set[str] = set()
     try:
-        last = rules.last_time(rule, change - DAY, change - 1, dialect)
+        last = rule_occurrences.last_time(rule, change - DAY, change - 1, dialect)
         for before in (change - _AROUND - 1, change - 1 if last is None else last):
             time = before
             for number in range(_MOST_AROUND):
-                following = rules.next_time(rule, time, dialect)
+                following = rule_occurrences.next_time(rule, time, dialect)
                 if following == NO_OCCURRENCE or (number and following > change + _AROUND):
                     break
-                found.add(rules.clock_note(rule, time, following, dialect))
+                found.add(rule_occurrences.clock_note(rule, time, following, dialect))
                 time = following
     except ConfigError:
         return set()

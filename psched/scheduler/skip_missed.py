@@ -16,7 +16,7 @@ from psched.errors import IdempotentError, OutcomeUnknownError, PreemptedError
 from psched.execution.stop_event import StopEvent
 from psched.model import ScheduleRow
 from psched.scheduler.instance_heartbeat import Instance, InstanceRegistry
-from psched.schedules import rules
+from psched.schedules import rule_occurrences
 from psched.schedules.collection import ScheduleCollection
 from psched.time_text import local_time
 
@@ -80,7 +80,7 @@ class MissedOccurrences:
         if not row.settled:
             self._finish_abandoned(row.key, start)
             return False
-        time = rules.first_time(row.rule, start, self.schedules.cron_dialect)
+        time = rule_occurrences.first_time(row.rule, start, self.schedules.cron_dialect)
         wanted = replace(row, next_time=time, next_run_time=row.run_time(time))
         if not self.schedules.store.modify(row, wanted):
             return False

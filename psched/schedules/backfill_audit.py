@@ -15,7 +15,7 @@ from psched.error_text import error_summary
 from psched.errors import ConfigError
 from psched.model import Rule, ScheduleRow, Span
 from psched.payload import backfill_of
-from psched.schedules import rules
+from psched.schedules import rule_occurrences
 from psched.schedules.audit_result import Kind, Verdict
 from psched.schedules.backfill_spans import clipped, count, spans_left, spans_passed
 from psched.store.ledger import FAILED, Change, LedgerRow
@@ -87,7 +87,7 @@ def _is_wanted(rule: Rule | None, time: int, dialect: CronDialect) -> bool:
     if rule is None or rule.backfill is None or not clipped(rule.backfill.spans, time, time):
         return False
     try:
-        return rules.first_time(rule, time, dialect) == time
+        return rule_occurrences.first_time(rule, time, dialect) == time
     except ConfigError:  # the rule is invalid by now
         return True
 
@@ -109,11 +109,11 @@ def _missing(lane: LaneRecords, settled: set[int], since: int, until: int, diale
         if count(rule, spans, dialect) == sum(bool(clipped(spans, time, time)) for time in settled):
             return
         for first, last in spans:
-            time = rules.first_time(rule, first, dialect)
+            time = rule_occurrences.first_time(rule, first, dialect)
             while time <= last:
                 if time not in settled:
                     yield time
-                time = rules.next_time(rule, time, dialect)
+                time = rule_occurrences.next_time(rule, time, dialect)
     except ConfigError:  # the rule is invalid by now
         return
 

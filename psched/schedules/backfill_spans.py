@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from psched.cron import CronDialect
 from psched.model import NO_OCCURRENCE, Backfill, Rule, ScheduleRow, Span
-from psched.schedules import rules
+from psched.schedules import rule_occurrences
 
 MOST_SPANS = 1000
 """The most stretches of one backfill: each of its rows keeps its own, and an acquire reads them."""
@@ -23,13 +23,13 @@ def next_to_backfill(rule: Rule, time: int, dialect: CronDialect) -> int:
     assert rule.backfill is not None
     if rule.backfill.reverse:
         for first, last in reversed(rule.backfill.spans):
-            found = rules.last_time(rule, first - 1, min(last, time - 1), dialect) if first < time else None
+            found = rule_occurrences.last_time(rule, first - 1, min(last, time - 1), dialect) if first < time else None
             if found is not None:
                 return found
         return NO_OCCURRENCE
     for first, last in rule.backfill.spans:
         if last > time:
-            following = rules.next_time(rule, max(first - 1, time), dialect)
+            following = rule_occurrences.next_time(rule, max(first - 1, time), dialect)
             if following <= last:
                 return following
     return NO_OCCURRENCE
@@ -68,7 +68,7 @@ def clipped(spans: Iterable[Span], first: int, last: int) -> tuple[Span, ...]:
 
 def count(rule: Rule, spans: Iterable[Span], dialect: CronDialect) -> int:
     """Return how many occurrences of the rule are in these stretches."""
-    return sum(rules.count(rule, first - 1, last, dialect) for first, last in spans)
+    return sum(rule_occurrences.count(rule, first - 1, last, dialect) for first, last in spans)
 
 
 def uncovered(rule: Rule, first: int, last: int, covered: Iterable[Span], dialect: CronDialect) -> Iterator[Span]:
@@ -79,9 +79,9 @@ def uncovered(rule: Rule, first: int, last: int, covered: Iterable[Span], dialec
     begin = first
     for taken, until in [*sorted(covered), (last + 1, last + 1)]:
         if taken > begin:
-            found = rules.first_time(rule, begin, dialect)
+            found = rule_occurrences.first_time(rule, begin, dialect)
             if found < taken:
-                end = rules.last_time(rule, found, taken - 1, dialect)
+                end = rule_occurrences.last_time(rule, found, taken - 1, dialect)
                 yield found, found if end is None else end
         begin = max(begin, until + 1)
 
@@ -110,10 +110,10 @@ def shares(rule: Rule, spans: Sequence[Span], number: int, dialect: CronDialect)
         part: list[Span] = []
         while wanted:
             first, last = rest.pop(0)
-            found = rules.count(rule, first - 1, last, dialect)
+            found = rule_occurrences.count(rule, first - 1, last, dialect)
             if found > wanted:
                 end = _nth(rule, first, last, wanted, dialect)
-                rest.insert(0, (rules.next_time(rule, end, dialect), last))
+                rest.insert(0, (rule_occurrences.next_time(rule, end, dialect), last))
                 last, found = end, wanted
             part.append((first, last))
             wanted -= found
@@ -125,7 +125,7 @@ def _nth(rule: Rule, first: int, last: int, number: int, dialect: CronDialect) -
     """Return the occurrence of that number, counted from 1, in a stretch that has so many."""
     while first < last:
         middle = (first + last) // 2
-        found = rules.count(rule, first - 1, middle, dialect)
+        found = rule_occurrences.count(rule, first - 1, middle, dialect)
         if found < number:
             first, number = middle + 1, number - found
         else:

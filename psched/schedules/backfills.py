@@ -27,7 +27,7 @@ from psched.payload import (
     is_backfill_key,
 )
 from psched.schedule_options import check_time
-from psched.schedules import rules
+from psched.schedules import rule_occurrences
 from psched.schedules.backfill_spans import (
     MOST_SPANS,
     count,
@@ -242,7 +242,7 @@ class BackfillCollection:
         row = self._store.get(key)
         if row is None:
             raise NotFoundError(f"no schedule has the key {key!r}")
-        rules.validate(row.rule, self._dialect)
+        rule_occurrences.validate(row.rule, self._dialect)
         last = min(until, int(self._store.now()), row.regular().next_time - 1)
         rest = [span for lanes_of in lanes.values() for lane in lanes_of for span in spans_left(lane)]
         rest += [] if mode == "all" else self._covered(key, since, last, mode)
@@ -252,7 +252,7 @@ class BackfillCollection:
                 f"{key!r}: what is to run in this range is in {len(spans):,} separate stretches; expected at most "
                 f"{MOST_SPANS:,}; give a shorter range, such as one that ends at {spans[MOST_SPANS - 1][1]}"
             )
-        total = rules.count(row.rule, since - 1, last, self._dialect) if since <= last else 0
+        total = rule_occurrences.count(row.rule, since - 1, last, self._dialect) if since <= last else 0
         return row, BackfillPlan(key, spans, count(row.rule, spans, self._dialect), total)
 
     def _covered(self, key: str, since: int, until: int, mode: BackfillMode) -> builtins.list[Span]:

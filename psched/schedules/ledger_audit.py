@@ -21,7 +21,7 @@ from psched import cron
 from psched.error_text import error_summary
 from psched.errors import ConfigError
 from psched.model import NEVER, ScheduleRow
-from psched.schedules import rules
+from psched.schedules import rule_occurrences
 from psched.schedules.audit_result import Kind, Verdict, Why
 from psched.schedules.backfill_audit import LaneRecords, LastRun, judge_backfills
 from psched.schedules.schedule import LEASED, RUNNING, failed_attempts
@@ -263,7 +263,7 @@ class _Definition:
         self.due = float(change.first) if change.first >= since else self._next(since - 1)
         begin = max(change.first, since)
         try:
-            rules.validate(change.rule, self.dialect)
+            rule_occurrences.validate(change.rule, self.dialect)
         except ConfigError as error:
             if begin <= until:
                 self.verdict.add_violation(Kind.UNKNOWN, begin, f"its rule cannot be used: {error}", until, 0)
@@ -420,7 +420,7 @@ class _Definition:
         if self.due < end:
             rule, first = self.change.rule, int(self.due)
             count = self._count_until(end)
-            last = rules.last_time(rule, first, int(end) - 1, self.dialect) if count > 1 else None
+            last = rule_occurrences.last_time(rule, first, int(end) - 1, self.dialect) if count > 1 else None
             self.verdict.add_violation(kind, first, why, last, count)
 
     def _count_until(self, end: float) -> int:
@@ -429,7 +429,7 @@ class _Definition:
             return 0
         rule, first, count = self.change.rule, int(self.due), 1
         if self._next(first) < end:
-            count += rules.count(rule, first, int(end) - 1, self.dialect)
+            count += rule_occurrences.count(rule, first, int(end) - 1, self.dialect)
         self.due = self._next(end - 1)
         return count
 
@@ -463,7 +463,7 @@ class _Definition:
         begin, end = max(row.scheduled_time, self.scope.since), min(row.end, self.scope.until)
         rule = self.change.rule
         try:
-            count = rules.count(rule, begin - 1, end, self.dialect)
+            count = rule_occurrences.count(rule, begin - 1, end, self.dialect)
         except ConfigError:  # the rule is invalid by now
             count = row.count or 1
         if row.scheduled_time == begin == self.change.first and self._next(begin - 1) != begin:
@@ -528,7 +528,7 @@ class _Definition:
     def _next(self, after: float, dialect: cron.CronDialect | None = None) -> float:
         rule = self.change.rule
         try:
-            return rules.next_time(rule, int(after), self.dialect if dialect is None else dialect)
+            return rule_occurrences.next_time(rule, int(after), self.dialect if dialect is None else dialect)
         except ConfigError:
             return math.inf  # the rule is invalid by now, or has no match before the year 10000
 

@@ -10,7 +10,7 @@ from psched.cron import CronDialect
 from psched.errors import ScheduleError
 from psched.model import NO_OCCURRENCE, ScheduleRow
 from psched.payload import check_key, object_of, pack
-from psched.schedules import rules
+from psched.schedules import rule_occurrences
 from psched.schedules.transitions import with_regular, with_rule
 from psched.schedules.validation import (
     RULE_OPTIONS,
@@ -95,7 +95,9 @@ class Modification:
         if next_run_time is not None and seen.paused:
             raise ScheduleError(f"{seen.key!r} is paused, so it has no run time; resume it first, or use run_now")
         if explicit:
-            time = seen.next_time if next_time is None else rules.first_time(wanted.rule, next_time, self._dialect)
+            time = seen.next_time
+            if next_time is not None:
+                time = rule_occurrences.first_time(wanted.rule, next_time, self._dialect)
             if wanted.has_run_enough:
                 time = NO_OCCURRENCE
             check_has_occurrence(time, next_run_time)

@@ -16,7 +16,7 @@ from psched.cron import CronDialect
 from psched.error_text import one_line
 from psched.errors import ConfigError, NotSupportedError, ScheduleError
 from psched.model import NEVER, NO_OCCURRENCE, Claim, NewTask, Row, ScheduleRow
-from psched.schedules import rules
+from psched.schedules import rule_occurrences
 from psched.schedules.backfill_spans import next_to_backfill
 from psched.schedules.skip_policy import skip_entry
 from psched.schedules.transitions import paused
@@ -236,7 +236,7 @@ def times_after(row: ScheduleRow, entry: Entry, dialect: CronDialect) -> tuple[i
     if entry.extra:
         regular = row.regular()
         return regular.next_time, regular.next_run_time
-    time = rules.next_time(row.rule, row.next_time if entry.last is None else entry.last, dialect)
+    time = rule_occurrences.next_time(row.rule, row.next_time if entry.last is None else entry.last, dialect)
     if row.rule.max_runs is not None and replace(row, runs=runs_after(row, entry)).has_run_enough:
         time = NO_OCCURRENCE
     return time, NEVER if row.paused else row.run_time(time)
@@ -259,7 +259,7 @@ def rule_problem(row: Row, dialect: CronDialect) -> str | None:
     """Return the error of a schedule's rule, with the remedy, or None."""
     rule = cast("ScheduleRow", row).rule
     try:
-        rules.validate(rule, dialect)
+        rule_occurrences.validate(rule, dialect)
         if rule.delay < 0:
             check_delay(rule.delay)
     except (ConfigError, ValueError) as error:

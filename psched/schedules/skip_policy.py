@@ -10,7 +10,7 @@ from typing import TypeGuard
 
 from psched.cron import CronDialect
 from psched.model import Policy, ScheduleRow
-from psched.schedules import rules
+from psched.schedules import rule_occurrences
 from psched.store.ledger import PAUSED, SKIPPED, Entry
 
 SUPERSEDED = "superseded"
@@ -45,7 +45,7 @@ def skip_entry(row: ScheduleRow, now: float, dialect: CronDialect) -> Entry | No
     if policy.overlap == "skip" and came_due_during(row.previous_ended, time):
         return _entry(row, math.floor(row.previous_ended - delay), OVERLAPPING, dialect)
     if policy.catch_up != "all":
-        latest = rules.last_time(row.rule, row.next_time, math.floor(now - delay), dialect)
+        latest = rule_occurrences.last_time(row.rule, row.next_time, math.floor(now - delay), dialect)
         if latest is not None:
             return _until(row, latest + delay, SUPERSEDED, dialect)
     bound = lateness_bound(policy)
@@ -72,9 +72,9 @@ def _until(row: ScheduleRow, end: float, reason: str, dialect: CronDialect) -> E
 def _entry(row: ScheduleRow, until: int, reason: str, dialect: CronDialect) -> Entry:
     """Return the entry of the row's occurrence and later ones up to `until`."""
     rule, time, count = row.rule, row.next_time, 1
-    last = rules.last_time(rule, time, until, dialect)
+    last = rule_occurrences.last_time(rule, time, until, dialect)
     if last is None:
         return Entry(SKIPPED, reason)
     while time < last and count < _COUNTED:
-        time, count = rules.next_time(rule, time, dialect), count + 1
+        time, count = rule_occurrences.next_time(rule, time, dialect), count + 1
     return Entry(SKIPPED, reason, last=last, count=count if time == last else None)

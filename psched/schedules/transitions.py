@@ -8,7 +8,7 @@ from dataclasses import replace
 from psched.cron import CronDialect
 from psched.errors import ConfigError, ScheduleError
 from psched.model import NEVER, NO_OCCURRENCE, Rule, ScheduleRow
-from psched.schedules import rules
+from psched.schedules import rule_occurrences
 from psched.schedules.skip_policy import skip_entry
 from psched.store.ledger import PAUSED, Entry
 
@@ -52,7 +52,7 @@ def _is_to_come(row: ScheduleRow, pause: tuple[float, float], dialect: CronDiale
         return False
     if begin > time + delay:
         try:
-            time = rules.first_time(row.rule, max(time + 1, begin - delay), dialect)
+            time = rule_occurrences.first_time(row.rule, max(time + 1, begin - delay), dialect)
         except ConfigError:  # the stored rule is invalid, so the pause is kept
             return True
     return time + delay < end
@@ -80,7 +80,7 @@ def resumed(row: ScheduleRow, now: float, dialect: CronDialect) -> tuple[Schedul
     if entry is None or entry.detail != PAUSED:
         return replace(row, next_run_time=row.run_time(row.next_time)), None
     last = row.next_time if entry.last is None else entry.last
-    time = rules.next_time(row.rule, last, dialect)
+    time = rule_occurrences.next_time(row.rule, last, dialect)
     return replace(row, next_time=time, next_run_time=row.run_time(time), previous=last), entry
 
 
@@ -123,7 +123,7 @@ def moved(row: ScheduleRow, old: Rule, now: float, dialect: CronDialect) -> Sche
     same_times = times == old and not row.ended
     if same_times or row.next_time <= now:
         return replace(row, next_run_time=row.run_time(row.next_time))
-    time = rules.first_time(row.rule, now, dialect)
+    time = rule_occurrences.first_time(row.rule, now, dialect)
     return replace(row, next_time=time, next_run_time=row.run_time(time))
 
 
@@ -159,8 +159,8 @@ def with_calendars(row: ScheduleRow, rule: Rule, now: float, dialect: CronDialec
     changed = replace(row, rule=rule)
     if not row.settled or row.has_run_enough or min(row.next_time, row.next_run_time) <= now:
         return changed
-    is_natural = row.next_time == rules.first_time(row.rule, now, dialect)
-    time = rules.first_time(rule, now if is_natural else row.next_time, dialect)
+    is_natural = row.next_time == rule_occurrences.first_time(row.rule, now, dialect)
+    time = rule_occurrences.first_time(rule, now if is_natural else row.next_time, dialect)
     if time == row.next_time:
         return changed
     return replace(changed, next_time=time, next_run_time=NEVER if row.paused else changed.run_time(time))

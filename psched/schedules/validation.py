@@ -32,7 +32,7 @@ from psched.model import (
 from psched.payload import BACKFILL_PREFIX, MAX_KEY_LENGTH, check_key, enqueued_key, is_backfill_key, object_of
 from psched.retry_wait import Backoff, check_attempts, check_wait
 from psched.schedule_options import OPTIONS, check_owner, check_time, checked_calendar
-from psched.schedules import rules
+from psched.schedules import rule_occurrences
 from psched.store import ScheduleStore
 from psched.store.calendars import StoredCalendar
 from psched.time_text import local_time
@@ -118,7 +118,7 @@ def new_rows(
                 calendars[known] = named_calendars(store, names)
             options["exclude"] = calendars[known]
         rule = checked_rule(Rule(new.cron, timezone, new.delay, **options), dialect)
-        first = rules.first_time(rule, now() if new.next_time is None else new.next_time, dialect)
+        first = rule_occurrences.first_time(rule, now() if new.next_time is None else new.next_time, dialect)
         check_enqueued_key(check_key(new.key), check_key(new.type, "type"))
         if store.keeps_policies and is_backfill_key(new.key):
             raise ValueError(f"keys that begin with {BACKFILL_PREFIX!r} are those of backfills; got {new.key!r}")
@@ -203,7 +203,7 @@ def checked_rule(rule: Rule, dialect: cron.CronDialect) -> Rule:
         rule = replace(rule, **{name: OPTIONS[name](value) for name, value in given.items()})
     if rule.start is not None and rule.end is not None and rule.start > rule.end:
         raise ValueError(f"end {local_time(rule.end)} is before start {local_time(rule.start)}; give a later end")
-    rules.validate(rule, dialect)
+    rule_occurrences.validate(rule, dialect)
     _warn_of_step(rule.cron, dialect)
     check_delay(rule.delay)
     if rule.delay < 0:
@@ -238,8 +238,8 @@ def check_distinct(keys: Sequence[str], what: str) -> None:
 
 def _check_ahead(rule: Rule, dialect: cron.CronDialect) -> None:
     """Raise ValueError for a negative delay that makes too many occurrences due before their times."""
-    first = rules.first_time(rule, _REFERENCE, dialect)
-    ahead = rules.count(rule, first, first + math.ceil(-rule.delay), dialect)
+    first = rule_occurrences.first_time(rule, _REFERENCE, dialect)
+    ahead = rule_occurrences.count(rule, first, first + math.ceil(-rule.delay), dialect)
     if ahead > MOST_AHEAD:
         raise ValueError(
             f"delay {rule.delay:g} makes {ahead} occurrences of cron {rule.cron!r} due at once, before their times; "

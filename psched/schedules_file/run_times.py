@@ -17,7 +17,7 @@ from psched.cron import CronDialect
 from psched.cron.zones import change_between, load_zone, offset_at
 from psched.errors import ConfigError
 from psched.model import NEVER, Rule, ScheduleRow
-from psched.schedules import rules
+from psched.schedules import rule_occurrences
 
 DAYS = 7
 SPAN = DAYS * 86400
@@ -135,7 +135,7 @@ class RunTimeComparison:
             yield from (time + row.delay for time in self._occurrences(rule, row.next_time, last))
             return
         time = row.next_time
-        while (time := rules.next_time(rule, time, self.dialect)) < NEVER:
+        while (time := rule_occurrences.next_time(rule, time, self.dialect)) < NEVER:
             yield time + row.delay
 
     def _last_of(self, row: ScheduleRow) -> int:
@@ -145,7 +145,7 @@ class RunTimeComparison:
     def _count_occurrences(self, rule: Rule, after: int, until: int) -> int:
         """Return the number of occurrences after `after` and up to `until`; 0 for a rule that cannot be used."""
         try:
-            return rules.count(rule, after, until, self.dialect) if until > after else 0
+            return rule_occurrences.count(rule, after, until, self.dialect) if until > after else 0
         except ConfigError:
             return 0
 
@@ -153,7 +153,7 @@ class RunTimeComparison:
         """Return the occurrences after `after` and up to `until`."""
         found = []
         time = after
-        while (time := rules.next_time(rule, time, self.dialect)) <= until:
+        while (time := rule_occurrences.next_time(rule, time, self.dialect)) <= until:
             found.append(time)
         return found
 
@@ -254,5 +254,5 @@ def _notes_at(rule: Rule, change: int, dialect: CronDialect) -> Sequence[str]:
     near = cron.occurrences(rule.cron, change - _NEAR, rule.timezone, 100, dialect)
     first_after = next((each for each in near if each.time >= change), None)
     noted = chain((each for each in near if each.time <= change + _NEAR), () if first_after is None else (first_after,))
-    found = dict.fromkeys(each for each in noted if each.note and rules.why_not(rule, each.time) is None)
-    return [f"{rules.local_text(rule, each.time)}: {each.note}" for each in found][:SHOWN]
+    found = dict.fromkeys(each for each in noted if each.note and rule_occurrences.why_not(rule, each.time) is None)
+    return [f"{rule_occurrences.local_text(rule, each.time)}: {each.note}" for each in found][:SHOWN]

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 
 from psched.model import NO_OCCURRENCE, Policy, Rule, ScheduleRow
-from psched.schedules import rules
+from psched.schedules import rule_occurrences
 from psched.schedules.audit_result import Verdict
 from psched.schedules.ledger_audit import GRACE, AuditRecords, AuditScope, audit, versions_at
 from psched.schedules.transitions import moved, with_regular
@@ -30,7 +30,7 @@ class Past:
     policy: Policy = field(default_factory=lambda: Policy("all", 0.0))
 
     def add(self) -> None:
-        first = rules.first_time(self.rule, int(self.now) + 1, "vixie")
+        first = rule_occurrences.first_time(self.rule, int(self.now) + 1, "vixie")
         row = ScheduleRow("key", "t", {}, "waiting", rule=self.rule, next_time=first, next_run_time=0)
         self.row = replace(row, next_run_time=row.run_time(first))
         self._change(ADD, None)
@@ -49,7 +49,7 @@ class Past:
         row = self.there
         if row.ended:
             return
-        *_, last = times = list(rules.times(row.rule, row.next_time, count, "vixie")) or [row.next_time]
+        *_, last = times = list(rule_occurrences.times(row.rule, row.next_time, count, "vixie")) or [row.next_time]
         if times[0] != row.next_time:  # an occurrence of the rule before, which was kept
             *_, last = times = [row.next_time, *times[: count - 1]]
         count = len(times)
@@ -59,7 +59,7 @@ class Past:
     def catch_up(self) -> None:
         """Skip all due occurrences."""
         row = self.there
-        due = rules.count(row.rule, row.next_time, int(self.now - row.delay), "vixie")
+        due = rule_occurrences.count(row.rule, row.next_time, int(self.now - row.delay), "vixie")
         if row.next_time + row.delay <= self.now:
             self.skip(1 + due)
 
@@ -73,7 +73,7 @@ class Past:
     def move(self, time: int) -> None:
         """Change the time of the next occurrence, back or forth."""
         row = self.there
-        time = NO_OCCURRENCE if row.has_run_enough else rules.first_time(row.rule, time, "vixie")
+        time = NO_OCCURRENCE if row.has_run_enough else rule_occurrences.first_time(row.rule, time, "vixie")
         self.row = replace(row, next_time=time, next_run_time=row.run_time(time))
         self._change(MODIFY, row.next_time)
 
@@ -179,7 +179,7 @@ class Past:
             )
         )
         end = row.next_time if last is None else last
-        time = rules.next_time(row.rule, end, "vixie")
+        time = rule_occurrences.next_time(row.rule, end, "vixie")
         row = replace(row, runs=runs_after(row, self.rows[-1]), previous=end)
         if row.has_run_enough:
             time = NO_OCCURRENCE

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from psched.model import NO_OCCURRENCE, Calendar, Rule, ScheduleRow
-from psched.schedules import rules
+from psched.schedules import rule_occurrences
 from psched.schedules.backfill_spans import (
     count,
     first_to_backfill,
@@ -67,7 +67,7 @@ def test_what_a_lane_has_passed_and_has_left_is_all_that_it_has(
     for lane, run in ((row, place), (replace(row, next_time=NO_OCCURRENCE), len(times))):
         passed, left = spans_passed(lane), spans_left(lane)
         assert (count(rule, passed, "vixie"), count(rule, left, "vixie")) == (run, len(times) - run)
-        assert all(rules.first_time(rule, first, "vixie") <= last for first, last in left)
+        assert all(rule_occurrences.first_time(rule, first, "vixie") <= last for first, last in left)
 
 
 def test_a_backfill_leaves_out_the_days_of_a_calendar() -> None:

@@ -10,7 +10,7 @@ from psched import cron
 from psched.cron import CronDialect
 from psched.insight.forecast import forecast, starts_per_hour
 from psched.model import Rule
-from psched.schedules import rules
+from psched.schedules import rule_occurrences
 from psched.store.counts import RuleUse
 
 BEGIN = 1_795_424_400  # 2026-11-23 09:00 UTC
@@ -56,13 +56,13 @@ def test_a_week_with_a_clock_change_has_all_its_starts() -> None:
 
 def test_equal_rules_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     counted: list[str] = []
-    real = rules.count
+    real = rule_occurrences.count
 
     def count(rule: Rule, after: int, until: int, dialect: CronDialect) -> int:
         counted.append(rule.cron)
         return real(rule, after, until, dialect)
 
-    monkeypatch.setattr(rules, "count", count)
+    monkeypatch.setattr(rule_occurrences, "count", count)
     uses = [RuleUse(Rule("0 4 * * *", "UTC"), type_, 500, f"{type_}{n}") for n in range(20) for type_ in ("a", "b")]
     found = forecast(uses, BEGIN, 24, "vixie", unknown)
     assert counted == ["0 4 * * *"]

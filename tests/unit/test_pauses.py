@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from psched.errors import ScheduleError
 from psched.model import NEVER, Rule, ScheduleRow
-from psched.schedules import rules
+from psched.schedules import rule_occurrences
 from psched.schedules.skip_policy import skip_entry
 from psched.schedules.transitions import MOST_PAUSES, paused, resumed, run_now
 
@@ -103,7 +103,7 @@ class Simulation:
         self.skipped += range(first, (first if last is None else last) + 1)
 
     def settle(self, last: int) -> None:
-        time = rules.next_time(self.row.rule, last, DIALECT)
+        time = rule_occurrences.next_time(self.row.rule, last, DIALECT)
         due = NEVER if self.row.paused else time + self.row.rule.delay
         self.row = replace(self.row, status="waiting", settled=True, attempts=0, next_time=time, next_run_time=due)
 

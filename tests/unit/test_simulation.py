@@ -13,7 +13,7 @@ import pytest
 from psched.backends import open_stores
 from psched.insight.simulation import SimulatedOutage, Simulation, handler_times, simulate, starts_in
 from psched.model import NO_OCCURRENCE, LeaseTimes, Policy, Rule, ScheduleRow
-from psched.schedules import rules
+from psched.schedules import rule_occurrences
 from psched.schedules.collection import Defaults, ScheduleCollection
 from psched.store import StoreSettings
 from psched.testing.database_clock import DatabaseClock
@@ -27,7 +27,7 @@ SECONDS = 37.0
 
 def row(key: str, cron: str, delay: float = 0, **given: Any) -> ScheduleRow:
     rule = given.pop("rule", Rule(cron, "UTC", delay))
-    time = given.pop("next_time") if "next_time" in given else rules.first_time(rule, BEGIN, "vixie")
+    time = given.pop("next_time") if "next_time" in given else rule_occurrences.first_time(rule, BEGIN, "vixie")
     due = given.pop("next_run_time", time + rule.delay_of(key))
     return ScheduleRow(
         key, given.pop("type", "t"), {}, "waiting", rule=rule, next_time=time, next_run_time=due, **given

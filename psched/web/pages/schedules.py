@@ -15,7 +15,7 @@ from psched.cron.zones import load_zone
 from psched.errors import ConfigError, NotFoundError, NotSupportedError
 from psched.insight import Page, ScheduleInsight
 from psched.model import Policy, Rule, ScheduleRow
-from psched.schedules import rules
+from psched.schedules import rule_occurrences
 from psched.schedules.audit_result import Verdict
 from psched.schedules.schedule import ScheduleState, StateWord
 from psched.store.ledger import Change, LedgerRow
@@ -149,7 +149,7 @@ def schedule(request: Request, shared: SharedState) -> Response:
 def words_of(table: ScheduleInsight, rule: Rule) -> str:
     """Return when a rule is due, in words; nothing for a rule that cannot be used."""
     try:
-        return ", ".join([in_words(rule.cron, table.cron_dialect), *rules.restrictions(rule)])
+        return ", ".join([in_words(rule.cron, table.cron_dialect), *rule_occurrences.restrictions(rule)])
     except ConfigError:  # the row's problem says why
         return ""
 

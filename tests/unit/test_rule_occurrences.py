@@ -14,7 +14,7 @@ from psched.cron.zones import load_zone
 from psched.errors import ConfigError
 from psched.model import NO_OCCURRENCE, Rule, ScheduleRow, spread_offset
 from psched.schedule_options import checked_calendar
-from psched.schedules import rules
+from psched.schedules import rule_occurrences
 from psched.schedules.validation import checked_rule
 
 BEGIN = 1_767_225_600
@@ -33,16 +33,16 @@ def test_next_last_and_count_agree(text: str, start: int | None, end: int | None
     first, last = (None if bound is None else BEGIN + bound + 0.5 for bound in (start, end))
     rule = Rule(text, "Europe/Berlin", start=first, end=last)
     listed = [each.time for each in cron.occurrences(text, BEGIN - 30_000, "Europe/Berlin", 400)]
-    left = [time for time in listed if rules.why_not(rule, time) is None]
+    left = [time for time in listed if rule_occurrences.why_not(rule, time) is None]
     assert left == [time for time in listed if (first is None or time >= first) and (last is None or time <= last)]
     after += BEGIN
     later = [time for time in left if time > after]
     known = [time for time in later if time <= after + span]
     if later or listed[-1] < BEGIN + 90_000:
-        assert rules.next_time(rule, after, "vixie") == (later[0] if later else NO_OCCURRENCE)
-    assert rules.last_time(rule, after, after + span, "vixie") == (known[-1] if known else None)
-    assert rules.count(rule, after, after + span, "vixie") == len(known)
-    assert list(rules.times(rule, after + 1, 3, "vixie"))[: len(later)] == later[:3]
+        assert rule_occurrences.next_time(rule, after, "vixie") == (later[0] if later else NO_OCCURRENCE)
+    assert rule_occurrences.last_time(rule, after, after + span, "vixie") == (known[-1] if known else None)
+    assert rule_occurrences.count(rule, after, after + span, "vixie") == len(known)
+    assert list(rule_occurrences.times(rule, after + 1, 3, "vixie"))[: len(later)] == later[:3]
 
 
 @given(
@@ -70,24 +70,24 @@ def test_days_of_calendars_are_left_out_when_clocks_change_at_midnight(
         for time, there in local.items()
         if there.date().isoformat() not in dates and there.strftime("%a").lower() not in weekdays
     ]
-    assert left == [time for time in listed if rules.why_not(rule, time) is None]
+    assert left == [time for time in listed if rule_occurrences.why_not(rule, time) is None]
     after += begin
     until = after + span
     if not text.startswith("@at"):
         until = min(until, listed[-1])
     known = [time for time in left if after < time <= until]
-    assert rules.count(rule, after, until, "vixie") == len(known)
-    assert rules.last_time(rule, after, until, "vixie") == (known[-1] if known else None)
+    assert rule_occurrences.count(rule, after, until, "vixie") == len(known)
+    assert rule_occurrences.last_time(rule, after, until, "vixie") == (known[-1] if known else None)
     later = [time for time in left if time > after]
     if later or text.startswith("@at"):
-        assert rules.next_time(rule, after, "vixie") == (later[0] if later else NO_OCCURRENCE)
+        assert rule_occurrences.next_time(rule, after, "vixie") == (later[0] if later else NO_OCCURRENCE)
 
 
 def test_a_rule_whose_days_are_all_excluded_has_no_occurrence() -> None:
     rule = Rule("0 3 * * sun", "Europe/Berlin", exclude=(checked_calendar("sundays", 1, ["sun"]),))
-    assert rules.next_time(rule, BEGIN, "vixie") == NO_OCCURRENCE
-    assert rules.count(rule, BEGIN, BEGIN + 10**8, "vixie") == 0
-    assert rules.last_time(rule, BEGIN, BEGIN + 10**8, "vixie") is None
+    assert rule_occurrences.next_time(rule, BEGIN, "vixie") == NO_OCCURRENCE
+    assert rule_occurrences.count(rule, BEGIN, BEGIN + 10**8, "vixie") == 0
+    assert rule_occurrences.last_time(rule, BEGIN, BEGIN + 10**8, "vixie") is None
 
 
 def test_a_thousand_schedules_of_one_time_begin_evenly() -> None:
