@@ -11,7 +11,8 @@ from psched.errors import ScheduleError
 from psched.model import NO_OCCURRENCE, ScheduleRow
 from psched.payload import check_key, object_of, pack
 from psched.schedules import rule_occurrences
-from psched.schedules.transitions import with_regular, with_rule
+from psched.schedules.pause_and_run_now import with_regular
+from psched.schedules.rule_change import with_rule
 from psched.schedules.validation import (
     RULE_OPTIONS,
     TERMS,

@@ -13,8 +13,9 @@ from psched.model import Calendar, ScheduleRow
 from psched.payload import is_backfill_key
 from psched.retry_wait import Backoff
 from psched.schedules.modification import Changes, Modification
+from psched.schedules.pause_and_run_now import paused, resumed, run_now, with_regular
+from psched.schedules.rule_change import with_calendars
 from psched.schedules.settlement import with_rule_problem
-from psched.schedules.transitions import paused, resumed, run_now, with_calendars, with_regular
 from psched.schedules.validation import Terms
 from psched.store import ScheduleStore
 from psched.store.ledger import MODIFY, PAUSE, RESUME, RUN_NOW, Entry

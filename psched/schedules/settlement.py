@@ -18,8 +18,8 @@ from psched.errors import ConfigError, NotSupportedError, ScheduleError
 from psched.model import NEVER, NO_OCCURRENCE, Claim, NewTask, Row, ScheduleRow
 from psched.schedules import rule_occurrences
 from psched.schedules.backfill_spans import next_to_backfill
+from psched.schedules.pause_and_run_now import paused
 from psched.schedules.skip_policy import skip_entry
-from psched.schedules.transitions import paused
 from psched.schedules.validation import check_delay
 from psched.store import ScheduleStore, TaskStore
 from psched.store.ledger import (

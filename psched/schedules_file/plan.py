@@ -9,7 +9,7 @@ from typing import Final, Literal
 from psched.errors import ConfigError, NotSupportedError, ScheduleError
 from psched.model import NewSchedule, ScheduleFilter, ScheduleRow
 from psched.schedules.collection import ScheduleCollection
-from psched.schedules.transitions import redefined
+from psched.schedules.rule_change import redefined
 from psched.schedules_file.declared import DeclaredSchedules
 from psched.schedules_file.definition_differences import OptionDifference, definition_of, differences
 from psched.schedules_file.run_times import NO_EFFECT, Effect, PlannedHerd, RunTimeComparison

@@ -9,7 +9,8 @@ from psched.model import NO_OCCURRENCE, Policy, Rule, ScheduleRow
 from psched.schedules import rule_occurrences
 from psched.schedules.audit_result import Verdict
 from psched.schedules.ledger_audit import GRACE, AuditRecords, AuditScope, audit, versions_at
-from psched.schedules.transitions import moved, with_regular
+from psched.schedules.pause_and_run_now import with_regular
+from psched.schedules.rule_change import moved
 from psched.store.ledger import ADD, DELETE, MODIFY, RUN_NOW, SKIPPED, Change, LedgerRow, runs_after
 
 BEGIN = 1_600_000_000

@@ -8,7 +8,7 @@ import pytest
 
 from psched.insight.change_preview import SPAN, change_preview
 from psched.model import NEVER, Rule, ScheduleRow
-from psched.schedules.transitions import moved
+from psched.schedules.rule_change import moved
 
 NOW = 1_795_424_400.0  # 2026-11-23 09:00 UTC
 HOURLY = Rule("0 * * * *", "UTC")

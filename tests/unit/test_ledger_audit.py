@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from psched.model import NEVER, Calendar, Policy, Rule
 from psched.schedules.audit_result import Kind, Verdict, Why
-from psched.schedules.transitions import with_regular
+from psched.schedules.pause_and_run_now import with_regular
 from tests.unit.recorded_history import BEGIN, Past
 
 RULES = [

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from psched.errors import ScheduleError
 from psched.model import NEVER, Rule, ScheduleRow
 from psched.schedules import rule_occurrences
+from psched.schedules.pause_and_run_now import MOST_PAUSES, paused, resumed, run_now
 from psched.schedules.skip_policy import skip_entry
-from psched.schedules.transitions import MOST_PAUSES, paused, resumed, run_now
 
 DIALECT = "vixie"
 EVERY_SECOND = Rule("* * * * * *", "UTC")

@@ -20,7 +20,7 @@ from psched.errors import (
 )
 from psched.model import LeaseTimes, NewSchedule, Rule, ScheduleRow
 from psched.schedules.collection import Defaults, ScheduleCollection
-from psched.schedules.transitions import moved
+from psched.schedules.rule_change import moved
 from psched.store import StoreSettings
 
 HOUR = 3600

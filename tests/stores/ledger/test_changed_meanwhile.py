@@ -12,8 +12,8 @@ import pytest
 from psched.model import Claim, LeaseTimes, Retry
 from psched.retry_wait import Backoff
 from psched.schedules.collection import Defaults, ScheduleCollection
+from psched.schedules.pause_and_run_now import run_now
 from psched.schedules.settlement import ScheduleSettlement
-from psched.schedules.transitions import run_now
 from psched.store import ScheduleStore
 from psched.store.ledger import RUN_NOW
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, soon

@@ -10,7 +10,7 @@ import pytest
 from psched.errors import ScheduleError
 from psched.model import LeaseTimes
 from psched.schedules.collection import Defaults, ScheduleCollection
-from psched.schedules.transitions import MOST_PAUSES
+from psched.schedules.pause_and_run_now import MOST_PAUSES
 from psched.store import ScheduleStore
 from psched.store.ledger import LedgerRow
 from tests.stores.bench import eventually

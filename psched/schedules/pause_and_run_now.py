@@ -1,4 +1,4 @@
-"""How pause, resume, run-now or a new rule change a schedule's row. Pure; times are unix seconds."""
+"""How pause, resume and run-now change a schedule's row. Pure; times are unix seconds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from psched.cron import CronDialect
 from psched.errors import ConfigError, ScheduleError
-from psched.model import NEVER, NO_OCCURRENCE, Rule, ScheduleRow
+from psched.model import NEVER, ScheduleRow
 from psched.schedules import rule_occurrences
 from psched.schedules.skip_policy import skip_entry
 from psched.store.ledger import PAUSED, Entry
@@ -106,64 +106,6 @@ def run_now(row: ScheduleRow, now: float) -> ScheduleRow:
 def _has_come(row: ScheduleRow, now: float) -> bool:
     """Return whether the occurrence has come, before or after its delay, or was begun."""
     return not row.settled or min(row.next_time, row.next_time + row.delay, row.next_run_time) <= now
-
-
-def moved(row: ScheduleRow, old: Rule, now: float, dialect: CronDialect) -> ScheduleRow:
-    """Return `row`, which has a new rule, with its next occurrence by that rule at `now`.
-
-    A schedule that has run as often as the rule allows has ended. A due occurrence stays as it is. An occurrence that
-    has come but waits for its delay gets the new delay. Any other occurrence is replaced by the first match of the new
-    rule.
-    """
-    if row.has_run_enough:
-        return replace(row, next_time=NO_OCCURRENCE, next_run_time=NO_OCCURRENCE)
-    if row.next_run_time <= now:
-        return row
-    times = replace(row.rule, delay=old.delay, spread=old.spread, max_runs=old.max_runs)
-    same_times = times == old and not row.ended
-    if same_times or row.next_time <= now:
-        return replace(row, next_run_time=row.run_time(row.next_time))
-    time = rule_occurrences.first_time(row.rule, now, dialect)
-    return replace(row, next_time=time, next_run_time=row.run_time(time))
-
-
-def with_rule(seen: ScheduleRow, row: ScheduleRow, now: float, dialect: CronDialect) -> ScheduleRow:
-    """Return `row`, which may have another rule than `seen`, with the times that follow from it."""
-    if row.rule == seen.rule or not seen.settled:
-        return row
-    timed = moved(row, seen.rule, now, dialect)
-    return replace(timed, next_run_time=seen.next_run_time) if seen.paused else timed
-
-
-def redefined(seen: ScheduleRow, wanted: ScheduleRow, now: float, dialect: CronDialect) -> ScheduleRow:
-    """Return `seen` with the type, data, rule and policy of `wanted`, and the times that follow from them."""
-    row = replace(
-        seen,
-        type=wanted.type,
-        data=wanted.data,
-        rule=wanted.rule,
-        policy=wanted.policy,
-        runs=None if wanted.rule.max_runs is None else seen.runs,
-        failures=None if wanted.policy.pause_after is None else seen.failures,
-    )
-    timed = with_rule(seen.regular(), row.regular(), now, dialect)
-    return with_regular(row, timed) if seen.is_extra else timed
-
-
-def with_calendars(row: ScheduleRow, rule: Rule, now: float, dialect: CronDialect) -> ScheduleRow:
-    """Return `row` with `rule`, which differs in its calendars only, and the next occurrence by it.
-
-    An occurrence that has come, or is leased or retried, stays. An occurrence that `modify` moved ahead is replaced by
-    the first one from there on.
-    """
-    changed = replace(row, rule=rule)
-    if not row.settled or row.has_run_enough or min(row.next_time, row.next_run_time) <= now:
-        return changed
-    is_natural = row.next_time == rule_occurrences.first_time(row.rule, now, dialect)
-    time = rule_occurrences.first_time(rule, now if is_natural else row.next_time, dialect)
-    if time == row.next_time:
-        return changed
-    return replace(changed, next_time=time, next_run_time=NEVER if row.paused else changed.run_time(time))
 
 
 def with_regular(row: ScheduleRow, regular: ScheduleRow) -> ScheduleRow:
