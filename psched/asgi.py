@@ -18,7 +18,7 @@ import psched
 from psched.application.default_queue import default_queue
 from psched.backends import is_driver_error
 from psched.config import Settings
-from psched.error_text import one_line
+from psched.error_messages import one_line
 from psched.errors import ScheduleError
 from psched.queue.queue import Queue
 from psched.retry_wait import check_wait

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from psched.error_text import shown
+from psched.error_messages import shown
 
 MAX_KEY_LENGTH = 255
 _GZIP = b"\x1f\x8b"

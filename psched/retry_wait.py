@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from psched.error_text import did_you_mean, shown
+from psched.error_messages import did_you_mean, shown
 
 MAX_SECONDS = 1e9
 """31 years: more is a mistake, and more than threads can wait for."""

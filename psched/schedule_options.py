@@ -14,7 +14,7 @@ from datetime import date
 from functools import lru_cache
 from typing import Any, cast
 
-from psched.error_text import did_you_mean, shown
+from psched.error_messages import did_you_mean, shown
 from psched.model import OVERLAP, Backfill, Calendar, Policy, Rule
 from psched.payload import check_characters, check_key
 from psched.retry_wait import Backoff, check_attempts, check_wait

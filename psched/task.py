@@ -17,7 +17,7 @@ from typing import Any
 
 from psched.base_settlement import Settlement
 from psched.clock import Clock, boottime
-from psched.error_text import one_line, shown
+from psched.error_messages import one_line, shown
 from psched.errors import (
     RUN_IS_OVER,
     IdempotentAlreadyFinishedError,

@@ -19,7 +19,7 @@ from psched.async_methods import async_twin
 from psched.base_settlement import Settlement
 from psched.clock import Clock, boottime, monotonic
 from psched.config import Section, SectionName, Settings, attach_listeners
-from psched.error_text import one_line, shown
+from psched.error_messages import one_line, shown
 from psched.errors import RUN_IS_OVER, ConfigError, ScheduleError
 from psched.model import WORKER_DIED, Claim, LeaseTimes, Retry, version_of
 from psched.payload import check_key

@@ -23,7 +23,7 @@ from cattrs.cols import is_any_set, is_mutable_sequence, is_namedtuple, is_seque
 from cattrs.preconf.json import make_converter
 from cattrs.v import format_exception, transform_error
 
-from psched.error_text import shown
+from psched.error_messages import shown
 
 
 def unstructure(value: Any, path: str) -> Any:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from psched.application.event_loop import CancellableRun, EventLoops
-from psched.error_text import did_you_mean
+from psched.error_messages import did_you_mean
 from psched.errors import ConfigError, OutcomeUnknownError, PreemptedError, UnstorableResultError
 from psched.payload import check_key
 from psched.retry_wait import Backoff

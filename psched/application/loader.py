@@ -15,7 +15,7 @@ from typing import Any, TypeGuard
 
 from psched.application.handler import Application, Router
 from psched.config.validators import NameWithOptions, is_file
-from psched.error_text import did_you_mean
+from psched.error_messages import did_you_mean
 from psched.errors import ConfigError
 
 _OWN_FOLDER = str(Path(__file__).parent)

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Never, NoReturn, get_args, get_origin
 
-from psched.error_text import did_you_mean
+from psched.error_messages import did_you_mean
 from psched.errors import ArgumentsError, ConfigError
 from psched.task import Task
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from psched.application.task_function import TaskFunction
-from psched.error_text import shown
+from psched.error_messages import shown
 from psched.errors import ArgumentsError, ConfigError
 from psched.model import NewSchedule
 from psched.schedules_file.declared import FORMS, DeclaredSchedules

@@ -15,7 +15,7 @@ from psched.application.default_queue import AppQueue
 from psched.application.parameters import Parameters
 from psched.async_methods import run_in_thread
 from psched.config.validators import seconds
-from psched.error_text import shown
+from psched.error_messages import shown
 from psched.errors import ConfigError
 from psched.model import Compression, NewTask
 from psched.queue.queue import QueuedTask

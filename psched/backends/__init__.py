@@ -8,7 +8,7 @@ from importlib import import_module
 from importlib.util import find_spec
 
 from psched.backends.common.connection_options import missing_driver
-from psched.error_text import one_line
+from psched.error_messages import one_line
 from psched.errors import ConfigError
 from psched.store import Stores, StoreSettings
 

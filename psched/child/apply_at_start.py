@@ -8,7 +8,7 @@ import threading
 
 from psched.application import Application
 from psched.config import Section
-from psched.error_text import one_line
+from psched.error_messages import one_line
 from psched.schedules.collection import ScheduleCollection, open_schedules
 from psched.schedules_file.plan import apply_declared
 from psched.store import holder_name

@@ -13,7 +13,7 @@ from psched.application import Application
 from psched.application.default_queue import default_queue
 from psched.child.polled_sections import PolledSections
 from psched.config import attach_listeners
-from psched.error_text import ESCAPES
+from psched.error_messages import ESCAPES
 from psched.execution.active_runs import ActiveRuns
 from psched.execution.batch_size import batch_sizer_for
 from psched.execution.fetcher_connection import FetchedTaskPoller, FetcherConnection

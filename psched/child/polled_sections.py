@@ -10,7 +10,7 @@ from typing import Any
 from psched.application import Application
 from psched.backends import is_driver_error
 from psched.child.apply_at_start import ApplyAtStart
-from psched.error_text import one_line
+from psched.error_messages import one_line
 from psched.errors import ConfigError
 from psched.execution.alert_and_event_threads import AlertAndEventThreads
 from psched.execution.node_heartbeat import NodeHeartbeat, RecordedSection

@@ -13,7 +13,7 @@ import click
 
 from psched.backends import database_problem, is_driver_error
 from psched.config import Section
-from psched.error_text import on_one_line, one_line
+from psched.error_messages import on_one_line, one_line
 from psched.errors import ConfigError, ScheduleError
 from psched.process import journal
 from psched.store import LeaseStore

@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.cells import cell_len, set_cell_size
 
-from psched.error_text import ESCAPES
+from psched.error_messages import ESCAPES
 from psched.payload import encode
 from psched.time_text import local_datetime, local_time
 

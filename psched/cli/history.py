@@ -23,7 +23,7 @@ from psched.cli.formatting import (
 )
 from psched.cli.options import MOMENT, WIDE, Chosen, When, common_options, count, seconds
 from psched.cli.sections import listed_schedules
-from psched.error_text import error_summary
+from psched.error_summary import error_summary
 from psched.model import ScheduleRow
 from psched.schedules.schedule import FAILING, RUNNING
 from psched.store.ledger import BACKFILL, KeptOutput, LedgerRow

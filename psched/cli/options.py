@@ -23,7 +23,7 @@ from psched.application.loader import load_modules
 from psched.config import SectionName, Settings, default_file, load
 from psched.config.urls import is_in_memory
 from psched.config.validators import folders, required
-from psched.error_text import shown
+from psched.error_messages import shown
 from psched.errors import ConfigError
 from psched.payload import long_number
 from psched.retry_wait import MAX_COUNT, MAX_SECONDS, Backoff

@@ -42,7 +42,7 @@ from psched.cli.routing_warnings import LeftToRuby, warn_unless_routed
 from psched.cli.sections import listed_tasks, opened_queue, opened_section, required_section
 from psched.cli.stats import LAST, report_fields, report_of, write_report
 from psched.config import Settings
-from psched.error_text import error_summary
+from psched.error_summary import error_summary
 from psched.insight import TaskInsight
 from psched.model import TASK_STATUSES, Progress, TaskRow
 from psched.queue.queue import PRIORITIES, QueuedTask

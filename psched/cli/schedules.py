@@ -41,7 +41,7 @@ from psched.cli.options import (
 )
 from psched.cli.routing_warnings import LeftToRuby, warn_unless_routed
 from psched.cli.sections import listed_schedules, opened
-from psched.error_text import error_summary
+from psched.error_summary import error_summary
 from psched.insight import ScheduleInsight
 from psched.model import CATCH_UP, NEVER, OVERLAP, Policy, ScheduleRow
 from psched.retry_wait import Backoff

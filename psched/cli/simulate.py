@@ -23,7 +23,7 @@ from psched.cli.formatting import (
 )
 from psched.cli.options import MOMENT, NO_BOUND, Chosen, When, common_options, count, seconds
 from psched.cli.sections import opened_section
-from psched.error_text import shown
+from psched.error_messages import shown
 from psched.insight import Lateness, ScheduleInsight, SimulatedHour, SimulatedOutage, Simulation
 from psched.time_text import parse_seconds, span
 

@@ -18,7 +18,7 @@ from psched.config.structuring import faults, structure
 from psched.config.urls import EXPECTED_URL, masked_url, url_faults
 from psched.config.variable_expansion import Expansion, ExpansionError, read_env_file
 from psched.config.yaml_file import read_environment
-from psched.error_text import did_you_mean, shown
+from psched.error_messages import did_you_mean, shown
 from psched.errors import ConfigError
 from psched.retry_wait import MAX_SECONDS
 

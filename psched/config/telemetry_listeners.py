@@ -8,7 +8,7 @@ from importlib import import_module
 from types import ModuleType
 
 from psched.config.settings import Settings
-from psched.error_text import did_you_mean
+from psched.error_messages import did_you_mean
 from psched.errors import ConfigError
 
 _PACKAGE = "psched.contrib"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import yaml
 from yaml.composer import Composer
 
-from psched.error_text import did_you_mean
+from psched.error_messages import did_you_mean
 from psched.errors import ConfigError
 
 _MAX_SHOWN = 10  # environments that a message names

@@ -27,7 +27,7 @@ from opentelemetry import context, propagate, trace
 from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
 
-from psched.error_text import one_line, shown
+from psched.error_messages import one_line, shown
 from psched.model import NewTask, ScheduleRow
 from psched.payload import encode_headers
 from psched.submit_telemetry import SubmitCall

@@ -23,7 +23,7 @@ from croniter.croniter import DOW_ALPHAS, M_ALPHAS
 
 from psched.cron import every_and_at
 from psched.cron.every_and_at import Interval, Moment, TimetableSyntaxError
-from psched.error_text import did_you_mean
+from psched.error_messages import did_you_mean
 from psched.errors import ConfigError
 
 CronDialect = Literal["vixie", "perfectsched"]

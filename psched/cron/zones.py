@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 
 import tzdata
 
-from psched.error_text import did_you_mean
+from psched.error_messages import did_you_mean
 from psched.errors import ConfigError
 
 _FILES = resources.files(tzdata)

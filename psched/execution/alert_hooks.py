@@ -13,7 +13,8 @@ from types import MappingProxyType
 from psched.clock import monotonic
 from psched.config.alert_hooks import Hook
 from psched.config.events import EVENT_KINDS
-from psched.error_text import error_summary, one_line
+from psched.error_messages import one_line
+from psched.error_summary import error_summary
 from psched.execution.open_sections import OpenSection
 from psched.execution.webhooks import deliver, message_id
 from psched.handlers.process_group import Program

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from psched.clock import Clock, monotonic
 from psched.config.events import EVENT_KINDS, EventKind
-from psched.error_text import one_line
+from psched.error_messages import one_line
 from psched.execution.event_senders import Sender, event_sender
 from psched.execution.open_sections import OpenSection
 from psched.execution.webhooks import message_id

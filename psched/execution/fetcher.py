@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from psched.clock import Clock, monotonic
-from psched.error_text import one_line
+from psched.error_messages import one_line
 from psched.execution.batch_size import BatchSizer
 from psched.execution.open_sections import OpenSection
 from psched.execution.run_stats import Counted

@@ -20,7 +20,7 @@ from typing import NoReturn
 
 import psutil
 
-from psched.error_text import one_line
+from psched.error_messages import one_line
 from psched.errors import CancelRequestedError, ImmediateProcessStopError
 from psched.execution.active_runs import ActiveRuns
 from psched.execution.handler_loop import give_back, settle_stopped

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from psched.application.handler import retry_failed
 from psched.clock import Clock, boottime
-from psched.error_text import one_line
+from psched.error_messages import one_line
 from psched.errors import (
     CancelRequestedError,
     ImmediateProcessStopError,

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 
 from psched.clock import Clock, boottime
-from psched.error_text import one_line
+from psched.error_messages import one_line
 from psched.errors import PreemptedError
 from psched.execution.handler_loop import HandlerLoop
 from psched.execution.periodic_thread import PeriodicThread

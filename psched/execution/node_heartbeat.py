@@ -18,7 +18,7 @@ import psutil
 
 from psched.clock import boottime, monotonic
 from psched.cron import tz_database
-from psched.error_text import one_line
+from psched.error_messages import one_line
 from psched.execution.periodic_thread import PeriodicThread
 from psched.store.node_registry import (
     Announcement,

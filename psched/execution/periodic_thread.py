@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from psched.backends import is_driver_error
 from psched.clock import monotonic
-from psched.error_text import one_line
+from psched.error_messages import one_line
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from psched.clock import Clock, boottime
-from psched.error_text import one_line
+from psched.error_messages import one_line
 from psched.execution.open_sections import OpenSection
 from psched.execution.periodic_thread import PeriodicThread
 from psched.histogram import BOUNDS

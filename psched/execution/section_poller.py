@@ -12,7 +12,7 @@ from typing import Generic, Protocol, TypeVar
 from psched.application import Application
 from psched.backends import is_driver_error
 from psched.clock import Clock, monotonic
-from psched.error_text import one_line
+from psched.error_messages import one_line
 from psched.errors import ConfigError
 from psched.execution.batch_size import BatchSizer
 from psched.execution.settlement_buffer import SettlementBuffer

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 
 from psched.clock import monotonic
-from psched.error_text import one_line
+from psched.error_messages import one_line
 from psched.process.child_protocol import OwnedDescriptor
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from psched.clock import monotonic
-from psched.error_text import one_line
+from psched.error_messages import one_line
 from psched.errors import NotSupportedError
 from psched.insight import Insight, ScheduleInsight, TaskInsight
 from psched.store.counts import Counted, TypeCounts

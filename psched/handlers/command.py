@@ -21,7 +21,8 @@ from psched.application import Base, Dispatch
 from psched.application.handler import Router, Routes
 from psched.config.structuring import Check
 from psched.config.validators import seconds
-from psched.error_text import did_you_mean, exception_line, one_line
+from psched.error_messages import did_you_mean, one_line
+from psched.error_summary import exception_line
 from psched.errors import ConfigError
 from psched.handlers.options import flag, list_of, mapping_of, number, read, text
 from psched.handlers.process_group import Ending, Program

@@ -9,7 +9,7 @@ from attrs import AttrsInstance, fields_dict
 from cattrs import ClassValidationError
 
 from psched.config.structuring import faults, structure
-from psched.error_text import did_you_mean
+from psched.error_messages import did_you_mean
 
 Made = TypeVar("Made", bound=AttrsInstance)
 T = TypeVar("T")

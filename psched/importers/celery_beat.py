@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from psched.cron.zones import load_zone
-from psched.error_text import on_one_line, shown
+from psched.error_messages import on_one_line, shown
 from psched.errors import ConfigError
 from psched.importers.arguments import data_of_call
 from psched.importers.comparison import following_of, next_clock_change, problem_of

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from psched.cron.zones import check_timezone, load_zone, offset_at, offset_of_wall
-from psched.error_text import shown
+from psched.error_messages import shown
 from psched.errors import ConfigError
 from psched.importers.comparison import following_of, problem_of
 from psched.importers.cron_fields import field_text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from psched.error_text import shown
+from psched.error_messages import shown
 from psched.importers.comparison import Difference, clock_changes, first_difference, following_of
 from psched.importers.entries import Definition, Imported, ImportedEntry, calendar_commands
 from psched.schedules_file.declared import FORMS

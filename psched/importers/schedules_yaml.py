@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from psched.error_text import ESCAPES, on_one_line
+from psched.error_messages import ESCAPES, on_one_line
 from psched.importers.entries import Definition, Imported, calendar_commands
 
 

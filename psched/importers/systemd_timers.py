@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from psched.cron.zones import load_zone
-from psched.error_text import shown
+from psched.error_messages import shown
 from psched.errors import ConfigError
 from psched.importers.comparison import problem_of
 from psched.importers.cron_fields import ALL_DAYS, MatchingFields, definitions_of, stretches_of_years

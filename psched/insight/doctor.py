@@ -10,7 +10,7 @@ from dataclasses import replace
 from psched import cron
 from psched.backends import database_problem, is_driver_error
 from psched.config import Section, SectionName, Settings
-from psched.error_text import error_summary
+from psched.error_summary import error_summary
 from psched.errors import ConfigError, PoolerError
 from psched.insight.why_waiting import worker_hint
 from psched.model import ScheduleRow

@@ -19,7 +19,7 @@ from typing import Any
 
 from psched import telemetry
 from psched.backends import is_driver_error
-from psched.error_text import ESCAPES, one_line
+from psched.error_messages import ESCAPES, one_line
 from psched.errors import (
     ConfigError,
     IdempotentAlreadyFinishedError,

@@ -13,7 +13,8 @@ from psched.async_methods import async_iterator_twin, async_twin, run_in_thread,
 from psched.backends import open_stores
 from psched.clock import boottime
 from psched.config import Section
-from psched.error_text import error_summary, shown
+from psched.error_messages import shown
+from psched.error_summary import error_summary
 from psched.errors import (
     AlreadyExistsError,
     ConfigError,

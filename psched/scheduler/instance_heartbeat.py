@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, cast
 
-from psched.error_text import one_line
+from psched.error_messages import one_line
 from psched.errors import NotFoundError
 from psched.execution.periodic_thread import PeriodicThread
 from psched.model import Lease, NewTask, TaskFilter, TaskRow

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from psched.error_text import shown
+from psched.error_messages import shown
 from psched.model import NewTask
 from psched.payload import check_key
 from psched.retry_wait import check_wait

@@ -10,7 +10,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from psched.cron import CronDialect
-from psched.error_text import shown
+from psched.error_messages import shown
 from psched.errors import AlreadyExistsError, NotFoundError
 from psched.model import Policy, Rule, ScheduleRow
 from psched.schedule_options import check_time

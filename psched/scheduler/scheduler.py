@@ -14,7 +14,7 @@ from psched import fork_safety
 from psched.application.task_function import TaskFunction
 from psched.async_methods import run_in_thread
 from psched.config import Settings
-from psched.error_text import shown
+from psched.error_messages import shown
 from psched.errors import IdempotentError, NotFoundError, ScheduleError
 from psched.model import ScheduleRow, TaskFilter
 from psched.payload import encode

@@ -18,7 +18,7 @@ from psched.application import Application
 from psched.backends import is_driver_error
 from psched.clock import monotonic
 from psched.config import Settings
-from psched.error_text import one_line
+from psched.error_messages import one_line
 from psched.errors import ConfigError
 from psched.execution.active_runs import ActiveRuns
 from psched.execution.alert_and_event_threads import STOPPING, AlertAndEventThreads

@@ -15,7 +15,7 @@ from itertools import takewhile
 from typing import Final, Literal, get_args
 
 from psched.cron import CronDialect
-from psched.error_text import shown
+from psched.error_messages import shown
 from psched.errors import NotFoundError, NotSupportedError, ScheduleError
 from psched.model import NO_OCCURRENCE, ScheduleFilter, ScheduleRow, Span
 from psched.payload import (

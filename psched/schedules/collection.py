@@ -18,7 +18,7 @@ from psched.async_methods import async_iterator_twin, async_twin
 from psched.backends import open_stores
 from psched.clock import monotonic
 from psched.config import Section
-from psched.error_text import shown
+from psched.error_messages import shown
 from psched.errors import ConfigError, NotSupportedError
 from psched.model import NEVER, NO_OCCURRENCE, LeaseTimes, NewSchedule, ScheduleFilter, ScheduleRow
 from psched.payload import backfill_of, check_key, is_backfill_key, pack

@@ -13,7 +13,7 @@ from typing import cast
 from psched.base_settlement import Settlement
 from psched.clock import Clock, boottime
 from psched.cron import CronDialect
-from psched.error_text import one_line
+from psched.error_messages import one_line
 from psched.errors import ConfigError, NotSupportedError, ScheduleError
 from psched.model import NEVER, NO_OCCURRENCE, Claim, NewTask, Row, ScheduleRow
 from psched.schedules import rule_occurrences

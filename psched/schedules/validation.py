@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import Any, TypedDict, TypeVar
 
 from psched import cron
-from psched.error_text import did_you_mean, shown
+from psched.error_messages import did_you_mean, shown
 from psched.errors import ConfigError, NotSupportedError
 from psched.model import (
     CATCH_UP,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from psched.error_text import shown
+from psched.error_messages import shown
 from psched.errors import ConfigError
 from psched.model import NewSchedule
 from psched.payload import check_key, object_of

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from psched.config.yaml_file import Document, parse_document, read_document
-from psched.error_text import did_you_mean, shown
+from psched.error_messages import did_you_mean, shown
 from psched.errors import ConfigError, NotSupportedError
 from psched.model import Instant, NewSchedule
 from psched.payload import check_key

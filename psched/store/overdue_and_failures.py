@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
 
-from psched.error_text import error_summary
+from psched.error_summary import error_summary
 from psched.model import ScheduleStatus
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 
 from psched.config import Settings
-from psched.error_text import one_line
+from psched.error_messages import one_line
 from psched.execution.open_sections import open_sections
 from psched.model import worker_died
 from psched.process.child_protocol import RECOVERED, ChildPipe

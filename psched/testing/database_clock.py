@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Engine, event
 
 from psched.backends.sql.dialect import now_ms
 from psched.cron.zones import load_zone
-from psched.error_text import shown
+from psched.error_messages import shown
 from psched.errors import NotSupportedError
 from psched.schedule_options import check_time
 from psched.time_text import parse_seconds

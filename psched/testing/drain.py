@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from psched.application import Application
 from psched.application.handler import retry_failed
-from psched.error_text import shown
+from psched.error_messages import shown
 from psched.errors import ConfigError, NotSupportedError
 from psched.model import NewTask, RunOutcome
 from psched.task import Task

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from psched.error_text import one_line
+from psched.error_messages import one_line
 from psched.errors import RUN_IS_OVER
 from psched.process.linux import signal_at_death_of_parent
 from psched.testing.commit_observer import Phase, observe, users_line

@@ -24,7 +24,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from psched.config import SectionName, Settings, coerce
-from psched.error_text import one_line
+from psched.error_messages import one_line
 from psched.errors import ConfigError, NotFoundError, ScheduleError
 from psched.time_text import shown_zone
 from psched.web import pages

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from psched.clock import monotonic
-from psched.error_text import one_line
+from psched.error_messages import one_line
 from psched.insight import Insight, NodeState
 from psched.model import ScheduleRow
 from psched.store.counts import Counted

@@ -11,7 +11,7 @@ import pytest
 
 from psched.application import App
 from psched.backends import open_stores
-from psched.error_text import shown
+from psched.error_messages import shown
 from psched.errors import ConfigError
 from psched.model import LeaseTimes, Policy, Rule
 from psched.queue.queue import Queue

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, TypeVar, cast
 
-from psched.error_text import shortened
+from psched.error_summary import shortened
 from psched.model import (
     CATCH_UP,
     NEVER,

@@ -9,7 +9,7 @@ import math
 from psched.backends.common.rows import LAST_ERROR_LENGTH, milliseconds, read_failure, read_overdue
 from psched.backends.redis.ledger import Run
 from psched.backends.redis.rows import stored
-from psched.error_text import shortened
+from psched.error_summary import shortened
 from psched.model import Claim
 from psched.store.overdue_and_failures import Overdue, UnreportedFailure
 

@@ -17,7 +17,7 @@ from psched.backends.redis.lease_store import BYTES_AT_ONCE, RedisLeaseStore, Su
 from psched.backends.redis.overdue_and_failures import NO_FAILURE, failure_arguments
 from psched.backends.redis.rows import claimed_task, stored
 from psched.backends.redis.table_setup import RedisTable
-from psched.error_text import shown
+from psched.error_messages import shown
 from psched.errors import AlreadyFinishedError, NotFoundError, NotSupportedError, ScheduleError
 from psched.model import Claim, NewTask, RunResult, TaskFilter, TaskOutcome, TaskRow, TaskStatus
 from psched.payload import encode_headers, pack

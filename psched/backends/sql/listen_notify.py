@@ -18,7 +18,7 @@ from sqlalchemy import DDL, Connection, Table, text
 from sqlalchemy.exc import DBAPIError
 
 from psched.backends.sql.database import Database
-from psched.error_text import one_line
+from psched.error_messages import one_line
 from psched.errors import PoolerError
 from psched.store import Accepts
 

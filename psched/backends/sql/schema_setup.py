@@ -21,7 +21,7 @@ from psched.backends.sql.compiled_statements import Statement, cached
 from psched.backends.sql.connection_pool import execute_text
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import MYSQL_OPTIONS, Dialect, ExactText, verbatim
-from psched.error_text import one_line
+from psched.error_messages import one_line
 from psched.errors import ConfigError
 from psched.store import Finding
 

@@ -31,7 +31,7 @@ from psched.contrib.django.django_tasks_compat import (
     TaskResultStatus,
     task_enqueued,
 )
-from psched.error_text import did_you_mean, shown
+from psched.error_messages import did_you_mean, shown
 from psched.errors import NotFoundError
 from psched.model import TaskRow, TaskStatus
 from psched.payload import encode

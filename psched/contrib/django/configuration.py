@@ -17,7 +17,7 @@ from django.db import connections
 from sqlalchemy import URL
 
 from psched.config import SectionName, Settings, from_mapping
-from psched.error_text import did_you_mean
+from psched.error_messages import did_you_mean
 from psched.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from psched.contrib.django.django_tasks_compat import (
     task_finished,
     task_started,
 )
-from psched.error_text import one_line
+from psched.error_messages import one_line
 from psched.errors import UnstorableResultError
 from psched.model import ScheduleRow, TaskRow
 from psched.retry_wait import Backoff

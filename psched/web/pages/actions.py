@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from psched.config import Section
-from psched.error_text import ESCAPES
+from psched.error_messages import ESCAPES
 from psched.errors import NotFoundError
 from psched.queue.queue import QueuedTask
 from psched.schedules.schedule import Schedule

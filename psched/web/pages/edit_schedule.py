@@ -11,7 +11,7 @@ from urllib.parse import unquote
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from psched.error_text import one_line
+from psched.error_messages import one_line
 from psched.errors import ConfigError, NotFoundError, NotSupportedError, ScheduleError
 from psched.insight import ChangePreview, ScheduleInsight
 from psched.model import CATCH_UP, OVERLAP, ScheduleRow

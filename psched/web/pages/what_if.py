@@ -10,7 +10,7 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from psched.error_text import one_line
+from psched.error_messages import one_line
 from psched.insight import ScheduleInsight, SimulatedHour, SimulatedOutage, SimulatedSchedule, Simulation
 from psched.time_text import local_datetime, local_time, parse_local_datetime, parse_seconds
 from psched.web.charts import columns
