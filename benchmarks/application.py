@@ -8,9 +8,9 @@ from typing import Any
 
 from benchmarks import plan
 from benchmarks.shared_counter import ACQUIRES, STATEMENTS, tally_of_environment
+from psched.acquisition.task_source import Source
 from psched.application import App
 from psched.task import Task
-from psched.task_source import Source
 
 app = App()
 tally = tally_of_environment()

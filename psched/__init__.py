@@ -162,9 +162,9 @@ def open(config: Settings | Mapping[str, Any] | str | Path, environment: str | N
     Raises:
         ConfigError: the configuration cannot be used, or the table is missing (`psched init` makes it).
     """
+    from psched.acquisition.polled_table import open_table
     from psched.config import coerce
     from psched.schedules.collection import open_schedules
-    from psched.task_source import open_table
 
     return open_table("schedules", coerce(config, environment), open_schedules)
 
@@ -177,9 +177,9 @@ def open_queue(config: Settings | Mapping[str, Any] | str | Path, environment: s
     Raises:
         ConfigError: the configuration cannot be used, or the table is missing (`psched queue init` makes it).
     """
+    from psched.acquisition.polled_table import open_table
     from psched.config import coerce
     from psched.queue.queue import open_queue
-    from psched.task_source import open_table
 
     return open_table("queue", coerce(config, environment, reader="queue"), open_queue)
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from psched import fork_safety
+from psched.acquisition.polled_table import open_table
 from psched.async_methods import run_in_thread
 from psched.config import Settings, coerce, default_file
 from psched.errors import ConfigError
 from psched.queue.queue import Queue, open_queue
-from psched.task_source import open_table
 
 Config = Settings | Mapping[str, Any] | str | Path
 """A configuration: settings, one environment as a dict, or the path of a YAML file."""

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from psched.acquisition.claimable_types import ClaimableTypes
 from psched.application import Application
 from psched.backends import is_driver_error
 from psched.child.apply_at_start import ApplyAtStart
@@ -19,7 +20,6 @@ from psched.execution.run_stats import StatsWriter, counted_tables, run_counter
 from psched.execution.section_poller import RowPoller
 from psched.store.node_registry import NodeProcess
 from psched.store.type_filter import mismatch
-from psched.task_source import ClaimableTypes
 
 log = logging.getLogger(__name__)
 

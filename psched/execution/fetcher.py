@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
+from psched.acquisition.claimable_types import ClaimableTypes
+from psched.acquisition.task_source import Source
 from psched.clock import Clock, monotonic
 from psched.error_messages import one_line
 from psched.execution.batch_size import BatchSizer
@@ -27,7 +29,6 @@ from psched.process.claim_codec import decode_claims, encode_claims
 from psched.process.dispatch_socket import Connection, DispatchSocket
 from psched.store import Accepts
 from psched.store.node_registry import NodeProcess, NodeRun
-from psched.task_source import ClaimableTypes, Source
 
 log = logging.getLogger(__name__)
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple
 from typing import Any
 
+from psched.acquisition.task_source import Source
 from psched.application import Application
 from psched.clock import Clock, boottime, monotonic
 from psched.execution.batch_size import BatchSizer
@@ -19,7 +20,6 @@ from psched.process.claim_codec import decode_claims, encode_claims
 from psched.process.dispatch_socket import Connection, DispatchSocket
 from psched.store.node_registry import NodeRun
 from psched.task import Task, locked
-from psched.task_source import Source
 
 _REPORT = 0.02
 """Seconds between two reports of ended runs while more runs wait here."""

@@ -20,6 +20,7 @@ from typing import NoReturn
 
 import psutil
 
+from psched.acquisition.task_source import Source
 from psched.error_messages import one_line
 from psched.errors import CancelRequestedError, ImmediateProcessStopError
 from psched.execution.active_runs import ActiveRuns
@@ -27,7 +28,6 @@ from psched.execution.handler_loop import give_back, settle_stopped
 from psched.process import child_protocol as pipes
 from psched.process.child_protocol import FORCED
 from psched.task import Task
-from psched.task_source import Source
 
 log = logging.getLogger(__name__)
 

@@ -11,6 +11,7 @@ import os
 from collections import deque
 from collections.abc import Sequence
 
+from psched.acquisition.unrunnable_rows import LOST_ATTEMPTS
 from psched.application.handler import retry_failed
 from psched.clock import Clock, boottime
 from psched.error_messages import one_line
@@ -27,7 +28,6 @@ from psched.execution.periodic_thread import PeriodicThread
 from psched.execution.section_poller import Poller, give_up_leases
 from psched.execution.stop_event import StopEvent
 from psched.task import Task
-from psched.task_source import LOST_ATTEMPTS
 from psched.telemetry import emit
 
 log = logging.getLogger(__name__)

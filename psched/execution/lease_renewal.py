@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from psched.acquisition.task_source import Source
 from psched.clock import Clock, boottime
 from psched.error_messages import one_line
 from psched.errors import PreemptedError
 from psched.execution.handler_loop import HandlerLoop
 from psched.execution.periodic_thread import PeriodicThread
 from psched.task import Task, extend_many, locked
-from psched.task_source import Source
 from psched.telemetry import emit
 
 log = logging.getLogger(__name__)

@@ -6,12 +6,12 @@ import logging
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from psched.acquisition.task_source import Source
 from psched.config import Section, Settings
 from psched.process.child_spec import DeadChild
 from psched.queue.queue import open_queue
 from psched.schedules.collection import open_schedules
 from psched.store.overdue_and_failures import OverdueAlerts
-from psched.task_source import Source
 
 log = logging.getLogger(__name__)
 

@@ -9,6 +9,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from typing import Generic, Protocol, TypeVar
 
+from psched.acquisition.claimable_types import ClaimableTypes
+from psched.acquisition.task_source import Source
 from psched.application import Application
 from psched.backends import is_driver_error
 from psched.clock import Clock, monotonic
@@ -19,7 +21,6 @@ from psched.execution.settlement_buffer import SettlementBuffer
 from psched.store import Accepts, LeaseStore, Wakeup
 from psched.store.type_filter import TypeFilter
 from psched.task import Task, release_many
-from psched.task_source import ClaimableTypes, Source
 from psched.telemetry import emit
 
 log = logging.getLogger(__name__)

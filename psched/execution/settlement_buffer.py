@@ -13,10 +13,10 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 
+from psched.acquisition.task_source import Source
 from psched.clock import Clock, boottime
 from psched.execution.batch_size import BatchBudget
 from psched.task import Task, finish_many
-from psched.task_source import Source
 from psched.telemetry import emit
 
 log = logging.getLogger(__name__)

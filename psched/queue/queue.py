@@ -9,6 +9,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from psched.acquisition.polled_table import PolledTable
+from psched.acquisition.task_source import Source
 from psched.async_methods import async_iterator_twin, async_twin, run_in_thread, signed_as_twin_of
 from psched.backends import open_stores
 from psched.clock import boottime
@@ -44,7 +46,6 @@ from psched.schedules.validation import check_distinct, check_times
 from psched.store import NO_RESULTS, TaskStore
 from psched.submit_telemetry import SubmitCall
 from psched.task import Task
-from psched.task_source import PolledTable, Source
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault

@@ -9,13 +9,13 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
+from psched.acquisition.task_source import Source
 from psched.config import Section, Settings, from_mapping
 from psched.errors import ConfigError
 from psched.queue.queue import Queue, open_queue
 from psched.scheduler.local_wakeup import LocalWakeup
 from psched.schedules.collection import ScheduleCollection, open_schedules
 from psched.store import LeaseStore, TaskStore, holder_name
-from psched.task_source import Source
 
 _OCCURRENCE_LEASE = 3.0
 """Seconds by which an occurrence is delayed if the instance that submits its task dies."""

@@ -14,6 +14,8 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
+from psched.acquisition.claimable_types import ClaimableTypes
+from psched.acquisition.task_source import Source
 from psched.application import Application
 from psched.backends import is_driver_error
 from psched.clock import monotonic
@@ -40,7 +42,6 @@ from psched.scheduler.registrations import Registration, store_registration, sto
 from psched.scheduler.skip_missed import MissedOccurrences
 from psched.scheduler.stores import STATS_RETENTION, OpenStores
 from psched.store.node_registry import NodeProcess
-from psched.task_source import ClaimableTypes, Source
 from psched.telemetry import attach
 
 log = logging.getLogger(__name__)

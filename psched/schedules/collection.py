@@ -14,6 +14,7 @@ from operator import attrgetter
 from typing import Any, Unpack, get_args
 
 from psched import cron
+from psched.acquisition.polled_table import PolledTable
 from psched.async_methods import async_iterator_twin, async_twin
 from psched.backends import open_stores
 from psched.clock import monotonic
@@ -51,7 +52,6 @@ from psched.schedules.settlement import ScheduleSettlement, rule_problem, with_r
 from psched.schedules.validation import Terms, check_distinct, check_times, new_rows
 from psched.store import ScheduleStore, TaskStore
 from psched.store.ledger import SKIPPED, Change, KeptOutput, Ledger, LedgerFilter, LedgerRow
-from psched.task_source import PolledTable
 
 _FAILING = 1000
 """The most failing schedules in one list."""

@@ -13,13 +13,13 @@ from functools import partial
 from threading import Lock, current_thread, main_thread
 from typing import Any, TypeVar
 
+from psched.acquisition.unrunnable_rows import LOST_ATTEMPTS
 from psched.application import Application
 from psched.application.handler import retry_failed
 from psched.error_messages import shown
 from psched.errors import ConfigError, NotSupportedError
 from psched.model import NewTask, RunOutcome
 from psched.task import Task
-from psched.task_source import LOST_ATTEMPTS
 from psched.telemetry import attach
 from psched.testing.database_clock import DatabaseClock, Moment, unix_seconds
 from psched.testing.faults_decorator import running

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from psched.acquisition.task_source import Source
 from psched.model import LeaseTimes, Rule
 from psched.schedules.settlement import ScheduleSettlement
 from psched.task import finish_many
-from psched.task_source import Source
 from tests.stores.bench import LONG_AGO, Bench, new_row, soon
 from tests.stores.databases import DATABASES
 from tests.stores.invalid_values import IN_SQL, SCHEDULE_COLUMNS, spoil

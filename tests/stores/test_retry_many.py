@@ -6,12 +6,12 @@ import logging
 
 import pytest
 
+from psched.acquisition.task_source import Source
 from psched.backends.sql.database import Database, Work
 from psched.errors import NotFoundError, PreemptedError
 from psched.model import Claim, LeaseTimes, Retry
 from psched.schedules.settlement import ScheduleSettlement
 from psched.store import ScheduleStore
-from psched.task_source import Source
 from tests.stores.bench import LONG_AGO, Bench, soon
 from tests.stores.statements import watched
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from sqlalchemy.exc import OperationalError
 
+from psched.acquisition.task_source import Source
 from psched.application import App, Application
 from psched.backends import open_stores
 from psched.errors import ScheduleError
@@ -20,7 +21,6 @@ from psched.model import Claim, LeaseTimes, NewTask
 from psched.process.child_protocol import RunningTable
 from psched.queue.settlement import TaskSettlement
 from psched.store import StoreSettings, TaskStore
-from psched.task_source import Source
 from tests.stores.queue.bench import keys_in
 
 ALIVE, SHORT = 60.0, 15.0

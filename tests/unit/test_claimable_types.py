@@ -8,8 +8,9 @@ from typing import cast
 
 import pytest
 
+from psched.acquisition.claimable_types import ClaimableTypes
+from psched.acquisition.task_source import Source
 from psched.store.type_filter import TypeFilter
-from psched.task_source import ClaimableTypes, Source
 
 
 class Table:

@@ -17,6 +17,8 @@ from typing import Any, cast
 
 import pytest
 
+from psched.acquisition.claimable_types import ClaimableTypes
+from psched.acquisition.task_source import Source
 from psched.execution.fetcher import Fetcher
 from psched.execution.open_sections import OpenSection
 from psched.execution.stop_event import StopEvent
@@ -25,7 +27,6 @@ from psched.process.child_spec import DeadChild
 from psched.process.claim_codec import decode_claims, encode_claims
 from psched.process.dispatch_socket import Connection, DispatchSocket
 from psched.store.type_filter import TypeFilter
-from psched.task_source import ClaimableTypes, Source
 
 HOLDER = "host/node/1"
 CLAIM = 7

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from psched.acquisition.task_source import Source
 from psched.application import Application, Base
 from psched.backends import open_stores
 from psched.errors import ImmediateProcessStopError, PreemptedError
@@ -27,7 +28,6 @@ from psched.process.dispatch_socket import Connection, DispatchSocket
 from psched.schedules.settlement import ScheduleSettlement
 from psched.store import ScheduleStore, StoreSettings
 from psched.task import Task
-from psched.task_source import Source
 
 NOON = int(datetime(2026, 6, 1, 12, tzinfo=UTC).timestamp())
 ALIVE, SHORT, MARGIN, KILL_INTERVAL = 60.0, 15.0, 3.0, 2.0

@@ -9,11 +9,11 @@ from typing import Any, cast
 
 import pytest
 
+from psched.acquisition.task_source import Source
 from psched.application import Application
 from psched.errors import PoolerError
 from psched.execution.batch_size import BatchSizer
 from psched.execution.section_poller import PollTimer, SectionPoller
-from psched.task_source import Source
 
 
 class Road:

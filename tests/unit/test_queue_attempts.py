@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
+from psched.acquisition.unrunnable_rows import LOST_ATTEMPTS
 from psched.errors import CancelRequestedError, ImmediateProcessStopError
 from psched.execution.handler_loop import settle_stopped
 from psched.queue.queue import Queue
 from psched.task import Task
-from psched.task_source import LOST_ATTEMPTS
 from tests.unit.in_memory_queue import TIMES, take
 
 # Attempts

@@ -218,7 +218,8 @@ def work(
 def test_the_simulation_agrees_with_workers(
     schedules: ScheduleCollection, clock: DatabaseClock, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("psched.task_source._GROWTH", 1)  # rows acquired in excess would be released, and come later
+    # rows acquired in excess would be released, and come later
+    monkeypatch.setattr("psched.acquisition.task_source._GROWTH", 1)
     draw = random.Random(seed)
     for n in range(8):
         schedules.add(

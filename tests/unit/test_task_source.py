@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from psched.acquisition.task_source import Source
 from psched.backends import open_stores
 from psched.errors import OutcomeUnknownError, PreemptedError
 from psched.model import Claim, LeaseTimes, Policy, Rule
 from psched.schedules.settlement import ScheduleSettlement
 from psched.store import ScheduleStore, StoreSettings
 from psched.task import Task, extend_many
-from psched.task_source import Source
 
 NOON = int(datetime(2026, 6, 1, 12, tzinfo=UTC).timestamp())
 
@@ -181,7 +181,7 @@ def test_a_task_prefetched_is_not_to_begin_once_its_schedule_is_found_paused(sto
 def test_references_to_settled_and_dropped_tasks_are_removed_while_tasks_in_flight_are_kept(
     store: ScheduleStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("psched.task_source._MIN_PRUNED", 2)
+    monkeypatch.setattr("psched.acquisition.task_source._MIN_PRUNED", 2)
     polled = source(store, retry_wait=300)
     for number in range(20):
         store.add(f"key {number:02}", "t", Rule("0 * * * *", "UTC"), NOON, NOON + number, {})

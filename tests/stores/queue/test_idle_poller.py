@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from psched.acquisition.task_source import Source
 from psched.application import Application
 from psched.execution.batch_size import BatchSizer
 from psched.execution.section_poller import PollTimer, SectionPoller
 from psched.model import LeaseTimes
 from psched.queue.settlement import TaskSettlement
 from psched.store import TaskStore
-from psched.task_source import Source
 from tests.stores.bench import FAR_OFF, soon
 from tests.stores.databases import DATABASES
 from tests.stores.queue.bench import QueueBench, keys_in

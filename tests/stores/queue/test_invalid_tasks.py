@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 
+from psched.acquisition.task_source import Source
 from psched.model import LeaseTimes, TaskFilter
 from psched.queue.settlement import TaskSettlement
 from psched.task import finish_many
-from psched.task_source import Source
 from tests.stores.bench import FAR_OFF, LONG_AGO, soon
 from tests.stores.databases import DATABASES
 from tests.stores.invalid_values import IN_SQL, QUEUE_COLUMNS, spoil

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from psched.acquisition.task_source import Source
 from psched.backends import open_stores
 from psched.model import Claim, LeaseTimes, NewTask, TaskFilter
 from psched.queue.settlement import TaskSettlement
 from psched.store import StoreSettings, TaskStore
-from psched.task_source import Source
 from tests.stores.bench import LONG_AGO, soon
 from tests.stores.queue.bench import QueueBench, keys_in, row_of
 from tests.stores.sent_statements import before_each

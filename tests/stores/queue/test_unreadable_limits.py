@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from psched.acquisition.task_source import Source
 from psched.model import LeaseTimes, TaskFilter
 from psched.queue.settlement import TaskSettlement
 from psched.task import finish_many
-from psched.task_source import Source
 from tests.stores.bench import soon
 from tests.stores.databases import SharedDatabases
 from tests.stores.queue.bench import QueueBench

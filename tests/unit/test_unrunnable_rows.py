@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import pytest
 
+from psched.acquisition.unrunnable_rows import RunnableFilter
 from psched.model import Claim, Lease, Rule, ScheduleRow
-from psched.task_source import RunnableFilter
 
 
 class Refusing:

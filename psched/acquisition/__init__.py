@@ -1,0 +1,1 @@
+"""Acquires due rows as tasks, for the types that have handlers."""

@@ -1,0 +1,94 @@
+"""Chooses the types of rows to acquire: of those that have handlers, those that have rows."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection
+
+from psched.acquisition.task_source import Source
+from psched.clock import Clock, monotonic
+from psched.store import Accepts, Wakeup
+from psched.store.type_filter import TypeFilter
+
+_FRESH = 2.0
+"""Seconds for which a busy worker uses the types it found last."""
+_SHARE = 0.05
+"""The largest share of its time that a busy worker spends on looking up types."""
+_ALWAYS = 64
+"""The most exact names that are passed to every acquire, so that a new row is found at once.
+
+Of more names only those with rows are passed: each name costs an acquire as much, with or without rows.
+"""
+_FOREIGN = 2
+"""When this many times more types have rows than are accepted, the store is asked for the accepted types only."""
+
+
+class ClaimableTypes:
+    """Chooses the types to acquire from one source, of those that a filter accepts. Safe to use from several threads.
+
+    A filter that accepts everything costs nothing. A few exact names are passed to the store as they are, and so are
+    hundreds of names once far more other types have rows. Otherwise the types are looked up among those that have rows.
+    That happens at each query for the next due time: an idle worker knows every new type, and a busy worker looks up
+    types every few seconds.
+    """
+
+    def __init__(self, source: Source, wanted: TypeFilter, clock: Clock = monotonic) -> None:
+        self.wanted = wanted
+        self._source = source
+        self._store = source.store
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._accepts = None if wanted.is_everything else wanted.accepts
+        self._selects_by_type = not wanted.is_everything and source.store.keeps_types
+        is_named = len(wanted.names) <= _ALWAYS
+        self._always = wanted.names if is_named else frozenset()
+        self._asks_by_name = wanted.is_exact and is_named
+        self._present: Collection[str] = tuple(sorted(self._always))
+        self._look_at: float | None = None
+        """When a busy worker looks up types again; None if the worker was idle since the last look-up."""
+
+    def prepare(self) -> None:
+        """Prepare the store's statements, so that the first rows are not delayed."""
+        self._store.prepare(self._present if self._selects_by_type else None)
+
+    def to_acquire(self) -> tuple[Collection[str] | None, Accepts | None]:
+        """Return the `types` and `accepts` for the next `Source.poll_multi`.
+
+        After an idle time the types are those that the last `next_due` found.
+        """
+        if not self._selects_by_type:
+            return None, self._accepts
+        with self._lock:
+            is_due = self._look_at is not None and self._clock() >= self._look_at
+            if self._look_at is None:
+                self._look_at = self._clock() + _FRESH
+        if is_due:
+            self.next_due(is_busy=True)
+        return self._present, None
+
+    def open_wakeup(self) -> Wakeup | None:
+        """Return a new wake-up listener of one thread, for the accepted types."""
+        return self._source.open_wakeup(self._accepts)
+
+    def next_due(self, is_busy: bool = False) -> float | None:
+        """Return the seconds until a row is due, None without a row; see `LeaseStore.next_due`.
+
+        Look up the accepted types that have rows, unless all are known. `is_busy`: look them up again after some
+        seconds.
+        """
+        if not self._selects_by_type:
+            return self._store.next_due(accepts=self._accepts)
+        begun = self._clock()
+        if self._asks_by_name:
+            present, wait = self._present, self._store.next_due(self._present)
+        else:
+            found = self._store.due_by_type()
+            heads = {type_: due for type_, due in found.items() if self.wanted.accepts(type_)}
+            present, wait = tuple(sorted(self._always | heads.keys())), min(heads.values(), default=None)
+            if self.wanted.is_exact and len(found) > _FOREIGN * len(self.wanted.names):
+                present, self._asks_by_name = tuple(sorted(self.wanted.names)), True
+        now = self._clock()
+        with self._lock:
+            self._present = present
+            self._look_at = now + max(_FRESH, (now - begun) / _SHARE) if is_busy else None
+        return wait

@@ -1,0 +1,83 @@
+"""The base class of the two public table classes, `ScheduleCollection` and `Queue`, and how they are opened."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Sequence
+from typing import Self, TypeVar
+
+from psched.acquisition.task_source import Source
+from psched.async_methods import async_twin
+from psched.base_settlement import Settlement
+from psched.config import Section, SectionName, Settings, attach_listeners
+from psched.error_messages import shown
+from psched.errors import ConfigError
+from psched.model import LeaseTimes
+from psched.payload import check_key
+from psched.store import LeaseStore, holder_name
+from psched.task import Task
+
+Opened = TypeVar("Opened", bound="PolledTable")
+
+
+class PolledTable:
+    """All rows of one table. A context manager; safe to use from several threads, not across a fork."""
+
+    def __init__(self, store: LeaseStore, settlement: Settlement, times: LeaseTimes) -> None:
+        self.store = store
+        self.source = Source(store, settlement, times)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.aclose()
+
+    def poll(self, types: Collection[str] | None = None) -> Task | None:
+        """Acquire the row that is due first. Return None if none is due, or `max_running` holds back all of them.
+
+        The lease lasts `alive_time`; a caller that needs longer calls `task.heartbeat()`. `types`: acquire rows of
+        these types only (NotSupportedError on `rdb_compat`).
+        """
+        tasks = self.poll_multi(1, types)
+        return tasks[0] if tasks else None
+
+    def poll_multi(self, max_acquire: int = 1, types: Collection[str] | None = None) -> Sequence[Task]:
+        """Acquire up to `max_acquire` due rows, in the order in which they are to be run; see `poll`."""
+        if types is not None and (isinstance(types, str) or not isinstance(types, Collection)):
+            raise ValueError(f"types must be a collection of types like ['report'], got {shown(types)}")
+        for each in () if types is None else types:
+            check_key(each, "type")
+        return self.source.poll_multi(max_acquire, types)
+
+    def close(self) -> None:
+        """Close every connection to the database; idempotent. A later call of any method connects anew."""
+        self.store.close()
+
+    aclose = async_twin(close)
+
+
+def open_table(name: SectionName, settings: Settings, open_section: Callable[[Section, str], Opened]) -> Opened:
+    """Return the table of a configured section, opened for this process; listeners get its submits.
+
+    Raises ConfigError without a section, or if the table is missing.
+    """
+    section = dict(settings.named_sections).get(name)
+    if section is None:
+        raise ConfigError(f"the configuration has no {name}: give it type and url, or a section `{name}:`")
+    attach_listeners(settings)
+    opened = open_section(section, holder_name(str(os.getpid())))
+    try:
+        opened.store.check_tables()
+    except BaseException as error:
+        if isinstance(error, Exception) and opened.store.is_unavailable(error):
+            error.add_note(f"{name}: the database {section.masked_url} is not available; does it run, is `url:` right?")
+        opened.close()
+        raise
+    return opened

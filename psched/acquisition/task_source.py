@@ -1,0 +1,179 @@
+"""Acquires due rows of one store as tasks, keeps track of them, and deletes old rows."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import threading
+from collections.abc import Collection, Sequence
+from weakref import ref
+
+from psched import fork_safety
+from psched.acquisition.unrunnable_rows import RunnableFilter
+from psched.base_settlement import Settlement
+from psched.clock import Clock, boottime
+from psched.error_messages import one_line, shown
+from psched.errors import RUN_IS_OVER
+from psched.model import WORKER_DIED, Claim, LeaseTimes
+from psched.store import Accepts, LeaseStore
+from psched.task import Task
+
+log = logging.getLogger(__name__)
+
+_MAINTENANCE_INTERVAL = 1.0
+"""Seconds between two deletions of old rows while tasks run."""
+_MAINTENANCE_SECONDS = 0.05
+"""Seconds, plus at most one statement, that deleting old rows may delay a poll."""
+_MAX_ACQUIRE = 100_000
+_MIN_PRUNED = 1000
+"""References to acquired tasks kept before those to settled tasks are removed."""
+_GROWTH = 4
+_LARGEST = 500
+"""After rows that cannot be run, the next acquire takes some times as many, at most so many: thousands may be due."""
+_MAX_ROUNDS = 50
+"""Acquires in one poll while none of the acquired rows can be run: rows due behind them must not wait."""
+
+
+class Source:
+    """Safe to use from several threads."""
+
+    def __init__(self, store: LeaseStore, settlement: Settlement, times: LeaseTimes, clock: Clock = boottime) -> None:
+        self.times = times
+        self.store = store
+        self.open_wakeup = store.open_wakeup
+        self._settlement = settlement
+        self._clock = clock
+        self._runnable = RunnableFilter(store, settlement, times.backoff.seconds, clock)
+        self._maintained_at = -math.inf
+        self._maintenance_fails = False
+        self.reset_after_fork()
+        fork_safety.register_for_fork(self)
+
+    def reset_after_fork(self) -> None:
+        """Forget all tasks. Called in a forked process, since the tasks belong to the parent."""
+        self._acquired: list[ref[Task]] = []
+        self._prune_at = _MIN_PRUNED
+        self._pruning = threading.Lock()
+
+    @property
+    def held(self) -> list[Task]:
+        """The tasks in flight, in the order of their acquires, without those that nothing refers to any more."""
+        return [task for kept in self._acquired[:] if (task := kept()) is not None and task.in_flight]
+
+    def poll_multi(
+        self,
+        max_acquire: int,
+        types: Collection[str] | None = None,
+        ahead: bool = False,
+        accepts: Accepts | None = None,
+    ) -> list[Task]:
+        """Acquire up to `max_acquire` due rows, earliest first; `types` and `accepts` as for `LeaseStore.acquire`.
+
+        `ahead`: leases are short, as the caller runs the tasks one after another and renews the leases meanwhile. That
+        caller also calls `maintain`.
+        """
+        started = not ahead or max_acquire == 1
+        claims, deadline = self.fetch_multi(max_acquire, types, not started, accepts, ahead)
+        return self.adopt_many(claims, deadline, started)
+
+    def fetch_multi(
+        self,
+        max_acquire: int,
+        types: Collection[str] | None = None,
+        is_prefetch: bool = True,
+        accepts: Accepts | None = None,
+        maintains: bool = True,
+    ) -> tuple[list[Claim], float]:
+        """Acquire like `poll_multi`; return the claims, for `adopt_many`, and the earliest end of their leases."""
+        given: object = max_acquire
+        if not isinstance(given, int) or given > _MAX_ACQUIRE:
+            raise ValueError(f"max_acquire must be a whole number of at most {_MAX_ACQUIRE}, got {shown(max_acquire)}")
+        if not maintains:
+            self.maintain()
+        lease_time = self.times.lease_time(not is_prefetch)
+        seen: set[str] = set()
+        limit = max_acquire
+        for _ in range(_MAX_ROUNDS):
+            asked = self._clock()
+            claims = self.store.acquire(limit, lease_time, types, accepts, ahead=is_prefetch)
+            runnable = self._runnable.split_runnable(claims)
+            left = [claim for claim in runnable if not self._passes_over(claim, claim.lease.expires_at - lease_time)]
+            if len(left) > max_acquire:
+                self.release(left[max_acquire:], asked + lease_time)
+            keys = {claim.row.key for claim in claims}
+            # Stop when nothing was due, or the same unrunnable rows came back at once. Go on after passing over.
+            is_over = keys <= seen and len(left) == len(runnable)
+            if left or is_over:
+                return left[:max_acquire], asked + lease_time
+            seen |= keys
+            limit = max(max_acquire, min(_GROWTH * limit, _LARGEST))
+        return [], 0.0
+
+    def release(self, claims: Sequence[Claim], deadline: float) -> None:
+        """Release acquired rows that are not run here."""
+        try:
+            self.store.release_many([claim.lease for claim in claims], deadline)
+        except Exception as failure:  # noqa: BLE001 – the other rows of this acquire can be run all the same
+            log.warning("%d rows were not released: %s; their leases end by themselves", len(claims), one_line(failure))
+
+    def adopt(self, claim: Claim, asked: float) -> Task:
+        """Return the task of a row that was acquired by a call made at `asked` (boottime), for `alive_time`."""
+        return self.adopt_many([claim], asked + self.times.alive_time, True)[0]
+
+    def give_back(
+        self, holder: str, suspects: Collection[str], error: str = WORKER_DIED, keys: Collection[str] | None = None
+    ) -> int:
+        return self.store.give_back(holder, suspects, self.times.backoff.limit, error, keys)
+
+    def maintain(self, idle: bool = False) -> bool:
+        """Delete old rows for a moment, if the last time was long enough ago. More rarely while `idle`.
+
+        Return whether more old rows are left. A failure is logged, never raised.
+        """
+        now = self._clock()
+        if now < self._maintained_at + (self._settlement.maintenance_interval if idle else _MAINTENANCE_INTERVAL):
+            return False
+        self._maintained_at = now
+        try:
+            while self._settlement.maintain():
+                if self._clock() >= now + _MAINTENANCE_SECONDS:
+                    self._maintained_at = -math.inf
+                    return True
+            self._maintenance_fails = False
+        except Exception as error:  # noqa: BLE001 – a poll must not fail because old rows cannot be deleted
+            if not self._maintenance_fails and not self.store.is_unavailable(error):
+                log.warning("deleting old rows failed: %s; retrying", one_line(error))
+            self._maintenance_fails = True
+        return False
+
+    def adopt_many(self, claims: Sequence[Claim], deadline: float, started: bool) -> list[Task]:
+        """Return the tasks of acquired rows, whose leases last until `deadline` (boottime) at least."""
+        pid = os.getpid()
+        settlement, times, clock = self._settlement, self.times, self._clock
+        tasks = [Task(claim, settlement, times, deadline, started, clock, pid) for claim in claims]
+        # A list of references without callbacks: 0.4 µs a task less than a WeakValueDictionary (2026-11-22).
+        self._acquired.extend([ref(task) for task in tasks])
+        if len(self._acquired) > self._prune_at and self._pruning.acquire(blocking=False):
+            try:
+                self._prune()
+            finally:
+                self._pruning.release()
+        return tasks
+
+    def _prune(self) -> None:
+        """Remove references to tasks that are gone or settled. Other threads may append meanwhile."""
+        before = self._acquired[:]
+        left = [kept for kept in before if (task := kept()) is not None and task.in_flight]
+        self._acquired[: len(before)] = left
+        self._prune_at = max(2 * len(left), _MIN_PRUNED)
+
+    def _passes_over(self, claim: Claim, now: float) -> bool:
+        """Settle a row if it is not to be run any more. `now`: of the acquire, by the database's clock."""
+        try:
+            return self._settlement.pass_over(claim, now, self._clock())
+        except RUN_IS_OVER as lost:
+            log.info("key=%s not skipped: %s", claim.row.key, lost)
+        except Exception as failure:  # noqa: BLE001 – the other rows of this acquire can be run all the same
+            log.warning("key=%s not skipped: %s; retrying when its lease ends", claim.row.key, one_line(failure))
+        return True
