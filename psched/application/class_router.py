@@ -6,8 +6,9 @@ import sys
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, cast
 
-from psched.application.handler import HandlerFactory, Router, Routes, check_pattern, takes_one_argument
+from psched.application.handler import HandlerFactory, takes_one_argument
 from psched.application.loader import find, import_module
+from psched.application.router import Router, Routes, check_pattern
 from psched.errors import ConfigError
 from psched.store.type_filter import Pattern, matches
 

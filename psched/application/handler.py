@@ -1,25 +1,16 @@
-"""Base classes of applications: handlers, routers (type of task → handler), deciders (how a failed run is settled).
-
-Used in children and by the embedded scheduler.
-"""
+"""Base classes of handlers, and of deciders (how a failed run is settled). In children and the embedded scheduler."""
 
 from __future__ import annotations
 
 import inspect
-import re
 import traceback
-from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from psched.application.event_loop import CancellableRun, EventLoops
 from psched.error_messages import did_you_mean
-from psched.errors import ConfigError, OutcomeUnknownError, PreemptedError, UnstorableResultError
-from psched.payload import check_key
+from psched.errors import OutcomeUnknownError, PreemptedError, UnstorableResultError
 from psched.retry_wait import Backoff
-from psched.schedules_file.declared import DeclaredSchedules
-from psched.store.type_filter import Pattern, TypeFilter
 from psched.task import Task
 from psched.telemetry import emit
 
@@ -27,6 +18,19 @@ T = TypeVar("T")
 
 _LONGEST_TRACE = 6000
 """Characters kept of the end of a traceback."""
+
+
+class Handler(Protocol):
+    """One run of one task: the methods that the daemon calls."""
+
+    def run(self) -> None:
+        """Do the work and settle the task. In a handler thread; an exception ends this run only."""
+
+    def kill(self, reason: Exception) -> None:
+        """Make `run` end soon; `reason` says why. Called from another thread, at any time, at most once."""
+
+
+HandlerFactory = Callable[[Task], Handler]
 
 
 class UndefinedDecisionError(Exception):
@@ -178,94 +182,6 @@ def describe_error(error: BaseException) -> str:
     return f"{error!r}\n{trace[-_LONGEST_TRACE:]}"
 
 
-_MOST_TYPES = 1000
-"""Types whose handlers are remembered."""
-
-
-class Handler(Protocol):
-    """One run of one task: the methods that the daemon calls."""
-
-    def run(self) -> None:
-        """Do the work and settle the task. In a handler thread; an exception ends this run only."""
-
-    def kill(self, reason: Exception) -> None:
-        """Make `run` end soon; `reason` says why. Called from another thread, at any time, at most once."""
-
-
-HandlerFactory = Callable[[Task], Handler]
-
-
-Routes = Mapping[Pattern, HandlerFactory | str]
-"""Handlers by pattern; a string names a class that is looked up later."""
-
-
-class Router(ABC):
-    """Finds the handler of a type of task. Either an App, or a Dispatch class, which is never instantiated."""
-
-    @abstractmethod
-    def route(self, type: str) -> HandlerFactory | None:
-        """Return the factory of handlers for this type, or None when this router does not know it."""
-
-    @abstractmethod
-    def routed_types(self) -> Collection[Pattern] | None:
-        """Return the patterns of all routes. Only rows of matching types are acquired; None: rows of any type."""
-
-    def with_options(self, options: Mapping[str, Any]) -> Router:
-        """Return a router with the options that `app:` gives it. Raises ConfigError for those it does not know."""
-        raise ConfigError("it takes no options in `app:`")
-
-    def check(self) -> None:  # noqa: B027 – a router may have nothing to check
-        """Raise ConfigError when a route has no handler."""
-
-    def declared_schedules(self) -> list[DeclaredSchedules]:
-        """Return the schedules that it declares, by owner; most routers declare none. Raises ConfigError."""
-        return []
-
-    def close(self) -> None:  # noqa: B027 – most routers keep nothing between tasks
-        """Close the resources of the calling handler thread. Called when that thread ends."""
-
-
-@dataclass(frozen=True, slots=True)
-class Application:
-    """The routers of a daemon, asked in order; a section may have an application of its own."""
-
-    routers: tuple[Router, ...]
-    sections: Mapping[str, Application] = field(default_factory=dict)
-    _routes: dict[str, HandlerFactory] = field(default_factory=dict, compare=False, repr=False)
-
-    def of(self, section: str) -> Application:
-        """Return the application that runs the rows of this section."""
-        return self.sections.get(section, self)
-
-    def types(self) -> TypeFilter:
-        """Return the filter that accepts the types of all routers."""
-        routed = [router.routed_types() for router in self.routers]
-        if any(patterns is None for patterns in routed):
-            return TypeFilter(None)
-        return TypeFilter(tuple(dict.fromkeys(pattern for patterns in routed for pattern in patterns or ())))
-
-    def handler(self, task: Task) -> Handler | None:
-        """Return a handler for `task`, or None when no router knows its type. Remembers what the routers answer."""
-        factory = self._routes.get(task.type)
-        if factory is None:
-            factory = next(filter(None, (router.route(task.type) for router in self.routers)), None)
-            if factory is None:
-                return None
-            if len(self._routes) >= _MOST_TYPES:
-                self._routes.clear()
-            self._routes[task.type] = factory
-        return factory(task)
-
-    def declared_schedules(self) -> list[DeclaredSchedules]:
-        """Return the schedules that its routers declare. Raises ConfigError."""
-        return [declared for router in self.routers for declared in router.declared_schedules()]
-
-    def close(self) -> None:
-        """Close the resources of the calling handler thread, such as its event loop."""
-        for router in self.routers:
-            router.close()
-
-
 def takes_one_argument(function: Callable[..., Any]) -> bool:
     """Return whether `function` can be called with one argument; True where Python does not know its parameters."""
     try:
@@ -275,15 +191,3 @@ def takes_one_argument(function: Callable[..., Any]) -> bool:
     except ValueError:  # a function in C
         return True
     return True
-
-
-def check_pattern(pattern: object) -> Pattern:
-    """Return `pattern`. Raises ConfigError unless it is a type that can be stored, or an expression for text."""
-    if isinstance(pattern, str) and pattern:
-        try:
-            return check_key(pattern, "a task type")
-        except ValueError as error:
-            raise ConfigError(str(error)) from None
-    if isinstance(pattern, re.Pattern) and isinstance(pattern.pattern, str):
-        return pattern
-    raise ConfigError(f"a task type must be a non-empty string or a compiled regular expression, got {pattern!r}")

@@ -18,7 +18,7 @@ from typing import Annotated, Any, ClassVar, cast
 from attrs import Factory, asdict, evolve, frozen
 
 from psched.application import Base, Dispatch
-from psched.application.handler import Router, Routes
+from psched.application.router import Router, Routes
 from psched.config.structuring import Check
 from psched.config.validators import seconds
 from psched.error_messages import did_you_mean, one_line

@@ -24,7 +24,7 @@ from typing import Annotated, Any, ClassVar
 from attrs import Factory, asdict, frozen
 
 from psched.application import Base, Dispatch
-from psched.application.handler import Routes
+from psched.application.router import Routes
 from psched.config.structuring import Check
 from psched.handlers.options import mapping, number, read, text
 from psched.model import NewTask

@@ -8,7 +8,8 @@ from typing import ClassVar
 import pytest
 
 from psched.application import App, Base, Dispatch
-from psched.application.handler import Application, HandlerFactory
+from psched.application.handler import HandlerFactory
+from psched.application.router import Application
 from psched.handlers.command import Command
 from psched.handlers.enqueue import Enqueue
 from psched.store.type_filter import TypeFilter, mismatch
