@@ -15,8 +15,8 @@ from functools import lru_cache
 from typing import Any, cast
 
 from psched.error_messages import did_you_mean, shown
+from psched.keys import check_characters, check_key
 from psched.model import OVERLAP, Backfill, Calendar, Policy, Rule
-from psched.payload import check_characters, check_key
 from psched.retry_wait import Backoff, check_attempts, check_wait
 
 LONGEST_DESCRIPTION = 2000

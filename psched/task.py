@@ -27,17 +27,9 @@ from psched.errors import (
     ScheduleError,
     UnstorableResultError,
 )
+from psched.keys import backfill_of, check_characters, enqueued_key
 from psched.model import Backfill, Claim, Lease, LeaseTimes, NewTask, Progress, RunOutcome, RunResult, ScheduleRow
-from psched.payload import (
-    backfill_of,
-    byte_length,
-    check_characters,
-    check_stored,
-    encode,
-    encode_result,
-    enqueued_key,
-    object_of,
-)
+from psched.payload import byte_length, check_stored, encode, encode_result, object_of
 from psched.retry_wait import Backoff, check_wait
 from psched.store import LeaseStore
 from psched.store.ledger import Output

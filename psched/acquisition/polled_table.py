@@ -12,8 +12,8 @@ from psched.base_settlement import Settlement
 from psched.config import Section, SectionName, Settings, attach_listeners
 from psched.error_messages import shown
 from psched.errors import ConfigError
+from psched.keys import check_key
 from psched.model import LeaseTimes
-from psched.payload import check_key
 from psched.store import LeaseStore, holder_name
 from psched.task import Task
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from psched.application.handler import Handler, HandlerFactory
 from psched.errors import ConfigError
-from psched.payload import check_key
+from psched.keys import check_key
 from psched.schedules_file.declared import DeclaredSchedules
 from psched.store.type_filter import Pattern, TypeFilter
 from psched.task import Task

@@ -17,8 +17,8 @@ from psched.cli.sections import opened_as
 from psched.config import Section, SectionName, default_table
 from psched.cron import CronDialect
 from psched.errors import ConfigError
+from psched.keys import check_key
 from psched.model import NewTask, Rule, ScheduleRow, TaskRow
-from psched.payload import check_key
 from psched.queue.queue import Queue, storable_task
 from psched.schedules import rule_occurrences
 from psched.schedules.collection import ScheduleCollection

@@ -17,8 +17,8 @@ from psched.cli.formatting import json_line, printable, short_time, with_local_t
 from psched.cli.options import MOMENT, PREFIX, Chosen, When, common_options, count, read_source
 from psched.cli.sections import opened, required_section
 from psched.errors import ConfigError
+from psched.keys import check_key
 from psched.model import NewSchedule, ScheduleRow
-from psched.payload import check_key
 from psched.schedules.collection import ScheduleCollection
 from psched.schedules_file.declared import DeclaredSchedules
 from psched.schedules_file.definition_differences import definition_of

@@ -10,7 +10,7 @@ from typing import Any
 from attrs import field, frozen
 
 from psched.config.healthchecks import EXPECTED_HTTP_URL, http_url, timeout
-from psched.payload import check_key
+from psched.keys import check_key
 
 _EXPECTED = "expected a URL (http:// or https://), or a command as a list of arguments"
 _KEYS = {"url": ("url", "secret", "timeout"), "command": ("command", "timeout")}

@@ -18,8 +18,8 @@ from psched.error_summary import error_summary
 from psched.execution.open_sections import OpenSection
 from psched.execution.webhooks import deliver, message_id
 from psched.handlers.process_group import Program
+from psched.keys import backfill_of
 from psched.model import ScheduleRow
-from psched.payload import backfill_of
 from psched.store import ScheduleStore, holder_name
 from psched.store.delivery_watermarks import Watermark, Watermarks
 from psched.store.ledger import ENQUEUED, FINISHED, LedgerFilter, LedgerRow

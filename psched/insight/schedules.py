@@ -20,8 +20,8 @@ from psched.insight.simulation import SimulatedOutage, Simulation, handler_times
 from psched.insight.troubled_runs import PageStart, TroubledRun, troubled_runs, troubled_runs_page
 from psched.insight.week_ahead import WEEK, WeekAhead, week_ahead
 from psched.insight.why_waiting import Reason, why_waiting
+from psched.keys import check_key, is_backfill_key
 from psched.model import ScheduleFilter, ScheduleRow
-from psched.payload import check_key, is_backfill_key
 from psched.retry_wait import check_attempts, check_wait
 from psched.schedules import rule_occurrences
 from psched.schedules.audit_result import Verdict

@@ -27,6 +27,7 @@ from psched.errors import (
     TaskCancelledError,
     TaskFailedError,
 )
+from psched.keys import check_key
 from psched.model import (
     TASK_STATUSES,
     Compression,
@@ -38,7 +39,7 @@ from psched.model import (
     TaskRow,
     TaskStatus,
 )
-from psched.payload import check_key, decode_value, encode, encode_headers, object_of
+from psched.payload import decode_value, encode, encode_headers, object_of
 from psched.queue.result_poller import ONGOING, ResultPoller
 from psched.queue.settlement import TaskSettlement
 from psched.retry_wait import check_attempts, check_wait

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from psched.error_messages import shown
+from psched.keys import check_key
 from psched.model import NewTask
-from psched.payload import check_key
 from psched.retry_wait import check_wait
 
 RETRY_TIMEOUT = 60.0

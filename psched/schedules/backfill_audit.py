@@ -13,8 +13,8 @@ from typing import NamedTuple
 from psched.cron import CronDialect
 from psched.error_summary import error_summary
 from psched.errors import ConfigError
+from psched.keys import backfill_of
 from psched.model import Rule, ScheduleRow, Span
-from psched.payload import backfill_of
 from psched.schedules import rule_occurrences
 from psched.schedules.audit_result import Kind, Verdict
 from psched.schedules.backfill_spans import clipped, count, spans_left, spans_passed

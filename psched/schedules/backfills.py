@@ -17,15 +17,8 @@ from typing import Final, Literal, get_args
 from psched.cron import CronDialect
 from psched.error_messages import shown
 from psched.errors import NotFoundError, NotSupportedError, ScheduleError
+from psched.keys import BACKFILL_PREFIX, MAX_KEY_LENGTH, backfill_key, backfill_of, check_key, is_backfill_key
 from psched.model import NO_OCCURRENCE, ScheduleFilter, ScheduleRow, Span
-from psched.payload import (
-    BACKFILL_PREFIX,
-    MAX_KEY_LENGTH,
-    backfill_key,
-    backfill_of,
-    check_key,
-    is_backfill_key,
-)
 from psched.schedule_options import check_time
 from psched.schedules import rule_occurrences
 from psched.schedules.backfill_spans import (

@@ -21,8 +21,9 @@ from psched.clock import monotonic
 from psched.config import Section
 from psched.error_messages import shown
 from psched.errors import ConfigError, NotSupportedError
+from psched.keys import backfill_of, check_key, is_backfill_key
 from psched.model import NEVER, NO_OCCURRENCE, LeaseTimes, NewSchedule, ScheduleFilter, ScheduleRow
-from psched.payload import backfill_of, check_key, is_backfill_key, pack
+from psched.payload import pack
 from psched.retry_wait import check_attempts, check_wait
 from psched.schedule_options import check_time
 from psched.schedules.audit_evidence import AuditEvidence

@@ -8,8 +8,9 @@ from typing import Any
 
 from psched.cron import CronDialect
 from psched.errors import ScheduleError
+from psched.keys import check_key
 from psched.model import NO_OCCURRENCE, ScheduleRow
-from psched.payload import check_key, object_of, pack
+from psched.payload import object_of, pack
 from psched.schedules import rule_occurrences
 from psched.schedules.pause_and_run_now import with_regular
 from psched.schedules.rule_change import with_rule

@@ -9,8 +9,8 @@ from typing import Any, Final, Literal, Unpack
 from psched.async_methods import async_twin
 from psched.cron import CronDialect
 from psched.errors import NotFoundError, NotSupportedError, ScheduleError
+from psched.keys import is_backfill_key
 from psched.model import Calendar, ScheduleRow
-from psched.payload import is_backfill_key
 from psched.retry_wait import Backoff
 from psched.schedules.modification import Changes, Modification
 from psched.schedules.pause_and_run_now import paused, resumed, run_now, with_regular

@@ -16,6 +16,7 @@ from typing import Any, TypedDict, TypeVar
 from psched import cron
 from psched.error_messages import did_you_mean, shown
 from psched.errors import ConfigError, NotSupportedError
+from psched.keys import BACKFILL_PREFIX, MAX_KEY_LENGTH, check_key, enqueued_key, is_backfill_key
 from psched.model import (
     CATCH_UP,
     NEVER,
@@ -29,7 +30,7 @@ from psched.model import (
     Rule,
     ScheduleRow,
 )
-from psched.payload import BACKFILL_PREFIX, MAX_KEY_LENGTH, check_key, enqueued_key, is_backfill_key, object_of
+from psched.payload import object_of
 from psched.retry_wait import Backoff, check_attempts, check_wait
 from psched.schedule_options import OPTIONS, check_owner, check_time, checked_calendar
 from psched.schedules import rule_occurrences

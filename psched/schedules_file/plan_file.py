@@ -9,8 +9,9 @@ from typing import Any
 
 from psched.error_messages import shown
 from psched.errors import ConfigError
+from psched.keys import check_key
 from psched.model import NewSchedule
-from psched.payload import check_key, object_of
+from psched.payload import object_of
 from psched.schedules.validation import check_distinct
 from psched.schedules_file.plan import ADD, DELETE, MODIFY, Plan, PlannedChange
 from psched.schedules_file.run_times import RunTimes

@@ -16,8 +16,8 @@ from typing import Any
 from psched.config.yaml_file import Document, parse_document, read_document
 from psched.error_messages import did_you_mean, shown
 from psched.errors import ConfigError, NotSupportedError
+from psched.keys import check_key
 from psched.model import Instant, NewSchedule
-from psched.payload import check_key
 from psched.retry_wait import Backoff
 from psched.schedules_file.declared import FORMS, DeclaredSchedules
 from psched.time_text import parse_seconds

@@ -10,18 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psched.payload import (
-    MAX_DATA_SIZE,
-    MAX_KEY_LENGTH,
-    check_key,
-    check_stored,
-    compress,
-    compress_to_text,
-    decode,
-    encode,
-    pack,
-    type_from_key,
-)
+from psched.payload import MAX_DATA_SIZE, check_stored, compress, compress_to_text, decode, encode, pack
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 JSON = st.recursive(
@@ -117,35 +106,6 @@ def test_a_stored_number_that_python_refuses_to_read_is_reported_with_its_length
         decode('{"x":' + "7" * 5000 + "}")
 
 
-@pytest.mark.parametrize("key", ["a", "Sched-1.b", "ключ", "😀" * MAX_KEY_LENGTH, " ", "a\nb", "x" * MAX_KEY_LENGTH])
-def test_any_text_up_to_255_characters_is_a_key(key: str) -> None:
-    assert check_key(key) == key
-
-
-@pytest.mark.parametrize(
-    ("key", "reason"),
-    [
-        ("", "key must be non-empty text, got ''"),
-        (None, "key must be non-empty text, got None"),
-        (7, "key must be non-empty text, got 7"),
-        (b"key", "key must be non-empty text, got b'key'"),
-        ("x" * 256, "key has 256 characters, at most 255 can be stored; shorten it: 'xxxx"),
-        ("a\0b", "holds a character that cannot be stored"),
-        ("a\ud800b", "holds a character that cannot be stored"),
-    ],
-)
-def test_what_cannot_be_a_key_is_refused_with_the_reason(key: Any, reason: str) -> None:
-    with pytest.raises(ValueError, match=reason):
-        check_key(key)
-
-
-@pytest.mark.parametrize(
-    ("key", "type_"), [("backup", "backup"), ("backup.web1", "backup"), ("backup.web1.daily", "backup"), (".x", "")]
-)
-def test_a_row_without_a_type_has_its_key_up_to_the_first_dot(key: str, type_: str) -> None:
-    assert type_from_key(key) == type_
-
-
 def test_data_that_no_database_would_take_is_refused() -> None:
     encode({"a": "x" * (MAX_DATA_SIZE - 8)})
     with pytest.raises(ValueError, match=f"{MAX_DATA_SIZE + 1} bytes"):
@@ -186,9 +146,7 @@ def test_data_is_packed_with_its_size() -> None:
         pack({"a": "x" * 8_000_000})
 
 
-def test_what_is_too_long_or_too_large_is_reported_with_the_limit_and_the_remedy() -> None:
-    with pytest.raises(ValueError, match="key has 256 characters, at most 255 can be stored; shorten it"):
-        check_key("k" * 256)
+def test_what_is_too_large_is_reported_with_the_limit_and_the_remedy() -> None:
     with pytest.raises(
         ValueError, match="data has 11 bytes as JSON, at most 10 are allowed; store less, or raise max_da"
     ):

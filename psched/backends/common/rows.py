@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any, Final, TypeVar, cast
 
 from psched.error_summary import shortened
+from psched.keys import type_from_key
 from psched.model import (
     CATCH_UP,
     NEVER,
@@ -24,7 +25,7 @@ from psched.model import (
     TaskRow,
     spread_offset,
 )
-from psched.payload import MAX_DATA_SIZE, decode, decode_value, is_compressed, pack, type_from_key
+from psched.payload import MAX_DATA_SIZE, decode, decode_value, is_compressed, pack
 from psched.schedule_options import decode_options, encode_options
 from psched.store.ledger import ACTIONS, OUTCOMES, Change, Definition, DefinitionTimes, Entry, KeptOutput, LedgerRow
 from psched.store.overdue_and_failures import Overdue, UnreportedFailure

@@ -20,7 +20,7 @@ from psched.backends.common.table_names import checked_name
 from psched.backends.sql.compiled_statements import rows_in
 from psched.backends.sql.dialect import MYSQL_OPTIONS, ExactText, LongText
 from psched.backends.sql.ledger import limit_columns, option_columns
-from psched.payload import BACKFILL_PREFIX
+from psched.keys import BACKFILL_PREFIX
 
 HAS_ENDED = f"status IN ('{TASK_FAILED}', '{TASK_CANCELLED}')"
 """SQL for the rows in the index of failed and cancelled tasks. Finished tasks, which are most, are not in it."""

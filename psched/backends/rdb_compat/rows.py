@@ -13,17 +13,9 @@ from psched.backends.common.rows import RowReader
 from psched.backends.rdb_compat.ruby_cron_check import ruby_problem
 from psched.backends.rdb_compat.schema import LONGEST_CRON, LONGEST_TIMEZONE
 from psched.errors import NotSupportedError
+from psched.keys import type_from_key
 from psched.model import Rule, ScheduleRow, TaskRow
-from psched.payload import (
-    MAX_DATA_SIZE,
-    DataTooLargeError,
-    check_stored,
-    compress,
-    decode,
-    encode,
-    is_compressed,
-    type_from_key,
-)
+from psched.payload import MAX_DATA_SIZE, DataTooLargeError, check_stored, compress, decode, encode, is_compressed
 
 _LAST = 2**31 - 1
 _LAST_CHARACTER = 0xFFFF
