@@ -176,6 +176,20 @@ return call('ZRANGE', T .. 'output:' .. ARGV[1], 0, -1)
 -- Returns a page of keys with changes. ARGV: the last key of the page before ('' at first), the most keys.
 return call('ZRANGEBYLEX', T .. 'recorded', '(' .. ARGV[1], '+', 'LIMIT', 0, tonumber(ARGV[2]))
 
+--- script schedules/changed_since: common, schedules, ledger
+-- Returns a page of keys as {last key that was looked at, keys changed since}. ARGV: the last key of the page before
+-- ('' at first), the most keys to look at, the time in milliseconds.
+local page = call('ZRANGEBYLEX', T .. 'recorded', '(' .. ARGV[1], '+', 'LIMIT', 0, tonumber(ARGV[2]))
+local found = {}
+for _, key in ipairs(page) do
+  local last = call('ZREVRANGE', T .. 'changes:' .. key, 0, 0)[1]
+  local changed = last and tonumber(last:match('"changed":(%d+)'))
+  if changed and changed >= tonumber(ARGV[3]) then
+    found[#found + 1] = key
+  end
+end
+return {page[#page] or '', found}
+
 --- script schedules/trim: common, schedules, ledger
 -- Trims the ledger. ARGV: retention in milliseconds, a key ('' for none) and the number of its entries to keep, the
 -- most entries of each kind to delete, and the key whose changes were trimmed last.

@@ -1,4 +1,5 @@
--- Many changes of schedules at once, all or none; on top of schedules.lua, ledger.lua and alerts.lua.
+-- Adds, modifies and deletes schedules, each alone or many at once, all or none; on top of schedules.lua, ledger.lua and
+-- alerts.lua.
 
 -- Creates a schedule. `values`: fields and values. `number`: of the call, which its change has too if `is_recorded`.
 local function create_schedule(key, values, number, node, reckoning, is_recorded)
@@ -54,6 +55,70 @@ local function is_as_seen(key, version, status, next_time, due)
     and (due == '' or fields[3] == due)
 end
 
+--- script schedules/add: common, schedules, ledger, alerts, schedule_changes
+-- Creates schedules. ARGV: creation number, node, reckoning, then for each its key, a count of words, and the words:
+-- fields and values. Returns the keys that exist already, without those that this call has written in an earlier
+-- attempt.
+local nonce, present = ARGV[1], {}
+
+-- Calls `each` with the key, the first and the last index of every row in ARGV.
+local function for_each(each)
+  local place = 4
+  while place <= #ARGV do
+    local last = place + 1 + tonumber(ARGV[place + 1])
+    each(ARGV[place], place + 2, last)
+    place = last + 1
+  end
+end
+
+for_each(check_changes_writable)
+for_each(function(key, first, last)
+  if call('EXISTS', row_of(key)) == 0 then
+    create_schedule(key, {unpack(ARGV, first, last)}, nonce, ARGV[2], ARGV[3])
+  elseif redis.pcall('HGET', row_of(key), 'nonce') ~= nonce then
+    present[#present + 1] = key
+  end
+end)
+return present
+
+--- script schedules/modify: common, schedules, ledger, alerts, schedule_changes
+-- Writes fields of a row that is as the caller has read it, and records the change. ARGV: key; as read: version,
+-- status, next_time and due ('' for any); node, action, the occurrence that was next before, reckoning, number of this
+-- call; of an occurrence that the change skips: whether that is trouble (0 or 1; '' for no such occurrence) and the
+-- members of its entry; then fields and values ('' for none). Returns 1; 0 when the row is not as it was read.
+local key = ARGV[1]
+if not is_as_seen(key, ARGV[2], ARGV[3], ARGV[4], ARGV[5]) then
+  return 0
+end
+local row = row_of(key)
+local fields = call('HMGET', row, 'next_time', 'due', 'type')
+check_changes_writable(key)
+local version = version_of(key)
+if ARGV[11] ~= '' then  -- its own fence keeps the entry apart from one of the last run
+  increment(row, 'fence', 1)
+  local last = call('HMGET', row, 'fence', 'node')
+  write_entry(key, fields[1], last[1], version, last[2], '', ARGV[11], ARGV[12])
+end
+change_schedule(key, {unpack(ARGV, 13)}, {due = fields[2], type = fields[3]}, ARGV[7], ARGV[6], ARGV[8], ARGV[9], ARGV[10])
+return 1
+
+--- script schedules/delete: common, schedules, ledger, alerts, schedule_changes
+-- Deletes a schedule, leased or not, and records that. ARGV: key, creation number, node, reckoning.
+-- Returns 1; 0 when there is no row, or a row with another creation number.
+local key = ARGV[1]
+local row = row_of(key)
+if call('EXISTS', row) == 0 or nonce_of(row) ~= ARGV[2] then
+  return 0
+end
+if call('TYPE', row).ok == 'hash' then
+  allow_writes_when_full(row)
+  check_changes_writable(key)
+  drop_schedule(key, ARGV[3], ARGV[4])
+else
+  delete_row(key)
+end
+return 1
+
 --- script schedules/apply: common, schedules, ledger, alerts, schedule_changes
 -- Makes all changes if every row is as expected; returns the keys of those that are not. ARGV: number of this call,
 -- node, reckoning, then for each change a JSON array of texts: `add`, `modify` or `delete`, key; as read: version,
@@ -96,26 +161,3 @@ for _, change in ipairs(changes) do
   end
 end
 return {}
-
---- script schedules/get_many: common, schedules, leases
--- Returns rows as {key, fields and values (empty when there is none or the key is no hash)}. ARGV: keys.
-local rows = {}
-for place, key in ipairs(ARGV) do
-  local found = redis.pcall('HGETALL', row_of(key))
-  rows[place] = {key, found.err and {} or found}
-end
-return rows
-
---- script schedules/changed_since: common, schedules, ledger
--- Returns a page of keys as {last key that was looked at, keys changed since}. ARGV: the last key of the page before
--- ('' at first), the most keys to look at, the time in milliseconds.
-local page = call('ZRANGEBYLEX', T .. 'recorded', '(' .. ARGV[1], '+', 'LIMIT', 0, tonumber(ARGV[2]))
-local found = {}
-for _, key in ipairs(page) do
-  local last = call('ZREVRANGE', T .. 'changes:' .. key, 0, 0)[1]
-  local changed = last and tonumber(last:match('"changed":(%d+)'))
-  if changed and changed >= tonumber(ARGV[3]) then
-    found[#found + 1] = key
-  end
-end
-return {page[#page] or '', found}

@@ -82,7 +82,7 @@ local function types_in_order(limit)
   return found
 end
 
---- script schedules/counts: common, schedules, reads
+--- script schedules/counts: common, schedules, counts
 -- Returns the numbers of schedules: all, due, running, failing, paused and ended ones. ARGV: the due times of paused and
 -- of ended ones. Rows of backfills, which are few, are not counted.
 local due = T .. 'due:'
@@ -113,7 +113,7 @@ end
 return {{total, 0}, {came, 0}, {running_among(keys), more}, {failing, as_number(#suspects == MAX_LOOKED_AT)},
   {paused, 0}, {ended, 0}}
 
---- script schedules/type_counts: common, schedules, reads
+--- script schedules/type_counts: common, schedules, counts
 -- Returns for each type {type, milliseconds for which its first row has been due, waiting, due, running rows}. ARGV: the
 -- most types.
 local keys, more = next_keys()
@@ -125,7 +125,7 @@ for place, type in ipairs(found) do
 end
 return found
 
---- script schedules/rules: common, schedules, reads
+--- script schedules/rules: common, schedules, counts
 -- Returns a page of schedules that are neither paused nor ended, as {key, type, cron, time zone, delay in milliseconds,
 -- options}, and the last key that was looked at ('' at the end). ARGV: the last key of the page before ('' at first), the
 -- most schedules, the due time of ended ones.
@@ -139,7 +139,7 @@ for _, key in ipairs(keys) do
 end
 return {#keys == tonumber(ARGV[2]) and keys[#keys] or '', found}
 
---- script queue/counts: common, queue, reads
+--- script queue/counts: common, queue, counts
 -- Returns the numbers of tasks: waiting, due, running, failed, cancelled and finished ones.
 local later, leases = T .. 'later:', T .. 'leases:'
 local further, more_users = users_of_runs()
@@ -152,7 +152,7 @@ local ended = call('ZCARD', T .. 'keys') - waiting - call('ZCARD', leases) - fai
 return {{waiting, more}, {count_due(later) + in_lines + expired, more}, {call('ZCARD', leases) - expired, 0},
   {failed, 0}, {cancelled, 0}, more == 1 and {} or {ended, 0}}
 
---- script queue/type_counts: common, queue, reads
+--- script queue/type_counts: common, queue, counts
 -- Returns for each type {type, milliseconds for which its first row has been due, waiting, due, running rows}. ARGV: the
 -- most types.
 local MAX_LINES = 100  -- of each type
@@ -167,13 +167,13 @@ for place, type in ipairs(found) do
 end
 return found
 
---- script queue/running_of: common, queue, reads
+--- script queue/running_of: common, queue, counts
 -- Returns how many tasks of a user run, and the least max_running of these ('' for no limit). ARGV: user.
 local runs = T .. 'run:' .. ARGV[1]
 local least = call('ZRANGE', runs, 0, 0, 'WITHSCORES')[2]
 return {call('ZCARD', runs), least and least ~= 'inf' and integer(tonumber(least)) or ''}
 
---- script queue/users: common, queue, reads
+--- script queue/users: common, queue, counts
 -- Returns users with due rows, those whose first row has been due longest first: {user, due, milliseconds for which that
 -- row has been due, running rows, least max_running ('' for none)}. The user of rows without one is ''. Then returns 1 if
 -- there may be more users. ARGV: the most users; how many rows are looked at that are due and in no line yet, as no
