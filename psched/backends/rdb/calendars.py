@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Column, Connection, Integer, MetaData, Table, bindparam, select, update
 
-from psched.backends.common.table_names import checked_name
+from psched.backends.common.table_name_check import checked_name
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import MYSQL_OPTIONS, ExactText, LongText, now_ms
 from psched.store.calendars import StoredCalendar

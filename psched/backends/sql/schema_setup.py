@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from psched.backends.common import layout_version
-from psched.backends.common.findings import unwritable
+from psched.backends.common.doctor_findings import unwritable
 from psched.backends.common.layout_version import RecordedLayout, Standing
 from psched.backends.common.retries import RetryReason
 from psched.backends.sql import upgrades
