@@ -32,7 +32,7 @@ class FetchingChild(ChildRole):
             spec.dead,
             spec.siblings,
             recovered,
-            count=self._sections.run_counter.add,
+            count=self._sections.node_threads.run_counter.add,
         )
         self._sections.pollers += self._fetcher.pollers.values()
 
@@ -41,11 +41,11 @@ class FetchingChild(ChildRole):
         self._sections.prepare()
 
     def run(self) -> None:
-        self._sections.start()
+        self._sections.node_threads.start()
         try:
             self._fetcher.run()
         finally:
-            self._sections.close(waits=not self._stops_now)
+            self._sections.node_threads.close(waits=not self._stops_now)
             for opened in self._opened:
                 opened.source.store.close()
             self._stopping.close()

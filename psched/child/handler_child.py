@@ -60,9 +60,10 @@ class HandlerChild(ChildRole):
         sources = [opened.source for opened in self._sections]
         self._forced_exit = ForcedExit(sources, self._runs, send)
         self._watchdog = RunWatchdog(self._runs, settings.child_kill_interval, self._forced_exit.leave)
-        self._run_counter = (
-            run_counter(counted_tables(self._sections)) if self._polled is None else self._polled.run_counter
-        )
+        if self._polled is None:
+            self._run_counter = run_counter(counted_tables(self._sections))
+        else:
+            self._run_counter = self._polled.node_threads.run_counter
         if self._run_counter.sections:
             attach(self._run_counter, "settle")
         self._fetched: list[FetchedTaskPoller] = []
@@ -91,7 +92,7 @@ class HandlerChild(ChildRole):
             thread.start()
         try:
             if self._polled is not None:
-                self._polled.start()
+                self._polled.node_threads.start()
                 self._release_dead(self._polled)
             if len(self._loops) == 1:
                 self._loops[0].run()
@@ -188,7 +189,7 @@ class HandlerChild(ChildRole):
 
     def _close(self) -> None:
         if self._polled is not None:
-            self._polled.close(waits=not self._stops_now)
+            self._polled.node_threads.close(waits=not self._stops_now)
         for opened in self._sections:
             for task in opened.source.held:
                 give_back(task)

@@ -1,0 +1,71 @@
+"""The threads that a node needs once, in the child that polls: heartbeat, statistics, alerts, events."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+
+from psched.application import Application
+from psched.child.apply_at_start import ApplyAtStart
+from psched.execution.alert_and_event_threads import AlertAndEventThreads
+from psched.execution.node_heartbeat import NodeHeartbeat, RecordedSection
+from psched.execution.open_sections import OpenSection
+from psched.execution.run_stats import StatsWriter, counted_tables, run_counter
+from psched.store.node_registry import NodeProcess
+from psched.store.type_filter import TypeFilter
+
+_WITHDRAWAL = 1.0
+"""Seconds for which a child waits at its end until its node is removed from psched_nodes, and statistics written."""
+_LAST_WRITE = 0.3
+"""Seconds that the statistics may take at an immediate stop."""
+
+
+class NodeThreads:
+    def __init__(
+        self,
+        sections: Sequence[OpenSection],
+        application: Application,
+        filters: Mapping[str, TypeFilter],
+        processes: Callable[[], Sequence[NodeProcess]],
+        is_first: bool,
+    ) -> None:
+        """`filters`: by section, which types the node runs. The others as for `PolledSections`."""
+        self._alert_and_event_threads = AlertAndEventThreads(sections)
+        self._applying = [
+            ApplyAtStart(opened.section, application.of(opened.name))
+            for opened in sections
+            if is_first and opened.name == "schedules" and opened.section.apply_at_start
+        ]
+        recorded = [
+            RecordedSection(opened.name, nodes, filters[opened.name])
+            for opened in sections
+            if (nodes := opened.source.store.nodes) is not None
+        ]
+        self._heartbeat = NodeHeartbeat(recorded, os.getppid(), processes)
+        self.run_counter = run_counter(counted_tables(sections))
+        self._stats_writer = StatsWriter(self.run_counter) if self.run_counter.sections else None
+
+    def start(self) -> None:
+        self._alert_and_event_threads.start()
+        self._heartbeat.start()
+        for thread in self._applying:
+            thread.start()
+        if self._stats_writer is not None:
+            self._stats_writer.start()
+
+    def close(self, waits: bool) -> None:
+        """End the threads.
+
+        If not `waits`, the node's entry in psched_nodes may expire by itself.
+        """
+        self._heartbeat.close()
+        for thread in self._applying:
+            thread.close()
+        if self._stats_writer is not None:
+            self._stats_writer.close()
+        self._alert_and_event_threads.close()
+        self._alert_and_event_threads.join()
+        if waits:
+            self._heartbeat.join(_WITHDRAWAL)
+        if self._stats_writer is not None:
+            self._stats_writer.join(_WITHDRAWAL if waits else _LAST_WRITE)
