@@ -41,7 +41,7 @@ from psched.store.run_stats import RunKind, RunSums
 from psched.web import app
 from psched.web.pages import PAGES
 from psched.web.shared_state import SharedState
-from psched.web.snapshots import INTERVAL
+from psched.web.status_poller import INTERVAL
 
 _TIMES, _SECONDS = 100, 4.0
 """How often each page is asked for at most, and for how long; at least `_LEAST` times."""
@@ -114,12 +114,12 @@ def _percentiles(name: str, ask: Callable[[], float], scale: Scale) -> Mapping[s
 
 
 def _statements(place: Place, worker: BenchmarkWorker, scale: Scale) -> Mapping[str, float]:
-    """Return how many statements each page sends when no answer is kept, besides those of the snapshots."""
+    """Return how many statements each page sends when no answer is kept, besides those of the status."""
     found: dict[str, float] = {}
     with counting(place) as asked, _served(worker) as (shared, address):
         connection = http.client.HTTPConnection(address, timeout=60)
         _fetch(connection, "/")
-        shared.snapshots.end()  # the pages go on with the last one
+        shared.status_poller.end()  # the pages go on with the last one
         time.sleep(2 * INTERVAL)
         for name, path in _paths(scale.count(insight_questions.SCHEDULES)).items():
             for _ in range(2):  # the first time it may connect

@@ -32,7 +32,7 @@ from psched.web.access import AccessFunction, Gate, RefusedError
 from psched.web.protection import Protection
 from psched.web.rendering import STATIC, page
 from psched.web.shared_state import SharedState
-from psched.web.snapshots import INTERVAL, Status
+from psched.web.status_poller import INTERVAL, Status
 
 log = logging.getLogger(__name__)
 
@@ -148,7 +148,7 @@ def _endpoint(answer: Answer) -> Callable[[Request], Any]:
             found = await anyio.to_thread.run_sync(
                 partial(_answered, answer, request, shared), abandon_on_cancel=True, limiter=limiter
             )
-        return found if found is not None else _away(request, shared.snapshots.status(0))
+        return found if found is not None else _away(request, shared.status_poller.status(0))
 
     return endpoint
 
@@ -167,7 +167,7 @@ async def _form(request: Request) -> Mapping[str, list[str]] | None:
 
 
 def _answered(answer: Answer, request: Request, shared: SharedState) -> Response:
-    request.state.status = status = shared.snapshots.status()
+    request.state.status = status = shared.status_poller.status()
     if status.away_since is not None or status.snapshot is None:
         return _away(request, status)
     try:
@@ -186,7 +186,7 @@ def _answered(answer: Answer, request: Request, shared: SharedState) -> Response
             log.exception("page failed: %s", request.url.path)
             message = f"{type(error).__name__}; the log of psched web has the whole error"
             return page(request, "error.html", HTTPStatus.INTERNAL_SERVER_ERROR, title="An error", message=message)
-        status = shared.snapshots.next_status()
+        status = shared.status_poller.next_status()
         if status.away_since is not None:
             return _away(request, status)
         log.warning("page failed: %s: %s", request.url.path, one_line(error))
@@ -218,8 +218,8 @@ async def _changes(request: Request) -> Response:
         last, unsent = "", 0.0
         try:
             yield "retry: 3000\n\n"
-            while not shared.snapshots.is_closed:
-                status = shared.snapshots.status(0)
+            while not shared.status_poller.is_closed:
+                status = shared.status_poller.status(0)
                 mark = "away" if status.away_since is not None else status.snapshot.mark if status.snapshot else ""
                 if mark != last and (not last or "away" in (mark, last) or unsent >= _pause(shared.streams)):
                     yield f"data: {mark}\n\n"

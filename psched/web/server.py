@@ -58,6 +58,6 @@ class _Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """uvicorn would send itself the signal again after the stop."""
-        self._shared.snapshots.end()
+        self._shared.status_poller.end()
         self.force_exit = self.should_exit
         self.should_exit = True

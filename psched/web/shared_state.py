@@ -16,7 +16,7 @@ from psched.queue.queue import Queue, open_queue
 from psched.schedules.collection import ScheduleCollection, open_schedules
 from psched.store import holder_name
 from psched.web.access import Gate
-from psched.web.snapshots import Snapshots
+from psched.web.status_poller import StatusPoller
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ class SharedState:
     def __init__(self, settings: Settings, gate: Gate) -> None:
         self.settings = settings
         self.gate = gate
-        self.snapshots = Snapshots(lambda: self.insight)
+        self.status_poller = StatusPoller(lambda: self.insight)
         self.streams = 0
         """Open streams of change marks."""
         self._lock = threading.Lock()
@@ -139,7 +139,7 @@ class SharedState:
 
     def close(self) -> None:
         """End the thread and close every connection. Idempotent."""
-        self.snapshots.close()
+        self.status_poller.close()
         with self._lock:
             self._is_closed = True
         self._thread_pool.shutdown(wait=False, cancel_futures=True)

@@ -27,7 +27,7 @@ def address(settings: Settings, url: str) -> Iterator[str]:
     while not server.started:
         time.sleep(0.01)
     yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    made.state.shared.snapshots.end()
+    made.state.shared.status_poller.end()
     server.should_exit = True
     thread.join()
 

@@ -26,7 +26,7 @@ from psched.web.access import Gate
 from psched.web.pages import PAGES
 from psched.web.pages.now import verdict
 from psched.web.shared_state import SharedState
-from psched.web.snapshots import Snapshot
+from psched.web.status_poller import Snapshot
 from tests.daemon.harness import wait_for
 from tests.web.conftest import OWN, Visit, settings_of
 

@@ -16,7 +16,7 @@ from psched.time_text import local_time
 from psched.web.charts import Columns, by_minute, columns, troubled
 from psched.web.rendering import duration, page
 from psched.web.shared_state import SharedState
-from psched.web.snapshots import Snapshot, Status
+from psched.web.status_poller import Snapshot, Status
 
 _HOUR = 3600
 _DAY = 86400

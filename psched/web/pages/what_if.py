@@ -17,7 +17,7 @@ from psched.web.charts import columns
 from psched.web.pages.schedules import schedules_of
 from psched.web.rendering import page, short_number
 from psched.web.shared_state import SharedState
-from psched.web.snapshots import Snapshot
+from psched.web.status_poller import Snapshot
 
 _HOUR: Final = 3600
 _KEPT = 60.0

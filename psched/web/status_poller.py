@@ -67,7 +67,7 @@ class Status:
     problem: str = ""
 
 
-class Snapshots:
+class StatusPoller:
     """Keeps the status of the database. Safe to use from several threads."""
 
     def __init__(self, insight: Callable[[], Insight]) -> None:
@@ -131,7 +131,7 @@ class Snapshots:
     def _begin(self) -> None:
         self._wanted_until = monotonic() + _NOBODY
         if (self._thread is None or not self._thread.is_alive()) and not self._closed.is_set():
-            self._thread = threading.Thread(target=self._run, name="psched web snapshots", daemon=True)
+            self._thread = threading.Thread(target=self._run, name="psched web status", daemon=True)
             self._thread.start()
 
     def _now(self) -> Status:
