@@ -201,7 +201,7 @@ def _read_span(stored: object) -> tuple[int, int]:
     match stored:
         case [int(first), int(last)] if 0 <= first <= last < LAST_TIME:
             return first, last
-    raise ValueError(f"backfill has the span {shown(stored)}; expected two times in order")
+    raise ValueError(f"backfill has the span {shown(stored)}; expected two times, the earlier one first")
 
 
 def _plain(value: object) -> object:

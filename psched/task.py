@@ -515,7 +515,7 @@ class Task:
         """Raise NotSupportedError in a forked process: the connection, and perhaps the lock, belong to the parent."""
         if os.getpid() != self._pid:
             raise NotSupportedError(
-                f"{self.key!r}: taken by process {self._pid}, which alone may settle it; this is {os.getpid()}"
+                f"{self.key!r}: only the process that acquired it, {self._pid}, may settle it; this is {os.getpid()}"
             )
 
     def _refuse_if_settled(self, wanted: str) -> None:
@@ -669,6 +669,6 @@ def _write_if_possible(task: Task, write: Callable[[float], None], what: str) ->
     try:
         write(task._clock())
     except RUN_IS_OVER as error:
-        log.info("key=%s %s: lost: %s", task.key, what, error)
+        log.info("key=%s %s lost: %s", task.key, what, error)
     except Exception as error:  # noqa: BLE001 – the caller must learn that the leases were renewed
-        log.warning("key=%s %s: not saved: %s; trying again at the next lease renewal", task.key, what, one_line(error))
+        log.warning("key=%s %s not saved: %s; retrying at the next lease renewal", task.key, what, one_line(error))

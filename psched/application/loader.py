@@ -107,7 +107,7 @@ def _lookup(name: str, required: dict[str, ModuleType]) -> object:
     if not required:
         module_name, _, last = attribute.rpartition(".")
         example = f"{module_name or 'module'}:{last}"
-        raise ConfigError(f"{attribute!r} names no module; write `{example}`, or -r the module that defines it")
+        raise ConfigError(f"{attribute!r} names no module; write `{example}`, or name its module by -r")
     known = [key for module in required.values() for key, value in vars(module).items() if _is_router(value)]
     raise ConfigError(f"no {attribute!r} in {', '.join(reversed(required))}{did_you_mean(attribute, known)}")
 

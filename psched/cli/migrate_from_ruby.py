@@ -193,8 +193,8 @@ def _check_no_worker(collection: ScheduleCollection | Queue) -> None:
     if alive:
         names = ", ".join(node.name for node in alive)
         raise ConfigError(
-            f"workers of the new tables run: {names}; stop them until all is copied (a worker that was killed is "
-            "counted for a minute), as a finished task would be copied again"
+            f"workers of the new tables are running: {names}; stop them until all is copied, since tasks that they "
+            "finish would be copied again (a killed worker counts as running for a minute)"
         )
 
 

@@ -126,7 +126,9 @@ def apply_(chosen: Chosen, file: str | None, app: str | None, prune: bool, adopt
 
 def _refuse_another(found: Plan, now: Plan, name: str) -> None:
     if _written(found) != _written(now):
-        raise PlanConflictError(f"{name}: {now.source} now needs other changes; nothing was applied; make a new plan")
+        raise PlanConflictError(
+            f"{name}: the plan is out of date: {now.source} needs other changes; nothing was applied; make a new plan"
+        )
 
 
 def _written(found: Plan) -> list[str]:

@@ -181,7 +181,7 @@ def _rules(
             for rule in _rules(part, timezone, begin, calendars, remarks):
                 yield spread | rule
     elif kind == "AndTrigger":
-        raise _TriggerError("psched has no rule for the runs that several triggers have in common; write one trigger")
+        raise _TriggerError("psched has no rule for runs on which several triggers agree; write one trigger")
     else:
         raise _TriggerError(f"a trigger of the class {kind}, which psched does not know")
 

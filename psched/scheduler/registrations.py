@@ -142,8 +142,8 @@ def store_registration(schedules: ScheduleCollection, registration: Registration
             elif differing := _differing(schedules, row, registration):
                 schedules[name].modify(**registration.changes)
                 log.warning(
-                    "changed the registration %r to that of this instance, which is newer: %s (%s); it was %s (%s); "
-                    "different: %s",
+                    "updated the registration %r by this instance, which is newer: %s (%s) instead of %s (%s); "
+                    "changed: %s",
                     name, rule.cron, rule.timezone, row.rule.cron, row.rule.timezone, ", ".join(differing),
                 )  # fmt: skip
         except (AlreadyExistsError, NotFoundError):

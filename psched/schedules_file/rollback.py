@@ -37,7 +37,9 @@ def rollback_to_time(schedules: ScheduleCollection, owner: str, time: float) -> 
             if now is not None or then.policy.owner == owner:  # what another owner deleted stays deleted
                 wanted.append(_definition(then))
         elif now is not None and then is None and of_key[0].action == UPGRADE:
-            raise ScheduleError(f"{key!r}: the schedule is older than the ledger, which has no definition before that")
+            raise ScheduleError(
+                f"{key!r}: the schedule is older than the ledger; its definition before {local_time(time)} is unknown"
+            )
         elif now is not None:
             gone.append(key)
     return planned(schedules, f"rollback to {local_time(time)}", (owner,), wanted, gone, present)

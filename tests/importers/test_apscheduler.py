@@ -145,8 +145,8 @@ def test_jobs_in_the_hour_after_midnight_vanish_after_the_clock_was_put_forward(
         (CronTrigger(year="*/2", timezone=ZONE), "has gaps without end"),
         (IntervalTrigger(seconds=90.5, timezone=ZONE), "an interval of 90.5 s: psched's are whole seconds"),
         (DateTrigger("2020-01-01", ZONE), "it has no run any more"),
-        (OTHERS[-1], "the runs that several triggers have in common"),
-        (AndTrigger([CronTrigger(hour=2), IntervalTrigger(hours=1)]), "the runs that several triggers have in common"),
+        (OTHERS[-1], "runs on which several triggers agree"),
+        (AndTrigger([CronTrigger(hour=2), IntervalTrigger(hours=1)]), "runs on which several triggers agree"),
     ],
     ids=str,
 )

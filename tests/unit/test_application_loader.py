@@ -162,8 +162,8 @@ def test_what_is_imported_already_is_taken_as_it_is() -> None:
         (ApplicationSpec((".jobs:Jobs",)), "'.jobs' is no module name"),
         (ApplicationSpec(("jobs:",)), "'jobs:' names no application; expected `module:NAME`"),
         (ApplicationSpec(("",)), "'' names no application"),
-        (ApplicationSpec(("Jobs",)), "'Jobs' names no module; write `module:Jobs`, or -r the module that defines it"),
-        (ApplicationSpec(("team.jobs.app",)), "'team.jobs.app' names no module; write `team.jobs:app`, or -r"),
+        (ApplicationSpec(("Jobs",)), "'Jobs' names no module; write `module:Jobs`, or name its module by -r"),
+        (ApplicationSpec(("team.jobs.app",)), "'team.jobs.app' names no module; write `team.jobs:app`, or name"),
         (ApplicationSpec(("psched.handlers.command:Comand",)), "no 'Comand' in psched.handlers.command; did you mean"),
         (
             ApplicationSpec(("command",), require=("psched.handlers.command", "psched.errors")),

@@ -180,7 +180,7 @@ def test_progress_that_could_not_be_written_is_written_with_the_next_renewal(
 
     row_after(child, handle)
     assert rows == [None, Progress(1)]
-    assert "progress: not saved" in caplog.text
+    assert "progress not saved" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,6 @@ def checked_name(name: str) -> str:
     """Return `name`, or raise ConfigError unless it is a plain identifier of at most 50 characters."""
     if not (name.isascii() and name.isidentifier() and len(name) <= _LONGEST_NAME):
         raise ConfigError(
-            f"table: {name!r} cannot be a table's name; letters, digits and _ are possible, at most {_LONGEST_NAME}"
+            f"table: {name!r} cannot be a table's name; expected at most {_LONGEST_NAME} letters, digits and _"
         )
     return name

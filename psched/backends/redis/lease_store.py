@@ -258,7 +258,7 @@ class RedisLeaseStore(LeaseStore):
         """Log the keys that have no valid row. The script has removed them from its sets."""
         for key in (found[0].decode(errors="replace") for found in unreadable):
             row = f"{self._table.prefix}row:{key}"
-            log.error("key=%s cannot be run: %s is no hash, or gone; delete what is left of it", key, row)
+            log.error("key=%s cannot be run: the Redis key %s is missing, or is no hash; delete it", key, row)
 
 
 class SubmitOnAdvance:
@@ -272,7 +272,7 @@ class SubmitOnAdvance:
     def submit(self, table: str, arguments: Sequence[Argument]) -> None:
         """Set the table and the arguments of the submission. Raises ValueError on a second call."""
         if self.tables:
-            raise ValueError("one occurrence becomes one submission; give all its tasks to one call")
+            raise ValueError("an occurrence can submit once only; submit all its tasks by one call")
         self.tables = [table]
         self.arguments = list(arguments)
 

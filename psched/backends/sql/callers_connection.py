@@ -215,7 +215,7 @@ class CallersConnections:
         """Return SQLAlchemy's Connection, or the connection of a driver."""
         if any(name in _ASYNC_SQLALCHEMY for name in _names(given)) or _find(_ASYNC_DRIVERS, given) is not None:
             raise NotSupportedError(
-                f"connection: {_names(given)[0]} is awaited; call `await queue.asubmit(…)` instead of `submit`"
+                f"connection: {_names(given)[0]} is asynchronous; call `await queue.asubmit(…)` instead of `submit`"
             )
         connection = given.connection() if any(name in _SESSIONS for name in _names(given)) else given
         if isinstance(connection, Connection):

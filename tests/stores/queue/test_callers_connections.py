@@ -418,7 +418,7 @@ def test_a_blocking_connection_is_refused_by_asubmit_and_an_awaited_one_by_submi
 
     async def work() -> None:
         if caller.awaited:
-            with pytest.raises(NotSupportedError, match="is awaited; call `await queue.asubmit"):
+            with pytest.raises(NotSupportedError, match="is asynchronous; call `await queue.asubmit"):
                 queue.submit("key", "type1", connection=caller.connection)
         else:
             with pytest.raises(NotSupportedError, match="blocks the event loop; call `submit` instead of `asubmit`"):
