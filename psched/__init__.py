@@ -1,9 +1,9 @@
-"""psched: distributed cron, and a queue, on the database a team already has.
+"""psched: distributed cron and a task queue on the database that a team already has.
 
-with psched.open("etc/psched.yml") as schedules:
-    schedules.add("report", "report.daily", cron="0 7 * * *", timezone="Europe/Berlin")
+    with psched.open("etc/psched.yml") as schedules:
+        schedules.add("report", "report.daily", cron="0 7 * * *", timezone="Europe/Berlin")
 
-Most names are imported when they are first used: `import psched` is quick and loads no database library.
+`import psched` is quick and loads no database library: most names are imported on first use.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from psched.errors import (
     UnstorableResultError,
 )
 
-TYPE_CHECKING = False  # type checkers take it as true; importing typing would double the time of `import psched`
+TYPE_CHECKING = False  # type checkers treat it as true; `import typing` would double the import time
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
@@ -139,7 +139,7 @@ _LAZY = {
     "psched.schedules.schedule": ("Schedule",),
     "psched.task": ("Task",),
 }
-"""Names that are imported when they are first used, by their modules."""
+"""Names that are imported on first use, by module."""
 
 
 def __getattr__(name: str) -> Any:
@@ -155,12 +155,13 @@ def __dir__() -> list[str]:
 
 
 def open(config: Settings | Mapping[str, Any] | str | Path, environment: str | None = None) -> ScheduleCollection:  # noqa: A001
-    """Open the schedules that `config` names: settings, one environment as a dict, or the path of a YAML file.
+    """Open the schedules that `config` describes.
 
-    `environment` of the file defaults to $PSCHED_ENV, then $RAILS_ENV, then `development`.
+    `config`: settings, one environment as a dict, or the path of a YAML file. `environment`: which environment of the
+    file to use; the default is $PSCHED_ENV, then $RAILS_ENV, then `development`.
 
     Raises:
-        ConfigError: the configuration cannot be used, or the table is missing (`psched init` makes it).
+        ConfigError: the configuration is not valid, or the table is missing (`psched init` creates it).
     """
     from psched.acquisition.polled_table import open_table
     from psched.config import coerce
@@ -170,12 +171,13 @@ def open(config: Settings | Mapping[str, Any] | str | Path, environment: str | N
 
 
 def open_queue(config: Settings | Mapping[str, Any] | str | Path, environment: str | None = None) -> Queue:
-    """Open the queue that `config` names: settings, one environment as a dict, or the path of a YAML file.
+    """Open the queue that `config` describes.
 
-    `environment` of the file defaults to $PSCHED_ENV, then $RAILS_ENV, then `development`.
+    `config`: settings, one environment as a dict, or the path of a YAML file. `environment`: which environment of the
+    file to use; the default is $PSCHED_ENV, then $RAILS_ENV, then `development`.
 
     Raises:
-        ConfigError: the configuration cannot be used, or the table is missing (`psched queue init` makes it).
+        ConfigError: the configuration is not valid, or the table is missing (`psched queue init` creates it).
     """
     from psched.acquisition.polled_table import open_table
     from psched.config import coerce
@@ -185,10 +187,10 @@ def open_queue(config: Settings | Mapping[str, Any] | str | Path, environment: s
 
 
 def configure(config: Config | Queue | Scheduler | None, environment: str | None = None) -> None:
-    """Let the functions of all apps without a queue of their own submit to the queue of `config`.
+    """Set the default queue: functions of apps without a queue of their own submit to it.
 
-    `config`: as for `open_queue`, or an embedded scheduler; the queue is opened at the first submit. Or an open queue.
-    None: as if this had never been called. Raises ConfigError.
+    `config`: a configuration as for `open_queue`, an open queue, or an embedded scheduler. A queue given by its
+    configuration is opened at the first submit. None: remove the default queue. Raises ConfigError.
     """
     from psched.application.default_queue import default_queue
 

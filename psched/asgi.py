@@ -1,4 +1,4 @@
-"""Starts and stops psched with an ASGI application: FastAPI, Starlette, Litestar. Imports none of them.
+"""Starts and stops psched together with an ASGI application: FastAPI, Starlette or Litestar. Imports none of them.
 
 scheduler = psched.create_scheduler("postgresql://db/app")
 jobs = psched.asgi.lifespan(scheduler, queue="etc/psched.yml")
@@ -30,9 +30,9 @@ log = logging.getLogger(__name__)
 
 
 class Lifespan:
-    """The lifespan of one application, in each of its processes. `lifespan` makes it; the framework calls it.
+    """The lifespan of one application, in each of its processes. Create it with `lifespan`; the framework calls it.
 
-    A lifespan of your own includes it with `async with jobs(app): ...`.
+    If the application has its own lifespan function, enter this one inside it: `async with jobs(app): ...`.
     """
 
     def __init__(
@@ -48,12 +48,12 @@ class Lifespan:
 
     @asynccontextmanager
     async def __call__(self, app: object = None) -> AsyncGenerator[None, None]:
-        """Start the scheduler and open the queue; within the context the application runs. On an asyncio event loop.
+        """Return the async context in which the application runs. Entering it starts the scheduler and opens the queue.
 
-        If the queue's database does not answer, the log says so, and the queue is opened when it is next used.
+        If the queue's database does not answer, a warning is logged, and the queue is opened at its next use.
 
         Raises:
-            ConfigError: the configuration cannot be used, or the tables are missing.
+            ConfigError: the configuration is not valid, or the tables are missing.
             ScheduleError: this lifespan, or its scheduler, is running already.
         """
         if self._running:
@@ -72,10 +72,10 @@ class Lifespan:
             yield
 
     async def queue(self) -> Queue:
-        """Return the queue of the running application: for `Depends` of FastAPI and `Provide` of Litestar.
+        """Return the queue of the running application. Use it with `Depends` of FastAPI or `Provide` of Litestar.
 
         Raises:
-            ConfigError: `lifespan` was given neither queue nor scheduler; or tables are missing.
+            ConfigError: `lifespan` got neither a queue nor a scheduler, or the tables are missing.
             ScheduleError: the application is not running.
         """
         if not self._running:
@@ -93,14 +93,14 @@ class Lifespan:
 
     async def _stop(self, scheduler: Scheduler) -> None:
         if not await asyncio.to_thread(scheduler.stop, self._stop_timeout):
-            log.warning("a handler is still running after stop_timeout, %s s; the application ends", self._stop_timeout)
+            log.warning("a handler is still running after stop_timeout=%s s; stopping without it", self._stop_timeout)
 
 
 async def _start(scheduler: Scheduler) -> None:
     starting = asyncio.create_task(asyncio.to_thread(scheduler.start))
     try:
         await asyncio.shield(starting)
-    except asyncio.CancelledError:  # its thread continues
+    except asyncio.CancelledError:  # the thread of the handler continues
         await asyncio.wait({starting})
         if starting.exception() is None:
             await asyncio.to_thread(scheduler.stop, 0)
@@ -113,13 +113,15 @@ def lifespan(
     queue: Settings | Mapping[str, Any] | str | Path | None = None,
     stop_timeout: float | None = 20.0,
 ) -> Lifespan:
-    """Return a lifespan for FastAPI, Starlette (`lifespan=jobs`) or Litestar (`lifespan=[jobs]`); connects to nothing.
+    """Return a lifespan for FastAPI, Starlette (`lifespan=jobs`) or Litestar (`lifespan=[jobs]`).
 
-    `scheduler` is started with the application, in each worker process, and stopped with it. `queue`: the
-    configuration of the queue of the process, as for `psched.configure`: functions of apps submit to it, and
-    `Lifespan.queue` returns it. None: the scheduler's own queue. `stop_timeout`: seconds to wait for running handlers
-    at the end (None: until they end); less than the time after which the server kills its workers, which is 30 s in
-    gunicorn.
+    This function itself opens no connection.
+
+    - `scheduler`: a scheduler to start and stop with the application, in each worker process.
+    - `queue`: the configuration of the process's queue, as for `psched.configure`. Functions of apps submit to this
+      queue, and `Lifespan.queue` returns it. None: the scheduler's own queue.
+    - `stop_timeout`: how many seconds the shutdown waits for running handlers; None waits until they end. It must be
+      less than the time after which the server kills its workers (gunicorn: 30 s).
 
     Raises:
         ValueError: `stop_timeout` is not a number of seconds.

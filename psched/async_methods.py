@@ -1,7 +1,7 @@
-"""Async twins of blocking methods: each runs its method in a thread of the event loop's default executor.
+"""Async twins of blocking methods. A twin runs its method in a thread of the event loop's default executor.
 
-A method `pause` has the twin `apause`, with the same parameters. Cancelling the caller does not stop the method: its
-thread continues to the end.
+The twin of a method `pause` is called `apause` and has the same parameters. Cancelling the caller does not stop the
+method; its thread runs it to the end.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _PAGE = 100
-"""Items that one call in a thread takes from an iterator."""
+"""How many items one call in a thread takes from an iterator."""
 
 
 async def run_in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Return `function(*args, **kwargs)`, called in a thread, with the caller's context variables."""
-    import asyncio  # noqa: PLC0415 – blocking programs need not wait for its import
+    """Call the function in a thread, with the caller's context variables, and return its result."""
+    import asyncio  # noqa: PLC0415 – programs without asyncio save the time of this import
 
     return await asyncio.to_thread(function, *args, **kwargs)
 
 
 def async_twin(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-    """Return the async twin of `method`, for the class that has both."""
+    """Return the async twin of `method`, for the class that has `method`."""
 
     async def twin(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        bound: Callable[P, T] = getattr(self, method.__name__)  # perhaps a subclass's own
+        bound: Callable[P, T] = getattr(self, method.__name__)  # a subclass may override the method
         return await run_in_thread(bound, *args, **kwargs)
 
-    return _named(twin, method, f"Do what `{method.__name__}` does, in a thread, without blocking the event loop.")
+    return _named(twin, method, f"Call `{method.__name__}` in a thread, without blocking the event loop.")
 
 
 def signed_as_twin_of(
     method: Callable[Concatenate[S, P], T],
 ) -> Callable[[Callable[..., Coroutine[Any, Any, T]]], Callable[Concatenate[S, P], Coroutine[Any, Any, T]]]:
-    """Decorate an async twin that needs a body of its own: it gets the name and signature of the twin of `method`."""
+    """Decorate an async twin that is written by hand: it gets the name and signature of a generated twin."""
 
     def decorate(twin: Callable[..., Coroutine[Any, Any, T]]) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
         return _named(twin, method, twin.__doc__)
@@ -50,7 +50,7 @@ def signed_as_twin_of(
 def async_iterator_twin(
     method: Callable[Concatenate[S, P], Iterator[T]],
 ) -> Callable[Concatenate[S, P], AsyncIterator[T]]:
-    """Return the async twin of a method that yields: an async iterator, which reads ahead up to 100 items."""
+    """Return the async twin of a method that yields: an async iterator that reads ahead by up to 100 items."""
 
     async def twin(self: S, /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
         bound: Callable[P, Iterator[T]] = getattr(self, method.__name__)
@@ -59,11 +59,11 @@ def async_iterator_twin(
             for item in page:
                 yield item
 
-    return _named(twin, method, f"Yield what `{method.__name__}` yields, read in a thread; for `async for`.")
+    return _named(twin, method, f"Call `{method.__name__}` in a thread and yield its items; for `async for`.")
 
 
 def _named(twin: Callable[P, T], method: Callable[..., object], promise: str | None) -> Callable[P, T]:
-    """Return `twin` with the name and signature of the twin of `method`. `promise`: its docstring."""
+    """Return `twin` with the name and signature of the twin of `method`, and with `promise` as its docstring."""
     named = wraps(method)(twin)
     named.__name__ = f"a{method.__name__}"
     named.__qualname__ = f"{method.__qualname__.removesuffix(method.__name__)}{named.__name__}"

@@ -1,4 +1,4 @@
-"""The base class that settles runs: `ScheduleSettlement` for schedules, `TaskSettlement` for queue tasks."""
+"""The base class of `ScheduleSettlement` (schedules) and `TaskSettlement` (queue tasks), which settle runs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from psched.store.ledger import Output
 _PURGE_STATS_INTERVAL = 3600.0
 """Seconds between two deletions of old statistics."""
 _STATS_BATCH = 2000
-"""Rows of statistics of each span that are deleted at a time."""
+"""How many old rows of each statistics table one deletion removes."""
 
 
 class Settlement(ABC):
-    """Settles the runs of one store. Schedules and queue tasks differ only in this.
+    """Settles the runs of one store. All differences between schedules and queue tasks are in its subclasses.
 
-    `until` is the boottime up to which a write is retried. Methods that settle a claim raise PreemptedError,
+    `until` is the boottime until which a failed write is repeated. Methods that settle a claim raise PreemptedError,
     NotFoundError or AlreadyFinishedError if the lease is lost.
     """
 
@@ -38,9 +38,9 @@ class Settlement(ABC):
         stats_retention: float = 30 * 86400.0,
         clock: Clock = boottime,
     ) -> None:
-        """`max_attempts`: the bound where neither the row nor its type has one.
+        """`max_attempts`: the configured bound on attempts, for rows without a bound of their own or of their type.
 
-        `stats_retention`: seconds for which statistics of runs are kept by hour.
+        `stats_retention`: how many seconds hourly statistics of runs are kept.
         """
         self.store = store
         self._max_attempts = max_attempts
@@ -54,18 +54,21 @@ class Settlement(ABC):
 
     @abstractmethod
     def finish_many(self, claims: Sequence[Claim], until: float) -> list[ScheduleError | None]:
-        """Settle claimed runs as done, in few transactions. Return for each None, or the error of `finish`."""
+        """Settle claimed runs as done, in few transactions.
+
+        Return a list with None for each settled run, and with the error that `finish` would raise for each other run.
+        """
 
     @abstractmethod
     def fail(self, claim: Claim, error: str | None, until: float) -> Row | None:
         """Settle the claimed run as failed for good, and return None.
 
-        If the row was changed since its acquire, write nothing and return the stored row, which may allow more
+        If the row was changed since it was acquired, write nothing and return the stored row: it may allow more
         attempts.
         """
 
     def maintain(self) -> bool:
-        """Delete a small batch of old rows and of old statistics. Return True if there may be more."""
+        """Delete a small batch of old rows and of old statistics. Return True if more may be left."""
         more = self.purge()
         stats = self.store.stats
         if stats is None or self._clock() < self._purge_stats_at:
@@ -76,42 +79,42 @@ class Settlement(ABC):
 
     @abstractmethod
     def purge(self) -> bool:
-        """Delete a small batch of old rows. Return True if there may be more."""
+        """Delete a small batch of old rows. Return True if more may be left."""
 
     def finish_by(self, claim: Claim, task: NewTask, until: float) -> None:
-        """Settle the claimed run as done by submitting `task`. Raises NotSupportedError."""
+        """Settle the claimed run as done and submit `task` to the queue. Raises NotSupportedError."""
         raise NotSupportedError(
-            f"{claim.row.key!r} is a queue task; only a schedule finishes by submitting another one"
+            f"{claim.row.key!r} is a queue task; only a schedule's run can finish by submitting a task"
         )
 
     def cancel(self, claim: Claim, until: float) -> None:
         """Settle the claimed run as cancelled. Raises NotSupportedError."""
-        raise NotSupportedError(f"{claim.row.key!r} is a schedule, whose runs cannot be cancelled; delete it")
+        raise NotSupportedError(f"{claim.row.key!r} is a schedule; its runs cannot be cancelled; delete it instead")
 
     def save(self, claim: Claim, data: Mapping[str, Any], until: float) -> None:
         """Write the data of the claimed run. Raises NotSupportedError."""
-        raise NotSupportedError(f"{claim.row.key!r} is a schedule, whose runs cannot change its data")
+        raise NotSupportedError(f"{claim.row.key!r} is a schedule; its runs cannot change its data")
 
     @property
     def result_problem(self) -> str | None:
-        """Why runs can store neither results nor progress, with the remedy, or None."""
+        """Return why runs can store no result and no progress, and the remedy; None if they can."""
         return "a schedule stores no result and no progress; submit a queue task"
 
     def save_progress(self, claim: Claim, progress: str, until: float) -> None:
-        """Write the progress of the claimed run. Raises NotSupportedError where `result_problem` says why."""
+        """Write the progress of the claimed run. Raises NotSupportedError if `result_problem` is not None."""
         raise NotSupportedError(f"{claim.row.key!r}: {self.result_problem}")
 
     @property
     def output_problem(self) -> str | None:
-        """Why the output of runs cannot be kept, with the remedy, or None."""
-        return "the output of queue tasks is not kept; run them without keep_output, or as schedules"
+        """Return why the output of runs cannot be kept, and the remedy; None if it can be kept."""
+        return "the output of queue tasks cannot be kept; remove keep_output from the type, or run it by a schedule"
 
     def keep_output(self, claim: Claim, output: Output) -> None:
-        """Keep what the claimed run wrote. Raises NotSupportedError where `output_problem` says why."""
+        """Keep the output of the claimed run. Raises NotSupportedError if `output_problem` is not None."""
         raise NotSupportedError(f"{claim.row.key!r}: {self.output_problem}")
 
     def attempts_allowed(self, row: Row, max_attempts: int | None) -> int | None:
-        """Return the number of attempts after which the row has failed, or None for no bound.
+        """Return after how many failed attempts the row has failed for good; None means never.
 
         The row's own bound comes first, then `max_attempts` (the bound of its type), then the configured bound.
         """
@@ -121,28 +124,28 @@ class Settlement(ABC):
         return own
 
     def problem(self, row: Row) -> str | None:
-        """Return the error of a row that cannot be run, with the remedy, or None."""
+        """Return why the row cannot be run, and the remedy; None if the row can be run."""
         return None
 
     def is_paused(self, row: Row) -> bool:
-        """Return whether the row waits for the end of a pause. Until then the row is neither run nor failed."""
+        """Return whether the row waits for the end of a pause. Such a row is neither run nor failed."""
         return False
 
     def pass_over(self, claim: Claim, now: float, until: float) -> bool:
-        """Settle the run and return True if the run is not wanted any more at `now` (database's clock)."""
+        """Return whether the run is no longer wanted at `now` (by the database's clock). If so, settle it."""
         return False
 
     def retry(self, claim: Claim, wait: float, error: str | None, max_attempts: int | None, until: float) -> RunOutcome:
-        """Make the claimed row due `wait` seconds from now, unless a cancel was requested or its attempts are used up.
+        """Make the claimed row due `wait` seconds from now, unless a cancel was requested or no attempts are left.
 
-        `max_attempts`: as for `attempts_allowed`. Returns the outcome: `retried`, `cancelled` or `failed`.
+        `max_attempts`: the same as for `attempts_allowed`. Returns the outcome: `retried`, `cancelled` or `failed`.
         """
         if claim.lease.cancel_requested:
             self.cancel(claim, until)
             return "cancelled"
         row = claim.row
         while (allowed := self.attempts_allowed(row, max_attempts)) is not None and row.attempts >= allowed:
-            exhausted = row.attempts > allowed  # and this attempt was not begun
+            exhausted = row.attempts > allowed  # the attempts were used up before this one, which did not begin
             ended = claim._replace(row=row.attempted(row.attempts - 1) if exhausted else row)
             changed = self.fail(ended, error, until)
             if changed is None:

@@ -1,7 +1,7 @@
 """Clocks that measure durations within one process.
 
-Clocks are passed as arguments, so that tests can replace them. The database's clock decides what is due and when a
-lease ends.
+Clocks are passed as arguments, so that tests can replace them. Only the database's clock decides when a row is due and
+when a lease ends.
 """
 
 from __future__ import annotations
@@ -11,20 +11,24 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 Clock = Callable[[], float]
-"""Returns seconds since some fixed point; only differences mean anything."""
+"""Returns seconds since some fixed point. Only the difference of two values means anything."""
 
 monotonic: Clock = time.monotonic
-"""Returns seconds that never jump and stand still while the machine sleeps. For everything but leases."""
+"""Returns seconds that never jump and do not count the sleep of a suspended machine. Used for all but leases."""
 
 boottime: Clock = partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
-"""Returns seconds that never jump and include the sleep of a suspended machine. For lease deadlines.
+"""Returns seconds that never jump and count the sleep of a suspended machine. Used for the deadlines of leases.
 
-macOS has no such clock and gets the monotonic one: there only the fence detects a lease that ended during sleep.
+macOS has no such clock, so the monotonic clock is used there. On macOS only the fence detects a lease that ended while
+the machine was suspended.
 """
 
 
 def wait_steps(seconds: float, pause: float) -> Iterator[float]:
-    """Yield the seconds that have passed: at once, and after each `pause`, until they are `seconds` or more."""
+    """Yield how many seconds have passed since the first step: first 0, then a number after each `pause` (seconds).
+
+    The last number is the first that is at least `seconds`.
+    """
     begun = monotonic()
     waited = 0.0
     yield waited

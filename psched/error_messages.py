@@ -1,4 +1,4 @@
-"""Parts of error messages: "did you mean", a value as the caller gave it, an exception on one line."""
+"""Parts of error messages: "did you mean", a value as the caller gave it, and an exception on one line."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 _LONGEST_VALUE = 60
-"""Characters of a value that an error message shows."""
+"""How many characters of a value an error message shows."""
 _MAX_BITS = 13_000
-"""A longer integer is described by its length: Python refuses to print more than 4,300 digits."""
+"""A longer integer is described by its length, because Python refuses to print more than 4,300 digits."""
 _BIDI = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 ESCAPES = {
     code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
     for code in (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029, *_BIDI)
 }
-"""For `str.translate`: the control characters (C0, C1), line separators and characters that change the direction of
-text. Keys, types and errors may hold any character, and a terminal obeys these."""
+"""A table for `str.translate` that escapes control characters (C0, C1), line separators, and characters that change the
+direction of text. Keys, types and errors may contain any character, and a terminal would obey these."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return `; did you mean 'x'?` for the known word closest to `word` in any case, or an empty string."""
+    """Return `; did you mean 'x'?` for the known word closest to `word`, ignoring case; or an empty string."""
     by_folded = {name.casefold(): name for name in known}
     close = get_close_matches(word.casefold()[:100], by_folded, n=1)
     return f"; did you mean {by_folded[close[0]]!r}?" if close else ""
@@ -31,14 +31,14 @@ def shown(value: object, longest: int = _LONGEST_VALUE) -> str:
         return f"a whole number of about {int(value.bit_length() * 0.30103) + 1} digits"
     try:
         text = repr(value)
-    except Exception:  # noqa: BLE001 – a caller's object, which may fail at anything
+    except Exception:  # noqa: BLE001 – the repr of a caller's object may raise anything
         text = f"<{type(value).__name__}>"
     return text if len(text) <= longest else f"{text[:longest]}…"
 
 
 def one_line(error: BaseException) -> str:
     """Return the message of `error` on one line, without the statement that SQLAlchemy adds."""
-    original = getattr(error, "orig", None)  # SQLAlchemy's errors hold the driver's
+    original = getattr(error, "orig", None)  # SQLAlchemy wraps the error of the driver
     cause = original if isinstance(original, BaseException) else error
     arguments = cause.args
     if len(arguments) == 2 and isinstance(arguments[0], int):

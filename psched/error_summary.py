@@ -1,4 +1,4 @@
-"""Finds the line of a stored error, mostly a traceback, that names the exception and its message."""
+"""Finds the line of a stored error that names the exception and its message. Most stored errors are tracebacks."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Iterator, Sequence
 _HEADER = re.compile(r"\s*(\+ Exception Group )?Traceback\b.*")
 """The first line of a traceback."""
 _FRAME = re.compile(r'[\s|]*File ".*", line \d+|.*", line \d+, in \S+$')
-"""A line of a traceback that names a place in the code; its beginning may be missing."""
+"""A line of a traceback that names a place in the code. The beginning of the line may be missing."""
 _CHAINED = ("The above exception was the direct cause of", "During handling of the above exception, another")
-"""The line between two tracebacks; the one after it is of the exception that was raised last."""
+"""The line between two tracebacks. The traceback that follows belongs to the exception that was raised last."""
 _LONGEST_SUMMARY = 200
-"""Characters of a summary."""
+"""The most characters of a summary."""
 _MARGIN = re.compile(r"\s*[|+] ?")
-"""The beginning of each line of an exception group's traceback."""
+"""The beginning of each line in the traceback of an exception group."""
 
 
 def error_summary(error: str) -> str:
-    """Return the exception's type and message in `error`, or else its first line; at most 200 characters.
+    """Return the type and message of the exception in `error`, or else the first line; at most 200 characters.
 
     `error` may be the end of a longer text.
     """
@@ -28,7 +28,7 @@ def error_summary(error: str) -> str:
 
 
 def shortened(error: str, longest: int) -> str:
-    """Return `error` in at most `longest` characters: a longer one as its summary and its end."""
+    """Return `error`, cut to `longest` characters: its summary, then its end."""
     if len(error) <= longest:
         return error
     head = f"{error_summary(error)}\n…\n"
@@ -38,7 +38,7 @@ def shortened(error: str, longest: int) -> str:
 def exception_line(text: str) -> str | None:
     """Return the type and the first line of the message of the exception in `text`; None without a traceback.
 
-    Of chained exceptions, the one that was raised last.
+    Of several chained exceptions, the one raised last is returned.
     """
     lines = text.splitlines()
     chained = [number for number, line in enumerate(lines) if line.strip().startswith(_CHAINED)]

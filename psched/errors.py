@@ -1,18 +1,18 @@
-"""The exceptions of psched, grouped by what the caller can do about them.
+"""The exceptions of psched, grouped by how the caller can react.
 
-Database errors are never turned into these, except that a duplicate key is `AlreadyExistsError`.
+psched raises the database driver's errors unchanged. The only exception: a duplicate key raises `AlreadyExistsError`.
 """
 
 
 class ScheduleError(Exception):
-    """Base of the errors of schedules, queues and tasks."""
+    """Base class of the errors of schedules, queues and tasks."""
 
 
 TaskError = ScheduleError
 
 
 class AlreadyFinishedError(ScheduleError):
-    """The run has been settled already, perhaps in another way; nothing was changed."""
+    """The run was settled before, perhaps with another outcome. Nothing was changed."""
 
 
 class NotFoundError(ScheduleError):
@@ -20,42 +20,42 @@ class NotFoundError(ScheduleError):
 
 
 class AlreadyExistsError(ScheduleError):
-    """A row with this key exists; it may be finished and still retained."""
+    """A row with this key exists. It may be a finished row that is still retained."""
 
 
 class PreemptedError(ScheduleError):
-    """The lease is lost: it ended, or another worker or client took or settled the row. Nothing was changed."""
+    """The lease is lost: it ended, or another worker or client acquired or settled the row. Nothing was changed."""
 
 
 class OutcomeUnknownError(ScheduleError):
-    """The answer to a write under a lease was lost, and it is unknown whether the write took effect.
+    """The answer to a write under a lease was lost. Whether the write took effect is unknown.
 
-    The lease is over either way. Do not repeat the write: the row has been settled as asked, or runs again.
+    In both cases the lease is over. Do not repeat the write: either the row was settled as asked, or it runs again.
     """
 
 
 class NotSupportedError(ScheduleError):
-    """This store does not support the operation; the message names the stores that do."""
+    """This store does not support the operation. The message names the stores that support it."""
 
 
 class ArgumentsError(ScheduleError):
-    """The data of a task does not fit the parameters of its function; the message names each difference."""
+    """The data of a task does not match the parameters of its function. The message names each difference."""
 
 
 class CancelRequestedError(ScheduleError):
-    """The cancellation of this task was requested."""
+    """Somebody asked to cancel this task."""
 
 
 class IdempotentError(ScheduleError):
-    """Mixin: the row is already in the requested state. An idempotent client may ignore the error."""
+    """Mixin for errors that say: the row is already in the requested state. An idempotent client may ignore them."""
 
 
 class IdempotentAlreadyFinishedError(AlreadyFinishedError, IdempotentError):
-    """The same task object settled the run before; the answer may have been lost."""
+    """The same task object settled this run before. Perhaps the answer to that write was lost."""
 
 
 class IdempotentAlreadyExistsError(AlreadyExistsError, IdempotentError):
-    """The existing row is the one to be created."""
+    """A row with this key exists, and is equal to the row to create."""
 
 
 class IdempotentNotFoundError(NotFoundError, IdempotentError):
@@ -63,15 +63,15 @@ class IdempotentNotFoundError(NotFoundError, IdempotentError):
 
 
 class UnstorableResultError(ScheduleError):
-    """The result of a run cannot be stored. Its task fails for good: a further run would fail in the same way."""
+    """The result of a run cannot be stored. The task fails for good, as a further run would fail in the same way."""
 
 
 class NoResultError(ScheduleError):
-    """The task has ended and has no result: its type stores none, or it was finished by hand."""
+    """The task has ended without a result: its type stores no results, or somebody finished it by hand."""
 
 
 class TaskFailedError(ScheduleError):
-    """The task whose result was asked for has failed for good. `error`: the error that was kept with it."""
+    """The task has failed for good, so it has no result. `error`: the error that was stored with the task."""
 
     def __init__(self, message: str, error: str | None = None) -> None:
         super().__init__(message)
@@ -79,32 +79,32 @@ class TaskFailedError(ScheduleError):
 
 
 class TaskCancelledError(ScheduleError):
-    """The task whose result was asked for was cancelled."""
+    """The task was cancelled, so it has no result."""
 
 
 class ResultTimeoutError(ScheduleError, TimeoutError):
-    """The task did not end within the `timeout` of `result`. It continues, and its result can be asked for again."""
+    """The task did not end within the `timeout` of `result`. The task continues; its result can be requested again."""
 
 
 RUN_IS_OVER = (PreemptedError, OutcomeUnknownError, NotFoundError, AlreadyFinishedError)
-"""Errors of writes under a lease after which nothing is left to be done for the run."""
+"""Errors of writes under a lease that mean: this worker has nothing left to do for the run."""
 
 
 class ConfigError(Exception):
-    """The configuration, a cron expression, a time zone or a name cannot be used; the message has the remedy."""
+    """The configuration, a cron expression, a time zone or a name is not valid. The message names the remedy."""
 
 
 class PoolerError(ConfigError):
-    """A connection pooler in front of the database may give each transaction another session."""
+    """A connection pooler between psched and the database may run each transaction in another session."""
 
 
 class ProcessStopError(Exception):
-    """The process is stopping; given to `kill(reason)` of a running handler."""
+    """The process is stopping. Passed to `kill(reason)` of a running handler."""
 
 
 class GracefulProcessStopError(ProcessStopError):
-    """The process stops once the running task is done."""
+    """The process stops when the running task is done."""
 
 
 class ImmediateProcessStopError(ProcessStopError):
-    """The process stops now; running tasks are released."""
+    """The process stops now. Running tasks are released."""

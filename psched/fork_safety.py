@@ -1,12 +1,12 @@
 """Replaces locks, flags and connections in a forked process, for clients and handlers that fork.
 
-Only the thread that forks continues in the new process. There a lock held by another thread would stay held, and a flag
-would stay set if another thread had to reset it. So objects that several threads share register here, and
-`reset_after_fork` replaces such parts in the new process.
+A forked process has only the thread that called `fork`. A lock that another thread held would stay held, and a flag
+that another thread had to reset would stay set. Objects that several threads share therefore register here, and
+`reset_after_fork` replaces their locks and flags in the forked process.
 
-Two processes that use one connection read each other's answers, and closing the connection would end the parent's
-session. So the new process leaves the parent's connections alone and opens its own. SQLite's connections are closed
-before the fork.
+If parent and child used one connection, each would read answers meant for the other, and closing it in the child would
+end the parent's session. So the forked process does not touch the parent's connections and opens its own. SQLite's
+connections are closed before the fork.
 
 Tasks do not register. A task belongs to the process that acquired it; in any other process its methods raise before
 they take a lock.
@@ -23,28 +23,29 @@ from weakref import WeakSet
 
 
 class ForkAware(Protocol):
-    """An object that threads share, and that a forked process cannot use as it is."""
+    """An object that several threads share, and whose locks and connections a forked process cannot use."""
 
     def reset_after_fork(self) -> None:
-        """In a forked process: make locks and flags anew, and leave the parent's connections as they are.
+        """In a forked process: create new locks and flags, and do not touch the parent's connections.
 
-        Takes no lock, asks no database and raises nothing: a thread of the parent may have left any part half changed.
+        Takes no lock, sends nothing to the database and raises nothing: a thread of the parent may have left any part
+        of the object half changed.
         """
 
 
 class ClosedBeforeFork(Protocol):
-    """Connections of a library that keeps locks and state of its own for all connections of a process (SQLite)."""
+    """Connections of a library that must be closed before a fork, as it keeps process-wide locks and state (SQLite)."""
 
     @property
     def fork_patience(self) -> float:
-        """The seconds that a fork waits for work on the connections."""
+        """For how many seconds a fork waits until work on the connections ends."""
 
     def close_before_fork(self) -> None:
-        """Close the idle connections. No thread begins work until the process has forked."""
+        """Close the idle connections. No thread begins work on them until the process has forked."""
 
 
 class WorkLock:
-    """A lock held by any number of threads at work, or by one thread that forks. A thread at work may enter again."""
+    """A lock shared by all threads that work on connections, and held alone by a thread that forks. It is reentrant."""
 
     def __init__(self) -> None:
         self._entry = threading.Lock()
@@ -63,7 +64,7 @@ class WorkLock:
         self._working.remove(threading.get_ident())
 
     def take_alone(self, seconds: float) -> None:
-        """Keep other threads from beginning work, and wait up to `seconds` until none of them is at work."""
+        """Keep other threads from beginning work. Then wait up to `seconds` until no other thread is at work."""
         self._entry.acquire()
         self._alone = threading.get_ident()
         end = time.monotonic() + seconds
@@ -71,35 +72,38 @@ class WorkLock:
             time.sleep(0.001)
 
     def give_back(self) -> None:
-        """Let work begin again, if this thread has taken the lock alone."""
+        """Allow work again, if this thread holds the lock alone."""
         if self._alone == threading.get_ident():
             self._alone = None
             self._entry.release()
 
     def reset_after_fork(self) -> None:
-        """In a forked process: forget all threads but the calling one."""
+        """In a forked process: remove all threads but the calling thread."""
         me = threading.get_ident()
         self._entry = threading.Lock()
         self._alone = None
         self._working = [thread for thread in self._working if thread == me]
 
 
-_registering = threading.RLock()  # held over a fork; a signal handler may fork while its own thread holds it
+_registering = threading.RLock()  # held during a fork; reentrant: a signal handler may fork while its thread holds it
 _fork_aware: WeakSet[ForkAware] = WeakSet()
 _closed_before_fork: WeakSet[ClosedBeforeFork] = WeakSet()
 
 work_on_closing = WorkLock()
-"""Held by all work on connections that are closed before a fork."""
+"""Held during all work on connections that are closed before a fork."""
 
 
 def register_for_fork(fork_aware: ForkAware) -> None:
-    """Call `reset_after_fork` of `fork_aware` in each process that is forked from now on, as long as it lives."""
+    """Call `fork_aware.reset_after_fork` in each process forked from now on, as long as the object lives."""
     with _registering:
         _fork_aware.add(fork_aware)
 
 
 def close_before_fork(closing: ClosedBeforeFork) -> None:
-    """Let `closing` close its connections before each fork from now on; work on them enters `work_on_closing`."""
+    """Call `closing.close_before_fork` before each fork from now on.
+
+    Work on the connections of `closing` holds `work_on_closing`.
+    """
     with _registering:
         _closed_before_fork.add(closing)
 
@@ -117,7 +121,7 @@ def _after_in_parent() -> None:
 
 
 def _after_in_child() -> None:
-    """Reset all objects, also after one that fails. Python prints what is raised here, and continues."""
+    """Reset all objects, even if the reset of one fails. Python prints the exception and continues."""
     work_on_closing.reset_after_fork()
     with ExitStack() as stack:
         stack.callback(_registering.release)

@@ -1,4 +1,4 @@
-"""Sends one HTTP request: a POST."""
+"""Sends HTTP POST requests."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from urllib.parse import urlsplit
 
 _USER_AGENT = "psched"
 _WORTH_A_RETRY = (408, 425, 429)
-"""Statuses below 500 after which the same request may succeed."""
+"""Statuses below 500 after which the same request may succeed later."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One POST. `timeout`: seconds for the connection, and again for the answer."""
+    """One POST request. `timeout`: seconds to wait for the connection, and again for the answer."""
 
     url: str = field(repr=False)
     body: bytes = b""
@@ -26,12 +26,12 @@ class Request:
 
     @property
     def host(self) -> str:
-        """The host of the URL, for messages: the rest may be a secret."""
+        """The host of the URL. Messages show only the host, as the rest of the URL may be secret."""
         return urlsplit(self.url).hostname or "?"
 
 
 class RequestError(OSError):
-    """A request that was not answered with 2xx. `is_final`: another attempt would fail, too."""
+    """The request failed, or its answer was not 2xx. `is_final`: sending the same request again would fail, too."""
 
     def __init__(self, message: str, is_final: bool = False) -> None:
         super().__init__(message)
@@ -39,14 +39,14 @@ class RequestError(OSError):
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Makes a redirect an error: urllib would follow it by a GET without the body."""
+    """Turns a redirect into an error, because urllib would follow it by a GET without the body."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
 
 
 def post(request: Request) -> None:
-    """Send one request; proxies are those of the environment. Raises RequestError, without the URL."""
+    """Send one request, through the proxies that the environment names. Raises RequestError; its text omits the URL."""
     headers = {"User-Agent": _USER_AGENT, **request.headers}
     sent = urllib.request.Request(request.url, request.body, headers, method="POST")  # noqa: S310 – http(s)
     opener = urllib.request.build_opener(_NoRedirects)

@@ -1,4 +1,4 @@
-"""The keys of rows: which text can be one, and the keys that are made of another, such as those of backfills."""
+"""The keys of rows: the check of a key, and keys that contain another key, such as those of backfills."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from psched.error_messages import shown
 
 MAX_KEY_LENGTH = 255
 SURROGATE = re.compile("[\ud800-\udfff]")
-"""Half of a surrogate pair, which no database and no JSON text holds."""
+"""Half of a surrogate pair. No database and no JSON text can store it."""
 
 
 def check_key(key: object, name: str = "key") -> str:
     """Return `key`. Raises ValueError unless it is text of 1 to 255 characters without NUL and lone surrogates.
 
-    `name`: of the value, for the error. Types and users have the same limits as keys.
+    `name`: what the error message calls the value. Types and users have the same limits as keys.
     """
     if not isinstance(key, str) or not key:
         raise ValueError(f"{name} must be non-empty text, got {shown(key)}")
@@ -27,42 +27,42 @@ def check_key(key: object, name: str = "key") -> str:
 
 
 def check_characters(name: str, text: str) -> None:
-    """Raise ValueError for a character that no database and no JSON text holds: NUL, or half of a surrogate pair."""
+    """Raise ValueError for a character that cannot be stored: NUL, or half of a surrogate pair."""
     if "\0" in text:
-        raise ValueError(f"{name} holds a character that cannot be stored, NUL; leave it out: {shown(text)}")
+        raise ValueError(f"{name} contains a character that cannot be stored, NUL; remove it: {shown(text)}")
     if not text.isascii() and (half := SURROGATE.search(text)):
         raise ValueError(
-            f"{name} holds a character that cannot be stored, U+{ord(half[0]):X}, which is half of a surrogate pair; "
-            f"was it read from bytes that are not UTF-8? {shown(text)}"
+            f"{name} contains a character that cannot be stored, U+{ord(half[0]):X}, which is half of a surrogate "
+            f"pair; was it read from bytes that are not UTF-8? {shown(text)}"
         )
 
 
 def type_from_key(key: str) -> str:
-    """Return the type of a row that names none: its key up to the first dot (as in PerfectSched)."""
+    """Return the type of a row without a type: its key up to the first dot, as in PerfectSched."""
     return key.partition(".")[0]
 
 
 BACKFILL_PREFIX = "backfill:"
-"""The keys of the rows of backfills begin so, and no key of a schedule does (except on `rdb_compat`)."""
+"""The prefix of the keys of backfill rows. No schedule has a key with this prefix, except on `rdb_compat`."""
 
 
 def backfill_key(schedule: str, number: int, lane: int) -> str:
-    """Return the key of the row of one lane of a backfill; both are counted from 1."""
+    """Return the key of one row of a backfill. `number` and `lane` count from 1."""
     return f"{BACKFILL_PREFIX}{schedule}:{number}.{lane}"
 
 
 def is_backfill_key(key: str) -> bool:
-    """Return whether this is the key of a row of a backfill."""
+    """Return whether `key` belongs to a row of a backfill."""
     return key.startswith(BACKFILL_PREFIX)
 
 
 def backfill_of(key: str) -> tuple[str, int]:
-    """Return the schedule and the number of the backfill with this key of a row."""
+    """Return the schedule and the number of the backfill that the row with this key belongs to."""
     schedule, _, lane = key.removeprefix(BACKFILL_PREFIX).rpartition(":")
     number = lane.partition(".")[0]
     return schedule, int(number) if number.isdecimal() else 0
 
 
 def enqueued_key(key: str, time: int, extra: bool) -> str:
-    """Return the key of the task submitted for an occurrence; an `extra` run has a key of its own."""
+    """Return the key of the task that is submitted for an occurrence. An `extra` run has another key."""
     return f"{key}@{time}{'.extra' if extra else ''}"

@@ -1,4 +1,4 @@
-"""The values that cross the layers: rows as they were read, rules, leases. All frozen; no behaviour."""
+"""The values that all layers share: rows as read from the store, rules and leases. All are frozen."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from psched.retry_wait import Backoff
 
 
 class _Nothing(Mapping[str, Any]):
-    """An empty mapping as a default value: read-only, and it can be copied and pickled."""
+    """An empty mapping for default values. It is read-only, and can be copied and pickled."""
 
     __slots__ = ()
 
@@ -33,9 +33,9 @@ _NOTHING = _Nothing()
 
 @dataclass(frozen=True, slots=True)
 class Calendar:
-    """Days without occurrences for the rules that exclude it: dates such as `2026-12-25`, and weekdays `mon` to `sun`.
+    """Days without occurrences: dates such as `2026-12-25`, and weekdays from `mon` to `sun`. Rules can exclude it.
 
-    Both are in order. `version` grows with each change.
+    `dates` and `weekdays` are sorted. `version` grows with each change.
     """
 
     name: str
@@ -48,15 +48,16 @@ class Calendar:
 
 
 Span = tuple[int, int]
-"""The first and the last instant of a stretch of time, in unix seconds."""
+"""The first and the last instant of a period, in unix seconds. Both belong to the period."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backfill:
-    """What one row of a backfill runs: the occurrences of its rule that are in `spans`, which are in order.
+    """What one row of a backfill runs: the occurrences of `schedule` (a key) that are in `spans`.
 
-    The rule is that of `schedule` (a key). `reverse`: the last occurrence first. `cancelled`: what it had not run then
-    was taken out of `spans`.
+    - `spans`: sorted by time.
+    - `reverse`: the last occurrence runs first.
+    - `cancelled`: the backfill was cancelled; the occurrences that had not run were removed from `spans`.
     """
 
     schedule: str
@@ -69,11 +70,12 @@ class Backfill:
 class Rule:
     """When a schedule is due: an expression, read in a time zone, plus a delay in seconds (may be negative).
 
-    `cron`: a cron expression, `@every 5m` or `@at 2027-03-01T09:00`. `start`, `end`: unix seconds; there is no
-    occurrence before `start` or after `end`. `spread`: seconds; each schedule has a further delay of its own, from 0 to
-    that, which depends on its key alone. `max_runs`: the schedule has ended when so many regular occurrences have been
-    run; those that are skipped do not count. `exclude`: calendars; there is no occurrence on their days, in the time
-    zone of the rule. `backfill`: this is the row of a backfill, which runs only some of these occurrences.
+    - `cron`: a cron expression, `@every 5m` or `@at 2027-03-01T09:00`.
+    - `start`, `end`: unix seconds. There is no occurrence before `start` or after `end`.
+    - `spread`: seconds. Each schedule has a further delay from 0 to `spread`, computed from its key alone.
+    - `max_runs`: the schedule ends after so many regular occurrences have run. Skipped occurrences do not count.
+    - `exclude`: calendars. There is no occurrence on their days, in the time zone of the rule.
+    - `backfill`: set if this is the row of a backfill, which runs only some of the occurrences.
     """
 
     cron: str
@@ -87,54 +89,62 @@ class Rule:
     backfill: Backfill | None = None
 
     def delay_of(self, key: str) -> float:
-        """Return the seconds by which the runs of the schedule `key` come after their occurrences."""
+        """Return how many seconds after an occurrence the schedule `key` runs it."""
         return self.delay + spread_offset(key, self.spread) / 1000 if self.spread else self.delay
 
 
 def spread_offset(key: str, spread: float) -> int:
-    """Return the milliseconds from 0 to `spread` (seconds, not included) that belong to `key`, everywhere the same."""
+    """Return the milliseconds by which `key` is delayed: from 0 up to, but not including, `spread` (seconds).
+
+    The result is the same in every process.
+    """
     fraction = int.from_bytes(blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
     return fraction * round(spread * 1000) >> 64
 
 
 Instant = Annotated[float, "unix seconds"]
-"""A time. A field of a definition that is a plain float is a duration."""
+"""A point in time. A plain float in a definition is a duration."""
 
 CatchUp = Literal["all", "latest", "none"]
-"""Which of the occurrences that are due together are run."""
+"""Which occurrences run if several are due at the same time."""
 CATCH_UP: tuple[CatchUp, ...] = get_args(CatchUp)
 
 Overlap = Literal["wait", "skip"]
-"""What becomes of an occurrence that comes due while the run before it is going on."""
+"""What happens to an occurrence that is due while the previous run is still in progress."""
 OVERLAP: tuple[Overlap, ...] = get_args(Overlap)
 
 ScheduleStatus = Literal["waiting", "running", "leased"]
-"""`leased`: running or waiting for a retry (`rdb_compat`, whose table does not distinguish these)."""
+"""`leased` means running or waiting for a retry. Only `rdb_compat` uses it, as its table cannot tell the two apart."""
 SCHEDULE_STATUSES: tuple[ScheduleStatus, ...] = get_args(ScheduleStatus)
 
 TaskStatus = Literal["waiting", "running", "finished", "failed", "cancelled"]
 TASK_STATUSES: tuple[TaskStatus, ...] = get_args(TaskStatus)
 
 RunOutcome = Literal["finished", "retried", "released", "failed", "cancelled"]
-"""How a run was settled. A `retried` or `released` task or occurrence is run again."""
+"""How a run was settled. After `retried` and `released`, the task or occurrence runs again."""
 
 Compression = Literal["gzip"]
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How late and failing occurrences of a schedule are treated, and what it is for.
+    """How late and failing occurrences of a schedule are handled, and what the schedule is for.
 
-    `catch_up`: which of several due occurrences run: `all`, only the `latest`, or `none` but the latest if not late.
-    `max_lateness`: seconds; an occurrence that could begin only later than that is skipped. None: no bound.
-    `alert_after`: seconds after its time at which an unfinished occurrence is reported as overdue. None: never.
-    `max_attempts`: attempts after which an occurrence has failed. None: as its type or the configuration says.
-    `owner`, `description`, `tags`: texts for people and for filters; they change no run.
-    `overlap`: an occurrence that comes due before the previous one is settled does `wait`, or is skipped (`skip`).
-    `pause_after`: regular occurrences that fail in a row, after which the schedule is paused. None: never.
-    `retry_wait`: the wait after a failed attempt, seconds or a Backoff. `timeout`: seconds after which a run is
-    stopped. `on_failure`: the hook for failed occurrences, one of the section's `hooks`. None of these
-    three: as the type or the configuration says.
+    - `catch_up`: which of several due occurrences run: `all`, only the `latest`, or `none`. With `none` the latest runs
+      only if it is not late.
+    - `max_lateness`: an occurrence that would start more than so many seconds late is skipped. None: no limit.
+    - `alert_after`: an occurrence that has not finished so many seconds after its time is reported as overdue. None:
+      never.
+    - `max_attempts`: an occurrence has failed for good after so many attempts.
+    - `owner`, `description`, `tags`: texts for people and for filters. They do not change any run.
+    - `overlap`: if the previous occurrence is not settled yet, a due occurrence waits (`wait`) or is skipped (`skip`).
+    - `pause_after`: the schedule is paused after so many regular occurrences have failed in a row. None: never.
+    - `retry_wait`: the wait after a failed attempt, in seconds or as a Backoff.
+    - `timeout`: a run is stopped after so many seconds.
+    - `on_failure`: the hook that is called for a failed occurrence; its name is one of the section's `hooks`.
+
+    If `max_attempts`, `retry_wait`, `timeout` or `on_failure` is None, the value of the type applies, else the
+    configured value.
     """
 
     catch_up: CatchUp = "all"
@@ -152,15 +162,19 @@ class Policy:
 
 
 class Lease(NamedTuple):
-    """The right to run and settle one row until `expires_at`, proved by `fence`.
+    """The right to run and settle one row until `expires_at`.
 
-    `fence` is an integer that grows at each acquire of the key, in `rdb_compat` the occurrence and the due time that
-    were written last, packed into one. `claim` is the number of the acquire that wrote the lease, `nonce` that of the
-    call that created the row; 0 in `rdb_compat`. Every write under the lease compares fence, holder and `claim`: a
-    fence alone may come again, after a failover that lost data or for a key deleted and created anew within a
-    millisecond. `expires_at` is unix seconds on the database's clock. `cancel_requested` is what the row said when the
-    lease was last written. `unanswered`: an earlier call that was to settle under it had no answer. `paused`: whether
-    the schedule was paused when the lease was last renewed.
+    - `fence`: an integer that grows with each acquire of the key. In `rdb_compat` it holds the occurrence and the due
+      time that were written last, packed into one number.
+    - `expires_at`: unix seconds on the database's clock.
+    - `cancel_requested`: whether the row had a cancel request when the lease was last written.
+    - `claim`: the number of the acquire that wrote the lease; 0 in `rdb_compat`.
+    - `nonce`: the number of the call that created the row; 0 in `rdb_compat`.
+    - `unanswered`: whether an earlier write that was to settle this lease got no answer.
+    - `paused`: whether the schedule was paused when the lease was last renewed.
+
+    Every write under the lease compares fence, holder and `claim`. The fence alone is not enough: the same fence may
+    occur again after a failover that lost data, or if a key is deleted and created anew within a millisecond.
     """
 
     key: str
@@ -174,29 +188,32 @@ class Lease(NamedTuple):
 
 
 NEVER = 253_370_764_800.0
-"""When a paused schedule is due: the year 9999."""
+"""The due time of a paused schedule: in the year 9999."""
 NO_OCCURRENCE = 253_370_851_200
-"""The next occurrence of a schedule that has ended, and its due time: a day after `NEVER`."""
+"""The next occurrence of a schedule that has ended, and its due time: one day after `NEVER`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleRow:
-    """One schedule, as read from the store. See `Row` for the fields it shares with a queue task.
+    """One schedule, as read from the store. `Row` describes the fields that a queue task has, too.
 
-    `next_time`: the occurrence (unix seconds). `next_run_time`: when it is due, or its lease ends. Both are
-    `NO_OCCURRENCE` when the rule has no further occurrence.
-    `settled` is True when the row is neither leased nor waiting for a retry, so that a new rule may move it.
-    `version` counts the changes of the definition (0 where none is kept).
-    `previous`: the regular occurrence that was settled last. `extra`: the occurrence that `run_now` asked for last.
-    `regular_time`, `regular_run_time`: while there is an extra run, which `next_time` and `next_run_time` are then
-    about, the regular occurrence that comes after it and when that is due; else None. Occurrences whose run time is
-    in a pause are skipped: the last pause is from `paused_from` to `paused_until` (None: it lasts), its end not
-    included; `earlier_pauses` are those before it that may have occurrences still to be skipped, each with its begin
-    and end. `extra_waits`: the run that `run_now` asked for was asked for before the pause that lasts, and waits for
-    its end.
-    `runs`: how many occurrences have been run since `Rule.max_runs` was given; None before the first, and without it.
-    `failures`: how many regular occurrences have failed in a row; None without `Policy.pause_after`, and for none.
-    `previous_ended`: when the regular run before `next_time` was settled, if `Policy.overlap` was `skip` then.
+    - `next_time`, `next_run_time`: the next occurrence (unix seconds), and when it is due or its lease ends. Both are
+      `NO_OCCURRENCE` if the rule has no further occurrence.
+    - `settled`: whether the row is neither leased nor waiting for a retry. Only then may a new rule move it.
+    - `previous`: the regular occurrence that was settled last.
+    - `extra`: the occurrence that the last `run_now` requested.
+    - `regular_time`, `regular_run_time`: only set during an extra run, when `next_time` and `next_run_time` describe
+      that extra run. They are the next regular occurrence and its due time.
+    - `paused_from`, `paused_until`: the last pause, without its end; `paused_until` is None while the pause lasts.
+      Occurrences whose run time is in a pause are skipped.
+    - `earlier_pauses`: begin and end of each earlier pause that may contain occurrences still to be skipped.
+    - `extra_waits`: whether an extra run was requested before the current pause; it waits for the end of the pause.
+    - `version`: how many times the definition was changed; 0 where the store does not count.
+    - `runs`: how many occurrences have run since `Rule.max_runs` was set; None before the first run, and without
+      `max_runs`.
+    - `failures`: how many regular occurrences have failed in a row; None for none, and without `Policy.pause_after`.
+    - `previous_ended`: when the regular run before `next_time` was settled; None unless `Policy.overlap` was `skip`
+      then.
     """
 
     key: str
@@ -228,19 +245,19 @@ class ScheduleRow:
 
     @property
     def has_run_enough(self) -> bool:
-        """Whether as many occurrences have been run as the rule allows."""
+        """Whether the schedule has run as many occurrences as the rule allows."""
         most = self.rule.max_runs
         return most is not None and (self.runs or 0) >= most
 
     @property
     def has_failed_enough(self) -> bool:
-        """Whether so many occurrences have failed in a row that the schedule is to be paused."""
+        """Whether so many occurrences have failed in a row that the schedule must be paused."""
         most = self.policy.pause_after
         return most is not None and (self.failures or 0) >= most
 
     @property
     def delay(self) -> float:
-        """The seconds by which a run comes after its occurrence: the delay of the rule and this schedule's spread."""
+        """How many seconds after its occurrence a run is due: the rule's delay plus this schedule's spread."""
         rule = self.rule
         return rule.delay_of(self.key) if rule.spread else rule.delay
 
@@ -253,7 +270,7 @@ class ScheduleRow:
 
     @property
     def ended(self) -> bool:
-        """Whether no regular occurrence follows, and no extra run waits or runs."""
+        """Whether no regular occurrence follows, and no extra run is waiting or running."""
         return self.next_time >= NEVER
 
     @property
@@ -263,33 +280,33 @@ class ScheduleRow:
 
     @property
     def ended_pauses(self) -> tuple[tuple[float, float], ...]:
-        """The pauses that have ended and may have occurrences still to be skipped, each with its begin and end."""
+        """Begin and end of each pause that has ended and may contain occurrences still to be skipped."""
         if self.paused_from is None or self.paused_until is None:
             return self.earlier_pauses
         return (*self.earlier_pauses, (self.paused_from, self.paused_until))
 
     @property
     def is_asked_for(self) -> bool:
-        """Whether `run_now` asked for the next run, or the run in progress."""
+        """Whether `run_now` requested the next run, or the run in progress."""
         return self.extra == self.next_time
 
     @property
     def is_extra(self) -> bool:
-        """Whether `next_time` is the time of an extra run, besides the regular occurrences."""
+        """Whether `next_time` belongs to an extra run and not to a regular occurrence."""
         return self.regular_time is not None
 
     @property
     def is_backfill(self) -> bool:
-        """Whether this is no schedule, but a row of a backfill."""
+        """Whether this row belongs to a backfill and is not itself a schedule."""
         return self.rule.backfill is not None
 
     @property
     def scheduled_time(self) -> int:
-        """The occurrence that a run is for, in unix seconds."""
+        """The occurrence that the run is for, in unix seconds."""
         return self.next_time
 
     def regular(self) -> Self:
-        """Return the row with its next regular occurrence, instead of an extra run."""
+        """Return the row with its next regular occurrence in place of an extra run."""
         if self.regular_time is None:
             return self
         due = self.run_time(self.regular_time) if self.regular_run_time is None else self.regular_run_time
@@ -306,15 +323,16 @@ class ScheduleRow:
         )
 
     def attempted(self, attempts: int) -> Self:
-        """Return the row with another number of attempts."""
+        """Return a copy of the row with this number of attempts."""
         return replace(self, attempts=attempts)
 
 
 class NewSchedule(NamedTuple):
-    """A schedule to be added. None means the default of `ScheduleCollection.add`; `data` is a JSON object.
+    """A schedule to add. None means the default of `ScheduleCollection.add`.
 
-    `delay` is seconds, `next_time` and `next_run_time` are unix seconds; the rest is its policy. A tuple, as thousands
-    are made at once: a frozen dataclass takes four times as long.
+    `delay` is in seconds, `next_time` and `next_run_time` are unix seconds, `data` is a JSON object. The other fields
+    are those of `Rule` and `Policy`. The class is a tuple because thousands may be created at once; a frozen dataclass
+    takes four times as long.
     """
 
     key: str
@@ -345,11 +363,16 @@ class NewSchedule(NamedTuple):
 
 
 class NewTask(NamedTuple):
-    """A queue task to be submitted. `run_at`: unix seconds, None for at once. `data` is a JSON object.
+    """A queue task to submit.
 
-    At most `max_running` tasks of one `user` run at a time. Of one user's tasks those with the highest `priority` come
-    first. After `max_attempts` attempts it has failed (None: what its type or the configuration says). `compression`
-    is `gzip` or None. `headers` is a JSON object about the task, such as a trace id: at most 4,096 bytes.
+    - `data`: a JSON object.
+    - `run_at`: unix seconds; None runs the task at once.
+    - `max_running`: how many tasks of one `user` run at the same time.
+    - `priority`: among the tasks of one user, those with the highest priority run first.
+    - `max_attempts`: the task has failed after so many attempts. None: the number of its type, else the configured
+      number.
+    - `compression`: `gzip` or None.
+    - `headers`: a JSON object with information about the task, such as a trace id; at most 4,096 bytes.
     """
 
     key: str
@@ -365,7 +388,7 @@ class NewTask(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """How far a run of a queue task has come, as the run has reported it. `attempt`: the number of that run."""
+    """The progress that a run of a queue task has reported. `attempt`: the number of that run."""
 
     done: float
     total: float | None = None
@@ -376,10 +399,14 @@ class Progress(NamedTuple):
 class TaskRow(NamedTuple):
     """One queue task, as read from the store. Its `status` is waiting, running, finished, failed or cancelled.
 
-    `run_at`: when it was to run first; `due`: when it is due, or its lease ends, None once it is retired; `created_at`,
-    `finished_at`: when it was submitted and retired. All unix seconds, None where that is not known. `progress`,
-    `result`: as a run has reported and returned them; `result` means nothing unless `has_result`. A tuple, like leases
-    and claims, as some are made for each task that runs.
+    - `run_at`: when the task was first due.
+    - `due`: when the task is due or its lease ends; None once it is retired.
+    - `created_at`, `finished_at`: when it was submitted and retired.
+    - `progress`: what a run has reported.
+    - `result`: what a run has returned; meaningless unless `has_result` is true.
+
+    Times are unix seconds, or None if they are not known. This class, `Lease` and `Claim` are tuples because some are
+    created for each task that runs.
     """
 
     key: str
@@ -407,42 +434,43 @@ class TaskRow(NamedTuple):
 
     @property
     def scheduled_time(self) -> int:
-        """When the task was first to run, in unix seconds; 0 for a finished task whose store does not keep it."""
+        """When the task was first due, in unix seconds; 0 for a finished task if the store does not keep that time."""
         return 0 if self.run_at is None else int(self.run_at)
 
     def attempted(self, attempts: int) -> Self:
-        """Return the row with another number of attempts."""
+        """Return a copy of the row with this number of attempts."""
         return self._replace(attempts=attempts)
 
 
 def version_of(row: Row) -> int | None:
-    """Return the version of a schedule's definition, None for a queue task."""
+    """Return the version of a schedule's definition; None for a queue task."""
     return row.version if isinstance(row, ScheduleRow) else None
 
 
 Row = ScheduleRow | TaskRow
-"""A schedule or a queue task; both have `key` to `problem`, `scheduled_time`, `attempted`.
+"""A schedule or a queue task. Both have the fields from `key` to `problem`, and `scheduled_time` and `attempted`.
 
-`attempts` counts acquires since the last finish, the present one included. It does not count an acquire that was
-released, or whose lease ended by itself before the run was recorded as begun. `node` is the worker that holds or last
-held the row. `problem` says why a row of another program cannot be run. Such a row is never passed to a handler.
+- `attempts`: how many times the row was acquired since it was last finished, including the present acquire. An acquire
+  does not count if it was released, or if its lease ended by itself before the run was recorded as begun.
+- `node`: the worker that holds the row, or held it last.
+- `problem`: why a row that another program wrote cannot be run. Such a row is never passed to a handler.
 """
 
 
 WORKER_DIED = "the worker that was running it died"
 OUT_OF_MEMORY = "the worker that was running it was killed by the kernel for lack of memory"
-"""The errors of a run whose worker is gone: when the cause is unknown, and when the kernel killed it."""
+"""The errors of a run whose worker died: for an unknown cause, and when the kernel killed the worker."""
 
 
 def worker_died(end: str) -> str:
-    """Return the error of a run by the end of its worker, such as "was killed by SIGSEGV", "ended with exit code 3"."""
+    """Return the error of a run whose worker died. `end`: such as "was killed by SIGSEGV"."""
     return f"the worker that was running it {end}"
 
 
 class RunResult(NamedTuple):
-    """What a run leaves in the row of its queue task when the task ends: JSON, or None.
+    """What the row of a queue task keeps after its run. `result` and `progress` are JSON, or None for nothing.
 
-    `retention`, `failed_retention`: seconds for which a finished and a failed task of this type are kept; None: as
+    `retention`, `failed_retention`: how many seconds a finished or a failed task of this type is kept; None: as long as
     configured.
     """
 
@@ -453,7 +481,7 @@ class RunResult(NamedTuple):
 
 
 class TaskOutcome(NamedTuple):
-    """The state of a task for callers that wait for its result, which is JSON, or None."""
+    """The state of a task, for callers that wait for its result. `result` is JSON, or None for no result."""
 
     status: TaskStatus
     type: str
@@ -464,9 +492,10 @@ class TaskOutcome(NamedTuple):
 class Claim(NamedTuple):
     """An acquired row and its lease.
 
-    `started`: when the run began, in unix seconds on the database's clock, or None. `records_begin`: the row's last
-    lease expired, so `Task.record_begin` writes the begin of this prefetched run at once, not with the next renewal.
-    `result`: what the run leaves when it ends; None for nothing.
+    - `started`: when the run began, in unix seconds on the database's clock; None if it has not begun.
+    - `records_begin`: the row's last lease expired, so `Task.record_begin` records the begin of the run in the database
+      at once instead of with the next renewal.
+    - `result`: what the row keeps after the run; None for nothing.
     """
 
     row: Row
@@ -477,7 +506,7 @@ class Claim(NamedTuple):
 
 
 class Retry(NamedTuple):
-    """The arguments of `LeaseStore.retry` for one row, for `retry_many`."""
+    """The arguments of `LeaseStore.retry` for one row; `retry_many` takes a list of them."""
 
     lease: Lease
     wait: float
@@ -488,10 +517,12 @@ class Retry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LeaseTimes:
-    """How long leases and waits are, in seconds.
+    """The lengths of leases and waits, in seconds.
 
-    `alive_time`: the lease of a run that has begun. `prefetch_time`: the lease of a prefetched task, short so that the
-    task is soon due again if the worker dies (default: `alive_time`). `retry_wait`: from a failure to the next attempt.
+    - `alive_time`: the lease of a run that has begun.
+    - `prefetch_time`: the lease of a prefetched task. It is short, so that the task is soon due again if the worker
+      dies. None: `alive_time`.
+    - `retry_wait`: from a failure to the next attempt.
     """
 
     alive_time: float
@@ -504,16 +535,18 @@ class LeaseTimes:
         return Backoff.of(self.retry_wait)
 
     def lease_time(self, started: bool) -> float:
-        """Return the lease of a run that has begun, or of a prefetched task."""
+        """Return the length of the lease of a run that has begun, or else of a prefetched task."""
         return self.alive_time if started or self.prefetch_time is None else self.prefetch_time
 
 
 @dataclass(frozen=True, slots=True)
 class TaskFilter:
-    """Which queue tasks to list; None matches any.
+    """Which queue tasks to list. None in a field matches any task.
 
-    `prefix`: the beginning of their keys. `late`: only waiting tasks that have been due for that many seconds. `after`:
-    only tasks whose keys come after this key. `page`: how many rows to read at once; None for one that needs them all.
+    - `prefix`: only keys that begin with this text.
+    - `late`: only waiting tasks that have been due for so many seconds.
+    - `after`: only keys that come after this key.
+    - `page`: how many rows to read at once. None: the caller reads all rows.
     """
 
     status: TaskStatus | None = None
@@ -527,12 +560,17 @@ class TaskFilter:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleFilter:
-    """Which schedules to list; None matches any.
+    """Which schedules to list. None in a field matches any schedule.
 
-    `prefix`: the beginning of their keys. `due_from`, `due_until`: bounds of `next_run_time`, both included. `held`:
-    only leased ones. `failing`: only those with a failed attempt of their next occurrence. A store that cannot find
-    these two by an index may list others, too. `owner`: of the policy; `tag`: one of its tags. `after`: `next_run_time`
-    and key of the schedule before the first. `page`: as in `TaskFilter`.
+    - `prefix`: only keys that begin with this text.
+    - `due_from`, `due_until`: bounds of `next_run_time`, both included.
+    - `held`: only leased schedules.
+    - `failing`: only schedules with a failed attempt of their next occurrence.
+    - `owner`, `tag`: only schedules of this owner, or with this tag.
+    - `after`: `next_run_time` and key of a schedule; only schedules that come after it.
+    - `page`: how many rows to read at once. None: the caller reads all rows.
+
+    If a store has no index for `held` and `failing`, it may ignore them and list more schedules.
     """
 
     type: str | None = None

@@ -1,4 +1,4 @@
-"""The data of schedules and tasks as JSON text: checked before it is written. Used in every process but the master."""
+"""The data of schedules and tasks as JSON text, checked before it is written. Used in every process but the master."""
 
 from __future__ import annotations
 
@@ -17,27 +17,28 @@ from psched.keys import SURROGATE
 _GZIP = b"\x1f\x8b"
 _GZIP_AS_TEXT = "H4sI"
 _MOST_DIGITS = 4300
-"""Digits of a whole number that Python writes and reads, unless the process was told otherwise."""
+"""The most digits of a whole number that Python writes and reads, unless the process has another limit."""
 _LONG_NUMBER = re.compile(rf"(?<![\w.\"])\d{{{_MOST_DIGITS + 1},}}(?![\w.\"])")
 
 MAX_STORED_BYTES = 8_000_000
-"""A statement with it must pass MariaDB's `max_allowed_packet` of 16 MB, each of its bytes perhaps escaped."""
+"""The most bytes of one stored value. Even if each byte is escaped, a statement with the value fits into MariaDB's
+`max_allowed_packet` of 16 MB."""
 
 MAX_DATA_SIZE = 16_000_000
 """The default of `max_data_size`: the most bytes of JSON in one row, before compression."""
 
 MAX_HEADERS_SIZE = 4096
-"""The most bytes of JSON that the headers of a task have."""
+"""The most bytes of JSON for the headers of a task."""
 
 MAX_RESULT_SIZE = 65_536
-"""The most bytes of JSON that the result of a task has."""
+"""The most bytes of JSON for the result of a task."""
 
 MAX_BATCH_SIZE = 16_000_000
-"""The most bytes of JSON in one acquire, unless the first row alone has more."""
+"""The most bytes of JSON in one acquire. A first row that is larger is acquired alone."""
 
 
 def count_within(sizes: Sequence[int], budget: int, least: int) -> int:
-    """Return how many of the first rows have at most `budget` bytes in total, but at least `least`."""
+    """Return how many of the first rows fit into `budget` bytes together, but at least `least`."""
     total = 0
     for place, size in enumerate(sizes):
         total += size
@@ -47,16 +48,16 @@ def count_within(sizes: Sequence[int], budget: int, least: int) -> int:
 
 
 class Packed(NamedTuple):
-    """Data as it is stored: `text`, compressed or not, and the bytes of its JSON."""
+    """Data as it is stored. `text`: the JSON, compressed or not. `size`: the bytes of the JSON before compression."""
 
     text: str
     size: int
 
 
 def pack(data: object, compressed: bool = False, max_size: int = MAX_DATA_SIZE) -> Packed:
-    """Return `data` as stored in a text column. Raises ValueError for data that cannot be stored, or is too large.
+    """Return `data` in its stored form. Raises ValueError for data that cannot be stored or is too large.
 
-    `max_size`: the most bytes as JSON. Stored, possibly compressed, the limit is 8,000,000 bytes.
+    `max_size`: the most bytes as JSON. The stored form, compressed or not, may have 8,000,000 bytes.
     """
     text = encode(data, max_size)
     size = byte_length(text)
@@ -69,7 +70,7 @@ def pack(data: object, compressed: bool = False, max_size: int = MAX_DATA_SIZE) 
 
 
 def check_stored(size: int, compressed: bool = False) -> None:
-    """Raise ValueError for stored data with too many bytes for one statement."""
+    """Raise ValueError for stored data with too many bytes for one SQL statement."""
     if size > MAX_STORED_BYTES:
         what, hint = ("compressed", "; store less") if compressed else ("as JSON", "; compress it (compression=gzip)")
         raise ValueError(f"data has {size} bytes {what}, at most {MAX_STORED_BYTES} can be stored{hint}")
@@ -80,7 +81,7 @@ def byte_length(text: str) -> int:
 
 
 def object_of(data: object) -> dict[str, Any]:
-    """Return a JSON object as a dict. Raises ValueError for what is no mapping."""
+    """Return a JSON object as a dict. Raises ValueError for a value that is not a mapping."""
     if isinstance(data, dict):
         return data
     if not isinstance(data, Mapping):
@@ -89,9 +90,9 @@ def object_of(data: object) -> dict[str, Any]:
 
 
 def encode(data: object, max_size: int = MAX_DATA_SIZE) -> str:
-    """Return `data` as compact JSON, UTF-8 not escaped. Raises ValueError for anything but an object of JSON values.
+    """Return `data` as compact JSON, with non-ASCII characters as they are.
 
-    `max_size`: the most bytes it may have.
+    `max_size`: the most bytes that the JSON may have. Raises ValueError unless `data` is an object of JSON values.
     """
     if not isinstance(data, dict):
         raise ValueError(f"data must be a JSON object (a dict), got {type(data).__name__}")
@@ -104,7 +105,7 @@ def encode(data: object, max_size: int = MAX_DATA_SIZE) -> str:
 
 
 def encode_headers(headers: Mapping[str, Any]) -> str | None:
-    """Return the headers of a task as JSON, None if there are none. Raises ValueError for what cannot be stored."""
+    """Return the headers of a task as JSON; None for no headers. Raises ValueError if they cannot be stored."""
     given: object = headers
     if not isinstance(given, Mapping):
         raise ValueError(f"headers must be a JSON object (a dict), got {type(given).__name__}")
@@ -114,13 +115,13 @@ def encode_headers(headers: Mapping[str, Any]) -> str | None:
     if size > MAX_HEADERS_SIZE:
         raise ValueError(
             f"the {len(given)} headers have {size} bytes as JSON, at most {MAX_HEADERS_SIZE} can be stored; "
-            "put what the handler works on into data"
+            "move the input of the handler into data"
         )
     return text
 
 
 def encode_result(result: object) -> str:
-    """Return the result of a task, any JSON value, as JSON. Raises ValueError for what cannot be stored."""
+    """Return the result of a task as JSON. Any JSON value is allowed. Raises ValueError if it cannot be stored."""
     text, size = _encode(result, "result")
     if size > MAX_RESULT_SIZE:
         raise ValueError(
@@ -131,12 +132,12 @@ def encode_result(result: object) -> str:
 
 
 def decode_value(text: str | bytes) -> Any:
-    """Return the value of JSON `text`, compact or not. Raises ValueError."""
+    """Return the value that JSON `text` describes. Raises ValueError."""
     return _DECODER.decode(text if isinstance(text, str) else text.decode())
 
 
 def _encode(value: object, name: str) -> tuple[str, int]:
-    """Return `value` as JSON, and its bytes. Raises ValueError that calls it `name`."""
+    """Return `value` as JSON, and the number of bytes. Raises ValueError; its message calls the value `name`."""
     try:
         text = _ENCODER.encode(value)
         if isinstance(value, _NESTED):
@@ -147,42 +148,42 @@ def _encode(value: object, name: str) -> tuple[str, int]:
 
 
 def _check_names(value: Any, *path: Any) -> None:
-    """Raise TypeError for a name that is no text: the JSON encoder would convert it, `1` to `"1"`."""
+    """Raise TypeError for a name that is not text, because the JSON encoder would silently convert `1` to `"1"`."""
     is_object = isinstance(value, dict)
     for name in value if is_object else ():
         if not isinstance(name, str):
             where = path[0] + "".join(f"[{step!r}]" for step in path[1:])
-            raise TypeError(f"the name {name!r} in {where} is no text; it would be read back as text")
+            raise TypeError(f"the name {name!r} in {where} is not text; JSON would turn it into text")
     for name, item in value.items() if is_object else enumerate(value):
         if isinstance(item, _NESTED):
             _check_names(item, *path, name)
 
 
 def _fault(value: object, name: str) -> str | None:
-    """Return the place of the first value that cannot be stored, and the expected value, or None."""
+    """Return where the first value is that cannot be stored, and which value is expected; None if all can be stored."""
     try:
         return next(_faults(value, name), None)
     except RecursionError:
-        return "it is nested too deeply, or holds itself; give flatter data"
+        return "it is nested too deeply, or contains itself; use flatter data"
 
 
 def _faults(value: object, place: str) -> Iterator[str]:
     if isinstance(value, dict):
         for name, item in value.items():
             if not isinstance(name, str):
-                yield f"the name {shown(name)} in {place} is no text; it would be read back as text"
+                yield f"the name {shown(name)} in {place} is not text; JSON would turn it into text"
             elif SURROGATE.search(name):
-                yield f"a name in {place} holds half of a surrogate pair, which is no text: {shown(name)}"
+                yield f"a name in {place} contains half of a surrogate pair, which is not valid text: {shown(name)}"
             yield from _faults(item, f"{place}[{shown(name)}]")
     elif isinstance(value, list | tuple):
         for number, item in enumerate(value):
             yield from _faults(item, f"{place}[{number}]")
     elif isinstance(value, str):
         if SURROGATE.search(value):
-            yield f"{place} holds half of a surrogate pair, which is no text: {shown(value)}"
+            yield f"{place} contains half of a surrogate pair, which is not valid text: {shown(value)}"
     elif isinstance(value, float):
         if not math.isfinite(value):
-            yield f"{place} is {value}, which JSON has not (numbers end at 1.8e308); expected a finite number, or null"
+            yield f"{place} is {value}, which is not valid JSON; expected a finite number (at most 1.8e308), or null"
     elif isinstance(value, int):
         if has_too_many_digits(value):
             yield f"{place} is {shown(value)}; at most {_MOST_DIGITS} can be read again, so give it as text"
@@ -191,12 +192,12 @@ def _faults(value: object, place: str) -> Iterator[str]:
 
 
 def has_too_many_digits(number: int) -> bool:
-    """Return whether a whole number is so long that Python refuses to write and to read it."""
+    """Return whether a whole number has more digits than Python writes and reads."""
     return number.bit_length() * 0.30103 > _MOST_DIGITS
 
 
 def long_number(text: str) -> str | None:
-    """Return the fault of JSON `text` with a whole number that Python refuses to read, or None."""
+    """Return what is wrong with JSON `text` if it contains a whole number that is too long for Python; else None."""
     found = _LONG_NUMBER.search(text)
     if found is None:
         return None
@@ -204,7 +205,7 @@ def long_number(text: str) -> str | None:
 
 
 def compress(text: str) -> bytes:
-    """Return `text` as one gzip member, the same each time."""
+    """Return `text` as one gzip member. Equal texts have equal results."""
     return gzip.compress(text.encode(), mtime=0)
 
 
@@ -213,7 +214,7 @@ def compress_to_text(text: str) -> str:
 
 
 def is_compressed(stored: str | bytes) -> bool:
-    """Return whether `stored` was compressed; no JSON object begins like that."""
+    """Return whether `stored` was compressed. The JSON of an object never begins with these bytes."""
     return stored.startswith(_GZIP) if isinstance(stored, bytes) else stored.startswith(_GZIP_AS_TEXT)
 
 
@@ -228,7 +229,7 @@ def _expand(stored: str | bytes, max_size: int) -> str | bytes:
 
 
 def _decompress(packed: bytes, max_size: int) -> bytes:
-    """Expand gzip members to at most `max_size` bytes: a small one may expand to gigabytes."""
+    """Expand gzip members to at most `max_size` bytes, because a few bytes may expand to gigabytes."""
     parts: list[bytes] = []
     size = 0
     while packed:
@@ -254,9 +255,9 @@ def _too_large(size: object, max_size: int) -> DataTooLargeError:
 
 
 def decode(text: str | bytes, max_size: int = MAX_DATA_SIZE) -> dict[str, Any]:
-    """Return the object in `text`, compressed or not. Raises ValueError when it is not JSON or not an object.
+    """Return the object in `text`, compressed or not. Raises ValueError if it is not the JSON of an object.
 
-    Raises DataTooLargeError above `max_size` bytes. Compressed data is expanded no further than that.
+    Raises DataTooLargeError for more than `max_size` bytes. Compressed data is expanded only up to that size.
     """
     if len(text) > max_size:
         raise _too_large(len(text), max_size)
@@ -276,10 +277,10 @@ def decode(text: str | bytes, max_size: int = MAX_DATA_SIZE) -> dict[str, Any]:
 
 
 class _Decoder(json.JSONDecoder):
-    """Skips blanks around a value only when the text was not written by `encode`."""
+    """Decodes JSON that `encode` wrote faster than `decode` does, as that JSON has no blanks around the value."""
 
     def value(self, text: str) -> Any:
-        """Return the same as `decode`, faster for text that `encode` wrote. Raises ValueError."""
+        """Return the same value as `decode`. Raises ValueError."""
         if text[:1] != "{":
             return self.decode(text)
         try:
@@ -290,11 +291,11 @@ class _Decoder(json.JSONDecoder):
 
 
 def _refuse(constant: str) -> None:
-    """Refuse NaN and Infinity, which Python's decoder accepts although they are no JSON."""
-    raise ValueError(f"{constant} is no JSON")
+    """Raise an error for NaN and Infinity. Python's decoder accepts them, but they are not JSON."""
+    raise ValueError(f"{constant} is not valid JSON")
 
 
 _NESTED = (dict, list, tuple)
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 _DECODER = _Decoder(parse_constant=_refuse)
-"""Made once: making them takes longer than using them for small data."""
+"""Created once: creating the encoder takes longer than encoding small data."""

@@ -11,9 +11,9 @@ from typing import Any
 from psched.error_messages import did_you_mean, shown
 
 MAX_SECONDS = 1e9
-"""31 years: more is a mistake, and more than threads can wait for."""
+"""31 years. A longer wait is a mistake, and threads cannot wait that long."""
 MAX_COUNT = 2**31 - 1
-"""More than a database's integer column can hold is a mistake, too."""
+"""The largest value of an integer column in the database."""
 
 
 def check_wait(name: str, seconds: object) -> None:
@@ -53,7 +53,7 @@ class Backoff:
 
     @classmethod
     def of(cls, wanted: float | Mapping[str, Any] | Backoff) -> Backoff:
-        """Return a Backoff made of a number of seconds, a mapping of the fields, or a Backoff. Raises ValueError."""
+        """Return a Backoff for a number of seconds, a mapping of the fields, or a Backoff. Raises ValueError."""
         if isinstance(wanted, Backoff):
             return wanted
         if not isinstance(wanted, Mapping):
@@ -65,7 +65,10 @@ class Backoff:
         return cls(**wanted)
 
     def seconds(self, attempts: int, chance: Callable[[], float] = random.random) -> float:
-        """Return the seconds to wait after `attempts` failed attempts. `chance` returns a number from 0 to 1."""
+        """Return the seconds to wait after `attempts` failed attempts.
+
+        `chance`: returns a random number from 0 to 1.
+        """
         doublings = max(attempts, 1) - 1
         tall = self.factor > 1 and doublings * math.log(self.factor) > 100
         wait = self.limit if tall else min(self.first * self.factor**doublings, self.limit)

@@ -1,7 +1,7 @@
-"""The options of a schedule: the fields of its rule and its policy that have no column of their own.
+"""The options of a schedule: the fields of its rule and policy that have no database column of their own.
 
-A row keeps those that differ from their default together, as one JSON object; most rows have none. `OPTIONS` names them
-all, with the check that a value passes when it is given and when it is read.
+A row stores all options that differ from their defaults in one JSON object; most rows have no such option. `OPTIONS`
+names all options. Each has a check for its value, which runs when a value is given and when a stored value is read.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LONGEST_TAG = 100
 
 
 def check_time(name: str, time: object) -> float:
-    """Return `time`. Raises ValueError unless it is unix seconds of the years 1970 to 9999."""
+    """Return `time`. Raises ValueError unless it is unix seconds in the years 1970 to 9999."""
     if isinstance(time, bool) or not isinstance(time, int | float) or not 0 <= time < LAST_TIME:
         hint = "; convert a datetime that has a zone with int(when.timestamp())" if isinstance(time, date) else ""
         raise ValueError(
@@ -130,13 +130,13 @@ def _check_on_failure(name: object) -> str | None:
 
 WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 MOST_DATES = 1000
-"""The most dates of one calendar."""
+"""The most dates in one calendar."""
 MOST_CALENDARS = 10
-"""The most calendars that one schedule excludes."""
+"""The most calendars that one schedule can exclude."""
 
 
 def checked_calendar(name: str, version: int, days: object) -> Calendar:
-    """Return a calendar of dates and weekdays. Raises ValueError."""
+    """Return a calendar with these dates and weekdays. Raises ValueError."""
     check_key(name, "the name of a calendar")
     if isinstance(days, str) or not isinstance(days, Iterable):
         raise ValueError(f"the days of a calendar must be a list such as ['2026-12-25', 'sun'], got {shown(days)}")
@@ -170,7 +170,7 @@ def _is_date(text: str) -> bool:
 
 
 def _check_exclude(calendars: object) -> tuple[Calendar, ...]:
-    """Accept calendars, or what `_plain` makes of them."""
+    """Accept calendars, or the JSON values that `_plain` returns for calendars."""
     if calendars is None:
         return ()
     if isinstance(calendars, str) or not isinstance(calendars, Sequence):
@@ -188,7 +188,7 @@ def _read_calendar(stored: object) -> Calendar:
 
 
 def _check_backfill(stored: object) -> Backfill:
-    """Accept a backfill, or what `_plain` makes of it."""
+    """Accept a backfill, or the JSON value that `_plain` returns for a backfill."""
     if isinstance(stored, Backfill):
         return stored
     match stored:
@@ -205,16 +205,16 @@ def _read_span(stored: object) -> tuple[int, int]:
 
 
 def _plain(value: object) -> object:
-    """Return a value as JSON has it."""
+    """Return a value in its JSON form."""
     if isinstance(value, Backoff | Backfill):
         return asdict(value)
     if not isinstance(value, Calendar):
-        raise TypeError(f"{value!r} is no JSON")
+        raise TypeError(f"{value!r} is not valid JSON")
     return [value.name, value.version, [*value.dates, *value.weekdays]]
 
 
 def _whole(number: float) -> float:
-    """Return whole numbers as integers, so that equal options have equal texts."""
+    """Return whole numbers as integers, so that equal options have the same JSON."""
     return int(number) if number == int(number) else number
 
 
@@ -233,16 +233,16 @@ OPTIONS: Mapping[str, Callable[[object], Any]] = {
     "timeout": _check_timeout,
     "on_failure": _check_on_failure,
 }
-"""The check of each option: returns the value as the rule or policy has it, or raises ValueError."""
+"""The check of each option: it returns the value in the form that the rule or policy uses, or raises ValueError."""
 
 _DEFAULTS = {field.name: field.default for owner in (Rule, Policy) for field in fields(owner)}
 _OF_RULE = frozenset(field.name for field in fields(Rule))
 
 
 def encode_options(rule: Rule, policy: Policy) -> str | None:
-    """Return the options that differ from their default as JSON, None if there are none.
+    """Return the options that differ from their defaults as JSON; None if all have their defaults.
 
-    Equal options have equal texts.
+    Equal options have equal JSON.
     """
     values = {name: getattr(rule if name in _OF_RULE else policy, name) for name in OPTIONS}
     given = {name: value for name, value in values.items() if value != _DEFAULTS[name]}
@@ -251,9 +251,9 @@ def encode_options(rule: Rule, policy: Policy) -> str | None:
 
 @lru_cache(maxsize=1024)
 def decode_options(text: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the options in a stored text: those of the rule, and those of the policy. Raises ValueError.
+    """Return the stored options: those of the rule, and those of the policy. Raises ValueError.
 
-    Cached: not to be changed.
+    The result is cached, so the caller must not change it.
     """
     stored = json.loads(text)
     if not isinstance(stored, dict):

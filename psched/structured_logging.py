@@ -1,8 +1,8 @@
-"""Logs that programs read: records as JSON, and the run that a record belongs to.
+"""Logs for programs: records as JSON, with the run to which each record belongs.
 
-`log_format: json` uses this module. A program with a logging setup of its own can use its parts: `JSONFormatter` and
-`RunContextFilter` on handlers of `logging`, `add_run_context` as a processor of structlog. Importing the module
-attaches a telemetry listener that keeps the current run of each thread and coroutine.
+`log_format: json` uses this module. A program with its own logging setup can use the parts: add `JSONFormatter` and
+`RunContextFilter` to handlers of `logging`, or `add_run_context` to the processors of structlog. Importing the module
+attaches a telemetry listener that remembers the current run of each thread and coroutine.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ __all__ = ["JSONFormatter", "RunContextFilter", "add_run_context", "run_context"
 _current: ContextVar[Task | None] = ContextVar("psched_current_task", default=None)
 _STANDARD = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dict__) | {"message", "asctime", "taskName"}
 _OWN = "psched_"
-"""Attributes of a record with this prefix are psched's own: those of `psched.process.logs` and of the filter."""
+"""The prefix of attributes that psched adds to a record, in `psched.process.logs` and in the filter."""
 _JSON_ESCAPES = {code: f"\\u{code:04x}" for code in ESCAPES if code >= 0x7F}
-"""Escapes applied to what the JSON encoder returns, which has escaped the other characters."""
+"""Escapes for characters that the JSON encoder leaves unescaped."""
 _NO_JSON = (TypeError, ValueError, RecursionError)
-"""Errors of the encoder: for NaN, for names that are no text, and for an object that holds itself."""
+"""The errors of the encoder for NaN, for names that are not text, and for an object that contains itself."""
 _RUN_FIELDS = ("section", "key", "type", "attempt", "fence", "scheduled_time", "trace_id")
 _RESERVED = frozenset({
     *("ts", "level", "event", "message", "logger", "node", "pid", "duration_ms", "error", "traceback", "stack"),
@@ -46,28 +46,29 @@ attach(_keep_current, "run_start", "run_end")
 
 
 def run_context() -> dict[str, Any]:
-    """Return what logs say about the run of the calling thread or coroutine; empty outside of a run.
+    """Return log fields that describe the run of the calling thread or coroutine; empty outside of a run.
 
-    These are section, key, type, attempt, fence, scheduled_time (ISO 8601) and trace_id, without those that are not
-    known. A thread that a handler starts has no run, unless it is started by `asyncio.to_thread`, or calls
-    `contextvars.copy_context().run`, which the handler has to create.
+    The fields are section, key, type, attempt, fence, scheduled_time (ISO 8601) and trace_id. Unknown fields are left
+    out. In a thread that a handler starts, the fields are empty. They are there in a thread started by
+    `asyncio.to_thread`, and if the handler starts the thread with the `run` method of `contextvars.copy_context()` as
+    its target.
     """
     task = _current.get()
     return {} if task is None else _fields_of(task)
 
 
 def add_run_context(logger: object, method: str, event_dict: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Add `run_context()` to an event of structlog, as one of its processors. Fields that the event has are kept."""
+    """A processor for structlog: add `run_context()` to an event. Fields that the event has already are kept."""
     for name, value in run_context().items():
         event_dict.setdefault(name, value)
     return event_dict
 
 
 class RunContextFilter(logging.Filter):
-    """Adds `run_context()` to each record as attributes, for formats such as `%(psched_key)s`; refuses no record.
+    """Adds `run_context()` to each record as attributes, for formats such as `%(psched_key)s`. It drops no record.
 
     The attributes are psched_section, psched_key, psched_type, psched_attempt, psched_fence, psched_scheduled_time and
-    psched_trace_id; those that are not known are "-". Add it to a handler, not to a logger.
+    psched_trace_id; an unknown value is "-". Add the filter to a handler, not to a logger.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -78,11 +79,11 @@ class RunContextFilter(logging.Filter):
 
 
 class JSONFormatter(logging.Formatter):
-    """Formats a record as one JSON object in one line, with its traceback inside.
+    """Formats a record as one JSON object on one line, including the traceback.
 
-    `event` is what happened: the name of an act of psched, such as `run_finished`, whose text is then the `message`;
-    else the message of the record. What a caller gives as `extra` is added under its own name, or with a `_` behind a
-    name that psched uses itself.
+    `event` is the name of an event of psched, such as `run_finished`; the text of the record is then in `message`. For
+    all other records, `event` is the text of the record. Fields that a caller passes as `extra` keep their names. If
+    psched uses a name itself, `_` is appended.
     """
 
     def __init__(self) -> None:
@@ -90,7 +91,7 @@ class JSONFormatter(logging.Formatter):
         self._node = socket.gethostname()
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line, without a line feed. Control characters are escaped."""
+        """Return the JSON without a line feed at its end. Control characters are escaped."""
         extra = {
             name: value for name, value in vars(record).items() if name not in _STANDARD and not name.startswith(_OWN)
         }

@@ -1,4 +1,4 @@
-"""One call that submits tasks, for listeners: `submit_start` before the tasks are written, `submit_end` after."""
+"""Emits the telemetry events of one call that submits tasks: `submit_start` before the write, `submit_end` after it."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from psched.telemetry import emit
 
 
 class SubmitCall:
-    """A context around the write. A listener of `submit_start` may replace `tasks`, to add headers to them."""
+    """A context manager around the write. A listener of `submit_start` may replace `tasks`, to add headers."""
 
     __slots__ = ("__weakref__", "existing", "keeps_headers", "tasks")
 
     def __init__(self, tasks: Sequence[NewTask], keeps_headers: bool) -> None:
-        """`keeps_headers`: whether the store does."""
+        """`keeps_headers`: whether the store keeps headers."""
         self.tasks = tasks
         self.keeps_headers = keeps_headers
         self.existing: Sequence[str] = ()
-        """The keys that existed before, once the tasks are written."""
+        """After the write: the keys that existed before it."""
 
     def __enter__(self) -> Self:
         emit("submit_start", call=self)

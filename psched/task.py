@@ -1,7 +1,7 @@
 """One run of a schedule or a queue task, as its handler sees it.
 
-A Task holds the state of its run and calls its `Settlement`, which writes to the store and never calls back.
-Settling and renewing share one lock per task, so that they never overlap. Times are boottime seconds.
+A Task holds the state of its run. It calls its `Settlement`, which writes to the store and never calls back. Settling
+and renewing hold the lock of the task, so they never overlap. Times are boottime seconds.
 """
 
 from __future__ import annotations
@@ -37,41 +37,43 @@ from psched.store.ledger import Output
 log = logging.getLogger(__name__)
 
 NO_RESULT: Any = object()
-"""The argument of `finish` for a run without a result; None is a result, too."""
+"""The argument of `finish` for a run without a result. None would be a result."""
 PROGRESS_INTERVAL = 1.0
-"""Seconds between two writes of a run's progress; the first of these after its begin."""
+"""Seconds between two writes of a run's progress, and from its begin to the first write."""
 MAX_PROGRESS_MESSAGE = 500
-"""Characters that are kept of the message of `progress`."""
+"""The most characters of the message of `progress` that are kept."""
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
-"""The header of W3C Trace Context."""
+"""The name of the W3C Trace Context header."""
 MAX_OUTPUT = 8192
-"""Bytes of UTF-8 that are kept of the end of a run's output."""
+"""How many bytes at the end of a run's output are kept, as UTF-8."""
 
 
 class Task:
-    """An acquired run, to be settled once by `finish`, `retry` or `release`.
+    """An acquired run. Settle it once, by `finish`, `retry` or `release`.
 
-    A task that is never settled is due again when its lease ends. Safe to use from any thread of the process.
+    A task that is never settled is due again when its lease ends. All methods are safe to call from any thread of the
+    process.
     """
 
     stop_reason: Exception | None = None
-    """The argument of the handler's `kill`; None unless the run was asked to stop."""
+    """The argument of the handler's `kill`; None until the run is asked to stop."""
     max_attempts: int | None = None
-    """Attempts after which tasks of this type have failed; a bound in the row comes first. Set by the daemon."""
+    """After how many attempts tasks of this type have failed. A bound in the row comes first. Set by the daemon."""
     timeout: float | None = None
-    """Seconds after which the run is stopped, by its schedule or its type; None: as configured. Set by the daemon."""
+    """After how many seconds the run is stopped, by its schedule or type; None: the configured time. Set by the daemon.
+    """
     alive_time: float | None = None
-    """Seconds that the lease lasts after each renewal; None: as configured."""
+    """How many seconds the lease lasts after each renewal; None: the configured `alive_time`."""
     error: str | None = None
-    """The error with which this run was settled, perhaps to be tried again; None if it did not fail."""
+    """The error with which this run was settled, even if it will be retried; None if the run did not fail."""
     duration = 0.0
-    """Seconds that the handler ran, 0 until it has returned."""
+    """How many seconds the handler ran; 0 until it has returned."""
     _trace_id: str | None = None
     finished_later = False
-    """Set by the daemon: `conclude` leaves the run to be finished together with others."""
+    """Whether `conclude` leaves the run to be finished later, together with others. Set by the daemon."""
 
     _left: RunResult | None = None
-    """What the run leaves in its row so far. Most runs leave nothing."""
+    """What the row will keep after the run, so far. Most runs leave nothing."""
     _saved_progress: str | None = None
     _progress_written_at = -math.inf
 
@@ -85,9 +87,10 @@ class Task:
         clock: Clock = boottime,
         pid: int | None = None,
     ) -> None:
-        """`deadline`: the latest end of the lease on `clock`, counted from before the acquire.
+        """`deadline`: when the lease ends at the latest, on `clock`.
 
-        `started` is False for a prefetched task, until `begin`. `pid`: of this process.
+        The caller computes `deadline` from a time before the acquire. `started`: False for a prefetched task, until
+        `begin`. `pid`: the id of this process.
         """
         self.row = claim.row
         self.lease = claim.lease
@@ -95,17 +98,18 @@ class Task:
         self.deadline = deadline
         """When the lease ends unless it is renewed, in boottime seconds."""
         self.started = started
-        """Whether the run has begun, or begins at once."""
+        """Whether the run has begun, or begins as soon as the object is created."""
         self.begun_at = clock() if started else deadline
         """When the run began, in boottime seconds. Meaningless while `started` is False."""
         self.concluded = False
         """Whether `conclude` has left the run to be finished later."""
         self.outcome: RunOutcome | None = None
-        """`finished`, `retried`, `released`, `failed`, `cancelled`, or None while not settled."""
+        """`finished`, `retried`, `released`, `failed` or `cancelled`; None until the run is settled."""
         self.lease_lost = False
-        """Whether the lease of this run is known to be lost."""
+        """Whether this process knows that the lease of this run is lost."""
         self.in_flight = True
-        """Whether the lease is renewed: the run is neither settled, nor known to be lost, nor forgotten."""
+        """Whether the lease is renewed. It is not if the run is settled or forgotten, or its lease is known to be lost.
+        """
         self.lock = threading.RLock()
         self._begin_recorded = started
         self._records_begin = claim.records_begin
@@ -128,7 +132,7 @@ class Task:
 
     @property
     def backfill(self) -> str | None:
-        """Which backfill this run belongs to, such as `nightly:3`; None for a run that belongs to none."""
+        """The backfill to which this run belongs, such as `nightly:3`; None for other runs."""
         return None if self._backfill is None else "{}:{}".format(*backfill_of(self.row.key))
 
     @property
@@ -138,24 +142,24 @@ class Task:
 
     @property
     def type(self) -> str:
-        """The application chooses the handler by this type."""
+        """The type of the task. The application chooses the handler by the type."""
         return self.row.type
 
     @property
     def data(self) -> dict[str, Any]:
-        """The JSON object stored with the row, with the changes that `update_data` merged into it."""
+        """The JSON object stored with the row, including the changes made by `update_data`."""
         return self._data
 
     @property
     def headers(self) -> Mapping[str, Any]:
-        """The headers that the task was submitted with; empty for a schedule."""
+        """The headers with which the task was submitted; empty for a schedule."""
         return {} if isinstance(self.row, ScheduleRow) else self.row.headers
 
     @property
     def trace_id(self) -> str | None:
-        """The id of the trace that this run belongs to, as 32 hexadecimal digits; None if it is not traced.
+        """The id of the trace to which this run belongs, as 32 hexadecimal digits; None without a trace.
 
-        It is that of the run's own span (`telemetry: otel`), or else the trace in which the task was submitted.
+        If the run has a span of its own (`telemetry: otel`), this is the span's trace, else the trace of the submit.
         """
         return _trace_id(self.headers.get("traceparent")) if self._trace_id is None else self._trace_id
 
@@ -165,23 +169,23 @@ class Task:
 
     @property
     def scheduled_time(self) -> int:
-        """The occurrence of this run in unix seconds, the same at every attempt."""
+        """The occurrence of this run in unix seconds. It is the same for every attempt."""
         return self.row.scheduled_time
 
     @property
     def enqueued_key(self) -> str:
-        """The key of the queue task that a run of this occurrence submits."""
+        """The key of the queue task that `finish_by_submitting` submits for this occurrence."""
         extra = isinstance(self.row, ScheduleRow) and self.row.is_extra
         return enqueued_key(self.row.key, self.scheduled_time, extra)
 
     @property
     def attempts(self) -> int:
-        """The number of begun runs of this occurrence, this run included (1 where the store does not count)."""
+        """How many runs of this occurrence have begun, including this run; 1 if the store does not count."""
         return max(self.row.attempts, 1)
 
     @property
     def attempts_exhausted(self) -> bool:
-        """Whether all allowed attempts were begun before this one, and none settled."""
+        """Whether all allowed attempts began before this run and none of them was settled."""
         if self.row.attempts <= 1:
             return False
         allowed = self._settlement.attempts_allowed(self.row, self.max_attempts)
@@ -195,10 +199,10 @@ class Task:
 
     @property
     def waited(self) -> float | None:
-        """Seconds from when the run was to begin until it began, by the database's clock.
+        """How many seconds after its due time the run began, by the database's clock.
 
-        None for later attempts, for a run that `run_now` or a backfill asked for, and where the store does not keep
-        when a task was to run. Meaningless while `started` is False.
+        None for attempts after the first, for a run that `run_now` or a backfill requested, and if the store does not
+        keep when the task was due. Meaningless while `started` is False.
         """
         row = self.row
         if row.attempts > 1:
@@ -207,7 +211,7 @@ class Task:
             due = None if row.is_asked_for or row.is_backfill else row.run_time(row.next_time)
         else:
             due = row.run_at
-        # The lease ends on both clocks, see `claim`.
+        # The end of the lease is known on both clocks: `expires_at` and `deadline`.
         return None if due is None else max(0.0, self.begun_at + self.lease.expires_at - self.deadline - due)
 
     @property
@@ -217,7 +221,7 @@ class Task:
 
     @property
     def may_begin(self) -> bool:
-        """Whether, at the last renewal, no cancel was requested and the schedule was not paused."""
+        """Whether the run may begin: at the last renewal no cancel was requested and the schedule was not paused."""
         is_asked_for = isinstance(self.row, ScheduleRow) and self.row.is_asked_for
         return not self.lease.cancel_requested and (is_asked_for or not self.lease.paused)
 
@@ -228,45 +232,45 @@ class Task:
 
     @property
     def settled(self) -> bool:
-        """Whether this run was finished, retried or released."""
+        """Whether this run was settled: `outcome` is not None."""
         return self.outcome is not None
 
     def describe_outcome(self) -> str:
         """Return the outcome, the duration and the time of the next attempt, for the log."""
         if self.outcome != "retried":
             return f"{self.outcome} after {self.duration:.3f} s"
-        ended = f"{'given up' if self.error is None else 'failed'} after {self.duration:.3f} s"
+        ended = f"{'retry requested' if self.error is None else 'failed'} after {self.duration:.3f} s"
         if self._retry_wait is None:
-            return f"{ended}; tried again later"
+            return f"{ended}; next attempt later"
         is_counted = self._settlement.store.shows_fence
         attempt = f" (attempt {self.attempts + 1})" if is_counted else ""
         return f"{ended}; next attempt in {f'{self._retry_wait:.1f}'.removesuffix('.0')} s{attempt}"
 
     @property
     def lease_time(self) -> float:
-        """Seconds that a renewed lease lasts."""
+        """How many seconds a renewed lease lasts."""
         own = self.alive_time if self.started else None
         return self._times.lease_time(self.started) if own is None else own
 
     @property
     def claim(self) -> Claim:
-        """The row, the lease as last written, when the run began, and what it leaves when it ends."""
+        """The row, the lease as last written, when the run began, and what the row keeps after the run."""
         if not self.started:
             return Claim(self.row, self.lease, result=self._left)
-        # The lease ends on both clocks. Their difference gives the begin, at most a round trip late.
+        # The end of the lease is known on both clocks. Their difference converts the begin, at most a round trip late.
         return Claim(self.row, self.lease, self.lease.expires_at + self.begun_at - self.deadline, False, self._left)
 
     def keep_for(self, finished: float | None, failed: float | None) -> None:
-        """Keep this task for so many seconds once it is finished, or has failed; None: as configured.
+        """Keep the row of this task for so many seconds after it has finished or failed; None: as long as configured.
 
-        A daemon says here what the type of the task says.
+        The daemon calls this with the values of the task's type.
         """
         self._leave(retention=finished, failed_retention=failed)
 
     def begin(self, margin: float = 0) -> bool:
-        """Mark the run as begun.
+        """Mark the run as begun, and return True.
 
-        Return False if the task was released, or the lease is lost or has less than `margin` seconds left.
+        Return False if the task was released, or if its lease is lost or has at most `margin` seconds left.
         """
         with self.lock:
             now = self._clock()
@@ -276,10 +280,10 @@ class Task:
             return True
 
     def record_begin(self) -> None:
-        """Record that the run has begun, where that cannot wait for the next renewal.
+        """Record in the database that the run has begun, if this cannot wait for the next renewal.
 
-        The last attempt cannot wait, as it must not begin twice. Nor can a run after a lease that ended by itself: a
-        run that kills its host within moments would never count as an attempt. Raises PreemptedError.
+        It cannot wait for the last attempt, as that must not begin twice. Nor can it wait if the last lease ended by
+        itself: otherwise a run that crashes its host at once would never count as an attempt. Raises PreemptedError.
         """
         with self.lock:
             if not self._begin_recorded and (self._records_begin or self.last_attempt):
@@ -288,25 +292,27 @@ class Task:
     def finish(self, result: Any = NO_RESULT) -> None:
         """Settle the run as done. A schedule moves on to its next occurrence.
 
-        `result`: a JSON value of at most 65,536 bytes. It is stored by the statement that finishes the task, and
+        `result`: a JSON value of at most 65,536 bytes. The statement that finishes the task stores it, and
         `QueuedTask.result` returns it.
 
         Raises:
-            UnstorableResultError: the result is no JSON value, or too large; nothing was changed.
-            NotSupportedError: a result is given, and the store keeps none, or this is the run of a schedule.
+            UnstorableResultError: the result is not a JSON value, or too large; nothing was changed.
+            NotSupportedError: there is a result, but the store keeps no results, or this is the run of a schedule.
             PreemptedError: the lease is lost; nothing was changed.
-            OutcomeUnknownError: the lease is lost, and so was an answer: the run may be settled as asked.
-            AlreadyFinishedError: this lease was settled before in another way.
-            IdempotentAlreadyFinishedError: this task object was settled before, perhaps with an answer that was lost.
-            IdempotentNotFoundError: the row is gone.
+            OutcomeUnknownError: the lease is lost, and the answer to an earlier write was lost, so that write may have
+                settled the run.
+            AlreadyFinishedError: this lease was settled before, with another outcome.
+            IdempotentAlreadyFinishedError: this task object was settled before; perhaps the answer was lost.
+            IdempotentNotFoundError: the row does not exist any more.
         """
         self._set_result(result)
         self._settle("finished", self._settlement.finish)
 
     def conclude(self, result: Any = NO_RESULT) -> None:
-        """Finish the run. A daemon does so within moments, for many runs at once. Until then the task may run again.
+        """Finish the run. A daemon finishes it within moments, together with other runs.
 
-        `result`: as for `finish`. Raises like `finish` if the run is finished at once.
+        If the process dies before that, the task runs again. `result`: the same as for `finish`. Raises like `finish`
+        if the run is finished at once.
         """
         self._refuse_elsewhere()
         self._set_result(result)
@@ -318,17 +324,18 @@ class Task:
     def finish_by_submitting(self, task: NewTask) -> None:
         """Settle the run as done by submitting `task` to the queue.
 
-        If a task with its key already exists, that counts as submitted. This is one transaction where both tables are
-        in one database. Raises NotSupportedError without a queue.
+        A task that exists already with the same key counts as submitted. If both tables are in one database, one
+        transaction writes both. Raises NotSupportedError without a queue.
         """
         self._settle("finished", self._settlement.finish_by, task)
 
     def retry(self, retry_wait: float | Backoff | None = None, error: str | None = None) -> None:
-        """Make the task due again `retry_wait` seconds from now (default: as its schedule says, or as configured).
+        """Make the task due again `retry_wait` seconds from now. The default is its schedule's or the configured wait.
 
-        A run whose attempts are used up has failed for good instead: a queue task becomes `failed`, a schedule moves
-        on. A queue task with a cancel request becomes `cancelled`. `error` is kept with the row. Raises like `finish`,
-        and ValueError for an error that is not text, or a wait that is not from 0 to 1,000,000,000 seconds.
+        If no attempts are left, the run fails for good instead: a queue task becomes `failed`, and a schedule moves on
+        to its next occurrence. A queue task with a cancel request becomes `cancelled`. `error` is stored with the row.
+        Raises like `finish`. Raises ValueError for an error that is not text, or a wait outside 0 to 1,000,000,000
+        seconds.
         """
         if retry_wait is None:
             own = self.own_retry_wait
@@ -344,19 +351,19 @@ class Task:
 
     @property
     def own_retry_wait(self) -> float | Backoff | None:
-        """The `retry_wait` of its schedule, which overrides that of its type; None if the schedule has none."""
+        """The `retry_wait` of the task's schedule, which overrides that of its type; None if the schedule has none."""
         return self.row.policy.retry_wait if isinstance(self.row, ScheduleRow) else None
 
     @property
     def own_timeout(self) -> float | None:
-        """The `timeout` of its schedule, which overrides that of its type; None if the schedule has none."""
+        """The `timeout` of the task's schedule, which overrides that of its type; None if the schedule has none."""
         return self.row.policy.timeout if isinstance(self.row, ScheduleRow) else None
 
     def fail(self, error: str) -> None:
-        """Settle the run as failed for good, whatever attempts are left, and keep `error` with the row.
+        """Settle the run as failed for good, even if attempts are left, and store `error` with the row.
 
         A schedule moves on to its next occurrence. A queue task with a cancel request becomes `cancelled`. Raises like
-        `finish`, and NotSupportedError for a queue task on `rdb_compat`, which keeps no failed tasks.
+        `finish`. Raises NotSupportedError for a queue task on `rdb_compat`, which keeps no failed tasks.
         """
         if not isinstance(error, str):
             raise ValueError(f"error must be text, such as str(error), got {shown(error)}")
@@ -364,7 +371,7 @@ class Task:
         self._settle("failed", self._settlement.give_up, error)
 
     def defer(self, error: str) -> None:
-        """Make a task that cannot begin here due again after the longest `retry_wait`, without counting an attempt."""
+        """Settle a task that cannot begin here: make it due after the longest `retry_wait`, and count no attempt."""
         self._settle("retried", self._settlement.defer, self._times.backoff.limit, error)
 
     def release(self) -> None:
@@ -376,9 +383,10 @@ class Task:
         self._settle("cancelled", self._settlement.cancel)
 
     def update_data(self, changes: Mapping[str, Any]) -> None:
-        """Merge `changes` into `data`, which is written with the next heartbeat, or when the run is settled.
+        """Merge `changes` into `data`. The next heartbeat or the settlement of the run writes them to the store.
 
-        Raises ValueError for data that is not JSON or too large (`max_data_size`), NotSupportedError for a schedule.
+        Raises ValueError for data that is not JSON or is larger than `max_data_size`. Raises NotSupportedError for a
+        schedule.
         """
         self._refuse_elsewhere()
         if not self._settlement.keeps_data:
@@ -393,18 +401,18 @@ class Task:
 
     @property
     def result_problem(self) -> str | None:
-        """Why this run can store neither a result nor its progress, with the remedy, or None."""
+        """Why this run can store neither a result nor progress, and the remedy; None if it can."""
         return self._settlement.result_problem
 
     def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
-        """Report how far this run has come, for `QueuedTask.progress` and `psched queue show`.
+        """Report the progress of this run, for `QueuedTask.progress` and `psched queue show`.
 
-        Cheap to call often: at most one report a second is written, and the last one with the next lease renewal, or
-        when the run is settled. A report that could not be written is logged, and written later. Of `message` 500
-        characters are kept.
+        It is cheap to call this often: at most one report a second is written. The next lease renewal or the settlement
+        of the run writes the last report. A report that could not be written is logged, and written later. At most 500
+        characters of `message` are kept.
 
-        Raises ValueError unless `done` and `total` are finite numbers of at least 0 and `message` is text, and
-        NotSupportedError where `result_problem` says why.
+        Raises ValueError unless `done` and `total` are finite numbers of at least 0 and `message` is text. Raises
+        NotSupportedError if `result_problem` is not None.
         """
         self._refuse_elsewhere()
         if self.result_problem is not None:
@@ -413,7 +421,7 @@ class Task:
         self._leave(progress=encode(progress._asdict()))
         if self._clock() < max(self._progress_written_at, self.begun_at) + PROGRESS_INTERVAL:
             return
-        if self.lock.acquire(blocking=False):  # else a renewal writes it, or a later report
+        if self.lock.acquire(blocking=False):  # if the lock is taken, a renewal or a later report writes the progress
             try:
                 if not self.settled:
                     _write_if_possible(self, self._save_progress, "progress")
@@ -422,20 +430,20 @@ class Task:
 
     @property
     def output_problem(self) -> str | None:
-        """Why the output of this run cannot be kept, with the remedy, or None."""
+        """Why the output of this run cannot be kept, and the remedy; None if it can be kept."""
         return self._settlement.output_problem
 
     def keep_output(self, text: str, result: str, failed: bool = False) -> None:
-        """Keep the end of what this run wrote, at most 8,192 bytes of UTF-8, for `psched history --output`.
+        """Keep the end of the run's output, at most 8,192 bytes of UTF-8, for `psched history --output`.
 
-        `result`: how the run ended, in one line; `failed`: whether that is a failure. The outputs of the last 20 runs
-        of a schedule are kept. Raises the driver's errors, and NotSupportedError where `output_problem` says why.
+        `result`: how the run ended, in one line. `failed`: whether the run failed. The outputs of the last 20 runs of a
+        schedule are kept. Raises the driver's errors, and NotSupportedError if `output_problem` is not None.
         """
         self._refuse_elsewhere()
         self._settlement.keep_output(self.claim, Output(_end_of(text), result[:MAX_OUTPUT], failed))
 
     def heartbeat(self) -> None:
-        """Renew the lease, and write the changes of `update_data`. In a daemon no call is needed: it renews all leases.
+        """Renew the lease, and write the changes of `update_data`. Not needed in a daemon, which renews all leases.
 
         Raises PreemptedError if the lease is lost.
         """
@@ -447,18 +455,18 @@ class Task:
                 raise PreemptedError(f"{self.key!r}: the lease of this run is lost; another worker may be running it")
 
     def forget(self) -> None:
-        """Stop renewing the lease. Unless the run was settled, the task is due again when the lease ends."""
+        """Stop renewing the lease. If the run was not settled, the task is due again when the lease ends."""
         self.in_flight = False
 
     def _save(self, until: float) -> None:
-        """Write the data if `update_data` changed it, trying until `until`."""
+        """Write the data if `update_data` changed it. A failed write is repeated until `until`."""
         data = self._data
         if data is not self._saved:
             self._settlement.save(Claim(self.row, self.lease), data, until)
             self._saved = data
 
     def _save_progress(self, until: float) -> None:
-        """Write the progress if `progress` changed it, trying until `until`."""
+        """Write the progress if `progress` changed it. A failed write is repeated until `until`."""
         progress = None if self._left is None else self._left.progress
         if progress is not self._saved_progress and progress is not None:
             self._progress_written_at = self._clock()
@@ -466,7 +474,7 @@ class Task:
             self._saved_progress = progress
 
     def _leave(self, **fields: Any) -> None:
-        """Change what the run leaves in its row."""
+        """Change what the row keeps after the run."""
         with self._changing:
             self._left = (self._left or RunResult())._replace(**fields)
 
@@ -486,11 +494,11 @@ class Task:
         self._begin_recorded = self.started
 
     def _unanswered(self) -> None:
-        """Note that a write that settles the run had no answer."""
+        """Remember that a write that settles the run got no answer."""
         self.lease = self.lease._replace(unanswered=True)
 
     def _settle(self, wanted: RunOutcome, settle: Callable[..., RunOutcome | None], *details: object) -> None:
-        """Call `settle(claim, *details, until)`. Its result is the outcome of the run; None means `wanted`."""
+        """Settle the run by `settle(claim, *details, until)`. It returns the outcome, or None for `wanted`."""
         self._refuse_elsewhere()
         with self.lock:
             self._refuse_if_settled(wanted)
@@ -530,7 +538,7 @@ def store_of(task: Task) -> LeaseStore:
 
 
 def checked_progress(progress: Progress) -> Progress:
-    """Return `progress`, its message cut to the length that is stored. Raises ValueError for what cannot be stored."""
+    """Return `progress` with its message cut to the stored length. Raises ValueError if it cannot be stored."""
     numbers: dict[str, object] = {"done": progress.done}
     if progress.total is not None:
         numbers["total"] = progress.total
@@ -547,22 +555,22 @@ def checked_progress(progress: Progress) -> Progress:
 
 
 def _trace_id(traceparent: object) -> str | None:
-    """Return the trace id in a header that anybody may have written."""
+    """Return the trace id in a header, or None. Any client may have written the header, so it may be malformed."""
     found = _TRACEPARENT.fullmatch(traceparent) if isinstance(traceparent, str) else None
     return None if found is None else found[1]
 
 
 def _end_of(text: str) -> str:
-    """Return the last `MAX_OUTPUT` bytes of `text`, without a character that this would cut."""
+    """Return the last `MAX_OUTPUT` bytes of `text`, without a character that is cut in half."""
     return text.encode("utf-8", "replace")[-MAX_OUTPUT:].decode("utf-8", "ignore")
 
 
 def finish_many(tasks: Sequence[Task], until: float) -> dict[Task, ScheduleError]:
     """Finish runs of one store together. Return the errors of runs that could not be finished.
 
-    A run that an earlier call has finished counts as finished: the answer of that call was lost. The locks of all tasks
-    are held meanwhile, so that no renewal comes between. After a driver's error the outcome is unknown, and the runs
-    may be finished again.
+    A run that an earlier call finished counts as finished, because the answer to that call was lost. The locks of all
+    tasks are held, so that no lease is renewed at the same time. After a driver's error the outcome is unknown, and the
+    caller may call this again for the same runs.
     """
     locked: list[Task] = []
     left: list[Task] = []
@@ -574,9 +582,9 @@ def finish_many(tasks: Sequence[Task], until: float) -> dict[Task, ScheduleError
         left = [task for task in tasks if task.outcome is None]
         for task in left:
             try:
-                task._save(until)  # changes made after `conclude`, such as by a thread of the handler
+                task._save(until)  # a thread of the handler may change the data after `conclude`
             except RUN_IS_OVER as error:
-                log.info("key=%s changes made by update_data were lost: %s", task.key, error)
+                log.info("key=%s changes made by update_data are lost: %s", task.key, error)
         if left:
             errors = left[0]._settlement.finish_many([task.claim for task in left], until)
             refused = {
@@ -599,10 +607,10 @@ def finish_many(tasks: Sequence[Task], until: float) -> dict[Task, ScheduleError
 
 
 def release_many(tasks: Sequence[Task]) -> int:
-    """Release tasks of one store that have not begun, but those to be cancelled. Return how many were released.
+    """Release tasks of one store that have not begun, except tasks with a cancel request. Return the number released.
 
-    A task that is being settled or begun at this moment is left. After a driver's error the outcome is unknown, and the
-    tasks may be released again.
+    A task that another thread is settling or beginning at this moment is skipped. After a driver's error the outcome is
+    unknown, and the caller may call this again for the same tasks.
     """
     with locked(tasks) as free:
         left = [task for task in free if task.in_flight and not task.started and not task.cancel_requested]
@@ -628,7 +636,7 @@ def release_many(tasks: Sequence[Task]) -> int:
 
 @contextmanager
 def locked(tasks: Sequence[Task]) -> Iterator[list[Task]]:
-    """Lock and yield the tasks that are not being settled at this moment."""
+    """Lock and yield those tasks that no other thread is settling or renewing at this moment."""
     with ExitStack() as stack:
         free = []
         for task in tasks:
@@ -642,7 +650,7 @@ def locked(tasks: Sequence[Task]) -> Iterator[list[Task]]:
 def extend_many(tasks: Sequence[Task]) -> list[Task]:
     """Renew the leases of tasks of one store, and return the tasks whose lease is lost.
 
-    The caller holds each task's lock.
+    The caller holds the lock of each task.
     """
     groups: dict[tuple[float, bool], list[Task]] = {}
     for task in tasks:
@@ -665,7 +673,7 @@ def extend_many(tasks: Sequence[Task]) -> list[Task]:
 
 
 def _write_if_possible(task: Task, write: Callable[[float], None], what: str) -> None:
-    """Write what has changed in a task. The next renewal tries again, and notices a lost lease."""
+    """Call `write`. If it fails, the next renewal writes the change, or notices that the lease is lost."""
     try:
         write(task._clock())
     except RUN_IS_OVER as error:

@@ -1,4 +1,4 @@
-"""Times as text: durations such as `5m`, and unix seconds as dates in the zone that is shown."""
+"""Times as text: durations such as `5m`, and unix seconds as dates in the displayed time zone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
 def parse_seconds(text: str) -> float:
-    """Return a duration in seconds: a number, or a number with a unit such as `90s`, `5m`, `2h`, `1d` or `1w`.
+    """Return a duration in seconds, given a number, or a number with a unit such as `90s`, `5m`, `2h`, `1d` or `1w`.
 
     Raises ValueError.
     """
@@ -20,7 +20,7 @@ def parse_seconds(text: str) -> float:
 
 
 def span(seconds: float) -> str:
-    """Return a duration in its two largest units: `35 s`, `2 h 5 min`, `3 d 1 h`."""
+    """Return a duration as text with its two largest units: `35 s`, `2 h 5 min`, `3 d 1 h`."""
     units = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
     rest, parts = int(seconds), list[str]()
     for name, size in units:
@@ -33,11 +33,11 @@ def span(seconds: float) -> str:
 
 
 shown_zone: ContextVar[tzinfo | None] = ContextVar("psched_shown_zone", default=None)
-"""The time zone in which times are shown; None: this host's."""
+"""The time zone in which times are displayed; None: the zone of this host."""
 
 
 def local_datetime(seconds: float) -> datetime | None:
-    """Return unix seconds in `shown_zone`; None outside the years 1 to 9999."""
+    """Return unix seconds as a datetime in `shown_zone`; None outside the years 1 to 9999."""
     try:
         return datetime.fromtimestamp(seconds, UTC).astimezone(shown_zone.get())
     except (ValueError, OverflowError, OSError):

@@ -1,4 +1,4 @@
-"""Worker.run: the daemon as a function, for programs that run it themselves."""
+"""Worker.run: the daemon as a function, for programs that start the daemon themselves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Config = Settings | Mapping[str, object] | str | Path
 
 
 class Worker:
-    """The daemon, run by another program than `psched` or `pschedd`."""
+    """The daemon, started by a program other than `psched` or `pschedd`."""
 
     @staticmethod
     def run(
@@ -24,12 +24,14 @@ class Worker:
         include: Sequence[str] = (),
         require: Sequence[str] = (),
     ) -> int:
-        """Run `app` until a signal ends it; returns the exit code.
+        """Run `app` until a signal ends the daemon. Return the exit code.
 
-        `app`: "module:NAME", a Dispatch class, an App, or a list of these. A string is imported anew at every reload;
-        an object is replaced by a binary upgrade only. `config_loader` returns the configuration (a dict,
-        Settings, or a path) and is called at every reload. `include` and `require`: as the options -I and -r of
-        `psched run`. Raises ConfigError.
+        - `app`: "module:NAME", a Dispatch class, an App, or a list of these. A string is imported again at every
+          reload. An object is replaced only by a binary upgrade.
+        - `config_loader`: returns the configuration (a dict, Settings, or a path). It is called at every reload.
+        - `include`, `require`: like the options -I and -r of `psched run`.
+
+        Raises ConfigError.
         """
         names: tuple[object, ...] = tuple(app) if isinstance(app, list | tuple) else (app,)
         return run_master(ApplicationSpec(names, tuple(include), tuple(require)), lambda: coerce(config_loader()))

@@ -1,4 +1,4 @@
-"""Chooses the types of rows to acquire: of those that have handlers, those that have rows."""
+"""Chooses the types of rows to acquire: the types that have both handlers and rows."""
 
 from __future__ import annotations
 
@@ -11,25 +11,26 @@ from psched.store import Accepts, Wakeup
 from psched.store.type_filter import TypeFilter
 
 _FRESH = 2.0
-"""Seconds for which a busy worker uses the types it found last."""
+"""For how many seconds a busy worker uses the types of its last look-up."""
 _SHARE = 0.05
 """The largest share of its time that a busy worker spends on looking up types."""
 _ALWAYS = 64
-"""The most exact names that are passed to every acquire, so that a new row is found at once.
+"""Up to this number, exact names are passed to every acquire, so that a new row is found at once.
 
-Of more names only those with rows are passed: each name costs an acquire as much, with or without rows.
+If there are more names, only those that have rows are passed, because each name makes an acquire slower.
 """
 _FOREIGN = 2
-"""When this many times more types have rows than are accepted, the store is asked for the accepted types only."""
+"""If the types that have rows are this many times as many as the accepted types, the store is asked only for the
+accepted types."""
 
 
 class ClaimableTypes:
-    """Chooses the types to acquire from one source, of those that a filter accepts. Safe to use from several threads.
+    """Chooses which of the types that a filter accepts are acquired from one source. Safe to use from several threads.
 
-    A filter that accepts everything costs nothing. A few exact names are passed to the store as they are, and so are
-    hundreds of names once far more other types have rows. Otherwise the types are looked up among those that have rows.
-    That happens at each query for the next due time: an idle worker knows every new type, and a busy worker looks up
-    types every few seconds.
+    - A filter that accepts everything: no type is passed to the store.
+    - A few exact names: they are passed to the store. So are hundreds of names once far more other types have rows.
+    - Any other filter: each query for the next due time also looks up which accepted types have rows. An idle worker
+      therefore knows every new type. A busy worker looks up types every few seconds.
     """
 
     def __init__(self, source: Source, wanted: TypeFilter, clock: Clock = monotonic) -> None:
@@ -45,7 +46,7 @@ class ClaimableTypes:
         self._asks_by_name = wanted.is_exact and is_named
         self._present: Collection[str] = tuple(sorted(self._always))
         self._look_at: float | None = None
-        """When a busy worker looks up types again; None if the worker was idle since the last look-up."""
+        """When a busy worker looks up types again; None if it has been idle since the last look-up."""
 
     def prepare(self) -> None:
         """Prepare the store's statements, so that the first rows are not delayed."""
@@ -54,7 +55,7 @@ class ClaimableTypes:
     def to_acquire(self) -> tuple[Collection[str] | None, Accepts | None]:
         """Return the `types` and `accepts` for the next `Source.poll_multi`.
 
-        After an idle time the types are those that the last `next_due` found.
+        After an idle time these are the types that the last `next_due` found.
         """
         if not self._selects_by_type:
             return None, self._accepts
@@ -67,14 +68,14 @@ class ClaimableTypes:
         return self._present, None
 
     def open_wakeup(self) -> Wakeup | None:
-        """Return a new wake-up listener of one thread, for the accepted types."""
+        """Return a new wake-up listener for one thread and the accepted types."""
         return self._source.open_wakeup(self._accepts)
 
     def next_due(self, is_busy: bool = False) -> float | None:
-        """Return the seconds until a row is due, None without a row; see `LeaseStore.next_due`.
+        """Return the seconds until a row is due, or None without a row; see `LeaseStore.next_due`.
 
-        Look up the accepted types that have rows, unless all are known. `is_busy`: look them up again after some
-        seconds.
+        Also look up which accepted types have rows, unless all accepted types are passed anyway. `is_busy`: repeat the
+        look-up after some seconds.
         """
         if not self._selects_by_type:
             return self._store.next_due(accepts=self._accepts)

@@ -21,7 +21,7 @@ Opened = TypeVar("Opened", bound="PolledTable")
 
 
 class PolledTable:
-    """All rows of one table. A context manager; safe to use from several threads, not across a fork."""
+    """All rows of one table. Usable as a context manager. Safe to use from several threads, but not across a fork."""
 
     def __init__(self, store: LeaseStore, settlement: Settlement, times: LeaseTimes) -> None:
         self.store = store
@@ -40,16 +40,16 @@ class PolledTable:
         await self.aclose()
 
     def poll(self, types: Collection[str] | None = None) -> Task | None:
-        """Acquire the row that is due first. Return None if none is due, or `max_running` holds back all of them.
+        """Acquire the row that is due first. Return None if no row is due, or if `max_running` delays all due rows.
 
-        The lease lasts `alive_time`; a caller that needs longer calls `task.heartbeat()`. `types`: acquire rows of
-        these types only (NotSupportedError on `rdb_compat`).
+        The lease lasts `alive_time`. A caller that needs more time calls `task.heartbeat()`. `types`: only acquire rows
+        of these types (NotSupportedError on `rdb_compat`).
         """
         tasks = self.poll_multi(1, types)
         return tasks[0] if tasks else None
 
     def poll_multi(self, max_acquire: int = 1, types: Collection[str] | None = None) -> Sequence[Task]:
-        """Acquire up to `max_acquire` due rows, in the order in which they are to be run; see `poll`."""
+        """Acquire up to `max_acquire` due rows, in the order in which they should run; see `poll`."""
         if types is not None and (isinstance(types, str) or not isinstance(types, Collection)):
             raise ValueError(f"types must be a collection of types like ['report'], got {shown(types)}")
         for each in () if types is None else types:
@@ -57,16 +57,16 @@ class PolledTable:
         return self.source.poll_multi(max_acquire, types)
 
     def close(self) -> None:
-        """Close every connection to the database; idempotent. A later call of any method connects anew."""
+        """Close all connections to the database. May be called repeatedly. A later call of a method connects again."""
         self.store.close()
 
     aclose = async_twin(close)
 
 
 def open_table(name: SectionName, settings: Settings, open_section: Callable[[Section, str], Opened]) -> Opened:
-    """Return the table of a configured section, opened for this process; listeners get its submits.
+    """Open the table of a configured section for this process. Telemetry listeners get its submits.
 
-    Raises ConfigError without a section, or if the table is missing.
+    Raises ConfigError if the section or the table is missing.
     """
     section = dict(settings.named_sections).get(name)
     if section is None:
@@ -77,7 +77,9 @@ def open_table(name: SectionName, settings: Settings, open_section: Callable[[Se
         opened.store.check_tables()
     except BaseException as error:
         if isinstance(error, Exception) and opened.store.is_unavailable(error):
-            error.add_note(f"{name}: the database {section.masked_url} is not available; does it run, is `url:` right?")
+            error.add_note(
+                f"{name}: the database {section.masked_url} is not available; does it run, and is `url:` right?"
+            )
         opened.close()
         raise
     return opened

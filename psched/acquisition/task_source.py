@@ -24,19 +24,20 @@ log = logging.getLogger(__name__)
 _MAINTENANCE_INTERVAL = 1.0
 """Seconds between two deletions of old rows while tasks run."""
 _MAINTENANCE_SECONDS = 0.05
-"""Seconds, plus at most one statement, that deleting old rows may delay a poll."""
+"""For how many seconds deleting old rows may delay a poll; the last statement may exceed this."""
 _MAX_ACQUIRE = 100_000
 _MIN_PRUNED = 1000
-"""References to acquired tasks kept before those to settled tasks are removed."""
+"""How many references to acquired tasks are kept before references to settled tasks are removed."""
 _GROWTH = 4
 _LARGEST = 500
-"""After rows that cannot be run, the next acquire takes some times as many, at most so many: thousands may be due."""
+"""If no acquired row can be run, the next acquire takes `_GROWTH` times as many rows, at most `_LARGEST`, because
+thousands of such rows may be due."""
 _MAX_ROUNDS = 50
-"""Acquires in one poll while none of the acquired rows can be run: rows due behind them must not wait."""
+"""How many acquires one poll makes if none of the acquired rows can be run. Rows due behind them must not wait."""
 
 
 class Source:
-    """Safe to use from several threads."""
+    """Acquires rows of one store as tasks. Safe to use from several threads."""
 
     def __init__(self, store: LeaseStore, settlement: Settlement, times: LeaseTimes, clock: Clock = boottime) -> None:
         self.times = times
@@ -51,14 +52,14 @@ class Source:
         fork_safety.register_for_fork(self)
 
     def reset_after_fork(self) -> None:
-        """Forget all tasks. Called in a forked process, since the tasks belong to the parent."""
+        """In a forked process: forget all tasks, because they belong to the parent."""
         self._acquired: list[ref[Task]] = []
         self._prune_at = _MIN_PRUNED
         self._pruning = threading.Lock()
 
     @property
     def held(self) -> list[Task]:
-        """The tasks in flight, in the order of their acquires, without those that nothing refers to any more."""
+        """The tasks in flight, in the order in which they were acquired, without those that the caller has dropped."""
         return [task for kept in self._acquired[:] if (task := kept()) is not None and task.in_flight]
 
     def poll_multi(
@@ -68,10 +69,10 @@ class Source:
         ahead: bool = False,
         accepts: Accepts | None = None,
     ) -> list[Task]:
-        """Acquire up to `max_acquire` due rows, earliest first; `types` and `accepts` as for `LeaseStore.acquire`.
+        """Acquire up to `max_acquire` due rows, earliest first. `types` and `accepts` are as for `LeaseStore.acquire`.
 
-        `ahead`: leases are short, as the caller runs the tasks one after another and renews the leases meanwhile. That
-        caller also calls `maintain`.
+        `ahead`: the caller runs the tasks one after another, renews their leases meanwhile and calls `maintain`. So the
+        leases are short.
         """
         started = not ahead or max_acquire == 1
         claims, deadline = self.fetch_multi(max_acquire, types, not started, accepts, ahead)
@@ -85,7 +86,7 @@ class Source:
         accepts: Accepts | None = None,
         maintains: bool = True,
     ) -> tuple[list[Claim], float]:
-        """Acquire like `poll_multi`; return the claims, for `adopt_many`, and the earliest end of their leases."""
+        """Acquire like `poll_multi`. Return the claims, for `adopt_many`, and the earliest end of their leases."""
         given: object = max_acquire
         if not isinstance(given, int) or given > _MAX_ACQUIRE:
             raise ValueError(f"max_acquire must be a whole number of at most {_MAX_ACQUIRE}, got {shown(max_acquire)}")
@@ -102,7 +103,7 @@ class Source:
             if len(left) > max_acquire:
                 self.release(left[max_acquire:], asked + lease_time)
             keys = {claim.row.key for claim in claims}
-            # Stop when nothing was due, or the same unrunnable rows came back at once. Go on after passing over.
+            # Stop if nothing was due or the same unrunnable rows came back. Continue if rows were passed over.
             is_over = keys <= seen and len(left) == len(runnable)
             if left or is_over:
                 return left[:max_acquire], asked + lease_time
@@ -111,14 +112,17 @@ class Source:
         return [], 0.0
 
     def release(self, claims: Sequence[Claim], deadline: float) -> None:
-        """Release acquired rows that are not run here."""
+        """Release acquired rows that will not run here."""
         try:
             self.store.release_many([claim.lease for claim in claims], deadline)
-        except Exception as failure:  # noqa: BLE001 – the other rows of this acquire can be run all the same
+        except Exception as failure:  # noqa: BLE001 – the other rows of this acquire can still be run
             log.warning("%d rows were not released: %s; their leases end by themselves", len(claims), one_line(failure))
 
     def adopt(self, claim: Claim, asked: float) -> Task:
-        """Return the task of a row that was acquired by a call made at `asked` (boottime), for `alive_time`."""
+        """Return the task of a row acquired for `alive_time`.
+
+        `asked`: when the acquire was sent, in boottime seconds.
+        """
         return self.adopt_many([claim], asked + self.times.alive_time, True)[0]
 
     def give_back(
@@ -127,7 +131,7 @@ class Source:
         return self.store.give_back(holder, suspects, self.times.backoff.limit, error, keys)
 
     def maintain(self, idle: bool = False) -> bool:
-        """Delete old rows for a moment, if the last time was long enough ago. More rarely while `idle`.
+        """Delete old rows for a moment, unless this was done a short time ago. With `idle`, the interval is longer.
 
         Return whether more old rows are left. A failure is logged, never raised.
         """
@@ -148,11 +152,11 @@ class Source:
         return False
 
     def adopt_many(self, claims: Sequence[Claim], deadline: float, started: bool) -> list[Task]:
-        """Return the tasks of acquired rows, whose leases last until `deadline` (boottime) at least."""
+        """Return the tasks of acquired rows. Their leases last at least until `deadline` (boottime)."""
         pid = os.getpid()
         settlement, times, clock = self._settlement, self.times, self._clock
         tasks = [Task(claim, settlement, times, deadline, started, clock, pid) for claim in claims]
-        # A list of references without callbacks: 0.4 µs a task less than a WeakValueDictionary (2026-11-22).
+        # A list of references without callbacks takes 0.4 µs less per task than a WeakValueDictionary (2026-11-22).
         self._acquired.extend([ref(task) for task in tasks])
         if len(self._acquired) > self._prune_at and self._pruning.acquire(blocking=False):
             try:
@@ -162,18 +166,18 @@ class Source:
         return tasks
 
     def _prune(self) -> None:
-        """Remove references to tasks that are gone or settled. Other threads may append meanwhile."""
+        """Remove references to tasks that are gone or settled. Other threads may append at the same time."""
         before = self._acquired[:]
         left = [kept for kept in before if (task := kept()) is not None and task.in_flight]
         self._acquired[: len(before)] = left
         self._prune_at = max(2 * len(left), _MIN_PRUNED)
 
     def _passes_over(self, claim: Claim, now: float) -> bool:
-        """Settle a row if it is not to be run any more. `now`: of the acquire, by the database's clock."""
+        """Settle a row if its run is no longer wanted. `now`: the time of the acquire, by the database's clock."""
         try:
             return self._settlement.pass_over(claim, now, self._clock())
         except RUN_IS_OVER as lost:
             log.info("key=%s not skipped: %s", claim.row.key, lost)
-        except Exception as failure:  # noqa: BLE001 – the other rows of this acquire can be run all the same
+        except Exception as failure:  # noqa: BLE001 – the other rows of this acquire can still be run
             log.warning("key=%s not skipped: %s; retrying when its lease ends", claim.row.key, one_line(failure))
         return True

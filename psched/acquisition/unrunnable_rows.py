@@ -16,20 +16,20 @@ from psched.store import LeaseStore
 log = logging.getLogger(__name__)
 
 _REMEMBERED = 10_000
-"""Keys whose last logged problem is remembered. Problems of further keys may be logged repeatedly."""
+"""For how many keys the last logged problem is remembered. Problems of further keys may be logged repeatedly."""
 
 _MANY = 100
-"""Attempts after which the wait is the longest."""
+"""After this many attempts the wait is the longest."""
 
-LOST_ATTEMPTS = "every attempt it is allowed was begun, and none was settled: its workers died, or lost their leases"
-"""The error of a task whose allowed attempts were all begun, and none settled."""
+LOST_ATTEMPTS = "all allowed attempts began, but none was settled: their workers died or lost their leases"
+"""The error of a task whose allowed attempts all began and none of which was settled."""
 
 
 class RunnableFilter:
     """Defers the claims that cannot be run. Safe to use from several threads."""
 
     def __init__(self, store: LeaseStore, settlement: Settlement, wait: Callable[[int], float], clock: Clock) -> None:
-        """`wait`: returns the seconds to wait after a number of attempts."""
+        """`wait`: returns the seconds to wait after the given number of attempts."""
         self._store = store
         self._settlement = settlement
         self._wait = wait
@@ -69,15 +69,16 @@ class RunnableFilter:
             log.error("key=%s cannot be run: %s; retrying later", key, problem)
 
     def _is_only_retried(self, claim: Claim) -> bool:
-        """Whether the row can be retried: its attempts are not used up, and no cancel was requested."""
+        """Return whether the row needs only a retry: it has attempts left, and no cancel was requested."""
         allowed = self._settlement.attempts_allowed(claim.row, None)
         return not claim.lease.cancel_requested and (allowed is None or claim.row.attempts < allowed)
 
     def _defer(self, unrunnable: Sequence[tuple[Claim, str]]) -> None:
         """Make the rows of these claims due later.
 
-        One statement defers the rows that are only to be retried. The other rows are settled one by one. So are all
-        rows if the database refuses that statement; if it does not answer, the rows are due when their leases end.
+        One statement defers the rows that need only a retry; the other rows are settled one by one. If the database
+        refuses the statement, all rows are settled one by one. If the database does not answer, the rows are due when
+        their leases end.
         """
         together: list[tuple[Claim, str]] = []
         alone: list[tuple[Claim, str]] = []
@@ -87,7 +88,7 @@ class RunnableFilter:
         try:
             retries = [self._retry_of(claim, reason) for claim, reason in together]
             refusals = self._store.retry_many(retries, self._clock()) if together else []
-        except Exception as failure:  # noqa: BLE001 – the other rows of this acquire can be run all the same
+        except Exception as failure:  # noqa: BLE001 – the other rows of this acquire can still be run
             is_away = self._store.is_unavailable(failure)
             if not is_away:
                 alone = [*together, *alone]
@@ -102,14 +103,14 @@ class RunnableFilter:
             self._defer_alone(claim, reason)
 
     def _retry_of(self, claim: Claim, reason: str) -> Retry:
-        """Defer a schedule for the longest wait and without counting an attempt."""
+        """Return the retry that defers a schedule for the longest wait, without counting an attempt."""
         version = version_of(claim.row)
         if version is None:
             return Retry(claim.lease, self._wait(claim.row.attempts), reason)
         return Retry(claim.lease, self._wait(_MANY), reason, version, counted=False)
 
     def _defer_alone(self, claim: Claim, reason: str) -> None:
-        """Defer one row by itself. If its attempts are used up or it was cancelled, end it instead."""
+        """Defer one row by itself. If it has no attempts left or was cancelled, settle it for good instead."""
         try:
             if self._is_only_retried(claim):
                 retry = self._retry_of(claim, reason)
@@ -117,15 +118,15 @@ class RunnableFilter:
                 return
             outcome = self._settlement.retry(claim, self._wait(claim.row.attempts), reason, None, self._clock())
             if outcome != "retried":
-                log.info("key=%s not run; the task is %s now", claim.row.key, outcome)
+                log.info("key=%s was not run; the task is now %s", claim.row.key, outcome)
         except RUN_IS_OVER as lost:
             _log_lost(claim, lost)
-        except Exception as failure:  # noqa: BLE001 – the other rows of this acquire can be run all the same
+        except Exception as failure:  # noqa: BLE001 – the other rows of this acquire can still be run
             log.warning("key=%s not deferred: %s; retrying when its lease ends", claim.row.key, one_line(failure))
 
 
 def _has_usable_lease(claim: Claim) -> bool:
-    """Whether bulk statements take the key and the fence: SQLite stores any value in both columns."""
+    """Return whether bulk statements can use the key and the fence. In SQLite both columns may hold any value."""
     key: object = claim.lease.key
     fence: object = claim.lease.fence
     return isinstance(key, str) and "\0" not in key and isinstance(fence, int)

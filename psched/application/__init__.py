@@ -1,4 +1,4 @@
-"""Applications: handlers as classes (Base, Dispatch) or functions (App), and the loader of both."""
+"""Applications: handlers as classes (Base, Dispatch) or as functions (App), and the loader for both."""
 
 from psched.application.app import App
 from psched.application.class_router import Dispatch

@@ -1,4 +1,4 @@
-"""A router made of functions: `@app.task()` makes a function a task. In children, and in clients that submit."""
+"""App: `@app.task()` turns a function into a task. Used in children, and in clients that submit tasks."""
 
 from __future__ import annotations
 
@@ -29,11 +29,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class _Undeclared:
-    """Accepted as first argument only by functions that accept any object there, such as one without annotations."""
+    """A type for overloads: only functions that accept any object as their first argument accept it."""
 
 
 class Decorator(Protocol):
-    """Makes a function a task. The first parameter of a function that takes a Task gets the run."""
+    """Turns a function into a task.
+
+    If the first parameter of the function is a Task, the function gets its run there.
+    """
 
     @overload
     def __call__(self, function: Callable[Concatenate[_Undeclared, P], R], /) -> TaskFunction[..., R]: ...
@@ -46,10 +49,10 @@ class Decorator(Protocol):
 
 
 class App(Router):
-    """The tasks of an application, registered by decorating functions. Several may serve one daemon."""
+    """The tasks of an application. Decorating a function registers it. One daemon can run several Apps."""
 
     def __init__(self, *, owner: str | None = None) -> None:
-        """`owner`: of the schedules that it declares."""
+        """`owner`: the default owner of schedules that the App declares."""
         try:
             self._owner = check_owner(owner)
         except ValueError as error:
@@ -97,28 +100,35 @@ class App(Router):
         retention_time: float | None = None,
         failed_retention_time: float | None = None,
     ) -> Any:
-        """Make the decorated function handle tasks of this type, or of all types that the expression matches.
+        """Register the decorated function as the handler for tasks of one type, or of all types that match.
 
-        The type defaults to the function's name after that of its module: `module.function`. The function is called
-        with the data of the task as its arguments. A first parameter that is named `task`, or annotated as a Task, gets
-        the run. The decorated function may be called as before, and has `submit` (see `TaskFunction`).
+        `type`: a type, or a regular expression that matches types. The default type is the module and name of the
+        function: `module.function`. The function is called with the data of the task as its arguments. If its first
+        parameter is named `task` or annotated as Task, that parameter gets the run. The decorated function can still be
+        called directly, and has `submit` (see `TaskFunction`).
 
-        When the function returns, the task is finished, unless `finish` is False or the function has settled the task.
-        A daemon writes this moments later, together with other tasks; call `task.finish()` to finish at once.
+        When the function returns, the task is finished, unless `finish` is False or the function itself settled the
+        task. A daemon writes this moments later, together with other tasks. Call `task.finish()` to finish the task at
+        once.
 
-        When the function raises, the task is due again `retry_wait` seconds later. None is the configured wait; a
-        `psched.backoff(...)`, or a dict such as `{"first": 1, "limit": 300}`, is a wait that grows. After
-        `max_attempts` attempts the task has failed, unless the task or its schedule has a limit of its own (None: the
-        configured limit). After `timeout` seconds a run is stopped and tried again (None: the configured
-        `task_timeout`). `priority`: of the tasks that are submitted.
+        When the function raises, the task is due again after a wait.
 
-        `store_result`: whether the return value, as JSON of at most 65,536 bytes, is stored with the task, for
-        `QueuedTask.result`; None stores it if the function is annotated to return anything but None. A value that
-        cannot be stored makes the task fail for good. A finished task is kept for `retention_time` seconds, a failed
-        one for `failed_retention_time` (None: as configured). None of this applies to the runs of schedules.
+        - `retry_wait`: the wait in seconds. For a growing wait give a `psched.backoff(...)`, or a dict such as
+          `{"first": 1, "limit": 300}`. None: the configured wait.
+        - `max_attempts`: the task has failed after so many attempts. A limit of the task or its schedule comes first.
+          None: the configured limit.
+        - `timeout`: a run is stopped after so many seconds, and tried again. None: the configured `task_timeout`.
+        - `priority`: the priority of submitted tasks.
+        - `store_result`: whether the return value is stored with the task for `QueuedTask.result`, as JSON of at most
+          65,536 bytes. None: the value is stored if the annotated return type is not None. If a value cannot be stored,
+          the task fails for good.
+        - `retention_time`, `failed_retention_time`: how many seconds a finished or a failed task is kept. None: as long
+          as configured.
 
-        An `async def` function runs on an event loop of its thread, which is kept between tasks; `kill` cancels it.
-        Other functions have to look at `task.stop_reason`.
+        `store_result`, `retention_time` and `failed_retention_time` have no effect on runs of schedules.
+
+        An `async def` function runs on the event loop of its thread. The loop is kept between tasks, and `kill` cancels
+        the function. Other functions must check `task.stop_reason`.
 
         Raises:
             ConfigError: the type has a handler already, or the decorated object cannot be a handler.
@@ -154,14 +164,19 @@ class App(Router):
         timezone: str | None = None,
         **terms: Unpack[Terms],
     ) -> Callable[[F], F]:
-        """Declare a schedule that runs the decorated task; `psched plan` and `apply` bring it into the database.
+        """Declare a schedule that runs the decorated task. `psched plan` shows the change, `psched apply` writes it.
 
-        Stands above or below `task`, and may be used several times. One of `cron`, `every` (such as `5m`) and `at`
-        (such as `2027-03-01T09:00`) says when it is due. `key` defaults to the type of the task, `type` names it for a
-        function that handles several. `data`: the arguments of the function. `owner` defaults to that of the App. All
-        other options are those of `ScheduleCollection.add`. Times in the options are unix seconds, durations seconds.
+        The decorator may stand above or below `task`, and may be used several times.
 
-        Raises ConfigError, also later in `declared_schedules`.
+        - `cron`, `every` (such as `5m`), `at` (such as `2027-03-01T09:00`): when the schedule is due. Give one of them.
+        - `key`: the default is the type of the task.
+        - `type`: the type of the task, needed if the function handles several types.
+        - `data`: the arguments of the function.
+        - `owner`: the default is the owner of the App.
+
+        All other options are those of `ScheduleCollection.add`. Times are unix seconds, durations are seconds.
+
+        Raises ConfigError here or later, in `declared_schedules`.
         """
         options: dict[str, Any] = {"delay": delay, "timezone": timezone, **terms}
         owner = options.pop("owner", None)
@@ -176,33 +191,37 @@ class App(Router):
         return declare
 
     def declared_schedules(self) -> list[DeclaredSchedules]:
-        """Return the schedules that `schedule` has declared, by owner.
+        """Return the schedules declared by `schedule`, grouped by owner.
 
-        Raises ConfigError: a function is no task of the app or does not take the data, a schedule has no owner, or two
-        have one key.
+        Raises ConfigError if a function is not a task of the app or does not accept the data, if a schedule has no
+        owner, or if two schedules have the same key.
         """
         tasks = {task.function: task for task in self._functions.values()}
         return list(declared_by_owner(self._declarations, tasks.get))
 
     def open(self, config: Config, environment: str | None = None) -> Queue:
-        """Open the queue that `config` names, and submit the tasks of this app to it. Raises like `psched.open_queue`.
+        """Open the queue that `config` describes. The tasks of this app are submitted to it.
 
-        An app that opens no queue submits to that of `psched.configure`, of the worker that it runs in, or of the file
-        that $PSCHED_CONFIG names (etc/psched.yml).
+        Raises like `psched.open_queue`. Without a queue of its own, an app submits to the queue of `psched.configure`,
+        else to the queue of the worker that it runs in, else to the queue in the file that $PSCHED_CONFIG names
+        (default: etc/psched.yml).
         """
         self._queue.own = open_configured_queue(config, environment)
         return self._queue.own
 
     def route(self, type: str) -> HandlerFactory | None:
-        """Return the factory of handlers for this type: the first match in the order of registration, or None."""
+        """Return the factory of handlers for this type, or None. The first match in the order of registration wins."""
         return next((factory for pattern, factory in self._routes.items() if matches(pattern, type)), None)
 
     def routed_types(self) -> Collection[Pattern] | None:
-        """Return the types and expressions that are registered; None, for any type, if `route` is overridden."""
+        """Return the registered types and expressions.
+
+        If a subclass overrides `route`, return None, which means any type.
+        """
         return tuple(self._routes) if type(self).route is App.route else None
 
     def check(self) -> None:
-        """Raise ConfigError when nothing is registered, or a function cannot be called with what a task stores."""
+        """Raise ConfigError if nothing is registered, or if a function cannot be called with the data of a task."""
         if not self._routes:
             raise ConfigError("the App handles no task; decorate a function with @app.task()")
         for function in self._functions.values():
@@ -229,7 +248,7 @@ class App(Router):
 
 
 class FunctionHandler(CallingHandler):
-    """Runs the function of one task. The options of a type are attributes of a subclass: no run has to set them."""
+    """Runs the function of one task. The options of a type are class attributes, so that no run has to set them."""
 
     _function: ClassVar[TaskFunction[..., Any]]
     _finishes: ClassVar[bool]
@@ -237,7 +256,7 @@ class FunctionHandler(CallingHandler):
 
     @classmethod
     def of(cls, function: TaskFunction[..., Any]) -> type[Self]:
-        """Return the class of the handlers of this function."""
+        """Return a handler class for this function."""
         options = function.options
         attributes = {
             "_function": function,
@@ -252,25 +271,25 @@ class FunctionHandler(CallingHandler):
         return type(cls.__name__, (cls,), attributes)
 
     def perform(self) -> None:
-        """Call the function, await its result if that is awaitable, and conclude the task."""
+        """Call the function. If the result is awaitable, await it. Then conclude the task."""
         value = self.call(self._function.call, self.task)
         if self._finishes and not self.task.settled:
             self.task.conclude(self._result(value) if self._stores_result else NO_RESULT)
 
     def _result(self, value: Any) -> Any:
-        """Return the result to be stored, if any: a run of a schedule has none, nor has a run on `rdb_compat`."""
+        """Return the result to store, or NO_RESULT if the run cannot store a result (see `Task.result_problem`)."""
         if self.task.result_problem is not None:
             return NO_RESULT
         try:
             return self._function.stored_result(value)
         except ValueError as error:
-            raise UnstorableResultError(f"its result cannot be stored: {error}") from error
+            raise UnstorableResultError(f"the result cannot be stored: {error}") from error
 
 
 def default_type(function: Callable[..., Any]) -> str:
     """Return the type of a function's tasks: its module and name. Raises ConfigError for an object without a name.
 
-    A program that is run has the name of its module, as a worker imports it: not `__main__`.
+    A function of the main program gets the module name that a worker would import, not `__main__`.
     """
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if not module or not name:
@@ -290,7 +309,6 @@ def _wait(wait: float | Mapping[str, Any] | Backoff | None) -> float | Backoff |
 
 
 def _checked_options(name: str, options: TypeOptions) -> TypeOptions:
-    """Raises ConfigError."""
     try:
         check_priority(f"priority of {name}", options.priority)
         if options.retry_wait is not None and not isinstance(options.retry_wait, Backoff):

@@ -1,4 +1,4 @@
-"""A router made of classes: which handler class runs which type of task. In children."""
+"""Dispatch: a router that maps task types to handler classes. Used in children."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from psched.store.type_filter import Pattern, matches
 
 
 class Dispatch(Router):
-    """Routes tasks by their type; subclass it and set `routes`. Never instantiated.
+    """Routes tasks by their type. Subclass it and set `routes`; no instance is created.
 
-    The first route that matches wins. A handler given as a string is looked up when all modules are loaded:
-    `"Handler"` in the module that defines `routes`, `"pkg.mod:Handler"` anywhere.
+    The first route that matches wins. A handler may be given as a string, which is looked up when all modules are
+    loaded: `"Handler"` in the module that defines `routes`, `"pkg.mod:Handler"` in any module.
     """
 
     routes: ClassVar[Routes] = {}
 
     @classmethod
     def route(cls, type: str) -> HandlerFactory | None:
-        """Return the handler class of this type, or None."""
+        """Return the handler class for this type, or None."""
         for pattern, target in cls.routes.items():
             if matches(pattern, type):
                 return cls._handler(target)
@@ -32,9 +32,9 @@ class Dispatch(Router):
 
     @classmethod
     def routed_types(cls) -> Collection[Pattern] | None:
-        """Return the patterns of `routes`: no row of any other type is acquired.
+        """Return the patterns of `routes`. Only rows of matching types are acquired.
 
-        None, which stands for any type, if a subclass overrides `route`: its types are not known. The subclass may
+        If a subclass overrides `route`, its types are not known: return None, which means any type. The subclass may
         override this method, too.
         """
         is_ours = getattr(cls.route, "__func__", None) is Dispatch.__dict__["route"].__func__
@@ -42,12 +42,12 @@ class Dispatch(Router):
 
     @classmethod
     def with_options(cls, options: Mapping[str, Any]) -> Router:
-        """Return a subclass with the options that `app:` gives it. Raises ConfigError unless this is overridden."""
+        """Return a subclass with the options given in `app:`. Raises ConfigError unless this method is overridden."""
         raise ConfigError("it takes no options in `app:`")
 
     @classmethod
     def check(cls) -> None:
-        """Raise ConfigError when a route is malformed or leads nowhere."""
+        """Raise ConfigError if a route is malformed, or if its handler does not exist."""
         for pattern, target in cls.routes.items():
             try:
                 check_pattern(pattern)
@@ -57,7 +57,7 @@ class Dispatch(Router):
 
     @classmethod
     def close(cls) -> None:
-        """Do nothing: no state is kept between tasks."""
+        """Do nothing, because Dispatch keeps no state between tasks."""
 
     @classmethod
     def _handler(cls, target: HandlerFactory | str) -> HandlerFactory:

@@ -1,6 +1,6 @@
-"""Values of annotated types as JSON values, and back: by cattrs, without guessing (`"5"` is no int).
+"""Converts values of annotated types to JSON values and back, by cattrs. It never guesses: `"5"` is not an int.
 
-Imported when a value is first converted.
+The module is imported when the first value is converted.
 """
 
 from __future__ import annotations
@@ -27,11 +27,14 @@ from psched.error_messages import shown
 
 
 def unstructure(value: Any, path: str) -> Any:
-    """Return `value` as a JSON value: each part is converted by its class, other parts stay. Raises ValueError."""
+    """Return `value` as a JSON value. Raises ValueError.
+
+    Each part of `value` is converted according to its class. Parts that are JSON values already stay.
+    """
     try:
         return _CONVERTER.unstructure(value)
     except RecursionError as error:
-        raise ValueError(f"{path} is nested too deeply, or holds itself; give flatter data") from error
+        raise ValueError(f"{path} is nested too deeply, or contains itself; use flatter data") from error
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     except Exception as error:
@@ -39,9 +42,10 @@ def unstructure(value: Any, path: str) -> Any:
 
 
 def restorer(annotation: Any) -> Callable[[Any, str], Any]:
-    """Return a function that turns a JSON value, and its path, into a value of this type, or raises ValueError.
+    """Return a function that converts a JSON value to this type.
 
-    Raises TypeError for a type that cannot be converted.
+    The function takes the JSON value and its path, and raises ValueError for a wrong value. Raises TypeError for a type
+    that cannot be converted.
     """
     kind = Any if annotation in (Signature.empty, object) else annotation
     check_type(kind)
@@ -58,9 +62,9 @@ def restorer(annotation: Any) -> Callable[[Any, str], Any]:
 
 
 def difference(given: Any, restored: Any, path: str) -> str | None:
-    """Return the part in which `restored` differs from what was `given`, or None. A list may stand for a tuple.
+    """Return the part in which `restored` differs from `given`, or None. A list counts as equal to a tuple.
 
-    Lists, mappings and objects are compared by their parts, as `==` of a class may leave fields out.
+    Lists, mappings and objects are compared part by part, because the `==` of a class may ignore fields.
     """
     if given is restored:
         return None
@@ -89,22 +93,22 @@ def difference(given: Any, restored: Any, path: str) -> str | None:
 
 def _are_equal(given: Any, restored: Any) -> bool:
     if isinstance(given, datetime) and isinstance(restored, datetime) and given.tzinfo and restored.tzinfo:
-        # In the hours of a clock change == is never true between zones.
+        # Times of different zones are never equal by == within the hours of a clock change.
         return given.astimezone(UTC) == restored.astimezone(UTC)
     if isinstance(given, time) and given.tzinfo is not None and given.utcoffset() is None:
-        return False  # == ignores the zone, which is not stored
+        return False  # the name of the zone is not stored; == ignores it
     if isinstance(given, datetime | time) and given.tzinfo is None and given.fold != getattr(restored, "fold", 0):
-        return False  # == ignores it
+        return False  # `==` ignores `fold`
     if isinstance(given, Decimal) and isinstance(restored, Decimal):
-        return given.compare_total(restored) == 0  # == is never true of NaN
+        return given.compare_total(restored) == 0  # NaN is never equal by `==`
     try:
         return bool(given == restored)
-    except Exception:  # noqa: BLE001 – a class may compare as it likes; its parts are compared then
+    except Exception:  # noqa: BLE001 – the `==` of a class may raise anything; then the parts are compared
         return False
 
 
 def _field_names(value: Any) -> list[str]:
-    """Return the names of the fields that are stored, or that `==` compares: no caches, locks and the like."""
+    """Return the names of the fields that are stored or compared by `==`. Caches, locks and the like are left out."""
     if attrs.has(type(value)):
         return [field.name for field in attrs.fields(type(value)) if field.init or field.eq]
     return [each.name for each in dataclass_fields(value) if each.init or each.compare] if is_dataclass(value) else []
@@ -121,7 +125,7 @@ def _fault(error: BaseException, kind: Any) -> str:
 
 
 def _path_first(fault: str) -> str:
-    """Return `path: text` for cattrs' `text @ path`."""
+    """Return `path: text` for a message `text @ path` of cattrs."""
     text, _, path = fault.rpartition(" @ ")
     return f"{path}: {text}"
 
@@ -135,7 +139,7 @@ def _as_it_is(value: Any) -> Any:
 
 
 def _checked(expected: str, *kinds: type, make: Callable[[Any], Any] = _as_it_is) -> Callable[[Any, Any], Any]:
-    """Return a hook that passes JSON values of these `kinds` to `make`. True and false are no numbers."""
+    """Return a hook that passes JSON values of these `kinds` to `make`. True and false do not count as numbers."""
 
     def structure(value: Any, kind: Any) -> Any:
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
@@ -150,7 +154,10 @@ def _checked(expected: str, *kinds: type, make: Callable[[Any], Any] = _as_it_is
 
 
 def _list_hook(kind: Any, converter: Any) -> Callable[[Any, Any], Any]:
-    """Return cattrs' hook for a sequence or set, for JSON lists only: it would split a text into characters."""
+    """Return a hook that lets cattrs' own hook see JSON lists only.
+
+    Without it, cattrs would split a text into characters.
+    """
     _wrapped.append(kind)
     try:
         structure = converter.get_structure_hook(kind, cache_result=False)
@@ -160,7 +167,7 @@ def _list_hook(kind: Any, converter: Any) -> Callable[[Any, Any], Any]:
 
 
 _wrapped: list[Any] = []
-"""The types for which cattrs' own hook is looked up."""
+"""The types whose conversion uses cattrs' own hook."""
 _LIST = _checked("a list", list, tuple)
 
 
@@ -176,7 +183,7 @@ def _is_literal(kind: Any) -> bool:
 
 
 def _literal_hook(kind: Any, converter: Converter) -> Callable[[Any, Any], Any]:
-    """Return a hook whose error names the permitted values."""
+    """Return a hook whose error message names the permitted values."""
     choices = [(converter.unstructure(each), each) for each in get_args(kind)]
     expected = ", ".join(shown(stored) for stored, _ in choices)
 
@@ -190,7 +197,7 @@ def _literal_hook(kind: Any, converter: Converter) -> Callable[[Any, Any], Any]:
 
 
 def _named_tuple_hook(kind: Any, converter: Any) -> Callable[[Any, Any], Any]:
-    """Return what cattrs' own hook cannot be where annotations are text."""
+    """Return a hook for named tuples whose annotations are text, which cattrs' own hook does not support."""
     parts: Any = tuple[tuple(get_type_hints(kind).values())]  # type: ignore[misc]
     structure = converter.get_structure_hook(parts)
     return lambda value, _: kind(*structure(value, parts))
@@ -204,9 +211,9 @@ def _class_hook(kind: Any) -> Callable[[Any], Any]:
 
 
 def check_type(kind: Any, seen: frozenset[type] = frozenset()) -> None:
-    """Raise TypeError for a type with values that cannot be stored: cattrs would notice only when it converts a value.
+    """Raise TypeError for a type whose values cannot be stored. cattrs would report this only when it converts a value.
 
-    `seen`: classes whose fields are being checked.
+    `seen`: the classes whose fields are being checked.
     """
     origin = get_origin(kind) or kind
     kinds: Iterable[Any] = get_args(kind)
@@ -234,7 +241,7 @@ def check_type(kind: Any, seen: frozenset[type] = frozenset()) -> None:
 
 
 def _is_text(kind: Any) -> bool:
-    """Return whether values of this type may be names in a JSON object."""
+    """Return whether values of this type are text, so that they can be names in a JSON object."""
     if isinstance(kind, NewType):
         return _is_text(kind.__supertype__)
     origin, parts = get_origin(kind), get_args(kind)
@@ -272,7 +279,7 @@ def _hook_of(kind: Any) -> Callable[[Any, Any], Any]:
     except StructureHandlerNotFoundError as error:
         name = _type_name(error.type_)
         if get_origin(error.type_) in (Union, UnionType):
-            raise TypeError(f"a JSON value does not show which of {name} it is; annotate it with one type") from error
+            raise TypeError(f"a JSON value does not show which type of {name} it has; use only one type") from error
         raise TypeError(f"values of {name} cannot be stored as JSON") from error
     return hook
 

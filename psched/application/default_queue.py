@@ -1,4 +1,4 @@
-"""The queue to which task functions submit: their app's own, or that of the process (`psched.configure`)."""
+"""The queue to which task functions submit: their app's queue, or the process's default (`psched.configure`)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from psched.errors import ConfigError
 from psched.queue.queue import Queue, open_queue
 
 Config = Settings | Mapping[str, Any] | str | Path
-"""A configuration: settings, one environment as a dict, or the path of a YAML file."""
+"""A configuration of a queue: settings, one environment as a dict, or the path of a YAML file."""
 
 
 def open_configured_queue(config: Config, environment: str | None = None) -> Queue:
-    """Return the queue of `config`. Raises ConfigError, also if the table is missing."""
+    """Return the queue that `config` describes. Raises ConfigError, also if the table is missing."""
     return open_table("queue", coerce(config, environment, reader="queue"), open_queue)
 
 
@@ -34,7 +34,7 @@ class OpensQueue(Protocol):
 
 
 class DefaultQueue:
-    """A queue that is opened when it is first used. Any thread; also in a process that is forked later."""
+    """A queue that is opened at its first use. It can be used by any thread, and in processes forked later."""
 
     def __init__(self) -> None:
         self._configured: Callable[[], Queue] | None = None
@@ -45,13 +45,13 @@ class DefaultQueue:
         fork_safety.register_for_fork(self)
 
     def reset_after_fork(self) -> None:
-        """Make a new lock, in a forked process."""
+        """In a forked process: create a new lock."""
         self._lock = threading.RLock()
 
     def configure(self, config: Config | Queue | OpensQueue | None, environment: str | None = None) -> None:
-        """Use the queue of `config` from now on, and close the one before, unless it was given as a Queue.
+        """Use the queue of `config` from now on. Close the previous queue, unless it was given as a Queue.
 
-        None: as if nothing had been configured. Raises ConfigError.
+        None: undo the configuration. Raises ConfigError.
         """
         given, configured = None, None
         if isinstance(config, Queue):
@@ -66,21 +66,21 @@ class DefaultQueue:
             self._configured, self._given, self._queue = configured, given, given
 
     def provide(self, open: Callable[[], Queue]) -> None:
-        """Use the queue that `open` returns when it is first needed, unless another is configured."""
+        """Set a fallback: if no queue was configured, the first use calls `open` and uses its queue."""
         with self._lock:
             self._configured = self._configured or open
 
     def serve(self, settings: Settings) -> None:
-        """Use the queue of a worker's own settings, in that worker, unless another is configured."""
+        """Inside a worker: use the queue in the worker's settings, unless another queue is configured."""
         self._workers = None if settings.queue is None else partial(open_configured_queue, settings)
 
     @property
     def opened(self) -> Queue | None:
-        """The queue, if it is open."""
+        """The queue if it is open, else None."""
         return self._queue
 
     def get(self) -> Queue:
-        """Return the queue, opened. Raises ConfigError."""
+        """Return the queue, and open it if necessary. Raises ConfigError."""
         with self._lock:
             if self._queue is None:
                 self._queue = (self._configured or self._workers or _open_default_file)()
@@ -98,19 +98,19 @@ def _open_default_file() -> Queue:
 
 
 default_queue = DefaultQueue()
-"""The default of this process."""
+"""The default queue of this process."""
 
 
 class AppQueue:
-    """The queue of one app: its own, or the default."""
+    """The queue of one app: its own queue, or the default of the process."""
 
     own: Queue | None = None
 
     def get(self) -> Queue:
-        """Return the queue, opened. Raises ConfigError."""
+        """Return the queue, and open it if necessary. Raises ConfigError."""
         return self.own or default_queue.get()
 
     async def get_async(self) -> Queue:
-        """Return the queue. Opens it in a thread, so that the event loop does not wait for the database."""
+        """Return the queue. It is opened in a thread, so that the event loop does not wait for the database."""
         opened = self.own or default_queue.opened
         return await run_in_thread(self.get) if opened is None else opened

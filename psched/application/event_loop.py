@@ -1,4 +1,4 @@
-"""Event loops for `async def` handlers: one for each handler thread, kept from task to task.
+"""Event loops for `async def` handlers. Each handler thread keeps one loop for all its tasks.
 
 Used in children and by the embedded scheduler.
 """
@@ -14,27 +14,27 @@ from psched import fork_safety as forks
 
 
 class EventLoops:
-    """Gives each thread an event loop of its own, made at the first call."""
+    """Gives each thread its own event loop, which is created at the first call."""
 
     def __init__(self) -> None:
         self._own = threading.local()
 
     def runner(self) -> asyncio.Runner:
-        """Return the calling thread's runner."""
+        """Return the runner of the calling thread."""
         runner: asyncio.Runner | None = getattr(self._own, "runner", None)
         if runner is None:
             runner = self._own.runner = asyncio.Runner()
         return runner
 
     def close(self) -> None:
-        """Close the calling thread's loop: its remaining coroutines are cancelled and awaited."""
+        """Close the loop of the calling thread. Its remaining coroutines are cancelled and awaited."""
         runner: asyncio.Runner | None = vars(self._own).pop("runner", None)
         if runner is not None:
             runner.close()
 
 
 class CancellableRun:
-    """Runs one awaitable on a loop; another thread may cancel it, also before it has begun."""
+    """Runs one awaitable on a loop. Another thread may cancel it, even before it has begun."""
 
     def __init__(self) -> None:
         self.reset_after_fork()
@@ -43,11 +43,14 @@ class CancellableRun:
         self._cancelled = False
 
     def reset_after_fork(self) -> None:
-        """Make a new lock, in a process that the handler forked: no other thread exists there."""
+        """In a process that a handler forked: create a new lock, as the thread that held the old lock may be gone."""
         self._lock = threading.Lock()
 
     def run(self, awaitable: Awaitable[object], runner: asyncio.Runner) -> object:
-        """Run `awaitable` and return its result. Raises what it raises, CancelledError only after `cancel`."""
+        """Run `awaitable` and return its result, or raise its exception.
+
+        CancelledError is raised only after `cancel`.
+        """
         try:
             return runner.run(self._run(awaitable), context=contextvars.copy_context())
         except asyncio.CancelledError as error:
@@ -56,7 +59,7 @@ class CancellableRun:
             raise RuntimeError("the handler raised CancelledError, but psched did not cancel it") from error
 
     def cancel(self) -> None:
-        """Throw CancelledError into the awaited coroutine. Any thread; a second call does nothing."""
+        """Raise CancelledError inside the awaited coroutine. Callable from any thread; a second call has no effect."""
         with self._lock:
             first = not self._cancelled
             self._cancelled = True

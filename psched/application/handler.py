@@ -1,4 +1,7 @@
-"""Base classes of handlers, and of deciders (how a failed run is settled). In children and the embedded scheduler."""
+"""Base classes of handlers, and of deciders, which decide how to settle a failed run.
+
+Used in children and by the embedded scheduler.
+"""
 
 from __future__ import annotations
 
@@ -17,28 +20,28 @@ from psched.telemetry import emit
 T = TypeVar("T")
 
 _LONGEST_TRACE = 6000
-"""Characters kept of the end of a traceback."""
+"""How many characters at the end of a traceback are kept."""
 
 
 class Handler(Protocol):
-    """One run of one task: the methods that the daemon calls."""
+    """One run of one task, with the methods that the daemon calls."""
 
     def run(self) -> None:
-        """Do the work and settle the task. In a handler thread; an exception ends this run only."""
+        """Do the work and settle the task. Called in a handler thread. An exception ends only this run."""
 
     def kill(self, reason: Exception) -> None:
-        """Make `run` end soon; `reason` says why. Called from another thread, at any time, at most once."""
+        """Make `run` end soon. `reason` is the cause. Called by another thread, at any time, at most once."""
 
 
 HandlerFactory = Callable[[Task], Handler]
 
 
 class UndefinedDecisionError(Exception):
-    """A handler asked for a decision that its decider does not define."""
+    """A handler requested a decision that its decider does not define."""
 
 
 class Decider:
-    """Decides by name: each public method of a subclass is a decision, its keyword arguments are the facts."""
+    """Decides by name. Each public method of a subclass is a decision; its keyword arguments describe the case."""
 
     def __init__(self, handler: Base) -> None:
         self.handler = handler
@@ -49,7 +52,7 @@ class Decider:
         return self.handler.task
 
     def decide(self, decision: str, **options: Any) -> Any:
-        """Take the named decision. Raises UndefinedDecisionError when there is no such method."""
+        """Call the method of this name. Raises UndefinedDecisionError if no such method exists."""
         known = [name for name in dir(self) if not name.startswith("_") and name not in vars(Decider)]
         methods = {name: method for name in known if callable(method := getattr(self, name))}
         if decision not in methods:
@@ -59,13 +62,13 @@ class Decider:
 
 
 class DefaultDecider(Decider):
-    """Retries the task later."""
+    """Makes a task due again after an error."""
 
     def unexpected_error_raised(self, error: Exception) -> None:
-        """Report the error and make the task due again after the handler's `retry_wait` (None: the configured one).
+        """Report the error, and make the task due again after the handler's `retry_wait` (None: the configured wait).
 
-        A run that is settled, or was asked to stop, stays as it is. Raises `error` again if the lease of this run is
-        lost, as nothing can be decided then. The lost lease of another task is a failure like any other.
+        A run that is settled already or was asked to stop stays as it is. If the lease of this run is lost, `error` is
+        raised again, because nothing can be settled. A lost lease of another task counts as an ordinary error.
         """
         task = self.task
         if task.lease_lost and isinstance(error, PreemptedError | OutcomeUnknownError):
@@ -74,28 +77,28 @@ class DefaultDecider(Decider):
 
 
 class Base:
-    """One run of one task: override `perform`, and settle `self.task` in it. Each run has its own handler object.
+    """One run of one task. Override `perform`, and settle `self.task` in it. Each run has its own handler object.
 
-    Called by a handler thread of the daemon; only `kill` comes from another thread.
+    A handler thread of the daemon calls the methods. Only `kill` is called by another thread.
     """
 
     decider: ClassVar[type[Decider]] = DefaultDecider
-    """The class that decides how a run that raised is settled."""
+    """The class that decides how to settle a run that raised an exception."""
 
     retry_wait: float | Backoff | None = None
-    """Seconds until the next attempt after an error; None takes the configured `retry_wait`."""
+    """Seconds from an error to the next attempt; None: the configured `retry_wait`."""
 
     max_attempts: int | None = None
-    """Attempts after which a run has failed, unless its task or schedule has a limit; None takes the configured one."""
+    """After how many attempts a run has failed, unless its task or schedule has a limit; None: the configured one."""
 
     timeout: float | None = None
-    """Seconds after which the run is stopped and tried again; None takes the configured `task_timeout`."""
+    """After how many seconds a run is stopped and tried again; None: the configured `task_timeout`."""
 
     retention_time: float | None = None
-    """Seconds for which a finished queue task is kept, with its result; None takes the configured time."""
+    """How many seconds a finished queue task is kept with its result; None: the configured time."""
 
     failed_retention_time: float | None = None
-    """Seconds for which a failed queue task is kept; None takes the configured time."""
+    """How many seconds a failed queue task is kept; None: the configured time."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -120,23 +123,25 @@ class Base:
         raise NotImplementedError(f"{type(self).__name__} must define perform() or run()")
 
     def after_perform(self) -> None:
-        """Tidy up after `perform`, also when it raised (as in PerfectQueue)."""
+        """Clean up after `perform`, even if it raised an exception."""
 
     def kill(self, reason: Exception) -> None:
-        """Bring `perform` to its end; does nothing here. Called from another thread, also just before `run` begins.
+        """Make `perform` end soon. The default does nothing.
 
-        `reason`: ImmediateProcessStopError, PreemptedError, CancelRequestedError or TimeoutError; `task.stop_reason`
-        is set to it before, so that a loop may look there instead. A run that continues for `child_kill_interval`
-        seconds more ends with its process.
+        Another thread calls this, possibly just before `run` begins.
+
+        `reason`: ImmediateProcessStopError, PreemptedError, CancelRequestedError or TimeoutError. It is in
+        `task.stop_reason` before the call, so a loop can check that attribute instead. If the run still continues after
+        another `child_kill_interval` seconds, its process is killed.
         """
 
     def decide(self, decision: str, **options: Any) -> Any:
-        """Call the decider's method of this name. Raises UndefinedDecisionError when it has none."""
+        """Call the decider's method of this name. Raises UndefinedDecisionError if no such method exists."""
         return self.decider(self).decide(decision, **options)
 
 
 class CallingHandler(Base):
-    """Calls functions. `kill` cancels the coroutine that is awaited; a function has to look at `task.stop_reason`."""
+    """Calls functions. `kill` cancels a coroutine; a function without `async` must check `task.stop_reason`."""
 
     def __init__(self, task: Task, loops: EventLoops) -> None:
         super().__init__(task)
@@ -151,13 +156,13 @@ class CallingHandler(Base):
             self._running.cancel()
 
     def call(self, function: Callable[[T], Any], argument: T) -> Any:
-        """Call the function, and return its result: if that is awaitable, what it returns."""
+        """Call the function and return its result. If the result is awaitable, await it and return its value."""
         result = function(argument)
         return self._await(result) if result is not None and inspect.isawaitable(result) else result
 
     def _await(self, result: Awaitable[object]) -> object:
         self._running = CancellableRun()
-        if self._killed:  # of `kill` and this thread, the second one sees the write of the first
+        if self._killed:  # whichever of `kill` and this thread writes second sees the write of the other
             self._running.cancel()
         return self._running.run(result, self._loops.runner())
 
@@ -165,7 +170,8 @@ class CallingHandler(Base):
 def retry_failed(task: Task, error: BaseException, retry_wait: float | Backoff | None = None) -> None:
     """Report `error` and retry the task, unless it was settled before or asked to stop. Raises like `Task.retry`.
 
-    `retry_wait`: of its type; that of its schedule comes first. A task whose result cannot be stored fails for good.
+    `retry_wait`: the wait of its type; the wait of its schedule comes first. If the result of the task cannot be
+    stored, the task fails for good.
     """
     emit("run_error", task=task, error=error)
     if task.settled or task.stop_reason is not None:
@@ -177,13 +183,13 @@ def retry_failed(task: Task, error: BaseException, retry_wait: float | Backoff |
 
 
 def describe_error(error: BaseException) -> str:
-    """Return the error with the end of its traceback, as it is stored with the row."""
+    """Return the text of the error with the end of its traceback. This text is stored with the row."""
     trace = "".join(traceback.format_exception(error))
     return f"{error!r}\n{trace[-_LONGEST_TRACE:]}"
 
 
 def takes_one_argument(function: Callable[..., Any]) -> bool:
-    """Return whether `function` can be called with one argument; True where Python does not know its parameters."""
+    """Return whether `function` can be called with one argument; True if Python does not know its parameters."""
     try:
         inspect.signature(function).bind(None)
     except TypeError:

@@ -1,4 +1,7 @@
-"""Loads an application by the names in a config or on a command line. In children and `doctor`, never the master."""
+"""Loads an application by the names in a config or on a command line.
+
+Used in children and `doctor`, never the master.
+"""
 
 from __future__ import annotations
 
@@ -23,18 +26,22 @@ _OWN_FOLDER = str(Path(__file__).parent)
 
 @dataclass(frozen=True, slots=True)
 class ApplicationSpec:
-    """Which application to load: `names` of Dispatch classes and Apps, or these objects, in the order of routing.
+    """Which application to load.
 
-    A name is `module:NAME`, or NAME alone, looked up in the `require` modules, last first; it may come with options for
-    `Router.with_options`. `include`: folders for the
-    import path. `require`: modules (`pkg.mod`) or files (`path/to/file.py`), loaded in order.
+    `names` lists Dispatch classes and Apps, by name or as objects, in the order of routing. A name is `module:NAME`.
+    NAME alone is searched in the `require` modules, the last first. A name may come with options for
+    `Router.with_options`.
+
+    - `include`: folders to add to the import path.
+    - `require`: modules (`pkg.mod`) or files (`path/to/file.py`) to load, in this order.
     """
 
     names: tuple[str | NameWithOptions | object, ...] = ()
     include: tuple[str, ...] = ()
     require: tuple[str, ...] = ()
     sections: tuple[tuple[str, ApplicationSpec], ...] = ()
-    """The spec of each section where they differ; the fields above then hold the names of all sections."""
+    """The spec of each section, if the sections have different ones. Then the fields above hold the names of all
+    sections."""
 
 
 def load(spec: ApplicationSpec) -> Application:
@@ -56,7 +63,7 @@ def load(spec: ApplicationSpec) -> Application:
 
 
 def load_modules(include: Sequence[str], require: Sequence[str]) -> dict[str, ModuleType]:
-    """Put the folders `include` at the head of the import path, and return the modules `require` by their names.
+    """Put the folders `include` first in the import path. Return the modules `require` by their names.
 
     Raises ConfigError.
     """
@@ -88,16 +95,16 @@ def _router(name: str | object, required: dict[str, ModuleType]) -> Router:
 
 
 def _is_router(found: object) -> TypeGuard[Router]:
-    """Whether `found` is an App or a Dispatch class; the class App itself is not."""
+    """Return whether `found` is an App or a Dispatch class. The class App itself does not count."""
     is_class = isinstance(found, type) and issubclass(found, Router) and inspect.ismethod(found.check)
     return is_class or isinstance(found, Router)
 
 
 def _lookup(name: str, required: dict[str, ModuleType]) -> object:
-    """Return the object called `name`. A module is a required file by its stem or path, or one that Python finds."""
+    """Return the object called `name`. Its module is a required file, by its stem or path, or an importable module."""
     module_name, _, attribute = name.rpartition(":")
     if not attribute:
-        raise ConfigError(f"{name!r} names no application; expected `module:NAME`")
+        raise ConfigError(f"{name!r} is not the name of an application; expected `module:NAME`")
     for given, module in reversed(required.items()):
         here = module_name in (given, Path(given).stem) if module_name else hasattr(module, attribute.partition(".")[0])
         if here:
@@ -113,7 +120,7 @@ def _lookup(name: str, required: dict[str, ModuleType]) -> object:
 
 
 def import_module(name: str) -> ModuleType:
-    """Return the module called `name` (`pkg.mod`). Raises ConfigError, with the original error as its cause."""
+    """Return the module called `name` (`pkg.mod`). Raises ConfigError; its cause is the original error."""
     if not all(part.isidentifier() for part in name.split(".")):
         raise ConfigError(f"{name!r} is no module name; expected `pkg.mod`")
     try:
@@ -123,10 +130,11 @@ def import_module(name: str) -> ModuleType:
 
 
 def import_file(file: str) -> ModuleType:
-    """Return the module in `file`, loaded once per process. Raises ConfigError, with the original error as its cause.
+    """Return the module in `file`. Each file is loaded once per process.
 
-    Its name in sys.modules is its stem, unless that is taken. Its folder is appended to the import path: it can import
-    its neighbours, which hide no installed module.
+    Raises ConfigError; its cause is the original error. In sys.modules the module is called by the file's stem, unless
+    that name is taken. The file's folder is appended to the import path: the module can import its neighbours, and
+    these do not hide installed modules.
     """
     path = Path(file).resolve()
     if not path.is_file():
@@ -137,7 +145,7 @@ def import_file(file: str) -> ModuleType:
 
 
 def find(module: ModuleType, name: str) -> Any:
-    """Return the attribute `name` (dots allowed) of `module`. Raises ConfigError."""
+    """Return the attribute `name` of `module`. The name may contain dots. Raises ConfigError."""
     found: Any = module
     for part in name.split("."):
         try:
@@ -149,7 +157,7 @@ def find(module: ModuleType, name: str) -> Any:
 
 
 def _free_name(path: Path) -> str:
-    """Return a key for sys.modules under which a file such as `calendar.py` hides no other module."""
+    """Return a name in sys.modules that is not taken, so that a file such as `calendar.py` hides no other module."""
     stem = path.stem
     if stem in sys.modules or not stem.isidentifier():
         return f"{stem}@{path}"
@@ -185,7 +193,7 @@ def _complaint(name: str, error: BaseException) -> str:
 
 
 def _place(error: BaseException) -> str:
-    """Return ` (file:line)` of the last line that ran outside of this package."""
+    """Return ` (file:line)` for the last executed line outside of this package."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if not frame.filename.startswith(("<frozen ", _OWN_FOLDER)):
             return f" ({frame.filename}:{frame.lineno})"

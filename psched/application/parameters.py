@@ -1,4 +1,7 @@
-"""The parameters of a task's function: how a call is stored as the data of a task, and called with that data later."""
+"""The parameters of a task's function.
+
+They tell how a call is stored as data, and how that data becomes a call again.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,17 @@ from psched.errors import ArgumentsError, ConfigError
 from psched.task import Task
 
 NOTES = "_"
-"""The first character of names in the data that are no arguments, but notes of a run for the next attempt."""
+"""The prefix of names in the data that are not arguments, but notes that a run leaves for the next attempt."""
 
 _PLAIN = (str, int, float, bool)
-"""Types whose values are JSON values."""
+"""Types whose values are JSON values already."""
 _NO_RESULT = (inspect.Signature.empty, None, type(None), NoReturn, Never, "None", "NoReturn", "Never")
 """Return annotations of functions without a result."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Conversion:
-    """Between values of one annotated type and JSON values. A path names a value in errors."""
+    """Converts values of one annotated type to JSON values and back. Errors name a value by its path."""
 
     annotation: Any
     restored: Callable[[Any, str], Any]
@@ -35,7 +38,7 @@ class _Conversion:
         return cls(annotation, restorer(annotation))
 
     def stored(self, value: Any, path: str) -> Any:
-        """Return the JSON value of `value`. Raises ValueError unless `restored` turns it into an equal value."""
+        """Return the JSON value of `value`. Raises ValueError unless `restored` would return an equal value."""
         if type(value) is self.annotation and self.annotation in _PLAIN:
             return value
         from psched.application.conversion import difference, unstructure  # noqa: PLC0415
@@ -48,7 +51,7 @@ class _Conversion:
 
 
 class Parameters:
-    """What a function takes. It gets the run if its first parameter is named `task` or annotated as a Task."""
+    """The parameters of a function. A first parameter named `task`, or annotated as Task, gets the run."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         """Raises ConfigError for a function that cannot be called with the data of a task."""
@@ -59,10 +62,10 @@ class Parameters:
         self._signature = _signature_of(function)
         given = list(self._signature.parameters.values())
         self.run = given[0].name if given and _gets_run(given[0], function) else None
-        """The parameter that gets the run, if any."""
+        """The name of the parameter that gets the run, if there is one."""
         others = given if self.run is None else given[1:]
         self._extra = next((each.name for each in others if each.kind is each.VAR_KEYWORD), None)
-        """The parameter that takes all other names, if any."""
+        """The name of the parameter that takes all other names, such as `**kwargs`, if there is one."""
         own = [each for each in others if each.kind is not each.VAR_KEYWORD]
         self._own = {parameter.name: parameter for parameter in own}
         self._required = [
@@ -82,19 +85,19 @@ class Parameters:
 
     @property
     def returns_value(self) -> bool:
-        """Whether the function is annotated to return something else than None."""
+        """Whether the annotated return type of the function is something other than None."""
         return self._signature.return_annotation not in _NO_RESULT
 
     def check(self, stores_result: bool) -> None:
-        """Raise ConfigError for an annotation that cannot be evaluated, or a type that cannot be converted."""
+        """Raise ConfigError if an annotation cannot be evaluated, or a type cannot be converted."""
         self._resolve()
         if stores_result:
             self._result_conversion()
 
     def stored(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], partly: bool = False) -> dict[str, Any]:
-        """Return the arguments of a call as the data of a task. `partly`: some may be missing.
+        """Return the arguments of a call as the data of a task. `partly`: arguments may be missing.
 
-        Raises TypeError if the function cannot be called with them, ValueError for a value that cannot be stored.
+        Raises TypeError if the function cannot be called with these arguments, ValueError if a value cannot be stored.
         """
         try:
             bind = self._signature.bind_partial if partly else self._signature.bind
@@ -110,7 +113,7 @@ class Parameters:
         for name, value in (*given.items(), *extra.items()):
             try:
                 if name.startswith(NOTES):
-                    raise ValueError(f"{name} begins with {NOTES}, so it is no argument; choose another name")
+                    raise ValueError(f"{name} begins with {NOTES}, so it is not an argument; choose another name")
                 data[name] = self._conversion(name).stored(value, name)
             except ValueError as error:
                 faults.append(str(error))
@@ -121,7 +124,7 @@ class Parameters:
     def call(self, task: Task) -> Any:
         """Call the function with the arguments in the data of `task`. Raises ArgumentsError."""
         if not self._own and self._extra is None and self.run is not None:
-            return self._function(task)  # it reads the data itself
+            return self._function(task)  # the function reads the data itself
         values = self.restored(task.data)
         run = () if self.run is None else (task,)
         if self._by_name:
@@ -135,12 +138,15 @@ class Parameters:
         return self._function(*bound.args, **bound.kwargs)
 
     def restored(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments that `stored` turned into `data`. Raises ArgumentsError, which names each difference."""
+        """Return the arguments that `stored` has converted to `data`.
+
+        Raises ArgumentsError, which names each difference.
+        """
         given = {name: value for name, value in data.items() if not name.startswith(NOTES)}
         values, faults = {}, [f"{name} is missing" for name in self._required if name not in given]
         for name, value in given.items():
             if name not in self._own and self._extra is None:
-                faults.append(f"{name} is no parameter{did_you_mean(name, self._own)}")
+                faults.append(f"{name} is not a parameter{did_you_mean(name, self._own)}")
                 continue
             try:
                 values[name] = self._conversion(name).restored(value, name)
@@ -154,11 +160,11 @@ class Parameters:
         return values
 
     def stored_result(self, value: Any) -> Any:
-        """Return a return value as a JSON value. Raises ValueError."""
+        """Return the result of the function as a JSON value. Raises ValueError."""
         return self._result_conversion().stored(value, f"the result of {self.name}")
 
     def restored_result(self, stored: Any) -> Any:
-        """Return the return value that `stored_result` has turned into a JSON value. Raises ValueError."""
+        """Return the result that `stored_result` has converted to a JSON value. Raises ValueError."""
         return self._result_conversion().restored(stored, f"the result of {self.name}")
 
     def _without_annotations(self) -> inspect.Signature:
@@ -216,7 +222,7 @@ class Parameters:
 
 
 def _signature_of(function: Callable[..., Any]) -> inspect.Signature:
-    """Return the signature. A function in C has no names for data: it gets the run."""
+    """Return the signature. A function written in C has no parameter names for data, so it gets the run."""
     try:
         if not inspect.isbuiltin(function):
             return inspect.signature(function)
@@ -232,6 +238,6 @@ def _gets_run(parameter: inspect.Parameter, function: Callable[..., Any]) -> boo
     if isinstance(annotation, str):
         try:
             annotation = inspect.signature(function, eval_str=True).parameters[parameter.name].annotation
-        except Exception:  # noqa: BLE001 – such as a name imported for type checkers only
+        except Exception:  # noqa: BLE001 – evaluation may raise anything, such as NameError for a name imported for type checkers
             return parameter.name == "task" or annotation.rpartition(".")[2] == "Task"
     return parameter.name == "task" or (isinstance(annotation, type) and issubclass(annotation, Task))

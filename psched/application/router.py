@@ -1,4 +1,4 @@
-"""Routers find the handler of a type of task; an `Application` asks its routers in order. In children."""
+"""Routers find the handler for a type of task. An `Application` asks its routers in order. Used in children."""
 
 from __future__ import annotations
 
@@ -16,33 +16,36 @@ from psched.store.type_filter import Pattern, TypeFilter
 from psched.task import Task
 
 _MOST_TYPES = 1000
-"""Types whose handlers are remembered."""
+"""For how many types the handler is remembered."""
 
 
 Routes = Mapping[Pattern, HandlerFactory | str]
-"""Handlers by pattern; a string names a class that is looked up later."""
+"""Handlers by pattern. A string names a class that is looked up later."""
 
 
 class Router(ABC):
-    """Finds the handler of a type of task. Either an App, or a Dispatch class, which is never instantiated."""
+    """Finds the handler for a type of task.
+
+    An App is a router; so is a Dispatch class, of which no instance is created.
+    """
 
     @abstractmethod
     def route(self, type: str) -> HandlerFactory | None:
-        """Return the factory of handlers for this type, or None when this router does not know it."""
+        """Return the factory of handlers for this type, or None if this router does not handle the type."""
 
     @abstractmethod
     def routed_types(self) -> Collection[Pattern] | None:
-        """Return the patterns of all routes. Only rows of matching types are acquired; None: rows of any type."""
+        """Return the patterns of all routes. Only rows of matching types are acquired. None means any type."""
 
     def with_options(self, options: Mapping[str, Any]) -> Router:
-        """Return a router with the options that `app:` gives it. Raises ConfigError for those it does not know."""
+        """Return a router with the options given in `app:`. Raises ConfigError for unknown options."""
         raise ConfigError("it takes no options in `app:`")
 
     def check(self) -> None:  # noqa: B027 – a router may have nothing to check
-        """Raise ConfigError when a route has no handler."""
+        """Raise ConfigError if a route has no handler."""
 
     def declared_schedules(self) -> list[DeclaredSchedules]:
-        """Return the schedules that it declares, by owner; most routers declare none. Raises ConfigError."""
+        """Return the schedules that this router declares, by owner. Most routers declare none. Raises ConfigError."""
         return []
 
     def close(self) -> None:  # noqa: B027 – most routers keep nothing between tasks
@@ -51,7 +54,7 @@ class Router(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """The routers of a daemon, asked in order; a section may have an application of its own."""
+    """The routers of a daemon, in the order in which they are asked. A section may have an application of its own."""
 
     routers: tuple[Router, ...]
     sections: Mapping[str, Application] = field(default_factory=dict)
@@ -69,7 +72,7 @@ class Application:
         return TypeFilter(tuple(dict.fromkeys(pattern for patterns in routed for pattern in patterns or ())))
 
     def handler(self, task: Task) -> Handler | None:
-        """Return a handler for `task`, or None when no router knows its type. Remembers what the routers answer."""
+        """Return a handler for `task`, or None if no router handles its type. The answers of the routers are cached."""
         factory = self._routes.get(task.type)
         if factory is None:
             factory = next(filter(None, (router.route(task.type) for router in self.routers)), None)
@@ -81,7 +84,7 @@ class Application:
         return factory(task)
 
     def declared_schedules(self) -> list[DeclaredSchedules]:
-        """Return the schedules that its routers declare. Raises ConfigError."""
+        """Return the schedules that the routers declare. Raises ConfigError."""
         return [declared for router in self.routers for declared in router.declared_schedules()]
 
     def close(self) -> None:
@@ -91,7 +94,7 @@ class Application:
 
 
 def check_pattern(pattern: object) -> Pattern:
-    """Return `pattern`. Raises ConfigError unless it is a type that can be stored, or an expression for text."""
+    """Return `pattern`. Raises ConfigError unless it is a valid task type, or a regular expression for text."""
     if isinstance(pattern, str) and pattern:
         try:
             return check_key(pattern, "a task type")

@@ -1,4 +1,4 @@
-"""The schedules that an App declares beside its functions: `@app.schedule(...)`."""
+"""The schedules that an App declares next to its functions: `@app.schedule(...)`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from psched.schedules_file.declared import FORMS, DeclaredSchedules
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """One use of the decorator. `options`: fields of `NewSchedule`; without `key`, the type of the function's tasks."""
+    """One use of the decorator. `options`: fields of `NewSchedule`. Without `key`, the key is the type of the task."""
 
     function: Callable[..., Any]
     key: str | None
@@ -27,16 +27,16 @@ class Declaration:
 
     @property
     def place(self) -> str:
-        """Where it is, for messages."""
+        """The place of the declaration in the code, for messages."""
         return f"{self.function.__module__}.{self.function.__qualname__}"
 
     def schedule(self, task: TaskFunction[..., Any] | None) -> NewSchedule:
-        """Return the schedule. `task`: the function as a task of the app. Raises ConfigError."""
+        """Return the schedule. `task`: the app's task for the function, or None. Raises ConfigError."""
         if task is None:
             raise ConfigError(f"{self.place}: @app.schedule is for tasks of the app; add @app.task()")
         type_ = task.type if self.type is None else self.type
         if not isinstance(type_, str):
-            raise ConfigError(f"{self.place}: it handles several types; name that of the schedule, as in type='report'")
+            raise ConfigError(f"{self.place}: it handles several types; choose one, as in type='report'")
         try:
             data = task.parameters.stored((), self.data)
         except (TypeError, ValueError, ArgumentsError) as error:
@@ -46,7 +46,7 @@ class Declaration:
 
 
 def cron_of(cron: str | None, every: str | float | None, at: str | None) -> str:
-    """Return the expression that is given, as it is written in `cron`. Raises ConfigError."""
+    """Return the given expression in the syntax of `cron`. Raises ConfigError."""
     given = {name: value for name, value in (("cron", cron), ("every", every), ("at", at)) if value is not None}
     if len(given) != 1:
         found = " and ".join(given) if given else "none"
@@ -60,7 +60,7 @@ def cron_of(cron: str | None, every: str | float | None, at: str | None) -> str:
 def declared_by_owner(
     declarations: Sequence[Declaration], tasks: Callable[[Callable[..., Any]], TaskFunction[..., Any] | None]
 ) -> Iterator[DeclaredSchedules]:
-    """Yield the schedules of each owner. `tasks` returns the task of a function. Raises ConfigError."""
+    """Yield the schedules of each owner. `tasks`: returns the task for a function. Raises ConfigError."""
     by_owner: dict[str, dict[str, NewSchedule]] = {}
     places: dict[str, str] = {}
     for each in declarations:
@@ -69,7 +69,7 @@ def declared_by_owner(
             raise ConfigError(f"{each.place}: the schedule has no owner; name it, as in App(owner='billing')")
         if new.key in places:
             raise ConfigError(
-                f"{each.place}: the key {new.key!r} is that of a schedule of {places[new.key]}; give it another key="
+                f"{each.place}: the schedule of {places[new.key]} has the key {new.key!r}, too; choose another key="
             )
         places[new.key] = each.place
         by_owner.setdefault(new.owner, {})[new.key] = new

@@ -1,4 +1,4 @@
-"""Functions as tasks: a decorated function that can be called, or submitted to a queue with its arguments."""
+"""Decorated functions: calling one runs it, and `submit` stores the call as a task of the queue."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class TypeOptions:
-    """How the tasks of one type are submitted, run and settled. See `App.task`."""
+    """How the tasks of one type are submitted, run and settled. `App.task` describes the options."""
 
     retry_wait: float | Backoff | None = None
     max_attempts: int | None = None
@@ -42,7 +42,10 @@ class TypeOptions:
 
 
 class TaskFunction(Generic[P, R_co]):
-    """A function whose tasks an app runs. Calling it runs the function here; `submit` makes a task of the call."""
+    """A function that runs as tasks of an app.
+
+    Calling it runs the function directly; `submit` submits the call as a task.
+    """
 
     __name__: str
 
@@ -51,13 +54,13 @@ class TaskFunction(Generic[P, R_co]):
         self.function = function
         """The function that was decorated."""
         self.type = type
-        """The type of its tasks, or the expression that their types match."""
+        """The type of its tasks, or the regular expression that matches their types."""
         self.options = options
         self.parameters = Parameters(function)
         self.queue = queue
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R_co:
-        """Call the function here and now."""
+        """Call the function directly, in this process."""
         result: R_co = self.function(*args, **kwargs)
         return result
 
@@ -65,33 +68,39 @@ class TaskFunction(Generic[P, R_co]):
         return f"<TaskFunction {self.parameters.name} type={self.type!r}>"
 
     def __reduce__(self) -> str:
-        """Pickle it by its name, as functions are."""
+        """Pickle the function by its name, like ordinary functions."""
         return str(getattr(self, "__qualname__", self.parameters.name))
 
     @property
     def stores_result(self) -> bool:
-        """Whether the return value is stored: as `store_result` says, or if the function is annotated to return one."""
+        """Whether the return value is stored: `store_result`, or else whether the annotated return type is not None."""
         given = self.options.store_result
         return self.parameters.returns_value if given is None else given
 
     def submit(self, /, *args: P.args, **kwargs: P.kwargs) -> QueuedTask[R_co]:
-        """Create a task that calls the function with these arguments, and return a reference to it. See `using`."""
+        """Submit a task that calls the function with these arguments. Return a reference to it.
+
+        For options see `using`.
+        """
         return Submission(self).submit(*args, **kwargs)
 
     async def asubmit(self, /, *args: P.args, **kwargs: P.kwargs) -> QueuedTask[R_co]:
-        """Do as `submit`, without blocking the event loop."""
+        """Like `submit`, without blocking the event loop."""
         return await Submission(self).asubmit(*args, **kwargs)
 
     def submit_many(self, calls: Iterable[Mapping[str, Any] | NewTask]) -> list[QueuedTask[R_co]]:
-        """Create a task for each of `calls` in one transaction: mappings of arguments, or results of `new_task`."""
+        """Submit one task for each of `calls`, in one transaction.
+
+        A call is a mapping of arguments or a result of `new_task`.
+        """
         return Submission(self).submit_many(calls)
 
     async def asubmit_many(self, calls: Iterable[Mapping[str, Any] | NewTask]) -> list[QueuedTask[R_co]]:
-        """Do as `submit_many`, without blocking the event loop."""
+        """Like `submit_many`, without blocking the event loop."""
         return await Submission(self).asubmit_many(calls)
 
     def new_task(self, /, *args: P.args, **kwargs: P.kwargs) -> NewTask:
-        """Return the task that `submit` would create."""
+        """Return the task that `submit` would submit."""
         return Submission(self).new_task(*args, **kwargs)
 
     def using(
@@ -110,11 +119,15 @@ class TaskFunction(Generic[P, R_co]):
     ) -> Submission[P, R_co]:
         """Return an object whose `submit` uses these options; see `Queue.submit`.
 
-        `key` defaults to a new UUIDv7. `run_at`: a datetime with a zone, or unix seconds. `delay`: seconds, a
-        duration such as `5m` or a timedelta, from now by the database's clock, instead of `run_at`. Raises ValueError.
+        - `key`: the default is a new UUIDv7.
+        - `run_at`: a datetime with a time zone, or unix seconds.
+        - `delay`: how long after now the task runs, by the database's clock: seconds, a text such as `5m`, or a
+          timedelta. Give `run_at` or `delay`, not both.
+
+        Raises ValueError.
         """
         if run_at is not None and delay is not None:
-            raise ValueError("run_at and delay both say when the task runs; leave one of them out")
+            raise ValueError("run_at and delay both define when the task runs; leave out one of them")
         due = _unix_seconds(run_at) if isinstance(run_at, datetime) else run_at
         wait = None if delay is None else _seconds(delay)
         return Submission(
@@ -126,25 +139,25 @@ class TaskFunction(Generic[P, R_co]):
         return self.parameters.call(task)
 
     def stored_result(self, value: Any) -> Any:
-        """Return a return value as a JSON value. Raises ValueError."""
+        """Return the result of the function as a JSON value. Raises ValueError."""
         return self.parameters.stored_result(value)
 
     def restored_result(self, stored: Any) -> Any:
-        """Return the return value that `stored_result` made a JSON value of. Raises ValueError."""
+        """Return the result that `stored_result` has converted to a JSON value. Raises ValueError."""
         return self.parameters.restored_result(stored)
 
 
 class TaskFunctionWithRun(TaskFunction[P, R_co]):
-    """A TaskFunction whose function takes the run as its first argument. For type checkers: `P` is without the run."""
+    """For type checkers: a TaskFunction whose function takes the run as its first argument, which `P` leaves out."""
 
     def __call__(self, task: Task, /, *args: P.args, **kwargs: P.kwargs) -> R_co:  # type: ignore[override]
-        """Call the function here and now, with any Task."""
+        """Call the function directly, in this process, with any Task."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
 class Submission(Generic[P, R_co]):
-    """How tasks of one function are submitted. Made by `TaskFunction.using`."""
+    """The options for submitting tasks of one function. `TaskFunction.using` creates it."""
 
     function: TaskFunction[P, R_co]
     key: str | None = None
@@ -159,7 +172,7 @@ class Submission(Generic[P, R_co]):
     connection: Any = None
 
     def submit(self, /, *args: P.args, **kwargs: P.kwargs) -> QueuedTask[R_co]:
-        """Create a task that calls the function with these arguments, and return a reference to it.
+        """Submit a task that calls the function with these arguments. Return a reference to the task.
 
         Raises:
             AlreadyExistsError: a task has this key.
@@ -172,15 +185,16 @@ class Submission(Generic[P, R_co]):
         return self._typed(queue.submit(**task._asdict(), connection=self.connection))
 
     async def asubmit(self, /, *args: P.args, **kwargs: P.kwargs) -> QueuedTask[R_co]:
-        """Do as `submit`, without blocking the event loop."""
+        """Like `submit`, without blocking the event loop."""
         task = self._new_task(args, kwargs, await self._due_async())
         queue = await self.function.queue.get_async()
         return self._typed(await queue.asubmit(**task._asdict(), connection=self.connection))
 
     def submit_many(self, calls: Iterable[Mapping[str, Any] | NewTask]) -> list[QueuedTask[R_co]]:
-        """Create a task for each of `calls` in one transaction: mappings of arguments, or results of `new_task`.
+        """Submit one task for each of `calls`, in one transaction.
 
-        A task whose key exists is left as it is. Raises like `submit`, and ValueError if `using` has a key.
+        A call is a mapping of arguments or a result of `new_task`. If a task's key exists already, the existing task is
+        not changed. Raises like `submit`, and ValueError if `using` has a key.
         """
         tasks = self._new_tasks(calls, self._due())
         queue = self.function.queue.get()
@@ -188,18 +202,18 @@ class Submission(Generic[P, R_co]):
         return [self._typed(queue[task.key]) for task in tasks]
 
     async def asubmit_many(self, calls: Iterable[Mapping[str, Any] | NewTask]) -> list[QueuedTask[R_co]]:
-        """Do as `submit_many`, without blocking the event loop."""
+        """Like `submit_many`, without blocking the event loop."""
         tasks = self._new_tasks(calls, await self._due_async())
         queue = await self.function.queue.get_async()
         await queue.asubmit_many(tasks, self.connection)
         return [self._typed(queue[task.key]) for task in tasks]
 
     def new_task(self, /, *args: P.args, **kwargs: P.kwargs) -> NewTask:
-        """Return the task that `submit` would create. Asks the database for the time if there is a `delay`."""
+        """Return the task that `submit` would submit. With a `delay`, this reads the time from the database."""
         return self._new_task(args, kwargs, self._due())
 
     def _due(self) -> float | None:
-        """Return when the task is to run: with `delay`, by the database's clock."""
+        """Return when the task is due. With `delay`, this reads the time from the database."""
         return self.run_at if self.delay is None else self.function.queue.get().store.now() + self.delay
 
     async def _due_async(self) -> float | None:
@@ -207,7 +221,7 @@ class Submission(Generic[P, R_co]):
 
     def _new_tasks(self, calls: Iterable[Mapping[str, Any] | NewTask], due: float | None) -> list[NewTask]:
         if self.key is not None:
-            raise ValueError("submit_many makes many tasks, which cannot share one key; leave key= out")
+            raise ValueError("submit_many submits many tasks, which cannot share one key; leave out key=")
         given: object = calls
         if not isinstance(given, Iterable) or isinstance(given, Mapping | str | bytes):
             raise ValueError(f"submit_many takes a list of mappings of arguments, got {shown(given)}")
@@ -260,6 +274,6 @@ def _seconds(delay: object) -> float:
 
 
 def uuid7() -> str:
-    """Return a new UUIDv7 (RFC 9562). It begins with the time, so that an index gets new keys side by side."""
+    """Return a new UUIDv7 (RFC 9562). It begins with the time, so that an index stores new keys next to each other."""
     milliseconds, chance = time.time_ns() // 1_000_000, secrets.randbits(74)
     return str(UUID(int=milliseconds << 80 | 7 << 76 | chance >> 62 << 64 | 2 << 62 | chance & (1 << 62) - 1))

@@ -1,4 +1,4 @@
-"""Applies the schedules that the application declares, once after the start of a daemon (`apply_at_start`)."""
+"""Applies the schedules that the application declares, once, after a daemon has started (`apply_at_start`)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from psched.store import holder_name
 log = logging.getLogger(__name__)
 
 _PAUSE = 5.0
-"""Seconds between attempts while the database does not answer."""
+"""Seconds between two attempts while the database does not answer."""
 
 
 class ApplyAtStart:
-    """A thread that applies the schedules, and tries again while the database is unavailable. It stops no worker."""
+    """A thread that applies the schedules. It retries while the database is unavailable. An error stops no worker."""
 
     def __init__(self, section: Section, application: Application) -> None:
         self._section = section
@@ -42,11 +42,11 @@ class ApplyAtStart:
                     return
                 except Exception as error:
                     if not schedules.store.is_unavailable(error):
-                        words = "apply_at_start: the schedules of the application are not applied: %s"
+                        words = "apply_at_start: the schedules of the application were not applied: %s"
                         log.error(words, one_line(error))
                         log.debug("apply_at_start failed", exc_info=True)
                         return
-                    log.warning("apply_at_start: the database does not answer, trying again: %s", one_line(error))
+                    log.warning("apply_at_start: the database does not answer: %s; retrying", one_line(error))
                 self._stopping.wait(_PAUSE)
 
     def _apply(self, schedules: ScheduleCollection) -> None:

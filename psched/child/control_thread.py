@@ -1,6 +1,6 @@
-"""The control thread of a child: it beats and obeys orders and signals, and waits for nothing else.
+"""The control thread of a child: it sends heartbeats and handles orders and signals. It waits for nothing else.
 
-So a child without a heartbeat is frozen by definition: its interpreter is held, or the process is stopped.
+A child without heartbeats is therefore frozen: a handler holds the interpreter, or the process is stopped.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from psched.telemetry import emit
 log = logging.getLogger(__name__)
 
 _STOPS: dict[int, bool] = {signal.SIGTERM: False, signal.SIGINT: False, signal.SIGQUIT: True}
-"""Signals, and orders of the master, that end the child, and whether at once."""
+"""The signals, and orders of the master, that end the child. The value tells whether it ends at once."""
 _ORPHAN_GRACE = 0.4
 _ORPHAN_END = 1.7
-"""Seconds after the death of the master: until a handler is stopped, and until the process has ended."""
+"""Seconds from the death of the master until a handler is stopped, and until the process has ended."""
 
 
 class ControlThread(threading.Thread):
-    """Sends the child's heartbeats, obeys orders and signals, and updates the process title.
+    """Sends the child's heartbeats, handles orders and signals, and updates the process title.
 
-    Each heartbeat restarts a kernel timer, which kills a frozen child if the master does not.
+    Each heartbeat restarts a kernel timer. The timer kills a frozen child if the master does not.
     """
 
     def __init__(self, name: str, pipe: ChildPipe, signals: SignalQueue, settings: Settings, log_file: Log) -> None:
@@ -63,10 +63,10 @@ class ControlThread(threading.Thread):
         self._end_at: float | None = None
 
     def started(self, role: ChildRole) -> None:
-        """Pass orders to `role` from now on, and report that the child is ready."""
-        with self._role_lock:  # an order that finds no role ends the process, so it must not come in between
+        """Pass orders to `role` from now on, and report to the master that the child is ready."""
+        with self._role_lock:  # an order without a role ends the process, so no order may be handled here
             self._role = role
-        self._report()  # first: the master learns of trouble at the start before the child counts as ready
+        self._report()  # reports trouble to the master before the child counts as ready
         emit("heartbeat", is_ready=True)
         self._pipe.send(READY)
 
@@ -97,7 +97,10 @@ class ControlThread(threading.Thread):
             self._pipe.send(BEAT)
 
     def _report(self) -> bool:
-        """Update the process title and the master's view; return whether nothing was run since the last beat."""
+        """Update the process title and the trouble known to the master.
+
+        Return whether the child was idle since the last beat.
+        """
         role = self._role
         if role is None:
             self._set_title("booting")
@@ -118,7 +121,7 @@ class ControlThread(threading.Thread):
             self._title = state
 
     def _wait(self, next_beat: float) -> bool:
-        """Return whether an order or a signal came. Polls only descriptors that no handler has closed."""
+        """Wait, and return whether an order or a signal came. Only polls descriptors that no handler has closed."""
         poll = select.poll()
         for descriptor in (self._pipe.orders, self._signals.reader):
             if self._end_at is None and descriptor.is_ours():
@@ -143,7 +146,7 @@ class ControlThread(threading.Thread):
             log.exception("an error in the control thread; the thread continues")
 
     def _stop_role(self, immediate: bool, grace: float | None = None) -> None:
-        """Stop the role; without a role nothing is leased, and the process just ends."""
+        """Stop the role. Without a role no row is leased, so the process ends at once."""
         with self._role_lock:
             if self._role is None:
                 self._pipe.send(BYE)
@@ -151,23 +154,23 @@ class ControlThread(threading.Thread):
             self._role.stop(immediate, grace)
 
     def _stop_as_orphan(self) -> None:
-        """Stop now and be gone soon in any case: no master is left to kill a frozen child or to release its leases."""
+        """Stop, because the master is dead. End soon in any case, as no master would kill a frozen child."""
         self._end_at = monotonic() + _ORPHAN_END
-        log.warning("the master is gone; leaving")
+        log.warning("the master is gone; exiting")
         self._stop_role(immediate=True, grace=_ORPHAN_GRACE)
 
     def _end_process(self, why: str) -> NoReturn:
-        """End the process at once, without giving back leases.
+        """End the process at once, without releasing leases.
 
-        Where the pipes are closed, the database's connection is closed too, or another file has its number. The master
-        sees the death, and recovers the leases.
+        If the pipes were closed, the database connection was closed, too, or its number belongs to another file. The
+        master notices the death and releases the leases.
         """
-        log.error("%s; leaving at once", why)
+        log.error("%s; exiting at once", why)
         try:
             if self._role is not None:
                 self._role.report_suspects()
         except Exception:
-            log.exception("an error in the control thread; leaving all the same")
+            log.exception("an error in the control thread; exiting nevertheless")
         try:
             kill_descendants()
         finally:

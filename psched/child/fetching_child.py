@@ -1,4 +1,4 @@
-"""The child that fetches rows for its siblings. It runs no handlers."""
+"""The fetching child: it acquires rows for the handler children. It runs no handlers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from psched.store.node_registry import NodeProcess
 
 class FetchingChild(ChildRole):
     def __init__(self, spec: ChildSpec, application: Application, send: Callable[[str], None]) -> None:
-        """`send` sends the master a message of `psched.process.child_protocol`."""
+        """`send`: sends the master a message of `psched.process.child_protocol`."""
         assert spec.dispatch is not None
         self._stopping = StopEvent()
         self._stops_now = False
@@ -37,7 +37,7 @@ class FetchingChild(ChildRole):
         self._sections.pollers += self._fetcher.pollers.values()
 
     def prepare(self) -> None:
-        """Check the tables. Raises ConfigError, see `PolledSections.prepare`."""
+        """Check the tables. Raises ConfigError like `PolledSections.prepare`."""
         self._sections.prepare()
 
     def run(self) -> None:

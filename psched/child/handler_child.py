@@ -1,4 +1,4 @@
-"""Builds, runs and closes the parts of a handler child: pollers, handler threads, lease renewers, run watchdog."""
+"""Creates, runs and closes the parts of a handler child: pollers, handler threads, lease renewers, run watchdog."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ log = logging.getLogger(__name__)
 
 
 class HandlerChild(ChildRole):
-    """Runs handlers in the main thread, or with `processor_type: thread` in as many threads as there are processors."""
+    """Runs handlers in the main thread or, with `processor_type: thread`, in one thread for each processor."""
 
     def __init__(self, spec: ChildSpec, application: Application, send: Callable[[str], None]) -> None:
-        """`send` sends the master a message of `psched.process.child_protocol`."""
+        """`send`: sends the master a message of `psched.process.child_protocol`."""
         settings = spec.settings
         log_runs(json=settings.log_format == "json")
         self._close_pings = start_pings(settings)
@@ -129,9 +129,10 @@ class HandlerChild(ChildRole):
         return not worked and self.running() is None
 
     def report_suspects(self) -> None:
-        """Freeze the running table with the runs in progress and, for idle threads, the last runs not settled yet.
+        """Name the suspects in the running table and freeze it: no later write changes the table.
 
-        Otherwise a handler that breaks its process and returns would be run again at once, without end.
+        Suspects are the runs in progress and, for each idle thread, the last run that is not settled yet. Without the
+        latter, a handler that breaks its process and then returns would run again and again.
         """
         unsettled = [
             f"{opened.name}:{task.row.key}"
@@ -170,12 +171,12 @@ class HandlerChild(ChildRole):
         return poller
 
     def prepare(self) -> None:
-        """Check the tables if this child polls. Raises ConfigError, see `PolledSections.prepare`."""
+        """Check the tables if this child polls. Raises ConfigError like `PolledSections.prepare`."""
         if self._polled is not None:
             self._polled.prepare()
 
     def _release_dead(self, polled: PolledSections) -> None:
-        """Release the leases of dead predecessors before the first poll; retry until the database answers."""
+        """Release the leases of dead predecessors before the first poll. Retry until the database answers."""
         for dead in self._spec.dead:
             what = f"releasing the leases of dead worker {dead.holder}"
             self._stopping.retry(what, partial(self._give_back, dead))
@@ -194,7 +195,7 @@ class HandlerChild(ChildRole):
             for task in opened.source.held:
                 give_back(task)
         if not self._stops_now:
-            write_rest(self._run_counter)  # messages that a fetching child that left before did not get
+            write_rest(self._run_counter)  # messages that the previous fetching child did not receive before it left
         for opened in self._sections:
             opened.source.store.close()
         self._stopping.close()

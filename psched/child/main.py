@@ -1,4 +1,4 @@
-"""The main function of a forked child: start the control thread, load the application, do the work, leave."""
+"""The main function of a forked child: start the control thread, load the application, do the work, exit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from psched.process.signals import MASTER_SIGNALS, SignalQueue
 log = logging.getLogger(__name__)
 
 _COLLECTED = 10_000
-"""New objects after which Python collects garbage in cycles. With Python's default of 700 each collection visited
+"""How many new objects start Python's cyclic garbage collection. With Python's default of 700 each collection visited
 hundreds of tasks, which took 6 % of the processor time of no-op tasks (28 November 2026)."""
 
 
@@ -57,14 +57,14 @@ def child_main(
     control.started(role)
     role.run()
     if os.getpid() != pid:
-        os._exit(DONE)  # a process forked by a handler: it must not report or clean up as if it were the child
+        os._exit(DONE)  # a process forked by a handler must not report or clean up as the child does
     atexit._run_exitfuncs()
     pipe.send(BYE)
     return DONE
 
 
 def role_of(spec: ChildSpec, pipe: ChildPipe) -> ChildRole:
-    """Load the application and return the role of the child that `spec` describes. In the child's main thread."""
+    """Load the application and return the role of the child that `spec` describes. Runs in the child's main thread."""
     if spec.counters is not None:
         ChildCounter(spec.counters).attach()
     application = load(spec.application)
@@ -73,10 +73,11 @@ def role_of(spec: ChildSpec, pipe: ChildPipe) -> ChildRole:
 
 
 def register_fork_hooks(signals: SignalQueue, pipe: ChildPipe) -> None:
-    """Detach each process that this one forks from now on: it gets no signal meant for the child, and no pipe.
+    """Detach each process that this process forks from now on: it gets no signals and no pipes of the child.
 
-    Signals are blocked during the fork. A signal that reached the new process too early would be written to the signal
-    queue it still shares with the child: the new process would survive, and the child would stop instead.
+    Signals are blocked during the fork. If a signal reached the new process too early, that process would write it to
+    the signal queue, which it still shares with the child: the new process would survive, and the child would stop
+    instead.
     """
     mask = threading.local()
 

@@ -1,4 +1,4 @@
-"""The threads that a node needs once, in the child that polls: heartbeat, statistics, alerts, events."""
+"""The threads that each node needs once: heartbeat, statistics, alerts, events. They run in the child that polls."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from psched.store.node_registry import NodeProcess
 from psched.store.type_filter import TypeFilter
 
 _WITHDRAWAL = 1.0
-"""Seconds for which a child waits at its end until its node is removed from psched_nodes, and statistics written."""
+"""How many seconds an ending child waits for the removal of its node from psched_nodes and the write of statistics."""
 _LAST_WRITE = 0.3
-"""Seconds that the statistics may take at an immediate stop."""
+"""How many seconds the statistics may take at an immediate stop."""
 
 
 class NodeThreads:
@@ -29,7 +29,10 @@ class NodeThreads:
         processes: Callable[[], Sequence[NodeProcess]],
         is_first: bool,
     ) -> None:
-        """`filters`: by section, which types the node runs. The others as for `PolledSections`."""
+        """`filters`: for each section, which types the node runs.
+
+        The other parameters are those of `PolledSections`.
+        """
         self._alert_and_event_threads = AlertAndEventThreads(sections)
         self._applying = [
             ApplyAtStart(opened.section, application.of(opened.name))
@@ -56,7 +59,7 @@ class NodeThreads:
     def close(self, waits: bool) -> None:
         """End the threads.
 
-        If not `waits`, the node's entry in psched_nodes may expire by itself.
+        Without `waits`, do not wait until the node is removed from psched_nodes: its entry expires.
         """
         self._heartbeat.close()
         for thread in self._applying:

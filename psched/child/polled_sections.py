@@ -1,4 +1,4 @@
-"""The sections of a child that polls: which types it acquires, its pollers, and what hinders them."""
+"""The sections of a child that polls: their types, their pollers, and the present trouble of their databases."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class PolledSections:
         processes: Callable[[], Sequence[NodeProcess]],
         is_first: bool,
     ) -> None:
-        """`processes` returns the children of this node that run handlers, and what they run. Any thread.
+        """`processes`: returns the children of this node that run handlers, and their runs. Callable from any thread.
 
-        `is_first`: as in `ChildSpec`; only the first child applies the schedules of the application.
+        `is_first`: as in `ChildSpec`. Only the first child applies the schedules of the application.
         """
         self._sections = sections
         served = {opened.name: application.of(opened.name).types().serving(opened.section.types) for opened in sections}
@@ -41,9 +41,9 @@ class PolledSections:
         self.node_threads = NodeThreads(sections, application, served, processes, is_first)
 
     def prepare(self) -> None:
-        """Check the tables, and log which `types` match no handler.
+        """Check the tables, and log the `types` that match no handler.
 
-        If the database does not answer or refuses the login, the pollers keep trying and log it.
+        If the database does not answer or refuses the login, this is logged, and the pollers keep trying.
 
         Raises:
             ConfigError: a table is missing, belongs to another program, or cannot be used.
@@ -70,7 +70,7 @@ class PolledSections:
                         poller.report_trouble(error)
 
     def expect(self) -> None:
-        """Poll at once: rows may be due."""
+        """Poll at once, because rows may be due."""
         for poller in self.pollers:
             poller.expect()
 

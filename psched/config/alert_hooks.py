@@ -15,14 +15,14 @@ from psched.keys import check_key
 _EXPECTED = "expected a URL (http:// or https://), or a command as a list of arguments"
 _KEYS = {"url": ("url", "secret", "timeout"), "command": ("command", "timeout")}
 _SHORTEST_SECRET = 16
-"""Bytes of a secret."""
+"""The least bytes of a secret."""
 _STANDARD = "whsec_"
-"""What a secret in base64 begins with."""
+"""The prefix of a secret that is written in base64."""
 
 
 @frozen
 class Hook:
-    """A URL that gets a POST, or a command with its arguments. Without either there is no hook: it is false."""
+    """A URL that gets a POST, or a command with its arguments. A Hook without either is false: there is no hook."""
 
     url: str | None = field(default=None, repr=False)
     command: tuple[str, ...] = ()
@@ -37,7 +37,7 @@ NO_HOOK = Hook()
 
 
 def hook(value: Any) -> Hook:
-    """Accept a URL, a command as a list of arguments (run without a shell), or a mapping with either."""
+    """Accept a URL, a command as a list of arguments (run without a shell), or a mapping with one of these."""
     if isinstance(value, Hook):
         return value
     if isinstance(value, str):
@@ -56,7 +56,7 @@ def hook(value: Any) -> Hook:
 
 
 def hooks(value: Any) -> Mapping[str, Hook]:
-    """Accept a mapping from names, which schedules give as their `on_failure`, to hooks."""
+    """Accept a mapping from names to hooks. Schedules use these names as their `on_failure`."""
     if not isinstance(value, Mapping):
         raise ValueError("expected a mapping from names to hooks, such as {billing: https://hooks.example.com/billing}")
     found = {}
@@ -83,16 +83,16 @@ def _command(value: Any) -> tuple[str, ...]:
 
 
 def _secret(value: Any) -> bytes | None:
-    """Return the bytes of a secret: `whsec_` and base64, or any other text as it is."""
+    """Return the bytes of a secret: `whsec_` followed by base64, or any other text unchanged."""
     if value is None:
         return None
-    fault = f"secret: too short or no text; write {_STANDARD} and base64, or at least {_SHORTEST_SECRET} characters"
+    fault = f"secret: too short, or not text; write {_STANDARD} and base64, or at least {_SHORTEST_SECRET} characters"
     if not isinstance(value, str):
         raise ValueError(fault)
     try:
         known = base64.b64decode(value.removeprefix(_STANDARD), validate=True) if value.startswith(_STANDARD) else None
     except binascii.Error:
-        raise ValueError(f"secret: what follows {_STANDARD} is not base64") from None
+        raise ValueError(f"secret: the text after {_STANDARD} is not base64") from None
     secret = value.encode() if known is None else known
     if len(secret) < _SHORTEST_SECRET:
         raise ValueError(fault)

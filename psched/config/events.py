@@ -13,18 +13,18 @@ _EXPECTED = (
     "expected a mapping with url (a webhook), stream (the URL of a Redis server) or channel (of PostgreSQL's NOTIFY)"
 )
 EventKind = Literal["run", "late", "failed", "recovered", "task"]
-"""The end of a run of a schedule, the alerts of the hooks, and the end of a queue task."""
+"""The kinds of events: the end of a schedule's run, the alerts of the hooks, and the end of a queue task."""
 EVENT_KINDS: tuple[EventKind, ...] = get_args(EventKind)
 _OF_STREAM = ("stream", "name", "max_length")
 _SCHEMES = ("redis://", "rediss://", "unix://")
 _MOST = 100_000_000
 _LONGEST_CHANNEL = 63
-"""Bytes of a name in PostgreSQL."""
+"""The most bytes of a name in PostgreSQL."""
 
 
 @frozen
 class EventReceiver:
-    """A webhook, a stream on a Redis server that keeps about `max_length` events, or a channel of NOTIFY."""
+    """A webhook, a stream on a Redis server that keeps about `max_length` events, or a channel for NOTIFY."""
 
     webhook: Hook | None = None
     stream: str | None = field(default=None, repr=False)
@@ -32,11 +32,11 @@ class EventReceiver:
     max_length: int = 100_000
     channel: str | None = None
     only: frozenset[EventKind] = frozenset(EVENT_KINDS)
-    """The events that are sent."""
+    """The kinds of events that are sent."""
 
 
 def event_receiver(value: Any) -> EventReceiver | None:
-    """Accept a mapping with `url`, as for hooks, with `stream`, or with `channel`."""
+    """Accept a mapping with `url` (as for hooks), with `stream`, or with `channel`."""
     if value is None or isinstance(value, EventReceiver):
         return value
     if not isinstance(value, Mapping) or len({"url", "stream", "channel"} & value.keys()) != 1:

@@ -17,12 +17,12 @@ _KEYS = ("url", "schedules", "timeout")
 EXPECTED_HTTP_URL = "expected a URL (http:// or https://)"
 _TIMEOUT = 10.0
 MAX_TIMEOUT = 300.0
-"""Seconds that a request may take at most."""
+"""The most seconds that a request may take."""
 
 
 @frozen
 class Healthchecks:
-    """Where the runs of schedules are pinged. URLs are secrets."""
+    """Where to ping for the runs of schedules. URLs are secrets."""
 
     template: str | None = field(default=None, repr=False)
     urls: Mapping[str, str] = field(factory=dict, repr=False, hash=False)
@@ -37,7 +37,7 @@ class Healthchecks:
 
 
 def slug(key: str) -> str:
-    """Return the key in lower case, with `-` for each sequence of characters that no slug of Healthchecks may have."""
+    """Return the key in lower case. Each sequence of characters that Healthchecks does not allow becomes `-`."""
     return re.sub(r"[^a-z0-9_]+", "-", key.lower()).strip("-") or "-"
 
 
@@ -73,7 +73,7 @@ def _check_template(template: Any) -> None:
     try:
         names = {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
     except ValueError as error:
-        raise ValueError(f"url: {error}; write {{{{ for a brace that begins no placeholder") from None
+        raise ValueError(f"url: {error}; write {{{{ for a brace outside of a placeholder") from None
     for name in sorted(names - set(_PLACEHOLDERS)):
         raise ValueError(f"url: unknown placeholder {{{name}}}; expected {{slug}}, {{key}} or {{type}}")
     if not names & {"key", "slug"}:
@@ -85,7 +85,7 @@ def _check_template(template: Any) -> None:
 
 
 def http_url(value: Any) -> str:
-    """Accept an absolute http or https URL. Its text is not shown: it may hold a secret."""
+    """Accept an absolute http or https URL. Errors do not quote it, because it may contain a secret."""
     if not isinstance(value, str) or not value.startswith(("http://", "https://")):
         raise ValueError(EXPECTED_HTTP_URL)
     if not value.isascii() or not value.isprintable() or " " in value:

@@ -1,4 +1,4 @@
-"""Loads `Settings` from a YAML file or a dict; reports every fault, one line each."""
+"""Loads `Settings` from a YAML file or a dict. Reports every error, on one line each."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TABLES: Mapping[SectionName, tuple[str, str]] = {
     "schedules": ("perfect_sched", "psched_schedules"),
     "queue": ("perfect_queue", "psched_queue"),
 }
-"""The default table of each section: for `rdb_compat`, for other types."""
+"""The default table of each section for `rdb_compat`, and for all other types."""
 _SECTION_KEYS = frozenset(fields_dict(Section))
 _PROCESS_KEYS = frozenset(fields_dict(Settings)) - {"environment", "path", "schedules", "queue"}
 _MISSING = {"type": "expected rdb, redis or rdb_compat", "url": EXPECTED_URL}
@@ -43,7 +43,7 @@ _INSTEAD = {
     "prefetch_break_types": "task_prefetch: auto, the default, takes slow types one at a time; leave the key out",
     "sslca": "write tls: {ca: FILE}",
 }
-"""What replaces keys of PerfectQueue that psched does not have."""
+"""The replacement for each key of PerfectQueue that psched does not have."""
 
 
 def default_table(section: SectionName, type_: str) -> str:
@@ -52,12 +52,12 @@ def default_table(section: SectionName, type_: str) -> str:
 
 
 def default_environment() -> str:
-    """Return the environment of a file that is used by default."""
+    """Return the default environment of a file."""
     return os.environ.get("PSCHED_ENV") or os.environ.get("RAILS_ENV") or "development"
 
 
 def default_file() -> Path:
-    """Return the file that is read by default: $PSCHED_CONFIG, or etc/psched.yml."""
+    """Return the default configuration file: $PSCHED_CONFIG, or etc/psched.yml."""
     return Path(os.environ.get("PSCHED_CONFIG") or "etc/psched.yml")
 
 
@@ -74,9 +74,10 @@ def from_mapping(
     environment: str | None = None,
     reader: SectionName = "schedules",
 ) -> Settings:
-    """`base`: the folder of relative paths (default: the working directory). Raises ConfigError.
+    """Return the settings that a mapping describes. Raises ConfigError.
 
-    `reader`: the section for a flat mapping, which has `type` and `url` but no sections.
+    `base`: the folder of relative paths (default: the working directory). `reader`: the section for a flat mapping,
+    which has `type` and `url` but no sections.
     """
     environment = default_environment() if environment is None else environment
     return _Loader(mapping, environment, reader, Path.cwd() if base is None else base.absolute()).settings()
@@ -97,7 +98,7 @@ def coerce(
 
 
 def _checked(settings: Settings) -> Settings:
-    """Return settings that the caller has built, with each value validated again. Raises ConfigError."""
+    """Validate each value of settings that the caller has created. Return the settings. Raises ConfigError."""
     sections: dict[str, Any] = {name: _validated(section, name) for name, section in settings.named_sections}
     own = _validated(evolve(settings, schedules=None, queue=None, path=None), "")
     return evolve(own, path=settings.path, **sections)
@@ -120,7 +121,7 @@ class _Loader:
     base: Path
     file: Path | None = None
     found: dict[str, None] = field(default_factory=dict)
-    """The faults, in their order, each once."""
+    """The errors found so far, in order, each once."""
 
     def settings(self) -> Settings:
         raw = {str(key): value for key, value in self.raw.items()}
@@ -170,7 +171,7 @@ class _Loader:
                 self._fault(f"{name}.{key}: {fault}")
 
     def _section(self, name: SectionName, content: Mapping[str, Any]) -> Section | None:
-        """Return the section: keys of the top level, overridden by its own."""
+        """Return the settings of a section: keys of the top level, overridden by the section's own keys."""
         own = content.get(name)
         own = own if isinstance(own, dict) else {}
         values = {key: value for key, value in {**content, **own}.items() if key in _SECTION_KEYS and value is not None}
@@ -190,9 +191,9 @@ class _Loader:
     def _structured(
         self, kind: type[Made], values: dict[str, Any], places: Mapping[str, tuple[str, ...]]
     ) -> Made | None:
-        """Return `values` as a `kind`, or None after recording each fault.
+        """Return `values` as a `kind`, or None after recording each error.
 
-        `places`: for each key set inside a section its path in the file; other keys are at the top level.
+        `places`: for each key inside a section, its path in the file. Other keys are at the top level.
         """
         try:
             return structure(kind, values, self.base)
@@ -204,12 +205,12 @@ class _Loader:
         return None
 
     def _got(self, message: str, path: tuple[str, ...]) -> str:
-        """Return `, got …` with the text of the file, so that secrets in variables and URLs are not shown."""
+        """Return `, got …` with the text in the file. So secrets in variables and URLs are not shown."""
         if not message.startswith("expected") or path[-1] == "url":
             return ""
         value: Any = self.raw
         for key in path:
-            if key not in value:  # a default computed from a value with its own fault
+            if key not in value:  # a default, computed from a value with its own error
                 return ""
             value = value[key]
         return f", got {masked_url(shown(value, sys.maxsize))[:100]}"
@@ -218,7 +219,7 @@ class _Loader:
         self.found[f"{self._where()}: {message}"] = None
 
     def _error(self, message: str) -> ConfigError:
-        """Return the error for a fault after which the rest cannot be read, with the faults found before."""
+        """Return an error that ends the reading. It includes the errors found before."""
         self._fault(message)
         return ConfigError("\n".join(self.found))
 
@@ -233,7 +234,7 @@ def _unknown(key: object, known: Iterable[str]) -> str:
 
 
 def _cross_faults(settings: Settings, given: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the contradictions between settings that are valid by themselves. `given`: the keys of the file."""
+    """Yield contradictions between settings that are valid by themselves. `given`: the keys in the file."""
     limit, interval = settings.child_heartbeat_limit, settings.child_heartbeat_interval
     if interval >= limit:
         yield f"child_heartbeat_interval {interval:g} must be less than child_heartbeat_limit {limit:g}"
@@ -273,7 +274,7 @@ def _is_postgresql(section: Section) -> bool:
 
 
 def _lease_faults(settings: Settings, section: Section, name: str, given: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a fault if a lease ends before a frozen child is killed, or if leases are renewed too rarely."""
+    """Yield an error if a lease ends before a frozen child is killed, or if leases are renewed too rarely."""
     limit, grace = settings.child_heartbeat_limit, settings.child_kill_interval
     explicit = given.keys() & {"child_heartbeat_limit", "child_kill_interval"}
     if explicit and limit + grace >= section.alive_time:

@@ -1,4 +1,4 @@
-"""The configuration's keys and defaults: frozen `Settings` of a process, with a `Section` for each table.
+"""The keys of the configuration and their defaults: frozen `Settings` of a process, with a `Section` for each table.
 
 The annotation of each field names its validator. All durations are seconds.
 """
@@ -31,18 +31,21 @@ CountOrNone = Annotated[int | None, Check(checks.count(1, "none"))]
 
 
 def _cron_dialect(section: Section) -> CronDialect:
-    """Return Ruby's dialect for rdb_compat: Ruby workers of the table must compute the same times."""
+    """Return Ruby's dialect for rdb_compat, because Ruby workers of the table must compute the same times."""
     return "perfectsched" if section.type == "rdb_compat" else "vixie"
 
 
 def _retry_wait(section: Section) -> float | Backoff:
-    """Return a constant wait for rdb_compat, which counts no attempts."""
+    """Return a constant wait for rdb_compat, because it does not count attempts."""
     return 300.0 if section.type == "rdb_compat" else Backoff(first=10, factor=2, limit=300)
 
 
 @frozen(kw_only=True)
 class Section:
-    """One table and how its rows are run: the keys of `schedules:` and `queue:`, or of the top level for both."""
+    """One table and how its rows are run: the keys of `schedules:` and `queue:`.
+
+    At the top level, a key applies to both.
+    """
 
     app: Annotated[tuple[str | checks.NameWithOptions, ...], Check(checks.names)] = ()
     include: Annotated[tuple[str, ...], Check(checks.folders, located=True)] = ()
@@ -111,7 +114,7 @@ class Section:
 
     @property
     def reports_failures(self) -> bool:
-        """Whether failures are reported, or remembered to report the recovery."""
+        """Whether failures must be stored: to report them, or to report the recovery later."""
         return bool(self.on_failure or self.hooks) or self.sends("failed") or self.reports_recoveries
 
 
@@ -143,7 +146,7 @@ class Settings:
     web: Annotated[Web, Check(web)] = Web()  # noqa: RUF009 – frozen
 
     def metrics_path(self, pid_file: Path | None) -> Path | None:
-        """Return the file of counters of the daemon that holds this pid file, if it has one."""
+        """Return the file of counters for the daemon with this pid file; None if it has none."""
         if self.metrics_file is not None:
             return None if self.metrics_file == "none" else self.metrics_file
         return None if pid_file is None else pid_file.with_name(f"{pid_file.name}.metrics")
@@ -160,10 +163,11 @@ class Settings:
     def with_application(
         self, names: Iterable[str], include: Iterable[str], require: Iterable[str], types: Iterable[str] = ()
     ) -> Settings:
-        """Return settings with the options of the command line.
+        """Return the settings with the options of the command line applied.
 
-        `names` and `types` replace those of the configuration unless empty; `include` and `require` add to them.
-        Relative paths start at the working directory. Each of `types` may be several globs separated by commas.
+        `names` and `types` replace those of the configuration, unless they are empty. `include` and `require` are
+        added. Relative paths start at the working directory. Each of `types` may contain several globs, separated by
+        commas.
         """
         folders = checks.folders(tuple(include), Path.cwd())
         modules = checks.required(tuple(require), Path.cwd())

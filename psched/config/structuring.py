@@ -1,4 +1,4 @@
-"""Builds frozen attrs objects from mappings; validates each value with the `Check` in its field's annotation."""
+"""Creates frozen attrs objects from mappings. The `Check` in a field's annotation validates the field's value."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Made = TypeVar("Made")
 
 @frozen
 class Check:
-    """The validator in a field's annotation: `function(value)` returns the converted value, or raises ValueError.
+    """The validator in a field's annotation. `function(value)` returns the converted value, or raises ValueError.
 
-    `located`: the function takes the folder of relative paths as its second argument.
+    `located`: whether the function takes the folder of relative paths as its second argument.
     """
 
     function: Callable[..., Any]
@@ -25,14 +25,17 @@ class Check:
 
 
 def structure(kind: type[Made], values: Mapping[str, Any], base: Path = Path()) -> Made:
-    """`base`: the folder of relative paths. Raises ClassValidationError; see `faults`."""
+    """Return an object of `kind` with these values. Raises ClassValidationError; see `faults`.
+
+    `base`: the folder of relative paths.
+    """
     return _converter(base).structure(values, kind)
 
 
 def faults(error: ClassValidationError) -> Iterator[tuple[str, Exception]]:
-    """Yield each unusable field with its error: the ValueError of its check, or KeyError for a missing field.
+    """Yield each invalid field with its error: the ValueError of its check, or KeyError for a missing field.
 
-    Raises any other exception of a check: that is a bug in the check, not a bad value.
+    Raises any other exception of a check, as that is a bug in the check and not a wrong value.
     """
     for fault in error.exceptions:
         if not isinstance(fault, ValueError | KeyError):

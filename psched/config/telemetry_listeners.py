@@ -16,9 +16,9 @@ _IN_WORKER = "in_worker"
 
 
 def attach_listeners(settings: Settings, in_worker: bool = False) -> None:
-    """Call `instrument` of each module that `telemetry:` names, with its options. Raises ConfigError.
+    """Call `instrument`, with its options, of each module that `telemetry:` names. Raises ConfigError.
 
-    `in_worker`: this process is a worker of psched, not one that submits.
+    `in_worker`: whether this process is a worker of psched; False for a process that submits.
     """
     for listener in settings.telemetry:
         module = listener_module(listener.name)
@@ -34,7 +34,7 @@ def attach_listeners(settings: Settings, in_worker: bool = False) -> None:
 
 
 def preload_listeners(settings: Settings) -> None:
-    """Import those modules that are psched's own, with their libraries: children share them. Raises ConfigError."""
+    """Import those of the modules that belong to psched, so that children share their libraries. Raises ConfigError."""
     for listener in settings.telemetry:
         if "." not in listener.name:
             module = listener_module(listener.name)
@@ -54,13 +54,13 @@ def listener_module(name: str) -> ModuleType:
 
 @contextmanager
 def _missing_named(name: str) -> Iterator[None]:
-    """Raise ConfigError for a module that is missing, with the remedy."""
+    """Raise ConfigError, with the remedy, for a module that is missing."""
     try:
         yield
     except ImportError as error:
         missing = error.name or ""
         if missing == f"{_PACKAGE}.{name}":
-            remedy = f"{name!r} is no module of psched; expected otel, or a module of yours such as team.tracing"
+            remedy = f"{name!r} is not a module of psched; expected otel, or your own module such as team.tracing"
         elif "." in name:
             remedy = f"cannot import {name}: {error}"
         else:
@@ -69,6 +69,6 @@ def _missing_named(name: str) -> Iterator[None]:
 
 
 def _options(module: ModuleType) -> set[str]:
-    import inspect  # noqa: PLC0415 – `import psched` shall not load it
+    import inspect  # noqa: PLC0415 – `import psched` must not load it
 
     return set(inspect.signature(module.instrument).parameters) - {_IN_WORKER}

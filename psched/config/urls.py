@@ -1,4 +1,4 @@
-"""Database URLs: checked, made absolute, and masked for messages."""
+"""Database URLs: checks them, makes them absolute, and masks their secrets for messages."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 _PASSWORD = re.compile(r"(://[^:@/]*):.*@", re.DOTALL)
 _TOKEN = re.compile(r"((?:rediss?|unix)://)(?![^:@/]*:\*\*\*@).*@", re.DOTALL)
-"""A user of Redis without a password, which is perhaps a password without its colon."""
+"""The user in a Redis URL without a password. Perhaps it is a password without its colon."""
 _OPTION = re.compile(r"([?&]([^=&]*)=)[^&]*")
 _SECRET = re.compile(r"pass|secret|token|^options$", re.IGNORECASE)
-"""Names of options with a secret. PostgreSQL's `options` can set any variable of the session."""
+"""Names of options that contain a secret. PostgreSQL's `options` can set any variable of the session."""
 EXPECTED_URL = (
     "expected a URL like sqlite:///psched.db, mysql://user:password@host:3306/database or redis://:password@host:6379/0"
 )
@@ -26,28 +26,28 @@ _POOLERS = (
     (_POSTGRESQL, ("auto", "transaction", "session")),
     (("mysql", "mysql2", "mariadb"), ("auto", "transaction")),
 )
-"""Schemes, and the values of `pooler` for them."""
+"""Schemes of URLs, and the allowed values of `pooler` for each."""
 _REDIS = ("redis", "rediss", "unix")
 
 
 def masked_url(url: str) -> str:
-    """Return `url`, valid or not, with each secret replaced by `***`."""
+    """Return `url` with each secret replaced by `***`. `url` need not be valid."""
     masked = _TOKEN.sub(r"\1***@", _PASSWORD.sub(r"\1:***@", url))
     return _OPTION.sub(lambda option: f"{option[1]}***" if _SECRET.search(unquote(option[2])) else option[0], masked)
 
 
 def check_url(url: str) -> None:
-    """Raise ValueError for an invalid URL, with a hint for common mistakes. Never shows a password."""
+    """Raise ValueError for an invalid URL, with a hint for common mistakes. The error never shows a password."""
     scheme, separator, rest = url.partition("://")
     if not separator or not re.fullmatch(r"[a-z][a-z0-9_+.]*", scheme):
         raise ValueError(EXPECTED_URL)
     if rest.partition("?")[0].count("@") > 1:
-        raise ValueError("the password holds an '@'; write it as %40 (and % as %25, : as %3A, / as %2F)")
+        raise ValueError("the password contains an '@'; write it as %40 (and % as %25, : as %3A, / as %2F)")
     if scheme.partition("+")[0] == "sqlite" and not rest.startswith("/") and rest:
         raise ValueError(
             "expected sqlite:///file.db (three slashes, relative) or sqlite:////folder/file.db (four, absolute)"
         )
-    if scheme in _REDIS:  # only the port; psched.backends.redis checks the rest
+    if scheme in _REDIS:  # check only the port; psched.backends.redis checks the rest
         try:
             _ = urlsplit(f"//{rest.rpartition('@')[2]}").port
         except ValueError:
@@ -57,7 +57,7 @@ def check_url(url: str) -> None:
 
 
 def url_faults(type_: str, url: str, pooler: str) -> Iterator[str]:
-    """Yield why a store of this type cannot use `url` or `pooler`. The types of other packages are not checked."""
+    """Yield why a store of this type cannot use `url` or `pooler`. Types from other packages are not checked."""
     scheme = url.partition("://")[0]
     if type_ == "redis" and scheme not in _REDIS:
         yield f"type redis needs a URL like redis://host:6379/0, not {scheme}://; or use type rdb"
@@ -69,12 +69,12 @@ def url_faults(type_: str, url: str, pooler: str) -> Iterator[str]:
 
 
 def is_in_memory(url: str) -> bool:
-    """Return whether `url` names a SQLite database that ends with the process that opens it."""
+    """Return whether `url` names a SQLite database in memory, which ends with the process that opens it."""
     return url.startswith("sqlite") and _sqlite_file(url) in ("", ":memory:")
 
 
 def absolute_url(url: str, base: Path) -> str:
-    """Return `url`, with the relative file of a SQLite URL resolved in the folder `base`."""
+    """Return `url`. If it names a relative SQLite file, the file is resolved in the folder `base`."""
     file = _sqlite_file(url) if url.startswith("sqlite") else ""
     if file in ("", ":memory:"):
         return url
@@ -82,12 +82,12 @@ def absolute_url(url: str, base: Path) -> str:
 
 
 def absolute_path(path: str | Path, base: Path) -> Path:
-    """Return `path` without `..`; relative paths start at `base`, paths with ~ in a home folder."""
+    """Return `path` without `..`. Relative paths start at `base`; paths with ~ start at a home folder."""
     return Path(os.path.normpath(base / os.path.expanduser(path)))  # noqa: PTH111 - Path's fails for unknown users
 
 
 def _sqlite_file(url: str) -> str:
-    """Return the file of a SQLite URL, empty for a database in memory or another SQL database. Raises ValueError."""
+    """Return the file of a SQLite URL. Return "" for a database in memory or another database. Raises ValueError."""
     parts = _parse(url)
     return (parts.database or "") if parts.get_backend_name() == "sqlite" else ""
 

@@ -1,7 +1,7 @@
-"""Validators of single configuration values: each returns the converted value, or raises ValueError.
+"""Validators of single configuration values. Each returns the converted value, or raises ValueError.
 
-`loader` appends `, got …` to a message that begins with "expected". It quotes the file as written: `${VAR}` is shown by
-its name, since its value may be a secret.
+`loader` appends `, got …` to a message that begins with "expected". It quotes the text of the file: a `${VAR}` is shown
+by its name, because its value may be a secret.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _APPLICATION = re.compile(r"(?:[^\W\d]\w*(?:\.[^\W\d]\w*)*:)?[^\W\d]\w*(?:\.[^\W
 
 
 def seconds(minimum: float, above: bool = False, never: bool = False) -> Callable[[Any], Any]:
-    """Return a validator for seconds or a duration ≥ `minimum` (`above`: greater).
+    """Return a validator for seconds or a duration ≥ `minimum`; with `above`, > `minimum`.
 
-    With `never`, the word never is None.
+    With `never`, the validator also accepts the word never, and returns None for it.
     """
     bound = f"{'>' if above else '≥'} {minimum:g}{' or never' if never else ''}"
     expected = f"expected seconds or a duration (90s, 5m, 2h) {bound}"
@@ -40,7 +40,7 @@ def _seconds(value: Any) -> float:
 
 
 def count(minimum: int, word: str | None = None, meaning: Any = None) -> Callable[[Any], Any]:
-    """Return a validator for a whole number ≥ `minimum`, or `word`, which stands for `meaning`."""
+    """Return a validator for a whole number ≥ `minimum`. It also accepts `word`, and returns `meaning` for it."""
     expected = f"expected a whole number ≥ {minimum}" + (f" or {word}" if word else "")
     return _number(int, expected, minimum, MAX_COUNT, {} if word is None else {word: meaning})
 
@@ -53,7 +53,7 @@ def _number(
     words: Mapping[str, Any],
     above: bool = False,
 ) -> Callable[[Any], Any]:
-    """Return a validator for a number or one of the `words`. Text is accepted: a value may come from a variable."""
+    """Return a validator for a number or one of the `words`. It accepts text, as a value may come from a variable."""
     kinds: tuple[type, ...] = (int, str) if kind is int else (int, float, str)
 
     def check(value: Any) -> Any:
@@ -93,7 +93,7 @@ def wait(value: Any) -> float | Backoff:
 def flag(value: Any) -> bool:
     if isinstance(value, bool):
         return value
-    if value not in ("true", "false"):  # text from a variable
+    if value not in ("true", "false"):  # a value from a variable is text
         raise ValueError("expected true or false")
     return bool(value == "true")
 
@@ -106,7 +106,7 @@ def text(value: Any) -> str:
 
 @frozen
 class NameWithOptions:
-    """An entry of `app:` such as `module:NAME: {option: value}`. Its options may hold secrets."""
+    """An entry of `app:` such as `module:NAME: {option: value}`. Its options may contain secrets."""
 
     name: str
     options: Mapping[str, Any] = field(repr=False, hash=False)
@@ -147,7 +147,10 @@ def listeners(value: Any) -> tuple[NameWithOptions, ...]:
 
 
 def globs(value: Any) -> tuple[str, ...]:
-    """An empty list is refused, because it would restrict nothing. The empty tuple is the default."""
+    """Accept globs. An empty list is refused, because it would not restrict anything.
+
+    The empty tuple is the default.
+    """
     items = value if isinstance(value, list | tuple) else [value]
     if value == [] or any(isinstance(item, str) and not item.strip() for item in items):
         raise ValueError("is empty; give a type, a glob such as video.*, or leave the key out")
@@ -173,7 +176,7 @@ def folders(value: Any, base: Path) -> tuple[str, ...]:
 
 
 def required(value: Any, base: Path) -> tuple[str, ...]:
-    """Accept a module, a Python file, or a list of them; relative files start at the configuration's folder."""
+    """Accept a module, a Python file, or a list of them. Relative files start at the folder of the configuration."""
     return tuple(
         str(path(name, base)) if is_file(name) else name
         for name in _listed(value, "a module, a file, or a list of them")
@@ -197,7 +200,7 @@ def one_of(*words: str) -> Callable[[Any], str]:
 
 
 def url(value: Any, base: Path) -> str:
-    """Accept a database URL; a relative SQLite file starts at the configuration's folder."""
+    """Accept a database URL. A relative SQLite file starts at the folder of the configuration."""
     check_url(text(value))
     return absolute_url(value, base)
 
@@ -213,7 +216,7 @@ def table_or_none(value: Any) -> str | None:
 
 
 def store(value: Any) -> str:
-    """Accept the name of a store of psched, or of another package, which is not imported here."""
+    """Accept the name of a store, of psched or of another package. Does not import the other package."""
     return _accepted(check_name, value, "type: ")
 
 
@@ -222,7 +225,10 @@ def timezone(value: Any) -> str:
 
 
 def _accepted(check: Callable[[str], object], value: Any, subject: str) -> str:
-    """Return text that `check` accepts. Raises ValueError: the message of its ConfigError without the `subject`."""
+    """Return text that `check` accepts.
+
+    Raises ValueError with the message of its ConfigError, without the `subject`.
+    """
     try:
         check(text(value))
     except ConfigError as error:
@@ -231,7 +237,7 @@ def _accepted(check: Callable[[str], object], value: Any, subject: str) -> str:
 
 
 def tls(value: Any, base: Path) -> dict[str, str]:
-    """An empty mapping is refused, because it would ask for no encryption."""
+    """Accept a mapping of TLS options. An empty mapping is refused, because it would request no encryption."""
     if value == {}:
         raise ValueError("is empty; write {verify: full} for the system's certificates, or leave the key out")
     if not isinstance(value, dict) or not value.keys() <= {"ca", "cert", "key", "verify"}:

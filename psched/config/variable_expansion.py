@@ -23,7 +23,7 @@ _REFERENCE = re.compile(
 
 
 class ExpansionError(ValueError):
-    """A reference that cannot be replaced. `path`: the path of keys to the value."""
+    """A reference that cannot be replaced. `path`: the path of keys that leads to the value."""
 
     def __init__(self, path: tuple[str, ...], message: str) -> None:
         super().__init__(message)
@@ -32,7 +32,7 @@ class ExpansionError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """`base`: the folder where relative paths of `${file:PATH}` start."""
+    """Replaces references. `base`: the folder at which relative paths of `${file:PATH}` start."""
 
     variables: Mapping[str, str]
     base: Path
@@ -66,18 +66,21 @@ class Expansion:
         except ValueError as error:
             raise ExpansionError(path, str(error)) from error
         if len(lines) != 1:
-            raise ExpansionError(path, f"{file}: not one line of text, but {len(lines)}")
+            raise ExpansionError(path, f"{file}: expected one line of text, got {len(lines)}")
         return lines[0]
 
 
 def read_env_file(file: Path) -> dict[str, str]:
-    """Return the variables of a file with lines `NAME=value`. Raises ValueError, which quotes no line."""
+    """Return the variables in a file with lines `NAME=value`.
+
+    Raises ValueError; its text quotes no line of the file.
+    """
     variables = {}
     for binding in parse_stream(StringIO(read_text(file))):
         if binding.error or (binding.key is not None and binding.value is None):
             text = binding.original.string
             line = binding.original.line + text[: len(text) - len(text.lstrip())].count("\n")
-            raise ValueError(f"{file}:{line}: not NAME=value; quote a value that holds quotes")
+            raise ValueError(f"{file}:{line}: not NAME=value; quote a value that contains quotes")
         if binding.key is not None and binding.value is not None:
             variables[binding.key] = binding.value
     return variables
@@ -87,7 +90,7 @@ def read_text(file: Path) -> str:
     """Raises ValueError for a file that cannot be read."""
     try:
         if file.is_fifo() or file.is_char_device():
-            raise ValueError(f"{file}: cannot be read: not a file, but a pipe or device")  # it may never end
+            raise ValueError(f"{file}: cannot be read: not a file, but a pipe or device")  # reading it may never end
         return file.read_text(encoding="utf-8")
     except PermissionError:
         raise ValueError(f"{file}: cannot be read: {NOT_PERMITTED}") from None

@@ -21,12 +21,14 @@ Networks = tuple[IPv4Network | IPv6Network, ...]
 
 @frozen
 class Web:
-    """The pages of `psched.web`.
+    """The settings of the pages of `psched.web`.
 
-    `listen`: host and port. `actions`: whether anything can be changed. `show_data`: whether the data, headers and
-    results of tasks are shown. `user_header`: the header in which one of `trusted_proxies` names the user. `hosts`:
-    names in URLs, besides those of the loopback address, under which visitors on this host may open the pages.
-    `timezone`: in which times are shown; None: this host's.
+    - `listen`: host and port.
+    - `actions`: whether visitors can change anything.
+    - `show_data`: whether the data, headers and results of tasks are shown.
+    - `user_header`: the header in which one of `trusted_proxies` sends the user's name.
+    - `hosts`: names, besides those of the loopback address, that visitors on this host may use in URLs.
+    - `timezone`: the time zone in which times are displayed; None: the zone of this host.
     """
 
     listen: tuple[str, int] = ("127.0.0.1", 9808)
@@ -69,7 +71,7 @@ def address(value: Any) -> tuple[str, int]:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only programs on this host can reach the address or name `host`."""
+    """Return whether the address or name `host` can only be reached by programs on this host."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -77,7 +79,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _flag(name: str, value: Any) -> bool:
-    if value in ("true", "false"):  # text from a variable
+    if value in ("true", "false"):  # a value from a variable is text
         return bool(value == "true")
     if not isinstance(value, bool):
         raise ValueError(f"{name}: expected true or false")

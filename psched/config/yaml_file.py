@@ -1,4 +1,4 @@
-"""Reads YAML files, and one environment of a configuration; refuses duplicate keys."""
+"""Reads YAML files, and one environment of a configuration file. Refuses duplicate keys."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from yaml.composer import Composer
 from psched.error_messages import did_you_mean
 from psched.errors import ConfigError
 
-_MAX_SHOWN = 10  # environments that a message names
+_MAX_SHOWN = 10  # the most environments that a message names
 _MAX_NAME_LENGTH = 40
 _TOO_DEEP = "not usable: nested too deeply"
 _NO_TEXT = "not valid YAML: expected UTF-8 text without control characters"
@@ -26,7 +26,7 @@ else:
 
 
 class _UniqueKeys(_Constructor):
-    """Makes a SafeLoader refuse duplicate keys, as YAML demands; PyYAML uses the last one."""
+    """Makes a SafeLoader refuse duplicate keys, as YAML requires. PyYAML itself would use the last one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen = set()
@@ -45,9 +45,9 @@ class _UniqueKeyLoader(_UniqueKeys, yaml.SafeLoader):
 
 
 class _QuickLoader(_UniqueKeys, Composer, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Reads a file several times as fast where libyaml is installed. A date is text, as it is in JSON.
+    """With libyaml, reads a file several times as fast as PyYAML alone. A date is read as text, as in JSON.
 
-    The Composer of Python raises RecursionError where that of libyaml crashes.
+    Uses Python's Composer, which raises RecursionError where the Composer of libyaml crashes.
     """
 
     yaml_implicit_resolvers = {  # noqa: RUF012 - as PyYAML declares it
@@ -61,13 +61,16 @@ class _QuickLoader(_UniqueKeys, Composer, getattr(yaml, "CSafeLoader", yaml.Safe
 
 
 class Document(NamedTuple):
-    """The content of a YAML file, and the nodes that it was made of, which know their lines."""
+    """The content of a YAML file, and its nodes, which know their lines."""
 
     content: Any
     root: yaml.Node | None
 
     def line(self, *path: str) -> int | None:
-        """Return the line of the key at `path`, or of the last one on the way to it that is there."""
+        """Return the line of the key at `path`.
+
+        If the key does not exist, return the line of its nearest existing parent.
+        """
         node, line = self.root, None
         for name in path:
             pairs = node.value if isinstance(node, yaml.MappingNode) else ()
@@ -79,7 +82,7 @@ class Document(NamedTuple):
 
 
 def read_environment(path: Path, environment: str) -> dict[str, Any]:
-    """Return the mapping of `environment` in the file. Raises ConfigError naming file, line or environment."""
+    """Return the mapping of `environment` in the file. Raises ConfigError that names the file, line or environment."""
     text = _read(path, " with -c or PSCHED_CONFIG", ", etc/psched.example.yml is an example")
     document = _load(text, str(path), _UniqueKeyLoader).content
     if not isinstance(document, dict):
@@ -110,17 +113,20 @@ def _missing(environment: str, environments: dict[str, Any]) -> str:
 
 
 def read_document(path: Path) -> Document:
-    """Return the content of a YAML file in which dates are texts. Raises ConfigError naming file and line."""
+    """Return the content of a YAML file, with dates as text. Raises ConfigError that names the file and line."""
     return parse_document(_read(path), str(path))
 
 
 def parse_document(text: str, name: str) -> Document:
-    """Return the content of YAML in which dates are texts. Raises ConfigError naming `name` and the line."""
+    """Return the content of a YAML text, with dates as text. Raises ConfigError that names `name` and the line."""
     return _load(text, name, _QuickLoader)
 
 
 def _read(path: Path, how: str = "", example: str = "") -> str:
-    """`how` to name another file, and an `example` of one, for the messages."""
+    """Return the text of a file. Raises ConfigError.
+
+    `how`: the way to name another file. `example`: an example of such a file. Both are for the error message.
+    """
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The occurrences of a cron expression in a time zone, by a dialect. Times are unix seconds."""
+"""The occurrences of a cron expression in a time zone, according to a dialect. Times are unix seconds."""
 
 from psched.cron.expression import DIALECTS, MAX_LENGTH, CronDialect, check_dialect, excessive_step
 from psched.cron.occurrences import (

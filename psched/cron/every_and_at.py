@@ -1,7 +1,7 @@
-"""The expressions `@every 5m phase 30s` (instants at equal intervals) and `@at 2027-03-01T09:00` (once, in a zone).
+"""The expressions `@every 5m phase 30s` (instants at equal intervals) and `@at 2027-03-01T09:00` (one wall time).
 
-Unlike a cron expression, `@every` does not depend on the time zone: its instants are multiples of the interval since
-the beginning of 1970 in UTC, plus the phase, and so the same on every host.
+Unlike a cron expression, `@every` does not depend on the time zone. Its instants are the multiples of the interval
+since the beginning of 1970 in UTC, plus the phase. So they are the same on every host.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from psched.cron.zones import change_between, offset_at, offset_of_wall
 from psched.time_text import parse_seconds
 
 LONGEST_INTERVAL = 3660 * 86400
-"""Seconds: about ten years."""
+"""The longest interval, in seconds: about ten years."""
 _EPOCH = datetime(1970, 1, 1)
 _EVERY = re.compile(r"@every\s+(?P<interval>\S+)(?:\s+phase\s+(?P<phase>\S+))?")
 _AT = re.compile(r"@at\s+(?P<moment>\d{4}-\d{2}-\d{2}[t ]\d{2}:\d{2}(?::\d{2})?)")
 
 
 class TimetableSyntaxError(Exception):
-    """What is wrong with the text of an expression; the message is appended to the expression."""
+    """The text of an expression is not valid. The message is meant to be appended to the expression."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Instants that are `phase` (0 to `seconds` - 1) above a multiple of `seconds`, in unix seconds."""
+    """Instants that are a multiple of `seconds`, plus `phase` (0 to `seconds` - 1), in unix seconds."""
 
     seconds: int
     phase: int = 0
@@ -48,16 +48,16 @@ class Moment:
     wall: int
 
     def following(self, zone: ZoneInfo, after: int) -> int | None:
-        """Return the instant in `zone` if it comes after `after`, else None."""
+        """Return the instant of the wall time in `zone`; None if it is not after `after`."""
         instant = self.instant(zone)
         return instant if instant > after else None
 
     def count(self, zone: ZoneInfo, first: int, last: int) -> int:
-        """Return 1 if the instant is from `first` to `last`, both included, else 0."""
+        """Return 1 if the instant is between `first` and `last`, both included, else 0."""
         return int(first <= self.instant(zone) <= last)
 
     def instant(self, zone: ZoneInfo) -> int:
-        """Return the first pass of a wall time that comes twice, the end of the gap for one that does not exist."""
+        """Return the instant of the wall time: the first pass if there are two, the end of the gap if there is none."""
         before = offset_of_wall(zone, self.wall)
         instant = self.wall - before
         skipped = offset_at(zone, instant) - before
@@ -68,7 +68,7 @@ class Moment:
 
 
 def read(text: str) -> Interval | Moment | None:
-    """Parse `text` (in small letters); None if it is neither `@every` nor `@at`. Raises TimetableSyntaxError."""
+    """Parse `text` (in lower case). Return None for other expressions. Raises TimetableSyntaxError."""
     word = text.split(maxsplit=1)[:1]
     if word == ["@every"]:
         return _interval(text)
@@ -108,5 +108,5 @@ def _moment(text: str) -> Moment:
     except ValueError:
         raise TimetableSyntaxError(
             ": expected '@at' and a local date and time without an offset, such as '@at 2027-03-01T09:00'; the "
-            "schedule's time zone is an option of its own"
+            "schedule's time zone is a separate option"
         ) from None

@@ -1,4 +1,4 @@
-"""Says in words what a cron expression means, and why a date or a time matches it or not."""
+"""Explains in English what a cron expression means, and why a date or time matches it or does not."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from psched.cron.zones import load_zone, offset_of_wall
 
 _EPOCH = datetime(1970, 1, 1)
 _MANY = 4
-"""Times of the day, or values of a field, that are named one by one at the most."""
+"""The most times of the day, or values of a field, that are listed one by one."""
 _WEEKDAYS = [day_name[(number - 1) % 7] for number in range(7)]
-"""Sunday first, as in cron."""
+"""The days of the week, beginning with Sunday as in cron."""
 _MONTHS = list(month_name)
 _ORDINALS = {1: "first", 2: "second", 3: "third", 4: "fourth", 5: "fifth", -1: "last"}
 
 
 @dataclass(frozen=True, slots=True)
 class DateVerdict:
-    """Whether a date or time matches, why, and the occurrences of that date."""
+    """Whether a date or time matches, and why. `occurrences`: those of that date."""
 
     matches: bool
     reasons: tuple[str, ...]
@@ -33,7 +33,7 @@ class DateVerdict:
 
 
 def in_words(cron: str, dialect: CronDialect = "vixie") -> str:
-    """Return an English phrase such as "at 09:00 from Monday to Friday". Raises ConfigError as `parse` does."""
+    """Return an English phrase such as "at 09:00 from Monday to Friday". Raises ConfigError like `parse`."""
     timetable = parse(cron, dialect)
     if isinstance(timetable, Interval):
         after = f", {_span(timetable.phase)} after the full interval" if timetable.phase else ""
@@ -45,9 +45,9 @@ def in_words(cron: str, dialect: CronDialect = "vixie") -> str:
 
 
 def why(cron: str, timezone: str, at: date, dialect: CronDialect = "vixie") -> DateVerdict:
-    """Return whether the date (or with a `datetime` the wall time) `at` in `timezone` matches, and why or why not.
+    """Return whether the date `at` (or the wall time, if `at` is a `datetime`) matches in `timezone`, and why.
 
-    Raises ConfigError as `parse` and `load_zone` do.
+    Raises ConfigError like `parse` and `load_zone`.
     """
     timetable, zone = parse(cron, dialect), load_zone(timezone)
     reasons = list(_mismatches(cron, timetable, at, dialect))
@@ -202,7 +202,7 @@ def _months(read: Fields) -> str:
 
 
 def _step(values: Sequence[int], size: int) -> int | None:
-    """Return the step of values that divide `size` evenly and begin with 0, or None. One value has no step."""
+    """Return the step of values that begin with 0 and divide `size` evenly; None for other values or a single value."""
     step = size // len(values)
     return (
         step if len(values) > 1 and size % len(values) == 0 and tuple(values) == tuple(range(0, size, step)) else None
@@ -210,7 +210,7 @@ def _step(values: Sequence[int], size: int) -> int | None:
 
 
 def _span(seconds: int, one: str = "1 ") -> str:
-    """Return "5 minutes", in the largest unit that divides it. `one`: the word before a single unit."""
+    """Return text such as "5 minutes", in the largest unit without remainder. `one`: the word before a single unit."""
     units = ((86400, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
     size, unit = next(each for each in units if seconds % each[0] == 0)
     return f"{one}{unit}" if seconds == size else f"{seconds // size} {unit}s"
@@ -225,13 +225,13 @@ def _numbered(unit: str, values: Collection[int]) -> str:
 
 
 def _in_range(preposition: str, words: str) -> str:
-    """Return "from Monday to Friday" for a single range, and "on Monday and Friday" for anything else."""
+    """Return text such as "from Monday to Friday" for a single range, else such as "on Monday and Friday"."""
     is_range = " to " in words and " and " not in words and " or " not in words
     return f"{'from' if is_range else preposition} {words}"
 
 
 def _listed(values: Collection[int], names: Sequence[str] | None = None) -> str:
-    """Return values as "1, 3 to 6 and 9"; ranges of two values are listed one by one."""
+    """Return text such as "1, 3 to 6 and 9". A range of only two values is listed as two values."""
     ordered = sorted(values)
     step = ordered[1] - ordered[0] if len(ordered) > _MANY else 1
     if step > 1 and names is None and ordered == list(range(ordered[0], ordered[-1] + 1, step)):
@@ -244,7 +244,7 @@ def _listed(values: Collection[int], names: Sequence[str] | None = None) -> str:
 
 
 def consecutive(ordered: Sequence[int]) -> list[list[int]]:
-    """Split values in ascending order where one is missing: 1, 2, 4 into [1, 2] and [4]."""
+    """Split sorted values into runs of consecutive values: 1, 2, 4 into [1, 2] and [4]."""
     runs: list[list[int]] = []
     for value in ordered:
         if runs and runs[-1][-1] == value - 1:

@@ -1,7 +1,7 @@
 """Parses cron expressions, with one-line errors, and matches them against wall times.
 
-croniter only expands single terms of a list (`1-5/2`, `fri`) that are checked here first. It misreads some whole
-expressions: `8-8` as "every", `22-2` as a range over midnight, `6,1#3` without the 6.
+croniter is only used to expand single terms of a list (`1-5/2`, `fri`), which are checked here first. It misreads some
+whole expressions: `8-8` as "every", `22-2` as a range over midnight, `6,1#3` without the 6.
 
 A wall time is an int: seconds since 1970-01-01 00:00 in local time, without a time zone.
 """
@@ -28,25 +28,25 @@ from psched.errors import ConfigError
 
 CronDialect = Literal["vixie", "perfectsched"]
 DIALECTS: tuple[CronDialect, ...] = get_args(CronDialect)
-"""Rules for days, steps and clock changes: those of Debian's cron, and of PerfectSched in Ruby."""
+"""The dialects: rules for days, steps and clock changes, as in Debian's cron, or as in PerfectSched (Ruby)."""
 MAX_LENGTH = 128
-"""Characters in an expression, as in the tables of PerfectSched."""
+"""The most characters of an expression, as in the tables of PerfectSched."""
 
 DAY = 86400
 
 _EPOCH = date(1970, 1, 1).toordinal()
 _LAST = -1
-"""The n of "the nth weekday of a month" for the last one."""
+"""Stands for n in "the nth weekday of a month" if the last weekday is meant."""
 _MONTHS_OF_28_YEARS = 28 * 12
-"""In 28 years each month occurs with each weekday as its first day, in common years and in leap years."""
+"""In 28 years every month begins with every weekday, in common years and in leap years."""
 
 MonthDays = Mapping[tuple[int, int], tuple[int, ...]]
-"""The matching days for every kind of month: by the weekday of its first day (Monday = 0) and its length."""
+"""The matching days for every kind of month. Key: the weekday of its first day (Monday = 0), and its length."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Expression:
-    """A parsed cron expression. `once` and `whole_hours` (perfectsched): see `psched.cron.occurrences`."""
+    """A parsed cron expression. `once` and `whole_hours` (perfectsched) are explained in `psched.cron.occurrences`."""
 
     seconds: tuple[int, ...]
     minutes: tuple[int, ...]
@@ -58,11 +58,11 @@ class Expression:
     whole_hours: bool = False
 
     def ever_matches(self) -> bool:
-        """Whether the date exists in any year."""
+        """Return whether the date exists in any year."""
         return any(days for _, days in islice(self._months_from(0), _MONTHS_OF_28_YEARS))
 
     def next_wall(self, wall: int) -> int | None:
-        """Return the first matching wall time at or after `wall`, or None when there is none up to the year 9999."""
+        """Return the first matching wall time at or after `wall`; None if there is none until the year 9999."""
         day, second = divmod(wall, DAY)
         passed = self._count_times(second - 1)
         if passed == len(self.minutes) * len(self.seconds):
@@ -71,7 +71,10 @@ class Expression:
         return None if found is None else found * DAY + self._time(passed if found == day else 0)
 
     def count_walls(self, low: int, high: int) -> int:
-        """Return how many wall times from `low` to `high` match, both included. Takes time per month, not per match."""
+        """Return how many wall times from `low` to `high`, both included, match.
+
+        The cost grows with the number of months.
+        """
         if low > high:
             return 0
         (first, begin), (last, end) = divmod(low, DAY), divmod(high, DAY)
@@ -83,7 +86,7 @@ class Expression:
         return count
 
     def walls(self, low: int, high: int) -> Iterator[int]:
-        """Yield the wall times from `low` to `high` that match, both included, in order."""
+        """Yield the wall times from `low` to `high`, both included, that match, in order."""
         first, last = low // DAY, high // DAY
         for before, days in self._months_from(first):
             if before >= last:
@@ -120,7 +123,7 @@ class Expression:
         return None
 
     def _months_from(self, day: int) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """Yield, from the month of `day` on, the day before each matching month and its matching days of the month."""
+        """Yield the matching months from that of `day` on: the day before the month, and its matching days."""
         start = date.fromordinal(day + _EPOCH)
         for year in range(start.year, MAXYEAR + 1):
             for month in range(start.month if year == start.year else 1, 13):
@@ -130,33 +133,33 @@ class Expression:
 
 @dataclass(frozen=True, slots=True)
 class DayRule:
-    """What the fields day and weekday say together."""
+    """The combined meaning of the fields day and weekday."""
 
     day: str
-    """The field as it was written, in lower case."""
+    """The text of the field, in lower case."""
     weekday: str
     days: frozenset[int]
     last_day: bool
     weekdays: frozenset[int]
-    """Sunday = 0."""
+    """Matching weekdays; Sunday is 0."""
     nth_weekdays: frozenset[tuple[int, int]]
-    """Weekdays with their number in the month, -1 for the last one."""
+    """Weekdays with their number in the month; -1 means the last one."""
     needs_both: bool
-    """Whether both fields must match; otherwise one is enough."""
+    """Whether both fields must match. If not, one match is enough."""
     ignores_weekday: bool
 
     def fits_day(self, day: int, length: int) -> bool:
-        """Return whether the field of days matches this day of a month of `length` days."""
+        """Return whether the field day matches this day of a month with `length` days."""
         return day in self.days or (self.last_day and day == length)
 
     def fits_weekday(self, day: int, weekday: int, length: int) -> bool:
-        """Return whether the field of weekdays matches this day, which is a `weekday`."""
+        """Return whether the field weekday matches this day, which is a `weekday`."""
         if self.ignores_weekday or weekday in self.weekdays or (weekday, (day + 6) // 7) in self.nth_weekdays:
             return True
         return day + 7 > length and (weekday, _LAST) in self.nth_weekdays
 
     def fits(self, day: int, weekday: int, length: int) -> bool:
-        """Return whether the fields match this day together."""
+        """Return whether both fields together match this day."""
         by_day, by_weekday = self.fits_day(day, length), self.fits_weekday(day, weekday, length)
         return (by_day and by_weekday) if self.needs_both else (by_day or by_weekday)
 
@@ -216,12 +219,12 @@ def check_dialect(name: str) -> None:
 
 
 Timetable = Expression | Interval | Moment
-"""What the text of an expression says."""
+"""What the text of an expression is parsed into."""
 
 
 @lru_cache(maxsize=1024)
 def parse(cron: str, dialect: CronDialect) -> Timetable:
-    """Return what the text says; cached. Raises ConfigError with the field, what is expected and the remedy."""
+    """Parse an expression; cached. Raises ConfigError with the field, the expected value and the remedy."""
     check_dialect(dialect)
     if len(cron) > MAX_LENGTH:
         raise ConfigError(f"cron {cron[:40]!r}… has {len(cron)} characters; {MAX_LENGTH} at most, use ranges and steps")
@@ -233,7 +236,10 @@ def parse(cron: str, dialect: CronDialect) -> Timetable:
 
 
 def excessive_step(cron: str, dialect: str) -> str | None:
-    """Return a warning about a step that only its first value meets, as in `*/90`, or None. `cron` can be parsed."""
+    """Return a warning about a step that only its first value matches, as in `*/90`; else None.
+
+    `cron` must be valid.
+    """
     if every_and_at.read(cron.strip().lower()) is not None:
         return None
     for field, text in zip((_SECOND, _MINUTE, _HOUR, _DAY, _MONTH, _WEEKDAY), _split(cron), strict=True):
@@ -245,22 +251,22 @@ def excessive_step(cron: str, dialect: str) -> str | None:
             if len(values) == 1:
                 whole = _WHOLE[field.name]
                 return (
-                    f"cron {cron!r}: {field.name} {match[0]!r} matches {values[0]} alone, because steps begin anew "
+                    f"cron {cron!r}: {field.name} {match[0]!r} matches {values[0]} alone, because steps begin again "
                     f"with each {whole}; write {values[0]} if you mean that, or several schedules for a longer interval"
                 )
     return None
 
 
 _WHOLE = {"second": "minute", "minute": "hour", "hour": "day", "day": "month", "month": "year", "weekday": "week"}
-"""The period in which the values of a field are counted."""
+"""The period in which the values of each field are counted."""
 
 
 class _MistakeError(Exception):
-    """A mistake in an expression; the message is appended to the expression."""
+    """A mistake in an expression. The message is meant to be appended to the expression."""
 
 
 def _split(cron: str) -> list[str]:
-    """Return the six fields, seconds first."""
+    """Return the six fields; the first is for seconds."""
     text = cron.strip(" \t\r\n").lower()
     if text.startswith("@"):
         if text not in _MACROS:
@@ -276,7 +282,7 @@ def _split(cron: str) -> list[str]:
 
 
 def fields_of(cron: str, dialect: CronDialect) -> Fields:
-    """Return the values of each field. `cron` can be parsed, and is neither `@every` nor `@at`."""
+    """Return the values of each field. `cron` must be valid, and neither `@every` nor `@at`."""
     return _fields(_split(cron), dialect)
 
 
@@ -309,11 +315,11 @@ def _read(fields: list[str], dialect: CronDialect) -> Expression:
 
 @lru_cache(maxsize=1024)
 def _day_rule(day: str, weekday: str, vixie: bool) -> DayRule:
-    """Return what the fields day and weekday match together; cached, as most expressions share them.
+    """Return what the fields day and weekday match together. Cached, because most expressions share them.
 
-    Both must match when one begins with `*` (Debian's cron) or is just `*` (Ruby), otherwise one is enough.
+    If one of them begins with `*` (Debian's cron) or is just `*` (Ruby), both must match. Otherwise one is enough.
     """
-    day_alone = not vixie and day == "l"  # chrono, which PerfectSched uses, ignores the weekday then
+    day_alone = not vixie and day == "l"  # chrono, the parser of PerfectSched, then ignores the weekday
     both = day_alone or any(text.startswith("*") if vixie else text == "*" for text in (day, weekday))
     days, last_day = _days(day, vixie)
     weekdays: set[int] = set()
@@ -339,14 +345,14 @@ def _month_days(rule: DayRule) -> MonthDays:
 
 
 def _days(day: str, vixie: bool) -> tuple[set[int], bool]:
-    """Return the days of the month, and whether the last day is one of them (in Ruby only if there are no others)."""
+    """Return the days of the month, and whether the last day is among them (in Ruby only if there are no others)."""
     terms = day.split(",")
     days = {value for term in terms if term != "l" for value in _term(_DAY, term, vixie)}
     return days, "l" in terms and (vixie or not days)
 
 
 def _term(field: _CronField, term: str, vixie: bool) -> frozenset[int]:
-    """Expand `*`, a value or a range, each with or without a step."""
+    """Expand a term to its values: `*`, a value or a range, each with or without a step."""
     match = _PLAIN.fullmatch(term)
     if match is None or _RANDOM.fullmatch(term):
         raise _MistakeError(_malformed(field, term))
@@ -364,7 +370,7 @@ def _term(field: _CronField, term: str, vixie: bool) -> frozenset[int]:
             high = low  # Ruby reads each 7 as 0
         _check_order(field, term, low, high)
     else:
-        # "5/15" runs to the end of the field; in Ruby it is just 5
+        # "5/15" means 5 to the end of the field; in Ruby only 5
         high = field.high if match["step"] is not None and vixie else low
     if low == high:
         return frozenset((low % 7 if field is _WEEKDAY else low,))
@@ -372,13 +378,13 @@ def _term(field: _CronField, term: str, vixie: bool) -> frozenset[int]:
 
 
 def _step(field: _CronField, text: str, vixie: bool) -> int:
-    """Return a step. Ruby reads each digit 7 in the field weekday as 0: `71` is a step of 1."""
+    """Return a step. Ruby reads each digit 7 in the field weekday as 0, so `71` is a step of 1."""
     in_ruby = 0 if vixie or field is not _WEEKDAY else int(text.replace("7", "0"))
     return int(text) if in_ruby == 0 else in_ruby
 
 
 def _number(field: _CronField, value: str) -> int:
-    """Return a single value as a number. A Sunday written as 7 is 7, any other Sunday 0."""
+    """Return a single value as a number. A Sunday written as 7 is 7, otherwise it is 0."""
     if not value.isdecimal() and value not in field.names:
         raise _MistakeError(
             f": {field.name} {value!r} is unknown; {field.expected()}" + did_you_mean(value, field.names)
@@ -399,7 +405,7 @@ def _check_order(field: _CronField, term: str, low: int, high: int) -> None:
 
 @lru_cache(maxsize=4096)
 def _expand(field: _CronField, term: str) -> frozenset[int]:
-    """Expand a well-formed term with croniter; cached, as that takes 0.2 ms."""
+    """Expand a valid term with croniter. Cached, as this takes 0.2 ms."""
     columns = ["*"] * 5
     columns[field.place] = term
     try:
@@ -413,7 +419,7 @@ def _expand(field: _CronField, term: str) -> frozenset[int]:
 
 def _malformed(field: _CronField, term: str) -> str:
     if _RANDOM.fullmatch(term):
-        return f": {field.name} {term!r} is drawn at random and differs from host to host; write a number"
+        return f": {field.name} {term!r} is random and differs from host to host; write a number"
     if term == "?":
         return f": {field.name} '?' is not known here; write '*'"
     return f": {field.name} {term!r} is not understood; {field.expected()}"

@@ -1,16 +1,17 @@
 """Occurrences of a cron expression in a time zone: next, last, count and preview, with clock changes.
 
-When a clock is put forward, some wall times do not exist: they are a *gap*. When it is put back, some come twice.
+When a clock is put forward, some wall times do not exist: they are in a *gap*. When it is put back, some occur twice.
 
 - A *once* expression (`Expression.once`) runs once for each matching wall time, as in Debian's cron(8). A time that
-  comes twice runs at its first pass. A time in a gap runs at the end of the gap, or not at all if the gap is 3 h or
+  occurs twice runs at its first pass. A time in a gap runs at the end of the gap, or not at all if the gap is 3 h or
   longer.
-- Any other expression matches each instant whose wall time matches: none in a gap, two for a time that comes twice.
-- The dialect perfectsched has an exception: when an hour begins within a gap (Lord Howe Island, each spring), the rest
-  of that hour matches only if the hour before matches too.
+- Any other expression matches each instant whose wall time matches: none in a gap, and two for a time that occurs
+  twice.
+- The dialect perfectsched has an exception for an hour that begins within a gap (Lord Howe Island, each spring). The
+  rest of that hour only matches if the hour before matches, too.
 
-This relies on two facts about the tz database, which a test checks: no zone sets its clock back by more than a day,
-and two changes of one zone are more than two days apart.
+This relies on two facts about the tz database, which a test checks: no zone puts its clock back by more than a day, and
+two changes of one zone are more than two days apart.
 """
 
 from __future__ import annotations
@@ -28,24 +29,26 @@ from psched.cron.zones import change_between, load_zone, offset_at, offset_of_wa
 from psched.errors import ConfigError
 
 EARLIEST = int(datetime(1, 1, 4, tzinfo=UTC).timestamp())
-"""The first instant; earlier ones are treated as this one."""
+"""The first instant. Earlier instants are treated as this one."""
 LATEST = int(datetime(9999, 1, 1, tzinfo=UTC).timestamp()) - 1
-"""The last instant. What is due later is never due, and no offset or look-ahead leaves the range of datetime."""
+"""The last instant. An occurrence after it is never due. No offset or look-ahead from it exceeds the range of datetime.
+"""
 
 _SKIPPED_DAY = 3 * 3600
-"""Seconds. A gap this long skips its times altogether; the times of a shorter gap run at its end."""
+"""Seconds. Times in a gap of this length or more are skipped; times in a shorter gap run at its end."""
 _LAST_CHANGE = int(datetime(2100, 1, 1, tzinfo=UTC).timestamp())
-"""No zone's rules change after this, so dates and clock changes repeat every `_CYCLE`: 400 years."""
+"""After this instant no zone changes its rules, so dates and clock changes repeat every `_CYCLE`: 400 years."""
 _CYCLE = 400 * 365 * DAY + 97 * DAY
 
 _CACHED = 4096
-"""Results of each function that are cached. Schedules that are due together often have the same expression."""
+"""How many results each function caches. Schedules that are due together often have the same expression."""
 
 
 def next_time(cron: str, after: int, timezone: str, dialect: CronDialect = "vixie") -> int:
-    """Return the first match strictly after `after`, both in unix seconds.
+    """Return the first match after `after`, both in unix seconds.
 
-    Raises ConfigError: the expression, zone or dialect cannot be used, or there is no later match before the year 9999.
+    Raises ConfigError if the expression, zone or dialect is not valid, or if there is no later match before the year
+    9999.
     """
     found = next_match(cron, after, timezone, dialect)
     if found is None:
@@ -54,12 +57,12 @@ def next_time(cron: str, after: int, timezone: str, dialect: CronDialect = "vixi
 
 
 def first_time(cron: str, at: int, timezone: str, dialect: CronDialect = "vixie") -> int:
-    """Return the first match at or after `at`, both in unix seconds. Raises as `next_time` does."""
+    """Return the first match at or after `at`, both in unix seconds. Raises like `next_time`."""
     return next_time(cron, at - 1, timezone, dialect)
 
 
 def last_time(cron: str, after: int, at: int, timezone: str, dialect: CronDialect = "vixie") -> int | None:
-    """Return the last match after `after` and up to `at`, by binary search. Raises as `next_time` does."""
+    """Return the last match after `after` and up to `at`, by binary search. Raises like `next_time`."""
     expression, zone = parse(cron, dialect), load_zone(timezone)
     low = following(expression, zone, after, at)
     high = at
@@ -73,7 +76,7 @@ def last_time(cron: str, after: int, at: int, timezone: str, dialect: CronDialec
 def count(cron: str, after: int, until: int, timezone: str, dialect: CronDialect = "vixie") -> int:
     """Return how many matches there are after `after` and up to `until` (unix seconds). Raises ConfigError.
 
-    Counts by stretches with one UTC offset, without listing: a year of seconds takes less than a millisecond.
+    Counts periods with a constant UTC offset, without listing matches: a year of seconds takes less than a millisecond.
     """
     timetable, zone = parse(cron, dialect), load_zone(timezone)
     first, last = max(after + 1, EARLIEST), min(until, LATEST)
@@ -85,7 +88,7 @@ def count(cron: str, after: int, until: int, timezone: str, dialect: CronDialect
 def matches(cron: str, after: int, until: int, timezone: str, dialect: CronDialect = "vixie") -> Iterator[int]:
     """Yield the matches after `after` and up to `until` (unix seconds). Raises ConfigError.
 
-    Where no clock changes, a match takes a fraction of a microsecond; `next_time` takes some 20.
+    As long as no clock changes, a match takes a fraction of a microsecond. `next_time` takes some 20 µs.
     """
     timetable, zone = parse(cron, dialect), load_zone(timezone)
     first, last = max(after + 1, EARLIEST), min(until, LATEST)
@@ -102,7 +105,7 @@ def matches(cron: str, after: int, until: int, timezone: str, dialect: CronDiale
 
 @lru_cache(_CACHED)
 def _steady_offset(zone: ZoneInfo, first: int, last: int) -> int | None:
-    """Return the UTC offset from day `first` to day `last` (days since 1970), None if it changes."""
+    """Return the UTC offset from day `first` to day `last` (days since 1970); None if it changes."""
     if not EARLIEST // DAY < first <= last < LATEST // DAY:
         return None
     offsets = {offset_at(zone, day * DAY) for day in range(first, last + 2)}
@@ -111,10 +114,10 @@ def _steady_offset(zone: ZoneInfo, first: int, last: int) -> int | None:
 
 @lru_cache(_CACHED)
 def validate(cron: str, timezone: str, dialect: CronDialect = "vixie") -> None:
-    """Raise ConfigError unless the expression has a match after any time. `@at` has one match, and passes.
+    """Raise ConfigError unless the expression always has another match. `@at`, with its single match, is accepted.
 
-    The error is one line with the remedy: the expression, the zone or the dialect is wrong, the date never exists, or
-    clock changes skip all its times.
+    The error is one line with the remedy. Causes: the expression, the zone or the dialect is not valid, the date never
+    exists, or clock changes skip all its times.
     """
     if isinstance(parse(cron, dialect), Moment):
         load_zone(timezone)
@@ -127,12 +130,12 @@ def validate(cron: str, timezone: str, dialect: CronDialect = "vixie") -> None:
 
 @lru_cache(_CACHED)
 def next_match(cron: str, after: int, timezone: str, dialect: CronDialect, limit: int = LATEST) -> int | None:
-    """Return the first match after `after` and up to `limit`, or None without one. Raises as `next_time` does."""
+    """Return the first match after `after` and up to `limit`, or None. Raises like `next_time`."""
     return following(parse(cron, dialect), load_zone(timezone), after, limit)
 
 
 def following(timetable: Timetable, zone: ZoneInfo, after: int, limit: int) -> int | None:
-    """Return the first match after `after`, or None if that is past `limit`."""
+    """Return the first match after `after`, or None if it is after `limit`."""
     after = max(after, EARLIEST - 1)
     if after >= limit:
         return None
@@ -145,7 +148,7 @@ def following(timetable: Timetable, zone: ZoneInfo, after: int, limit: int) -> i
 
 
 def gap_at(zone: ZoneInfo, wall: int) -> tuple[int, int] | None:
-    """Return the instant of the clock change and the seconds skipped if the wall time is in a gap, else None."""
+    """If the wall time is in a gap, return the instant of the clock change and the skipped seconds, else None."""
     before = offset_of_wall(zone, wall)
     instant = wall - before
     skipped = offset_at(zone, instant) - before
@@ -153,7 +156,7 @@ def gap_at(zone: ZoneInfo, wall: int) -> tuple[int, int] | None:
 
 
 def _next_once(expression: Expression, zone: ZoneInfo, after: int, limit: int) -> int | None:
-    """Try the wall times in order; their instants never decrease."""
+    """Try the matching wall times in order. Their instants never decrease."""
     wall = expression.next_wall(after + offset_at(zone, after) + 1)
     while wall is not None and wall <= limit + DAY:
         instant = wall - offset_of_wall(zone, wall)
@@ -163,7 +166,7 @@ def _next_once(expression: Expression, zone: ZoneInfo, after: int, limit: int) -
             if skipped < _SKIPPED_DAY:
                 return change
             wall = change + offset_at(zone, change)
-        elif instant <= after:  # `after` is in the second pass of wall times that ran in the first
+        elif instant <= after:  # `after` is in the second pass of wall times that ran in their first pass
             change = change_between(zone, instant, after)
             wall = change + offset_at(zone, change - 1)
         else:
@@ -173,7 +176,10 @@ def _next_once(expression: Expression, zone: ZoneInfo, after: int, limit: int) -
 
 
 def _next_by_hours(expression: Expression, zone: ZoneInfo, after: int, limit: int) -> int | None:
-    """Search in real time, but skip the rest of an hour that begins in a gap, unless the hour before matches too."""
+    """Search in real time.
+
+    If an hour begins in a gap, skip the rest of the hour unless the hour before matches, too.
+    """
     found = _next_in_real_time(expression, zone, after, limit)
     while found is not None:
         end = _end_of_cut_hour(expression, zone, found)
@@ -197,10 +203,10 @@ def _end_of_cut_hour(expression: Expression, zone: ZoneInfo, instant: int) -> in
 
 
 def _next_in_real_time(expression: Expression, zone: ZoneInfo, after: int, limit: int) -> int | None:
-    """Search from clock change to clock change.
+    """Search from one clock change to the next.
 
-    Only a change within a day of `start` can repeat wall times that have matched, as no clock is set back by more than
-    a day. A later change before the match only shifts the match.
+    Only a change within a day after `start` can repeat wall times that have already matched, because no clock is put
+    back by more than a day. A later change before the match only shifts the match.
     """
     start = after + 1
     while start <= limit:
@@ -225,7 +231,7 @@ def _next_in_real_time(expression: Expression, zone: ZoneInfo, after: int, limit
 
 
 class _Stretch(NamedTuple):
-    """Instants from `begin` to `end`, both included, with one `offset`. `before`: the offset until `begin`."""
+    """Instants from `begin` to `end`, both included, with the same `offset`. `before`: the offset before `begin`."""
 
     begin: int
     end: int
@@ -234,7 +240,7 @@ class _Stretch(NamedTuple):
 
 
 def _stretches(zone: ZoneInfo, first: int, last: int) -> Iterator[_Stretch]:
-    """Yield the stretches from a day before `first` up to `last`: a change on that day may affect `first`."""
+    """Yield the stretches from a day before `first` up to `last`, because a change on that day may affect `first`."""
     if first > last:
         return
     begin = seen = first - DAY
@@ -251,14 +257,14 @@ def _stretches(zone: ZoneInfo, first: int, last: int) -> Iterator[_Stretch]:
 
 
 def _count_in(stretch: _Stretch, expression: Expression, zone: ZoneInfo, first: int) -> int:
-    """Return how many matches of a stretch are not before `first`."""
+    """Return how many matches in a stretch are at or after `first`."""
     begin = max(stretch.begin, first)
     if expression.whole_hours and (cut := _end_of_cut_hour(expression, zone, stretch.begin)) is not None:
         begin = max(begin, cut)
     here, end = begin + stretch.offset, stretch.end + stretch.offset
     if not expression.once:
         return expression.count_walls(here, end)
-    shown = stretch.begin + stretch.before  # the first wall time that had not been passed before the change
+    shown = stretch.begin + stretch.before  # the first wall time that the clock had not shown before the change
     count = expression.count_walls(max(here, shown), end)
     if begin == stretch.begin and 0 < stretch.offset - stretch.before < _SKIPPED_DAY:
         in_gap = expression.count_walls(shown, here - 1) > 0
@@ -268,14 +274,17 @@ def _count_in(stretch: _Stretch, expression: Expression, zone: ZoneInfo, first: 
 
 @dataclass(frozen=True, slots=True)
 class Occurrence:
-    """A match in unix seconds. `note`: how a clock change affects this match or skips times before it, or empty."""
+    """A match, in unix seconds. `note`: how a clock change affects it, or skips times before it; often empty."""
 
     time: int
     note: str
 
 
 def occurrences(cron: str, at: int, timezone: str, n: int, dialect: CronDialect = "vixie") -> list[Occurrence]:
-    """Return the first `n` matches at or after `at` (unix seconds), or as many as there are. Raises ConfigError."""
+    """Return the first `n` matches at or after `at` (unix seconds), or fewer if there are no more.
+
+    Raises ConfigError.
+    """
     timetable, zone = parse(cron, dialect), load_zone(timezone)
     found: list[Occurrence] = []
     before = at - 1
@@ -289,7 +298,7 @@ def occurrences(cron: str, at: int, timezone: str, n: int, dialect: CronDialect 
 
 
 def note_of(timetable: Timetable, zone: ZoneInfo, before: int, time: int) -> str:
-    """Return what a clock change does to the match at `time`, the first one after `before`; often empty."""
+    """Return what a clock change does to the match at `time`, often nothing. `before`: the match before it."""
     if isinstance(timetable, Interval):
         return ""
     if isinstance(timetable, Moment):

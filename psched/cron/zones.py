@@ -1,6 +1,7 @@
-"""Time zones and their offsets, from the tzdata package alone.
+"""Time zones and their offsets, only from the tzdata package.
 
-The host's /usr/share/zoneinfo is never read: hosts differ, and the nodes of a cluster must agree on due times.
+The host's /usr/share/zoneinfo is never read: it differs between hosts, but the nodes of a cluster must agree on due
+times.
 """
 
 from __future__ import annotations
@@ -16,23 +17,23 @@ from psched.error_messages import did_you_mean
 from psched.errors import ConfigError
 
 _FILES = resources.files(tzdata)
-"""Located at import: later the process may run as another user that cannot read Python's library."""
+"""Located at import, because the process may later run as another user who cannot read Python's library."""
 
 _EPOCH = datetime(1970, 1, 1)
 
 
 def tz_database() -> str:
-    """Return the version of the time zones of this process, such as 2026a."""
+    """Return the version of the tz database that this process uses, such as 2026a."""
     return str(tzdata.IANA_VERSION)
 
 
 def reckoning(dialect: str) -> str:
-    """Return the cron dialect and tz database of this process, as the ledger records them."""
+    """Return the cron dialect and the tz database of this process, in the form that the ledger records."""
     return f"{dialect} {tz_database()}"
 
 
 def check_timezone(name: str) -> None:
-    """Raise ConfigError unless `name` is a zone of the tz database; `localtime`, `posixrules` and paths are not."""
+    """Raise ConfigError unless `name` is a zone of the tz database. `localtime`, `posixrules` and paths are not."""
     names = _names()
     if name in names:
         return
@@ -56,16 +57,16 @@ def offset_at(zone: ZoneInfo, instant: int) -> int:
 
 
 def offset_of_wall(zone: ZoneInfo, wall: int, fold: int = 0) -> int:
-    """Return the UTC offset in seconds of a wall time (PEP 495).
+    """Return the UTC offset of a wall time in seconds (PEP 495).
 
-    A wall time that comes twice has the offset of its first pass, or with `fold=1` of its second. In a gap it is the
-    offset before the gap.
+    A wall time that occurs twice has the offset of its first pass, or with `fold=1` of its second pass. In a gap, the
+    result is the offset before the gap.
     """
     return _seconds((_EPOCH + timedelta(seconds=wall)).replace(tzinfo=zone, fold=fold).utcoffset())
 
 
 def change_between(zone: ZoneInfo, low: int, high: int) -> int:
-    """Return the instant in (low, high] at which the offset changes, given that there is exactly one."""
+    """Return the instant in (low, high] at which the offset changes. There must be exactly one change."""
     offset = offset_at(zone, low)
     while high - low > 1:
         middle = (low + high) // 2
@@ -87,7 +88,7 @@ def _names() -> frozenset[str]:
 
 
 def _suggestion(name: str, names: frozenset[str]) -> str:
-    """Suggest a zone of that city ('Tokyo' → 'Asia/Tokyo') or else of a similar name."""
+    """Suggest a zone with the name of this city ('Tokyo' → 'Asia/Tokyo'), or else a zone with a similar name."""
     city = name.strip().replace(" ", "_").casefold()
     cities = sorted(known for known in names if known.rpartition("/")[2].casefold() == city)
     return f"; did you mean {cities[0]!r}?" if cities else did_you_mean(name, names)

@@ -1,1 +1,1 @@
-"""Polls for due tasks, runs, renews and settles them: in a child, or in an embedded scheduler."""
+"""Polls for due tasks, runs them, renews their leases and settles them, in a child or in an embedded scheduler."""

@@ -17,11 +17,11 @@ from psched.task import Task
 log = logging.getLogger(__name__)
 
 REPORT_INTERVAL = 0.9
-"""Seconds between two reports that runs have ended; the master's search for orphans relies on less than 1."""
+"""The least seconds between two reports that runs have ended. The master's search for orphans needs less than 1."""
 
 
 class ActiveRun:
-    """One run in progress, from before its handler is made."""
+    """One run in progress. It is created before its handler."""
 
     __slots__ = ("_lock", "handler", "name", "poller", "stopped_at", "task")
 
@@ -30,13 +30,13 @@ class ActiveRun:
         self.poller = poller
         self.handler = handler
         self.stopped_at: float | None = None
-        """When the handler was asked to stop, in boottime seconds."""
+        """When the handler was asked to stop, in boottime seconds; None before."""
         self.name = f"{poller.name}:{task.row.key}"
-        """Names this run in the running table and the log."""
+        """The name of this run in the running table and in the log."""
         self._lock = threading.Lock()
 
     def stop(self, reason: Exception, now: float) -> None:
-        """Ask the handler to stop, once, in a new thread: its `kill` may take long or never return."""
+        """Ask the handler to stop, once. A new thread calls `kill`, as `kill` may take long or never return."""
         with self._lock:
             if self.stopped_at is not None:
                 return
@@ -48,7 +48,7 @@ class ActiveRun:
             threading.Thread(target=self._kill, args=arguments, name=f"kill {self.task.key}", daemon=True).start()
 
     def begin_handler(self, handler: Handler) -> bool:
-        """Keep the handler that was made; False when the run was stopped meanwhile and must not begin."""
+        """Set the handler. Return False if the run was stopped in the meantime and must not begin."""
         with self._lock:
             self.handler = handler
             return self.stopped_at is None
@@ -57,14 +57,14 @@ class ActiveRun:
         try:
             handler.kill(reason)
         except Exception:
-            log.exception("key=%s kill() of its handler failed", self.task.key)
+            log.exception("key=%s kill() of the handler failed", self.task.key)
 
 
 class ActiveRuns:
     """The runs of this child, at most one per handler thread. Any thread may read them."""
 
     threads: Sequence[PeriodicThread] = ()
-    """The threads that renew leases and watch runs. They sleep while there are none."""
+    """The threads that renew leases and watch runs. They sleep while there are no runs."""
 
     def __init__(
         self,
@@ -73,14 +73,14 @@ class ActiveRuns:
         most: float = math.inf,
         stop: Callable[[], None] = lambda: None,
     ) -> None:
-        """`running_table` has a cell for each handler thread; the master reads it.
+        """`running_table`: has one cell for each handler thread; the master reads it.
 
-        `report` is called when a run has ended, at most once per REPORT_INTERVAL. `stop` is called after `most` runs.
+        `report`: called when a run has ended, at most once per REPORT_INTERVAL. `stop`: called after `most` runs.
         """
         self.cells = running_table.cells
         self.running_table = running_table
         self.has_worked = False
-        """Whether tasks were acquired since this was last set to False."""
+        """Whether tasks were acquired since this flag was last set to False."""
         self._report = report
         self._reported_at = -math.inf
         self._left = most
@@ -97,7 +97,7 @@ class ActiveRuns:
         self.running_table.idle(cell)
 
     def wake_threads(self) -> None:
-        """Wake the threads that sleep: there are leases to renew or runs to watch."""
+        """Wake the sleeping threads, because there are leases to renew or runs to watch."""
         self.has_worked = True
         for thread in self.threads:
             if thread.is_idle:
@@ -114,11 +114,11 @@ class ActiveRuns:
 
     @property
     def closing(self) -> bool:
-        """Whether a handler thread is in `close`."""
+        """Whether a handler thread is inside `close`."""
         return bool(self._closing)
 
     def close(self, cell: int, close: Callable[[], None]) -> None:
-        """In handler thread `cell`, close the resources of its handlers, which may take as long as a handler."""
+        """Close the resources of the handlers of thread `cell`. Must be called in that thread, and may take long."""
         self._closing.add(cell)
         try:
             close()
@@ -132,6 +132,6 @@ class ActiveRuns:
         return [run for run in self._runs if run is not None]
 
     def in_progress(self) -> tuple[NodeRun, ...]:
-        """Return the runs and their begins, for `psched_nodes`."""
+        """Return the runs in progress and when they began, for `psched_nodes`."""
         tasks = ((run.poller.name, run.task) for run in self.active())
         return tuple(NodeRun(section, task.row.key, task.type, task.begun_at) for section, task in tasks)

@@ -1,4 +1,4 @@
-"""The threads by which a node sends alerts and events to other programs. A node needs them once."""
+"""The threads that send alerts and events to other programs. Each node needs them once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from psched.execution.event_delivery import EventThread, open_event_threads
 from psched.execution.open_sections import OpenSection
 
 STOPPING = 3.0
-"""Seconds that a stop waits for a hook to end, and for a request to be answered."""
+"""How many seconds a stop waits until a hook has ended and a request was answered."""
 
 
 class AlertAndEventThreads:
@@ -22,12 +22,12 @@ class AlertAndEventThreads:
             thread.start()
 
     def close(self) -> None:
-        """Let all threads end soon."""
+        """Tell all threads to end soon."""
         for thread in self._threads:
             thread.close()
 
     def join(self, seconds: float | None = STOPPING) -> bool:
-        """Wait until all threads have ended. Return False if one has not after `seconds`; None: for ever."""
+        """Wait up to `seconds` until all threads have ended; None: without limit. Return whether all have ended."""
         end = None if seconds is None else monotonic() + seconds
         for thread in self._threads:
             if thread.ident is not None:

@@ -1,4 +1,4 @@
-"""Reports late schedules, failures and recoveries: to the hooks `on_late`, … and as events into the outbox."""
+"""Reports late schedules, failures and recoveries: calls the hooks (`on_late`, …) and puts events into the outbox."""
 
 from __future__ import annotations
 
@@ -30,41 +30,43 @@ from psched.time_text import local_time
 log = logging.getLogger(__name__)
 
 _GRACE = 2.0
-"""Seconds between SIGTERM and SIGKILL of a hook that takes longer, or runs at a stop."""
+"""Seconds between SIGTERM and SIGKILL for a hook that exceeds its time, or that is running at a stop."""
 
 _AT_ONCE = 100
-"""Overdue occurrences of one check, those longest overdue first."""
+"""The most overdue occurrences that one check handles. Those that are overdue longest come first."""
 _CLAIM = 60.0
-"""Seconds for which one node claims an alert, in addition to the timeout of its hook.
+"""How many seconds one node claims an alert, in addition to the timeout of its hook.
 
-If the hook has not succeeded by then, any node runs it again.
+If the hook has not succeeded by then, any node may run it again.
 """
 _PAUSES = (60.0, 900.0)
-"""Seconds for which a node whose hook has failed runs no hook of this kind: at first, then doubling up to the last."""
+"""After its hook failed, a node runs no hook of this kind for some seconds: the first value, doubled with each failure
+up to the last value."""
 _REMEMBERED = 1000
-"""Alerts of this node."""
+"""How many recent alerts of this node are remembered."""
 _KEPT = 7 * 86400.0
-"""Seconds after which a failure that no hook has accepted is dropped."""
+"""Seconds after which a failure is dropped if no hook has accepted it."""
 
 
 class AlertThread(threading.Thread):
-    """Calls `check` every `interval` seconds until closed. Errors are logged and do not end it."""
+    """Calls `check` every `interval` seconds until closed. Errors are logged and do not end the thread."""
 
     def __init__(self, name: str, event: str, hook: Hook, interval: float, outbox: EventOutbox | None = None) -> None:
-        """`name` begins the log line of an error. `event`: late, failed or recovered. `outbox`: takes these events."""
+        """`name`: begins the log line of an error. `event`: late, failed or recovered. `outbox`: takes these events."""
         super().__init__(name=name, daemon=True)
         self._event = event
         self._hook = hook
         self._outbox = outbox
         self._put: deque[object] = deque(maxlen=_REMEMBERED)
-        """The last events that were put into the outbox: one whose hook fails is put once by this node."""
+        """The events that this node put into the outbox recently. If a hook fails and runs again, the event is not put
+        again."""
         self._interval = interval
         self._closing = threading.Event()
         self._pause, self._paused_until = _PAUSES[0], 0.0
         self._claim_seconds = _seconds_of(hook)
 
     def check(self) -> bool:
-        """Report what is new. Return True if there may be more: the thread then calls again without waiting."""
+        """Report new cases. Return True if there may be more: then the thread calls this again without waiting."""
         raise NotImplementedError
 
     def run(self) -> None:
@@ -80,18 +82,18 @@ class AlertThread(threading.Thread):
                 is_failing = True
 
     def close(self) -> None:
-        """End a running hook, which another node then runs again, and the thread soon."""
+        """End the thread soon. A running hook is ended, and another node runs it again."""
         self._closing.set()
 
     @property
     def may_run(self) -> bool:
-        """Whether the hook may be run: this node is not stopping, and the hook did not fail here moments ago."""
+        """Whether a hook may run: this node is not stopping, and no hook failed here moments ago."""
         return not self._closing.is_set() and monotonic() >= self._paused_until
 
     def report(self, key: str, time: int, facts: Mapping[str, object], hook: Hook | None = None) -> bool:
-        """Put the event into the outbox and run the hook, if any, for the occurrence `time` of `key`.
+        """Put the event into the outbox and run the hook, if there is one, for the occurrence `time` of `key`.
 
-        `hook`: instead of that of the section. Return False when the hook failed or was ended early. Raises the
+        `hook`: replaces the hook of the section. Return False if the hook failed or was ended early. Raises the
         driver's errors.
         """
         this = key, time, facts.get("failed_at")
@@ -111,12 +113,12 @@ class AlertThread(threading.Thread):
             self._paused_until = monotonic() + self._pause
             self._pause = min(2 * self._pause, _PAUSES[1])
         else:
-            log.info("key=%s %s was run for its occurrence of %s", key, name, local_time(time))
+            log.info("key=%s %s was run for the occurrence of %s", key, name, local_time(time))
             self._pause = _PAUSES[0]
         return failure is None
 
     def _execute(self, hook: Hook, facts: Mapping[str, object]) -> str | None:
-        """Run the command with the facts in its environment, without a shell. Return the error, or None."""
+        """Run the command without a shell, with the facts in its environment. Return the error, or None."""
         texts = {name: "" if value is None else str(value) for name, value in facts.items()}
         variables = {
             f"PSCHED_{name.upper()}": text.replace("\0", "\N{REPLACEMENT CHARACTER}") for name, text in texts.items()
@@ -136,16 +138,16 @@ class AlertThread(threading.Thread):
 
 
 def _seconds_of(hook: Hook) -> float:
-    """Return for how many seconds an alert for this hook is claimed."""
+    """Return for how many seconds this node claims an alert for this hook."""
     return _CLAIM + 3 * hook.timeout if hook.url else _CLAIM + hook.timeout
 
 
 _NAMES = {"late": "on_late", "failed": "on_failure", "recovered": "on_recovered"}
-"""The keys of the hooks, by event."""
+"""The configuration keys of the hooks, by event."""
 
 
 class OverdueAlerter(AlertThread):
-    """Alerts of overdue schedules. Without a hook they are only logged."""
+    """Reports overdue schedules. Without a hook, they are only logged."""
 
     def __init__(
         self,
@@ -155,14 +157,17 @@ class OverdueAlerter(AlertThread):
         troubles: Watermarks | None = None,
         outbox: EventOutbox | None = None,
     ) -> None:
-        """`troubles`: records each reported occurrence, for `RecoveryReporter`."""
+        """`troubles`: stores each reported occurrence, for `RecoveryReporter`."""
         super().__init__("overdue check", "late", hook, interval, outbox)
         self._alerts = alerts
         self._troubles = troubles
         self._logged: set[tuple[str, int]] = set()
 
     def check(self) -> bool:
-        """Log the schedules that became overdue since the last check. Run the hook for those not claimed elsewhere."""
+        """Log the schedules that became overdue since the last check.
+
+        Run the hook for those that no other node has claimed.
+        """
         late = self._alerts.overdue(_AT_ONCE)
         for overdue in late:
             if (overdue.key, overdue.scheduled_time) not in self._logged:
@@ -196,9 +201,9 @@ class FailureReporter(AlertThread):
         schedules: ScheduleStore | None = None,
         hooks: Mapping[str, Hook] = MappingProxyType({}),
     ) -> None:
-        """`now` returns the database's time. `troubles`: as for `OverdueAlerter`.
+        """`now`: returns the database's time. `troubles`: as for `OverdueAlerter`.
 
-        `hooks`: those that the schedules in the store `schedules` may name as their `on_failure`.
+        `hooks`: the hooks that schedules in the store `schedules` may name as their `on_failure`.
         """
         super().__init__(f"{section} failure report", "failed", hook, interval, outbox)
         self._schedules = schedules
@@ -210,13 +215,13 @@ class FailureReporter(AlertThread):
         self._troubles = troubles
 
     def check(self) -> bool:
-        """Report one failure. Return False if there is none to report now."""
+        """Report one failure. Return False if there is no failure to report now."""
         failure = self._failures.claim(self._claim_seconds) if self.may_run else None
         if failure is None:
             return False
         schedule: ScheduleRow | None = None
         if failure.failed_at < self._now() - _KEPT:
-            log.error("key=%s on_failure has not accepted its failure in 7 days; it is dropped", failure.key)
+            log.error("key=%s no on_failure hook has accepted this failure in 7 days; dropping it", failure.key)
         else:
             schedule = None if self._schedules is None else self._schedules.get(failure.key)
             facts = failure_facts(failure, self._section, is_paused=schedule is not None and schedule.has_failed_enough)
@@ -232,18 +237,18 @@ class FailureReporter(AlertThread):
     def _hook_of(self, schedule: ScheduleRow | None) -> Hook:
         name = None if schedule is None else schedule.policy.on_failure
         if schedule is not None and name is not None and name not in self._hooks:
-            words = "key=%s on_failure names the hook %r, which `hooks:` has not: telling the section's on_failure"
+            words = "key=%s on_failure names the hook %r, which `hooks:` does not define; using the section's"
             log.error(words, schedule.key, name)
         return self._hook if name is None else self._hooks.get(name, self._hook)
 
 
 class RecoveryReporter(AlertThread):
-    """Reports schedules that were late or failed and have run well again, once for each trouble."""
+    """Reports schedules that were late or failed and have run successfully since. Each trouble is reported once."""
 
     def __init__(
         self, store: ScheduleStore, hook: Hook, interval: float, holder: str, outbox: EventOutbox | None = None
     ) -> None:
-        """`holder`: a name of this process."""
+        """`holder`: a name for this process."""
         super().__init__("recovery check", "recovered", hook, interval, outbox)
         assert store.watermarks is not None
         self._store = store
@@ -252,7 +257,7 @@ class RecoveryReporter(AlertThread):
         self._after = ""
 
     def check(self) -> bool:
-        """Look at some of the schedules in trouble; return True if there are more."""
+        """Check some of the schedules in trouble. Return True if there are more."""
         if not self.may_run:
             return False
         troubles = self._troubles.page("trouble", self._after, _AT_ONCE)
@@ -268,7 +273,7 @@ class RecoveryReporter(AlertThread):
     def _look_at(self, trouble: Watermark) -> None:
         run = self._good_run_after(trouble)
         if run is None:
-            if self._store.get(trouble.name) is None:  # deleted, so it cannot recover
+            if self._store.get(trouble.name) is None:  # the schedule was deleted, so it cannot recover
                 self._troubles.remove(trouble)
             return
         if self._troubles.claim(trouble, self._holder, self._claim_seconds) and self.report(
@@ -277,9 +282,9 @@ class RecoveryReporter(AlertThread):
             self._troubles.remove(trouble)
 
     def _good_run_after(self, trouble: Watermark) -> LedgerRow | None:
-        """Return the first run that ended well, of the occurrence in trouble or a later one.
+        """Return the first successful run of the occurrence in trouble or of a later occurrence.
 
-        An extra run ends a failure, but a late occurrence is late until it is settled itself.
+        An extra run ends the trouble of a failed occurrence. A late occurrence stays late until it is settled itself.
         """
         assert self._store.ledger is not None
         is_late = trouble.detail.startswith("late")
@@ -290,7 +295,7 @@ class RecoveryReporter(AlertThread):
 
 
 def open_alert_threads(opened_sections: Sequence[OpenSection]) -> list[AlertThread]:
-    """Return the threads for stores that know of overdue schedules or failed runs."""
+    """Return the alert threads for the stores that can report overdue schedules or failed runs."""
     threads: list[AlertThread] = []
     for opened in opened_sections:
         section, store, interval = opened.section, opened.source.store, opened.section.alert_interval
@@ -310,7 +315,7 @@ def open_alert_threads(opened_sections: Sequence[OpenSection]) -> list[AlertThre
 
 
 def overdue_facts(overdue: Overdue) -> dict[str, object]:
-    """Return the facts that the `on_late` hook gets, by their names. Names and meanings do not change."""
+    """Return the facts for the `on_late` hook, by name. Their names and meanings are stable."""
     return {
         "event": "late",
         "key": overdue.key,
@@ -324,9 +329,9 @@ def overdue_facts(overdue: Overdue) -> dict[str, object]:
 
 
 def failure_facts(failure: UnreportedFailure, section: str, is_paused: bool = False) -> dict[str, object]:
-    """Return the facts that the `on_failure` hook gets, by their names. Names and meanings do not change.
+    """Return the facts for the `on_failure` hook, by name. Their names and meanings are stable.
 
-    `is_paused`: whether the schedule is paused, as it has failed `pause_after` times in a row.
+    `is_paused`: whether the schedule is paused because it has failed `pause_after` times in a row.
     """
     time = datetime.fromtimestamp(failure.scheduled_time, UTC).isoformat(" ")
     times = "1 attempt" if failure.attempts == 1 else f"{failure.attempts} attempts"
@@ -343,13 +348,13 @@ def failure_facts(failure: UnreportedFailure, section: str, is_paused: bool = Fa
         "node": failure.node,
         "failed_at": failure.failed_at,
         "paused": is_paused,
-        "message": f"{failure.key!r}: its run of {time} failed for good after {times}{error}"
+        "message": f"{failure.key!r}: the run of {time} failed for good after {times}{error}"
         + ("; the schedule is paused, as it failed too often in a row" if is_paused else ""),
     }
 
 
 def recovery_facts(trouble: Watermark, run: LedgerRow) -> dict[str, object]:
-    """Return the facts that the `on_recovered` hook gets, by their names. Names and meanings do not change."""
+    """Return the facts for the `on_recovered` hook, by name. Their names and meanings are stable."""
     kind, _, type_ = trouble.detail.partition(" ")
     times = [datetime.fromtimestamp(time, UTC).isoformat(" ") for time in (run.scheduled_time, trouble.position)]
     return {

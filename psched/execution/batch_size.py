@@ -1,63 +1,68 @@
-"""Chooses how many rows one poll acquires, and how many seconds of finished runs are settled in one transaction."""
+"""Chooses how many rows one poll acquires, and how many seconds of finished runs one transaction settles."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 _MOMENT = 0.02
-"""Seconds that the last task of a batch waits for those before it."""
+"""How many seconds the last task of a batch may wait for the tasks before it."""
 _LONGER_MOMENT = 0.4
-"""The same while batches are full: due rows wait then anyway, and each batch costs a transaction or two."""
+"""The same limit while batches are full: then due rows have to wait in any case, and each batch costs one or two
+transactions."""
 _UNKNOWN = 0.2
-"""Seconds that the first run of all is expected to take."""
+"""How many seconds the very first run is expected to take."""
 TOO_LONG = 0.5
-"""Seconds. A task that would wait longer, now that the types are known, is released."""
+"""Seconds. If a task would wait longer than this for the tasks before it, it is released."""
 _LARGEST = 500
 _FIRST = 32
-"""The largest batch after a pause, so that rows which become due together are shared by all children."""
+"""The largest batch after a pause, so that all children share rows which become due together."""
 _GROWTH = 4
-"""How many times a batch may be as large as the last."""
+"""The largest growth: a batch is at most this many times as large as the batch before."""
 _SLOW = 0.005
-"""Seconds. Batches of runs that take longer only double: the tasks of one that is too large wait."""
+"""Seconds. If runs take longer than this, the next batch is at most twice as large: in a batch that is too large, tasks
+wait long."""
 _WEIGHT = 0.3
-"""The weight of a new duration in the average. One run of seconds outweighs any number of quick ones."""
+"""The weight of a new duration in the average. One run of several seconds outweighs any number of quick runs."""
 _MOST_TYPES = 1000
-"""Types remembered, those that ran last."""
+"""How many types are remembered. The types that ran last are kept."""
 
 
 class BatchSizer:
-    """Always the same number of rows. Averages the recent durations of the runs of each type."""
+    """Acquires always the same number of rows. Averages the recent durations of the runs of each type."""
 
     def __init__(self, number: int) -> None:
         self._size = number
         self._durations: dict[str, float] = {}
         self.expected: Callable[[str], float | None] = self._durations.get
-        """Returns the seconds that a run of this type is expected to take; None before the first."""
+        """Returns how many seconds a run of this type is expected to take; None before the first run."""
 
     def limit(self) -> int:
         return self._size
 
     def keep(self, types: Sequence[str]) -> int:
-        """Return how many of the acquired tasks, whose types are given in order, are run here. The rest is released."""
+        """Return how many of the acquired tasks are run here; the others are released.
+
+        `types`: their types, in order.
+        """
         return len(types)
 
     def observe_run(self, type: str, seconds: float, count: int = 1) -> None:
-        """Learn that `count` runs took `seconds` each."""
+        """Take into account that `count` runs took `seconds` each."""
         known = self._durations.pop(type, None)
         self._durations[type] = _averaged(known, seconds, count)
         if known is None and len(self._durations) > _MOST_TYPES:
             del self._durations[next(iter(self._durations))]
 
     def observe_poll(self, seconds: float) -> None:
-        """Learn the duration of one acquire."""
+        """Take into account how long one acquire took."""
 
 
 class AdaptiveBatchSizer(BatchSizer):
-    """`task_prefetch: auto`: one task at a time while handlers are slow or unknown, large batches while they are quick.
+    """`task_prefetch: auto`: acquires one task at a time while handlers are slow or unknown, else large batches.
 
-    The size grows by a factor from batch to batch. It is small again after a slow run or a pause. Before a batch
-    begins, the tasks behind a task of a slow type are released. A new type is expected to take as long as the first
-    runs of other types.
+    The size grows by a factor from batch to batch. After a slow run or a pause it is small again. Before a batch
+    begins, the tasks that would wait behind a slow type are released. A new type is expected to take as long as the
+    first runs of other types.
     """
 
     def __init__(self) -> None:
@@ -70,7 +75,7 @@ class AdaptiveBatchSizer(BatchSizer):
         self._was_slow = False
 
     def limit(self) -> int:
-        """Return how many quick runs fit into a moment, but only some times the size of the last batch."""
+        """Return how many quick runs fit into a moment. The number is limited to a multiple of the last batch."""
         quick = 0.0 if self._quick is None else self._quick
         growth = 1 if self._was_slow else 2 if quick > _SLOW else _GROWTH
         most = self._size * growth if self._ran else min(self._size, _FIRST)
@@ -83,7 +88,7 @@ class AdaptiveBatchSizer(BatchSizer):
         return self._size
 
     def keep(self, types: Sequence[str]) -> int:
-        """Return how many tasks, at least one, need not wait too long for the tasks before them."""
+        """Return how many tasks, at least one, do not have to wait too long for the tasks before them."""
         wait, slowest = 0.0, 0.0
         too_long = TOO_LONG * self._longest / _LONGER_MOMENT
         for number, type_ in enumerate(types):
@@ -96,7 +101,7 @@ class AdaptiveBatchSizer(BatchSizer):
         return len(types)
 
     def observe_run(self, type: str, seconds: float, count: int = 1) -> None:
-        """An unexpectedly slow run makes the next batch small."""
+        """Take into account that runs took `seconds` each. An unexpectedly slow run makes the next batch small."""
         if seconds > TOO_LONG:
             self._was_slow = True
             self._size = self._size if self._expected(type) > TOO_LONG else 1
@@ -122,14 +127,14 @@ def _averaged(known: float | None, seconds: float, count: int = 1) -> float:
 
 
 def batch_sizer_for(setting: int | str) -> BatchSizer:
-    """`setting`: `auto`, or how many tasks are acquired beside the one that runs at once."""
+    """Return the batch sizer for `setting`: `auto`, or how many tasks are acquired in addition to the running task."""
     return BatchSizer(1 + setting) if isinstance(setting, int) else AdaptiveBatchSizer()
 
 
 _SHARE = 0.025
-"""The share of a transaction in the time of the runs that it settles."""
+"""The largest share that a transaction may have in the time of the runs that it settles."""
 _MOST = 1.0
-"""The most seconds of runs per transaction: these run again if the worker is killed."""
+"""The most seconds of runs per transaction. These runs repeat if the worker is killed before."""
 
 
 class BatchBudget:
@@ -142,5 +147,5 @@ class BatchBudget:
         self._typical += _WEIGHT * (seconds - self._typical)
 
     def seconds(self, least: float) -> float:
-        """Return `least` seconds, or more when transactions are slow."""
+        """Return `least` seconds, or more if transactions are slow."""
         return max(least, min(_MOST, self._typical / _SHARE))

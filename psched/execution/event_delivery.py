@@ -1,10 +1,11 @@
-"""Sends events to another program, at least once: they are read from the database, so after the commit.
+"""Sends events to another program, at least once. Events are read from the database, so they are sent after the commit.
 
-The ends of schedules' runs are read from the ledger. A watermark in the database says up to when its entries were sent.
-Entries become visible in the order of their commits, not of their times, so the watermark stays `OVERLAP` behind, and
-what was sent since is remembered by the sender alone: an entry that is committed late is sent late, and a node that
-takes over sends the last `OVERLAP` seconds again. All other events are in the outbox, from which they are deleted once
-they are sent.
+The ends of runs of schedules are read from the ledger. A watermark in the database stores up to which time the entries
+of the ledger were sent. Entries become visible in the order of their commits, which is not the order of their times.
+The watermark therefore stays `OVERLAP` behind, and the sender remembers in memory what it has sent since. So an entry
+that is committed late is sent late, and a node that takes over sends the last `OVERLAP` seconds again.
+
+All other events are in the outbox. They are deleted from the outbox after they were sent.
 """
 
 from __future__ import annotations
@@ -28,35 +29,35 @@ from psched.store.outbox import EventOutbox, PendingEvent
 log = logging.getLogger(__name__)
 
 OVERLAP = 60.0
-"""Seconds by which the watermark stays behind."""
+"""How many seconds the watermark stays behind."""
 _INTERVAL = 1.0
 """Seconds between two reads of the newest events."""
 _FULL_INTERVAL = 10.0
-"""Seconds between two reads of all entries since the watermark. It is moved after each."""
+"""Seconds between two reads of all entries since the watermark. After each such read the watermark is moved."""
 _RECENT = 2.0
-"""A read of the newest entries begins this many seconds before the last read."""
+"""How many seconds before the last read a read of the newest entries begins."""
 _PAGE = 100
-"""Events of the outbox that are sent before they are deleted."""
+"""How many events of the outbox are sent before they are deleted."""
 _TRIM_INTERVAL = 60.0
 _TRIMMED = 500
-"""Old events that are deleted at once."""
+"""How many old events one statement deletes."""
 _KEPT = 7 * 86400.0
-"""Seconds after which an event of the outbox that no receiver has accepted is dropped."""
+"""Seconds after which an event of the outbox is dropped if no receiver has accepted it."""
 _CLAIM = 60.0
-"""Seconds after which another node may continue, if the sending node does not renew its claim."""
+"""Seconds after which another node may send, if the sending node does not renew its claim."""
 _RENEWED = 20.0
-"""Seconds of sending after which the claim is renewed."""
+"""After so many seconds of sending, the claim is renewed."""
 _LONGEST_PAUSE = 60.0
 
 Send = Callable[[str, dict[str, object]], None]
 """Sends an event with this id.
 
-Raises InterruptedError if this node is to send no more, and what the receiver raises.
+Raises InterruptedError if this node must stop sending, and the errors of the receiver.
 """
 
 
 class EventThread(threading.Thread):
-    """The sender of one node for one table. One node at a time sends."""
+    """The sender of one node for one table. Only one node sends at a time."""
 
     def __init__(
         self,
@@ -67,7 +68,7 @@ class EventThread(threading.Thread):
         clock: Clock = monotonic,
         kinds: Collection[EventKind] = EVENT_KINDS,
     ) -> None:
-        """`closing` ends the pauses of `sender`; it is set at `close`."""
+        """`closing`: ends the pauses of `sender`; `close` sets it."""
         super().__init__(name="events", daemon=True)
         assert store.watermarks is not None
         self._store = store
@@ -92,13 +93,13 @@ class EventThread(threading.Thread):
                 pause, is_failing = min(2 * max(pause, _INTERVAL), _LONGEST_PAUSE), True
 
     def close(self) -> None:
-        """End the thread soon, when the event that is being sent was answered."""
+        """End the thread soon: after the receiver has answered the present event."""
         self._closing.set()
 
     def check(self) -> bool:
-        """Send what was not sent yet, if no other node does. Return whether there may be more.
+        """Send the events that were not sent yet, unless another node is sending. Return whether there may be more.
 
-        Raises what the receiver raises.
+        Raises the errors of the receiver.
         """
         mark = self._mark()
         if not self._marks.claim(mark, self._claimer, _CLAIM):
@@ -125,7 +126,10 @@ class EventThread(threading.Thread):
         return self._outbox is not None and self._outbox.send(send)
 
     def _mark(self) -> Watermark:
-        """Return the watermark of the receiver, created at the present time if missing: earlier runs are not sent."""
+        """Return the watermark of the receiver.
+
+        If missing, create it at the present time, so that earlier runs are not sent.
+        """
         while True:
             for mark in self._marks.page("events", "", 1000):
                 if mark.name == self._sender.name:
@@ -145,12 +149,12 @@ class LedgerEvents:
         self._full_at = 0.0
 
     def forget(self) -> None:
-        """Another node sends."""
+        """Forget the sent entries, because another node sends."""
         self._sent.clear()
         self._read_at = None
 
     def send(self, position: float, now: float, send: Send) -> float | None:
-        """Send the entries since `position` that were not sent yet. Return the new position of the watermark, if any.
+        """Send the entries since `position` that were not sent yet. Return the new position of the watermark, or None.
 
         `now`: the database's time.
         """
@@ -180,7 +184,7 @@ class OutboxEvents:
         self._trim_at = 0.0
 
     def trim(self) -> None:
-        """Drop events that are too old, from time to time."""
+        """From time to time, drop events that are too old."""
         if self._clock() < self._trim_at:
             return
         dropped = self._outbox.trim(_KEPT, _TRIMMED)
@@ -190,12 +194,12 @@ class OutboxEvents:
             self._trim_at = self._clock() + _TRIM_INTERVAL
 
     def send(self, send: Send) -> bool:
-        """Send some events. Return whether there are more."""
+        """Send some events. Return whether more are left."""
         pending = self._outbox.page(_PAGE)
         sent = 0
         try:
             for event in pending:
-                if event.facts.get("event") in self._kinds:  # else written before the configuration was changed
+                if event.facts.get("event") in self._kinds:  # else the event was written under an earlier configuration
                     send(*outbox_event(event, self._table))
                 sent += 1
         finally:
@@ -216,7 +220,7 @@ def open_event_threads(opened_sections: Sequence[OpenSection]) -> list[EventThre
 
 
 def run_event(row: LedgerRow, table: str) -> dict[str, object]:
-    """Return the event of an entry of the ledger. Names and meanings do not change."""
+    """Return the event for an entry of the ledger. Names and meanings of its fields are stable."""
     row = with_backfill(row)
     return ({} if row.backfill is None else {"backfill": f"{row.key}:{row.backfill}"}) | {
         "event": "run",
@@ -238,7 +242,7 @@ def run_event(row: LedgerRow, table: str) -> dict[str, object]:
 
 
 def outbox_event(pending: PendingEvent, table: str) -> tuple[str, dict[str, object]]:
-    """Return the id and the event of an entry of the outbox."""
+    """Return the id and the event for an entry of the outbox."""
     event = {"event": pending.facts["event"], "table": table, **pending.facts}
     if event["event"] == "task":
         event["ended"] = pending.at

@@ -15,10 +15,10 @@ class Sender(Protocol):
     """Sends events to one receiver."""
 
     name: str
-    """Name of the receiver's watermark. Holds no secret."""
+    """The name of the receiver's watermark. It contains no secret."""
 
     def send(self, id_: str, event: dict[str, object]) -> None:
-        """Deliver one event. Raises what the receiver's driver raises."""
+        """Deliver one event. Raises the errors of the receiver's driver."""
 
 
 class WebhookSender:
@@ -54,13 +54,13 @@ class StreamSender:
 
 
 _MOST_BYTES = 7999
-"""Bytes of ASCII that a notification of PostgreSQL may have."""
+"""The most bytes (ASCII) of a PostgreSQL notification."""
 _KEPT = ("id", "event", "table", "key", "scheduled_time", "fence", "outcome", "left_out")
-"""Members that are never left out. They have at most some 4,000 bytes."""
+"""Members that are never left out. Together they have at most some 4,000 bytes."""
 
 
 class ChannelSender:
-    """Sends each event by NOTIFY on the database of the table, with its `id`."""
+    """Sends each event, with its `id`, by NOTIFY on the database of the table."""
 
     def __init__(self, channel: str, store: LeaseStore) -> None:
         self.name = f"channel {channel}"
@@ -72,7 +72,7 @@ class ChannelSender:
 
 
 def notification(event: dict[str, object]) -> str:
-    """Return the event as JSON that fits. If it does not, its longest members are left out, and `left_out` has them."""
+    """Return the event as JSON that fits. If necessary, the longest members are left out and listed in `left_out`."""
     text = json.dumps(event)
     while len(text) > _MOST_BYTES:
         longest = max(event.keys() - set(_KEPT), key=lambda name: len(json.dumps(event[name])))
@@ -83,7 +83,7 @@ def notification(event: dict[str, object]) -> str:
 
 
 def event_sender(receiver: EventReceiver, store: LeaseStore, closing: threading.Event) -> Sender:
-    """`closing` ends the pauses of a webhook."""
+    """Return the sender for a receiver. `closing`: ends the pauses of a webhook."""
     if receiver.webhook is not None:
         return WebhookSender(receiver, closing)
     if receiver.channel is not None:

@@ -1,7 +1,8 @@
-"""Acquires rows for all handler children of a master, and hands each row to a child that is free to run it.
+"""Acquires rows for all handler children of a master, and sends each row to a child that is free to run it.
 
-Fetcher and handler children share one holder of leases. The child that gets a row runs it, renews its lease and settles
-it with a connection of its own. So running tasks do not depend on the fetcher, which can be replaced at any time.
+The fetcher and the handler children share one holder of leases. The child that gets a row runs it, renews its lease and
+settles it by its own connection. Running tasks therefore do not depend on the fetcher, which can be replaced at any
+time.
 """
 
 from __future__ import annotations
@@ -33,25 +34,25 @@ from psched.store.node_registry import NodeProcess, NodeRun
 log = logging.getLogger(__name__)
 
 _MOMENT = 0.02
-"""Seconds of work that a child gets at once."""
+"""How many seconds of work a child gets at a time."""
 _AHEAD = 0.04
-"""Seconds of work that is acquired for children that are busy."""
+"""How many seconds of work are acquired ahead for busy children."""
 _LARGEST = 500
 _PATIENCE = 0.25
-"""Seconds after which a row that no child was free for is released: a worker of another host may be idle."""
+"""A row that waits so many seconds for a free child is released, because a worker of another host may be idle."""
 _UNKNOWN = 0.2
-"""Seconds that a run of an unknown type is expected to take."""
+"""How many seconds a run of an unknown type is expected to take."""
 _WEIGHT = 0.1
 """The weight of a new duration in the average of all types."""
 _LONGEST_COUNTED = 1.0
-"""Seconds for which a run counts in this average at the most."""
+"""The most seconds that one run contributes to this average."""
 _RETRY = 0.25
 """Seconds between two attempts to release the leases of dead children."""
 _SECOND_SWEEP = 5.0
-"""Seconds after which leases that no process knows are released again: a statement of the dead fetcher may have been
-under way."""
+"""Seconds after which leases that no process knows are released a second time, because a statement of the dead fetcher
+may have been in progress."""
 _UNSENT = 0.005
-"""Seconds between two attempts to send what a socket had no room for."""
+"""Seconds between two attempts to send messages to a full socket."""
 _LONGEST_PAUSE = 60.0
 
 
@@ -59,9 +60,9 @@ class FetchedRow(NamedTuple):
     section: str
     claim: Claim
     deadline: float
-    """The earliest end of its lease, in boottime seconds."""
+    """The earliest end of the row's lease, in boottime seconds."""
     fetched_at: float
-    """In monotonic seconds."""
+    """When the row was acquired, in monotonic seconds."""
 
 
 @dataclass(eq=False)
@@ -70,18 +71,22 @@ class ConnectedChild:
 
     connection: Connection
     rows: defaultdict[str, dict[str, int]] = field(default_factory=partial(defaultdict, dict))
-    """The unsettled rows of the child: by section and key, `Lease.claim`, as a key may be acquired again meanwhile."""
+    """The unsettled rows of the child: `Lease.claim` by section and key. The claim is needed because a key may be
+    acquired again."""
     runs: int = 0
-    """Rows given to the child whose runs have not ended."""
+    """How many rows were sent to the child whose runs have not ended."""
 
     has_reported: bool = False
-    """Whether its "hello" has come, which replaces `rows` and `runs`."""
+    """Whether the child has sent its "hello", which replaces `rows` and `runs`."""
     pid: int = 0
     running: tuple[NodeRun, ...] = ()
-    """The runs in progress of its last report."""
+    """The runs in progress, as the child last reported them."""
 
     def forget(self, section: str, key: str, claim: int) -> bool:
-        """Return False if the child does not have this row: a sweep has released it, or will do so."""
+        """Remove a row.
+
+        Return False if the child does not have it: a sweep has released the row, or will release it.
+        """
         rows = self.rows[section]
         is_here = rows.get(key) == claim
         if is_here:
@@ -94,7 +99,7 @@ class ConnectedChild:
 
 
 class FetchLimit(BatchSizer):
-    """The number of rows of the next acquire, as the fetcher sets it, and the durations of the types' runs."""
+    """Returns as limit the number of rows that the fetcher sets. Averages the durations of the runs of each type."""
 
     def __init__(self) -> None:
         super().__init__(1)
@@ -105,7 +110,7 @@ class FetchLimit(BatchSizer):
 
 
 class FetchSource:
-    """Passes the rows of a source to the poller instead of tasks: the tasks are made where they run."""
+    """Acquires rows without making tasks of them. The child that runs a row makes the task."""
 
     def __init__(self, section: str, source: Source, clock: Clock) -> None:
         self.store = source.store
@@ -123,7 +128,7 @@ class FetchSource:
 
 
 class Fetcher:
-    """Runs in the main thread of the fetching child."""
+    """The main loop of the fetching child, in its main thread."""
 
     def __init__(
         self,
@@ -137,9 +142,9 @@ class Fetcher:
         clock: Clock = monotonic,
         count: Callable[[str, Counted, float], None] = lambda section, counted, offset: None,
     ) -> None:
-        """`dead`: children whose leases are to be released; `recovered` is called then.
+        """`dead`: children whose leases must be released. `recovered`: called after that.
 
-        `siblings`: handler children that are alive, and may have rows of an earlier fetcher. `count`: called with the
+        `siblings`: living handler children, which may have rows of an earlier fetcher. `count`: called with the
         statistics of runs that a child reports.
         """
         self._sections = {opened.name: opened for opened in sections}
@@ -150,21 +155,21 @@ class Fetcher:
         self._clock = clock
         self._children: dict[str, ConnectedChild] = {}
         self._unheard = set(siblings) - {each.child for each in dead}
-        """Children that have not reported yet which rows they have."""
+        """Children that have not reported their rows yet."""
         self._fetched: deque[FetchedRow] = deque()
-        """Rows that no child was free for yet."""
+        """Rows that wait for a free child."""
         self._dead: deque[tuple[DeadChild, ConnectedChild | None]] = deque((each, None) for each in dead)
-        """Dead children, and the child that reported each."""
+        """Dead children, each with the child that reported its death, if any."""
         self._recover_at = -math.inf
         self._sweep_at = math.inf
         self._typical = _UNKNOWN
         prefetched = {opened.name: opened.section.task_prefetch for opened in sections}
         self._fixed = {name: 1 + number for name, number in prefetched.items() if isinstance(number, int)}
-        """The rows that a child gets at once where `task_prefetch` is a number."""
+        """How many rows a child gets at a time, for sections whose `task_prefetch` is a number."""
         self._limits = {opened.name: FetchLimit() for opened in sections}
         self.pollers = {opened.name: self._poller(opened, types[opened.name]) for opened in sections}
         self.has_worked = False
-        """Whether rows were fetched since this was last set to False."""
+        """Whether rows were acquired since this flag was last set to False."""
 
     def _poller(self, opened: OpenSection, types: ClaimableTypes) -> RowPoller[FetchedRow]:
         source = FetchSource(opened.name, opened.source, self._clock)
@@ -192,7 +197,7 @@ class Fetcher:
                 child.connection.close()
 
     def processes(self) -> list[NodeProcess]:
-        """Return the handler children and what they have reported to run. Any thread."""
+        """Return the handler children and the runs that they reported. Callable from any thread."""
         children = list(self._children.items())
         return [NodeProcess(name, child.pid, child.running) for name, child in children if child.has_reported]
 
@@ -242,10 +247,10 @@ class Fetcher:
                 child.connection.close()
                 del self._children[name]
             case _:
-                raise ValueError(f"no message of a handler child: {message!r:.100}")
+                raise ValueError(f"not a message of a handler child: {message!r:.100}")
 
     def _recover(self) -> None:
-        """Release the leases of dead children, and report that."""
+        """Release the leases of dead children, and report this to the master."""
         now = self._clock()
         if now < self._recover_at:
             return
@@ -268,7 +273,7 @@ class Fetcher:
             self._recover_at = now + _RETRY
 
     def _give_back(self, dead: DeadChild) -> bool:
-        """Release the leases of a dead child. Return False if these leases are not known yet."""
+        """Release the leases of a dead child. Return False if the fetcher does not know these leases yet."""
         child = self._children.get(dead.child)
         if child is None and dead.holder == self._dispatch.holder:
             if self._unheard:
@@ -286,7 +291,10 @@ class Fetcher:
         return True
 
     def _sweep(self, dead: DeadChild) -> None:
-        """Release the leases of our holder that neither a child nor the fetcher knows: an earlier fetcher had them."""
+        """Release the leases of our holder that neither a child nor this fetcher knows.
+
+        They belonged to an earlier fetcher.
+        """
         known = {
             (section, *row)
             for child in self._children.values()
@@ -305,7 +313,7 @@ class Fetcher:
             reporter.connection.send(("recovered",))
 
     def _wanted(self) -> int:
-        """Return how many rows to acquire: what free children can run in a moment, and some for busy children."""
+        """Return how many rows to acquire: work for a moment for each free child, and some work for busy children."""
         open_children = [child for child in self._children.values() if child.connection.is_open]
         free = sum(child.is_free for child in open_children)
         typical = max(self._typical, 1e-6)
@@ -324,7 +332,7 @@ class Fetcher:
                 self.has_worked = self.has_worked or bool(rows)
 
     def _hand_out(self) -> None:
-        """Give each free child the rows that it can run in a moment, at least one."""
+        """Send each free child the rows that it can run in a moment, at least one."""
         free = [child for child in self._children.values() if child.is_free]
         while self._fetched and free:
             child = free.pop()
@@ -355,7 +363,7 @@ class Fetcher:
         return _UNKNOWN if known is None else known
 
     def _release_old(self) -> None:
-        """Release rows that no child was free for in time."""
+        """Release rows that have waited too long for a free child."""
         end = self._clock() - _PATIENCE
         if self._fetched and self._fetched[0].fetched_at < end:
             self._release([row for row in self._fetched if row.fetched_at < end])
@@ -369,7 +377,7 @@ class Fetcher:
             self._sections[section].source.release([row.claim for row in own], min(row.deadline for row in own))
 
     def _wait(self) -> None:
-        """Wait until it is time to poll a section, a wake-up comes, or a child reports."""
+        """Wait until a section must be polled, a wake-up comes, or a child reports."""
         pause = _LONGEST_PAUSE
         wakeups: dict[int, RowPoller[FetchedRow]] = {}
         if self._wanted() > 0:

@@ -1,4 +1,7 @@
-"""A handler child's connection to the fetching child: tasks come, ended runs and settled rows are reported."""
+"""The connection of a handler child to the fetching child.
+
+It receives tasks and reports ended runs and settled rows.
+"""
 
 from __future__ import annotations
 
@@ -22,27 +25,27 @@ from psched.store.node_registry import NodeRun
 from psched.task import Task, locked
 
 _REPORT = 0.02
-"""Seconds between two reports of ended runs while more runs wait here."""
+"""Seconds between two reports of ended runs while more runs are waiting in this child."""
 _LINGER = 0.02
-"""Seconds for which a run waits to be settled with others while no other begins."""
+"""How many seconds a concluded run waits for others to be settled with, while no other run begins."""
 _PATIENCE = 0.03
-"""Seconds. The tasks behind a run that takes longer are returned to the fetching child."""
+"""Seconds. If a run takes longer, the tasks behind it are returned to the fetching child."""
 _RUNNING = 2.0
-"""Seconds between two reports of what runs."""
+"""Seconds between two reports of the runs in progress."""
 _RECONNECT = 0.05
 """Seconds between two attempts to connect to a fetching child."""
 _LONGEST_PAUSE = 60.0
 
 
 class FetcherConnection:
-    """Connects again when the fetching child has died, also during a long run. Safe to use from several threads."""
+    """Connects again if the fetching child has died, even during a long run. Safe to use from several threads."""
 
     def __init__(
         self, dispatch: DispatchSocket, child: str, dead: Sequence[DeadChild], recovered: Callable[[], None]
     ) -> None:
-        """`child`: the name of this child. `dead`: the children whose leases the fetching child is to release.
+        """`child`: the name of this child. `dead`: the children whose leases the fetching child must release.
 
-        `recovered` is called when it has done so.
+        `recovered`: called when the fetching child has released them.
         """
         self._dispatch = dispatch
         self._child = child
@@ -52,17 +55,17 @@ class FetcherConnection:
         self._connection: Connection | None = None
         self._is_awaited = self._is_closed = False
         self._is_heard = False
-        """Whether the fetching child has sent anything by this connection; until then it may never be accepted."""
+        """Whether the fetching child has sent anything over this connection. Until then it may not have accepted it."""
         self._runs = 0
-        """Tasks that have come, until their runs are reported as ended."""
+        """Tasks that were received and whose runs are not yet reported as ended."""
         self._running: Sequence[NodeRun] = ()
-        """The runs in progress as the fetching child knows them."""
+        """The runs in progress, as last reported to the fetching child."""
         self._running_at = -math.inf
         self.before_leaving: Callable[[], None] = lambda: None
-        """Sends the last messages before the connection is closed."""
+        """Called to send the last messages before the connection is closed."""
         self._receiving = threading.Lock()
         self._sending = threading.Lock()
-        """Guards `_runs` and `_running`, too. Acquired after `_receiving`."""
+        """Also guards `_runs` and `_running`. Acquired after `_receiving`."""
 
     def add(self, poller: FetchedTaskPoller) -> None:
         self._pollers[poller.name] = poller
@@ -72,13 +75,13 @@ class FetcherConnection:
         return self._connection is not None and self._connection.is_open
 
     def descriptor(self) -> int | None:
-        """Return what becomes readable when tasks come. Until the next `receive`, `renew` does not replace it."""
+        """Return a descriptor that is readable when tasks arrive. It stays valid until the next `receive`."""
         with self._receiving:
             self._is_awaited = True
             return self._connection.fileno() if self._connection is not None and self._connection.is_open else None
 
     def receive(self) -> None:
-        """Pass the tasks that have come to their pollers."""
+        """Pass the received tasks to their pollers."""
         with self._receiving:
             self._is_awaited = False
             if not self.is_open:
@@ -88,7 +91,7 @@ class FetcherConnection:
                 self._take(self._connection.receive())
 
     def renew(self) -> None:
-        """During a long run, connect to the next fetching child if the last is gone: it waits for our report."""
+        """During a long run: if the fetching child is gone, connect to its successor, which waits for our report."""
         with self._receiving:
             if self._is_awaited or self._is_closed:
                 return
@@ -96,13 +99,13 @@ class FetcherConnection:
                 self._connect()
 
     def report_ended(self, section: str, ended: int, durations: Mapping[str, Sequence[float]]) -> None:
-        """Report how many runs have ended and, by type, how many of them had begun and their seconds together."""
+        """Report how many runs have ended. For each type, report how many runs began and their total seconds."""
         with self._sending:
             self._runs -= ended
             self._send("ended", section, ended, durations)
 
     def report_running(self, running: Sequence[NodeRun]) -> bool:
-        """Report the runs in progress if they have changed. Return False if the last report was a moment ago."""
+        """Report the runs in progress if they have changed. Return False if the last report was sent a moment ago."""
         with self._sending:
             if running == self._running:
                 return True
@@ -114,12 +117,15 @@ class FetcherConnection:
             return True
 
     def send(self, *message: Any) -> bool:
-        """Return False if there is no fetching child."""
+        """Send a message. Return False if there is no fetching child."""
         with self._sending:
             return self._send(*message)
 
     def send_if_heard(self, *message: Any) -> bool:
-        """Send if the fetching child has accepted this connection, else return False. Lost if that child then dies."""
+        """Send a message if the fetching child has accepted this connection, else return False.
+
+        The message is lost if the fetching child then dies.
+        """
         with self._sending:
             return self._is_heard and self._send(*message)
 
@@ -129,9 +135,9 @@ class FetcherConnection:
         return self.is_open
 
     def close(self) -> None:
-        """Close the connection, once. Messages that have come are passed on before.
+        """Close the connection, once. Received messages are handled first.
 
-        The next fetching child waits for the report of each sibling, also of one that is leaving.
+        A new fetching child waits for the report of each sibling, even of a sibling that is exiting.
         """
         with self._receiving:
             if self._is_closed:
@@ -146,7 +152,7 @@ class FetcherConnection:
                 self._take_last()
 
     def _take_last(self) -> None:
-        """Take what the fetching child has sent before its end."""
+        """Receive what the fetching child sent before it ended."""
         if self._connection is not None:
             self._take(self._connection.receive_last())
 
@@ -170,7 +176,7 @@ class FetcherConnection:
             try:
                 self._is_heard = False
                 self._connection = self._dispatch.connect(self._child)
-            except OSError:  # more children wait for a fetching child than the socket holds: the next call tries again
+            except OSError:  # the socket's queue of waiting children is full; the next call tries again
                 return
             held = {
                 name: [(task.row.key, task.lease.claim) for task in poller.source.held]
@@ -181,7 +187,7 @@ class FetcherConnection:
 
 
 class FetchedTaskPoller(Poller):
-    """Returns the tasks of one section that the fetching child has sent."""
+    """Returns the tasks of one section, as the fetching child sends them."""
 
     patience = _PATIENCE
 
@@ -200,16 +206,16 @@ class FetchedTaskPoller(Poller):
         self._connection = connection
         self._arrived: list[Task] = []
         self._held: dict[Task, None] = {}
-        """The tasks that are not reported as settled, in the order in which they came."""
+        """The tasks that are not reported as settled, in the order in which they were received."""
         self._ended = 0
         self._durations: dict[str, list[float]] = {}
-        """How many runs have begun and ended since the last report, and their seconds together, by type."""
+        """For each type: how many runs have begun and ended since the last report, and their total seconds."""
         self._idle_since = -math.inf
         self._reported_at = -math.inf
         connection.add(self)
 
     def take(self, claims: Sequence[Claim], deadline: float) -> None:
-        """Take rows whose leases last until `deadline` (boottime)."""
+        """Take rows whose leases last at least until `deadline` (boottime)."""
         tasks = self.source.adopt_many(claims, deadline, started=False)
         self._held.update(dict.fromkeys(tasks))
         self._arrived += tasks
@@ -247,7 +253,10 @@ class FetchedTaskPoller(Poller):
             self._reported_at, self._ended, self._durations = now, 0, {}
 
     def give_up(self, tasks: Sequence[Task], now: float) -> None:
-        """Return tasks to the fetching child, which has an idle sibling for them. Without one, release their leases."""
+        """Return tasks to the fetching child, which has an idle sibling for them.
+
+        If there is none, release their leases.
+        """
         if not self._connection.is_open:
             give_up_leases(tasks, now)
             return
@@ -255,24 +264,27 @@ class FetchedTaskPoller(Poller):
         with locked(tasks) as free:
             for task in free:
                 if task.in_flight and not task.started:
-                    self._held.pop(task, None)  # before it is no longer in flight, or `settle` would report it
+                    self._held.pop(task, None)  # before the task leaves flight, or `settle` would report it
                     task.in_flight, task.outcome = False, "released"
                     returned.append(task)
         if not returned:
             return
         claims, deadlines = [task.claim for task in returned], [task.deadline for task in returned]
-        if not self._connection.send("returned", self.name, encode_claims(claims), deadlines):  # it has just left
+        if not self._connection.send("returned", self.name, encode_claims(claims), deadlines):  # it has just exited
             self.source.release(claims, min(deadlines))
 
     def settle_before(self, now: float, type: str) -> None:
-        """Do nothing: another thread settles, so that the handler thread does not wait for the database."""
+        """Do nothing: another thread settles runs, so that the handler thread does not wait for the database."""
 
     def settle_idle(self) -> None:
-        """Let the other thread settle soon: no run is in progress here."""
+        """Let the other thread settle soon, because no run is in progress here."""
         self._idle_since = min(self._idle_since, self._clock())
 
     def settle(self) -> bool:
-        """Settle the runs that have waited for others long enough. Return whether some are left. Any thread."""
+        """Settle the runs that have waited long enough for others. Return whether runs are left.
+
+        Callable from any thread.
+        """
         self._connection.renew()
         if self._clock() >= self._idle_since + _LINGER:
             self.settlement_buffer.flush()
@@ -287,6 +299,6 @@ class FetchedTaskPoller(Poller):
         return bool(held)
 
     def close(self) -> None:
-        """Release the tasks that have come and were not returned by `poll`."""
+        """Release the tasks that were received but not returned by `poll`."""
         self._connection.close()
         give_up_leases(self._arrived, boottime())

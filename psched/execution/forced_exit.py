@@ -1,10 +1,10 @@
 """Ends a child by force: stop the handler, kill its descendants, release the leases, exit.
 
-In this order a lease is released only when no process works under it any more. The handler is stopped by a signal
-handler that sleeps in the main thread (the thread is *parked*); other threads cannot be stopped. So with several
-handler threads, a successor or a lease recovery process releases the leases after this process has ended. Where neither
-can (`rdb_compat` does not record holders, or the master is gone), this process releases them just before it exits, and
-a handler may overlap the next run by some milliseconds. If a release fails, the lease ends by itself.
+In this order no process works under a lease any more when the lease is released. The handler in the main thread is
+stopped by a signal handler that sleeps for ever: the thread is *parked*. Other threads cannot be stopped. With several
+handler threads, a successor or a lease recovery process therefore releases the leases after this process has ended. If
+neither can (`rdb_compat` does not record holders, or the master is gone), this process releases them just before it
+exits; then a handler may overlap the next run by some milliseconds. If a release fails, the lease ends by itself.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ log = logging.getLogger(__name__)
 
 _PARK = signal.SIGQUIT
 _PATIENCE = 1.0
-"""Seconds that the releases may take. Leases not released by then end by themselves."""
+"""How many seconds releasing may take. Leases that are not released by then end by themselves."""
 
 
 class ForcedExit:
-    """The parked thread may hold any lock, so nothing waits without a limit after parking."""
+    """Ends the process. The parked thread may hold any lock, so after parking no wait is without a time limit."""
 
     def __init__(self, sources: Sequence[Source], runs: ActiveRuns, send: Callable[[str], None]) -> None:
-        """Call in the main thread, which will be parked. `send` sends the master a message."""
+        """Must be called in the main thread, which `leave` parks. `send`: sends the master a message."""
         self._sources = sources
         self._runs = runs
         self._send = send
@@ -50,9 +50,9 @@ class ForcedExit:
         signal.signal(_PARK, self._park)
 
     def leave(self, why: str) -> NoReturn:
-        """End this process now, also if an earlier step fails. `why` goes to the log."""
+        """End this process now, even if a step fails. `why`: for the log."""
         try:
-            log.warning("leaving by force: %s", why)
+            log.warning("forced exit: %s", why)
             self._leaving.set()
             if threading.current_thread() is not self._main and self._main.ident is not None:
                 signal.pthread_kill(self._main.ident, _PARK)
@@ -61,17 +61,20 @@ class ForcedExit:
             release.start()
             release.join(_PATIENCE)
         except Exception:
-            log.exception("no lease was released; leaving all the same")
+            log.exception("no lease was released; exiting nevertheless")
         finally:
             os._exit(FORCED)
 
     def _park(self, signum: int, frame: FrameType | None) -> None:
-        """Hold the main thread, and with it the handler, until the process has ended."""
+        """Keep the main thread, and so its handler, from running until the process has ended."""
         while self._leaving.is_set():
             time.sleep(60)
 
     def _release(self) -> None:
-        """Release what can be released. Report if no lease is left: the master then starts no lease recovery."""
+        """Release all leases that can be released.
+
+        If none is left, tell the master, which then starts no lease recovery.
+        """
         for cell in range(self._runs.cells):
             self._conclude(cell)
         running = [run.task for run in self._runs.active()]
@@ -81,7 +84,7 @@ class ForcedExit:
             for task in source.held
             if task not in running and not self._is_left(source)
         ]
-        parked_in_run = self._parked and bool(running)  # elsewhere it may be acquiring rows that are not held yet
+        parked_in_run = self._parked and bool(running)  # outside of a run it may be acquiring rows
         if parked_in_run and all(given) and all(task.settled for task in running):
             self._send(pipes.EMPTY)
 
@@ -94,20 +97,23 @@ class ForcedExit:
         return not self._parked and source.store.knows_holders and os.getppid() == self._master
 
     def _conclude(self, cell: int) -> None:
-        """Settle the run of handler thread `cell`, or clear the entry of the run in the running table (no suspect)."""
+        """Settle the run of handler thread `cell`.
+
+        Or, if its lease is left to others, remove the run from the suspects.
+        """
         run = self._runs.at(cell)
         if run is None:
             return
-        is_over = isinstance(run.task.stop_reason, TimeoutError | CancelRequestedError)  # and so not due at once
+        is_over = isinstance(run.task.stop_reason, TimeoutError | CancelRequestedError)  # must not be due at once
         if self._is_left(run.poller.source) and not is_over:
             self._runs.running_table.idle(cell)
         else:
             self._settle(run.task)
 
     def _settle(self, task: Task) -> None:
-        """Settle a run by the reason for which it was stopped. Without a reason, release it."""
+        """Settle a run according to the reason for its stop. Without a reason, release it."""
         if task.stop_reason is None:
-            task.stop_reason = ImmediateProcessStopError("the process leaves")
+            task.stop_reason = ImmediateProcessStopError("the process exits")
         try:
             with task.lock:
                 if not task.settled:
@@ -117,7 +123,7 @@ class ForcedExit:
 
 
 def kill_descendants() -> None:
-    """SIGKILL all living descendants of this process; those that run as another user (sudo) are left."""
+    """Send SIGKILL to all living descendants of this process. Processes of other users (sudo) keep running."""
     for process in psutil.Process().children(recursive=True):
         try:
             process.kill()

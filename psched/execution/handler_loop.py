@@ -33,12 +33,12 @@ from psched.telemetry import emit
 log = logging.getLogger(__name__)
 
 TURN = 0.1
-"""Seconds of batches of one section before the next section is polled."""
+"""How many seconds batches of one section are run before the next section is polled."""
 
 _TICK = 0.01
-"""Seconds between two looks at the waiting tasks."""
+"""Seconds between two checks of the waiting tasks."""
 _PATIENCE = 0.25
-"""Seconds. The tasks behind a run that takes longer are released: a worker of another host may be idle."""
+"""Seconds. If a run takes longer, the tasks behind it are released, because a worker of another host may be idle."""
 
 
 class HandlerLoop:
@@ -77,13 +77,13 @@ class HandlerLoop:
         finally:
             for poller in self._pollers:
                 poller.settlement_buffer.flush()
-            all(give_back(task) for task in self._waiting)  # if one fails the others would too
+            all(give_back(task) for task in self._waiting)  # stops at the first failure: the others would fail, too
             for poller in self._pollers:
                 poller.close()
                 self._runs.close(self._cell, poller.application.close)
 
     def current(self) -> ActiveRun | None:
-        """Return the run in progress. Any thread."""
+        """Return the run in progress, or None. Callable from any thread."""
         return self._runs.at(self._cell)
 
     def queue(self, tasks: Sequence[Task]) -> None:
@@ -91,12 +91,18 @@ class HandlerLoop:
         self._runs.wake_threads()
 
     def busy_for(self) -> float:
-        """Return how many seconds the present handler has run, 0 if there is none. Any thread."""
+        """Return how many seconds the present handler has been running, 0 without a handler.
+
+        Callable from any thread.
+        """
         run = self.current()
         return 0.0 if run is None else self._clock() - run.task.begun_at
 
     def release_waiting(self, at_once: bool) -> bool:
-        """Release tasks that wait too long behind others, or `at_once`. Return whether tasks wait. Any thread."""
+        """Release tasks that wait too long behind others; with `at_once`, all waiting tasks.
+
+        Return whether tasks are waiting. Callable from any thread.
+        """
         tasks, poller = list(self._waiting), self._poller
         if len(tasks) < 2:
             return False
@@ -106,18 +112,21 @@ class HandlerLoop:
         return True
 
     def flush_overdue(self) -> None:
-        """Settle runs that have waited too long to be settled with others. Any thread."""
+        """Settle runs that have waited too long for others to be settled with. Callable from any thread."""
         for poller in self._pollers:
             poller.settlement_buffer.flush_overdue()
 
     def _run_batches(self, poller: Poller, tasks: Sequence[Task]) -> None:
-        """Run acquired tasks. While batches are full, acquire and run the next, for at most TURN seconds."""
+        """Run acquired tasks.
+
+        As long as batches are full, acquire and run further batches, for at most TURN seconds.
+        """
         end = self._clock() + TURN
         self._poller = poller
         while tasks:
             for each in self._pollers:
                 each.ignore_wakeups()
-            # last, since it wakes threads, which shall work beside the handler, not before it
+            # last, because it wakes threads that should run during the handler, not before it
             self.queue(tasks)
             self._run_waiting(poller)
             has_turn = poller.batch_was_full and self._clock() < end and not self._stopping.is_set()
@@ -144,7 +153,7 @@ class HandlerLoop:
             self._waiting = deque(task for task in tasks if not task.settled)
 
     def _wait(self) -> None:
-        """Wait until it is time to poll a section, or a wake-up comes."""
+        """Wait until a section must be polled or a wake-up comes."""
         for poller in self._pollers:
             poller.rest()
         wakeups = {descriptor: poller for poller in self._pollers for descriptor in poller.descriptors}
@@ -152,7 +161,7 @@ class HandlerLoop:
             wakeups[descriptor].wake()
 
     def _run(self, poller: Poller, task: Task) -> float:
-        """Run a task and return when it ended. A handler may take a microsecond, so each step here counts."""
+        """Run a task. Return when it ended. A handler may take a microsecond, so each step here counts."""
         if not task.may_begin:
             give_back(task)
             return self._clock()
@@ -180,7 +189,7 @@ class HandlerLoop:
         return now
 
     def _call(self, run: ActiveRun) -> None:
-        """Make the handler and run it. Both are code of the application, which may hang or end the process."""
+        """Create the handler and run it. Both run code of the application, which may hang or end the process."""
         task = run.task
         task.finished_later = True
         is_routed = True
@@ -202,13 +211,14 @@ class HandlerLoop:
                 retry_failed(task, error)
         self._leave_if_forked()
         if not is_routed:
-            self._emit_skip(run, "no handler for this type; trying again later")
-            task.defer(f"no handler for the type {task.type!r}")  # a newer worker may have one, so this is no attempt
+            self._emit_skip(run, "no handler for this type; retrying later")
+            task.defer(f"no handler for the type {task.type!r}")  # no attempt: newer workers may have a handler
 
     def _may_run(self, run: ActiveRun) -> bool:
-        """Record that the run has begun, if that cannot wait; if recording fails, release the task.
+        """Return whether the run may begin. If its begin must be recorded first, record it.
 
-        A task whose allowed attempts have all ended with their workers fails instead.
+        If recording fails, release the task. If all allowed attempts ended with the death of their workers, fail the
+        task.
         """
         task = run.task
         if task.attempts_exhausted:
@@ -228,7 +238,7 @@ class HandlerLoop:
         return True
 
     def _settle(self, run: ActiveRun) -> None:
-        """Settle a stopped run that its handler left open. A run that went well is settled with others."""
+        """Settle a stopped run that its handler did not settle. A successful run is settled later, with others."""
         task = run.task
         if task.concluded or task.outcome == "finished":
             return
@@ -238,12 +248,12 @@ class HandlerLoop:
         if task.settled:
             emit("settle", section=run.poller.name, tasks=(task,), error=None, seconds=None)
         elif task.stop_reason is None:
-            self._emit_unsettled(run, "was left unsettled by its handler; it runs again when its lease ends")
+            self._emit_unsettled(run, "was not settled by its handler; it runs again when its lease ends")
         elif isinstance(task.stop_reason, PreemptedError):
             self._emit_unsettled(run, f"was stopped: {task.stop_reason}")
 
     def _leave_if_forked(self) -> None:
-        """End a process that the handler forked and that returned here: the process must not become a second worker."""
+        """End a process that a handler forked and that returned here, so that it does not become a second worker."""
         if os.getpid() != self._pid:
             os._exit(0)
 
@@ -255,7 +265,7 @@ class HandlerLoop:
 
 
 def settle_stopped(task: Task) -> None:
-    """Settle a run that its handler left open, by the reason for which it was stopped. Raises like `Task.retry`."""
+    """Settle a run that its handler did not settle, by the reason for its stop. Raises like `Task.retry`."""
     reason = task.stop_reason
     if isinstance(reason, ImmediateProcessStopError):
         task.release()
@@ -268,7 +278,7 @@ def settle_stopped(task: Task) -> None:
 def give_back(task: Task) -> bool:
     """Release a task that will not begin here, or finish a task whose run is concluded.
 
-    Return False if that failed: the task then stays leased until its lease ends.
+    Return False if this failed. Then the lease of the task ends by itself.
     """
     with task.lock:
         if task.settled:
@@ -287,7 +297,7 @@ def give_back(task: Task) -> bool:
 
 
 class WaitingTaskReleaser(PeriodicThread):
-    """Releases prefetched tasks that wait behind a run that takes long."""
+    """Releases prefetched tasks that wait behind a long run."""
 
     def __init__(self, loops: Sequence[HandlerLoop]) -> None:
         self._loops = loops

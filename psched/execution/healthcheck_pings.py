@@ -1,4 +1,4 @@
-"""Pings Healthchecks when a run of a schedule starts, has succeeded or has failed. A telemetry listener."""
+"""A telemetry listener that pings Healthchecks when a run of a schedule starts, succeeds or fails."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from psched.store import LeaseStore
 from psched.task import Task, store_of
 
 _CLOSE = 3.0
-"""Seconds for which a process that ends sends the pings that still wait."""
+"""How many seconds an ending process continues to send waiting pings."""
 _LONGEST_ERROR = 10_000
-"""Characters of an error that a ping carries."""
+"""The most characters of an error in a ping."""
 _RUNS = uuid.UUID("5e0f5a4e-6d5c-4c55-9d0a-2f3c1f1f3b0a")
-"""The namespace of run ids."""
+"""The UUID namespace of run ids."""
 
 
 class HealthcheckPings:
@@ -29,13 +29,16 @@ class HealthcheckPings:
     def __init__(
         self, configured: Healthchecks, put: Callable[[Request], None], store: LeaseStore | None = None
     ) -> None:
-        """`put` must not wait. `store`: ping its runs only; a process may have several schedulers."""
+        """`put`: takes a request; must not wait.
+
+        `store`: only its runs are pinged, as a process may have several schedulers.
+        """
         self._configured = configured
         self._put = put
         self._store = store
 
     def listen(self, event: telemetry.Event, fields: dict[str, Any]) -> None:
-        """Listener of `run_start` and `settle`; the latter is emitted after the commit."""
+        """Listens to `run_start` and `settle`. `settle` is emitted after the commit."""
         if fields["section"] != "schedules":
             return
         if event == "run_start":
@@ -58,19 +61,19 @@ class HealthcheckPings:
 
 
 def run_id(task: Task) -> str:
-    """Return the UUID of this attempt, the same in every process."""
+    """Return the UUID of this attempt. Every process computes the same UUID."""
     return str(uuid.uuid5(_RUNS, f"{task.key}\n{task.scheduled_time}\n{task.lease.fence}"))
 
 
 def ping_url(url: str, action: str, rid: str) -> str:
-    """Return the URL of one ping: `action` after the path, `rid` in the query."""
+    """Return the URL of one ping, with `action` after the path and `rid` in the query."""
     parts = urlsplit(url)
     query = f"{parts.query}&rid={rid}" if parts.query else f"rid={rid}"
     return urlunsplit(parts._replace(path=parts.path.rstrip("/") + action, query=query))
 
 
 def start_pings(settings: Settings, store: LeaseStore | None = None) -> Callable[[], None]:
-    """Ping from now on, if configured. Return a function that sends the waiting pings, and ends it.
+    """Ping from now on, if configured. Return a function that sends the waiting pings and ends pinging.
 
     `store`: as for `HealthcheckPings`.
     """

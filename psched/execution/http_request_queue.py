@@ -1,4 +1,4 @@
-"""A bounded queue of HTTP requests that a thread sends, with retries."""
+"""A bounded queue of HTTP requests. A thread sends them, with retries."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from psched.http_client import Request, post
 log = logging.getLogger(__name__)
 
 PAUSES = (1.0, 2.0, 4.0)
-"""Seconds before the second and each further attempt at a request."""
+"""Seconds before each further attempt, beginning with the second."""
 _SILENCE = 60.0
-"""Seconds between two log lines about requests that were not delivered."""
+"""Seconds between two log lines about undelivered requests."""
 
 
 class RequestQueue:
-    """Sends requests in their order, in a thread of this process, each up to 1 + len(PAUSES) times.
+    """Sends requests in order, in a thread of this process. Each request is tried up to 1 + len(PAUSES) times.
 
-    `put` never waits and never raises. When `capacity` requests wait, the oldest is dropped. The thread starts with the
-    first request, so an unused queue may cross a fork.
+    `put` never waits and never raises. If `capacity` requests are waiting, the oldest is dropped. The first request
+    starts the thread, so an unused queue may exist during a fork.
     """
 
     def __init__(self, name: str, capacity: int = 1000, clock: Clock = monotonic) -> None:
-        """`name`: of the thread, and what the log calls the requests."""
+        """`name`: the name of the thread; log lines use it, too."""
         self._name = name
         self._capacity = capacity
         self._clock = clock
@@ -37,7 +37,7 @@ class RequestQueue:
         self._logged_at: float | None = None
 
     def put(self, request: Request) -> None:
-        """Send the request soon. After `close` it is dropped."""
+        """Send the request soon. After `close`, requests are dropped."""
         with self._changed:
             if self._closing:
                 return
@@ -51,7 +51,7 @@ class RequestQueue:
             self._changed.notify()
 
     def close(self, seconds: float) -> None:
-        """Send what waits, without pauses, for at most `seconds`; then give up the rest."""
+        """Send the waiting requests without pauses, for at most `seconds`. Then drop the rest."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -74,12 +74,12 @@ class RequestQueue:
                 request = self._waiting[0]
             self._send(request)
             with self._changed:
-                if self._waiting and self._waiting[0] is request:  # else it was dropped meanwhile
+                if self._waiting and self._waiting[0] is request:  # else the request was dropped in the meantime
                     self._waiting.popleft()
 
     def _send(self, request: Request) -> None:
         for pause in (*PAUSES, None):
-            is_last = pause is None or self._closing  # a request that was being sent at the close is tried once more
+            is_last = pause is None or self._closing  # a request that was in progress at the close is tried once more
             try:
                 post(request)
             except Exception as error:  # noqa: BLE001 – the thread must continue with the next request
@@ -93,7 +93,7 @@ class RequestQueue:
                 self._changed.wait_for(lambda: self._closing, pause)
 
     def _report(self, reason: str) -> None:
-        """Count an undelivered request, and log the count once a minute. Call with the lock."""
+        """Count an undelivered request. Log the count once a minute. The caller holds the lock."""
         self._undelivered += 1
         now = self._clock()
         if self._logged_at is None or now >= self._logged_at + _SILENCE:

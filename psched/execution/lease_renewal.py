@@ -18,16 +18,16 @@ log = logging.getLogger(__name__)
 
 _LONGEST_TICK = 1.0
 _RETRY = 0.25
-"""Seconds between two attempts while renewals fail: pooled connections may be lost one after the other."""
+"""Seconds between two attempts while renewals fail. Pooled connections may fail one after the other."""
 _BRIEF = 1.0
-"""Seconds after its start for which a prefetched run keeps its short lease: a shorter run costs no renewal."""
+"""For how many seconds after its start a prefetched run keeps its short lease. Shorter runs cost no renewal."""
 
 
 class LeaseRenewer(PeriodicThread):
-    """Renews each lease when it was last written an interval ago.
+    """Renews each lease one interval after it was last written.
 
-    `prefetched`: False: the leases of running tasks. True: all other leases, after the thread has settled the runs that
-    have waited too long to be settled together.
+    `prefetched`: if False, the thread renews the leases of running tasks. If True, it renews all other leases; before
+    that, it settles the runs that have waited too long for others to be settled with.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class LeaseRenewer(PeriodicThread):
         super().__init__(name, self.tick, min(interval, _LONGEST_TICK))
 
     def tick(self) -> bool:
-        """Renew what is due. Return True while any lease is held."""
+        """Renew the leases that are due. Return True while any lease is held."""
         if self._prefetched:
             for loop in self._loops:
                 loop.flush_overdue()
@@ -77,9 +77,9 @@ class LeaseRenewer(PeriodicThread):
             self._stop_run(task)
 
     def _due(self, source: Source) -> list[Task]:
-        """Return the tasks of this thread whose leases have to be renewed now.
+        """Return the tasks of this thread whose leases must be renewed now.
 
-        A lease is renewed an interval after its last renewal, and earlier if `_due_length` has grown since.
+        A lease is renewed one interval after its last renewal, or earlier if `_due_length` has grown since.
         """
         now = self._clock()
         return [
@@ -90,16 +90,16 @@ class LeaseRenewer(PeriodicThread):
         ]
 
     def _due_length(self, source: Source, task: Task, now: float) -> float:
-        """Return how many seconds the task's lease should last.
+        """Return how many seconds the lease of the task should last.
 
-        That is the short prefetch lease while the run is new or waits to be settled, else the full `lease_time`.
+        This is the short prefetch lease while the run is new or waits to be settled, else the full `lease_time`.
         """
         if task.started and (task.concluded or now < task.begun_at + min(self._renewal_interval, _BRIEF)):
             return min(task.lease_time, source.times.lease_time(started=False))
         return task.lease_time
 
     def _interval_of(self, task: Task) -> float:
-        """Return the seconds between two renewals; the task may have a shorter lease than configured."""
+        """Return the seconds between two renewals. A task may have a shorter lease than configured."""
         return self._renewal_interval if task.alive_time is None else min(self._renewal_interval, task.alive_time / 4)
 
     def _stop_run(self, task: Task) -> None:

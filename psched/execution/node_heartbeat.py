@@ -1,7 +1,7 @@
-"""Records in `psched_nodes` which types this node runs and what runs there, for `psched nodes`, `doctor` and `list`.
+"""Records in `psched_nodes` which types this node runs, and its runs, for `psched nodes`, `doctor` and `list`.
 
-The child that polls records it for all its siblings: with one statement every ten seconds, and sooner when other tasks
-run than those recorded last.
+The child that polls records this for all its siblings: one statement every ten seconds, or sooner if the running tasks
+have changed.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from psched.store.type_filter import TypeFilter
 log = logging.getLogger(__name__)
 
 _INTERVAL = 10.0
-"""Seconds between two statements of an idle node, whatever the number of sections."""
+"""Seconds between two statements of an idle node, for any number of sections."""
 _TICK = 5.0
-"""Seconds between two statements about one section, when other tasks run than before."""
+"""The least seconds between two statements about one section, if the running tasks have changed."""
 _COMPARISON = 300.0
-"""Seconds between two comparisons with the tz databases and versions of other nodes."""
+"""Seconds between two comparisons with the tz databases and psched versions of other nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedSection:
-    """A section whose store has a registry of nodes, and the types acquired in it."""
+    """A section whose store has a registry of nodes, and the types that this node acquires in it."""
 
     name: str
     nodes: Nodes
@@ -50,12 +50,15 @@ class RecordedSection:
 
 
 class NodeHeartbeat(PeriodicThread):
-    """Records each section while it runs, and removes the node at its end."""
+    """Records each section while the node runs, and removes the node when it ends."""
 
     def __init__(
         self, sections: Sequence[RecordedSection], pid: int, processes: Callable[[], Sequence[NodeProcess]]
     ) -> None:
-        """`pid`: of the master, or of the process with an embedded scheduler. `processes`: those that run handlers."""
+        """`pid`: the pid of the master, or of the process with an embedded scheduler.
+
+        `processes`: those that run handlers.
+        """
         self._sections = sections
         self._pid = pid
         self._processes = processes
@@ -65,14 +68,14 @@ class NodeHeartbeat(PeriodicThread):
         self._version = version("psched")
         self._begun = boottime() - _uptime(pid)
         self._recorded: dict[str, tuple[object, float]] = {}
-        """Of each section what was recorded, and when."""
+        """For each section: the last record, and when it was written."""
         self._idle_interval = _INTERVAL * max(1, len(sections))
         self._compared_at = -math.inf
         self._warnings: set[str] = set()
         super().__init__("node heartbeat", self.record, _TICK, self.withdraw)
 
     def record(self) -> bool:
-        """Record every section whose record is old, or wrong by now. Return True while there is a section."""
+        """Record every section whose record is old or no longer correct. Return True if there are sections."""
         processes = self._processes()
         for section in self._sections:
             now = monotonic()
@@ -108,7 +111,7 @@ class NodeHeartbeat(PeriodicThread):
         )
 
     def _compare(self) -> None:
-        """Log once if the nodes have different tz databases or versions of psched."""
+        """If the nodes have different tz databases or versions of psched, log this once."""
         if monotonic() < self._compared_at + _COMPARISON:
             return
         self._compared_at = monotonic()
@@ -121,7 +124,7 @@ class NodeHeartbeat(PeriodicThread):
 
 
 def _uptime(pid: int) -> float:
-    """Return for how many seconds a process has been running; 0.0 if it is gone."""
+    """Return how many seconds a process has been running; 0.0 if it has ended."""
     try:
         return max(0.0, time.time() - psutil.Process(pid).create_time())
     except psutil.Error:

@@ -1,4 +1,4 @@
-"""Opens the stores of the configured sections (schedules, queue), and releases the leases of dead children in them."""
+"""Opens the stores of the configured sections (schedules, queue). Releases the leases of dead children in them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from psched.store.overdue_and_failures import OverdueAlerts
 log = logging.getLogger(__name__)
 
 _SHORT_LEASE = 30.0
-"""Seconds of a lease on a prefetched task. Soon after the start of the run the lease is renewed to `alive_time`. A run
-that starts just before an outage outlasts an outage of this length only."""
+"""Seconds of a lease on a prefetched task. Soon after the run has started, the lease is renewed for `alive_time`. If
+the database fails just after the start of a run, the lease survives an outage of this length only."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenSection:
-    """One section, its source, and its overdue alerts if the store has any."""
+    """One section with its source, and with its overdue alerts if the store supports them."""
 
     name: str
     section: Section
@@ -30,7 +30,7 @@ class OpenSection:
     alerts: OverdueAlerts | None = None
 
     def give_back(self, dead: DeadChild, keys: Collection[str] | None = None) -> None:
-        """Release the leases of a dead child in this section, once: of `keys`, or all leases of its holder.
+        """Release leases of a dead child in this section, once: the leases on `keys`, or all leases of its holder.
 
         Raises the driver's errors.
         """
@@ -44,7 +44,7 @@ class OpenSection:
 
 
 def open_sections(settings: Settings, holder: str) -> list[OpenSection]:
-    """Connects to nothing yet."""
+    """Open the configured sections. This does not connect yet."""
     opened, collection = [], None
     if settings.schedules is not None:
         collection = open_schedules(settings.schedules, holder, short_lease(settings, settings.schedules))
@@ -58,6 +58,6 @@ def open_sections(settings: Settings, holder: str) -> list[OpenSection]:
 
 
 def short_lease(settings: Settings, section: Section) -> float:
-    """Return the seconds of a lease on a prefetched task: a frozen child must be killed before its leases end."""
+    """Return the seconds of a lease on a prefetched task. A frozen child must be killed before its leases end."""
     frozen = settings.child_heartbeat_limit + settings.child_kill_interval
     return min(section.alive_time, max(_SHORT_LEASE, frozen + 3.0))

@@ -16,14 +16,14 @@ log = logging.getLogger(__name__)
 class PeriodicThread(threading.Thread):
     """Calls `tick` every `interval` seconds while `tick` returns True, then sleeps until `wake`.
 
-    A tick that takes longer than the interval is followed by the next at once. After a sleep one interval passes before
-    the first tick, so that a run which is over by then costs nothing.
+    If a tick takes longer than the interval, the next follows at once. After a sleep, one interval passes before the
+    first tick, so that a run which has ended by then costs nothing.
     """
 
     def __init__(
         self, name: str, tick: Callable[[], bool], interval: float, last: Callable[[], None] | None = None
     ) -> None:
-        """`last` is called after `close`, at the end of the thread."""
+        """`last`: called at the end of the thread, after `close`."""
         super().__init__(name=name, daemon=True)
         self._tick = tick
         self._last = last
@@ -31,12 +31,12 @@ class PeriodicThread(threading.Thread):
         """Seconds between two ticks; a tick may change it."""
         self._woken = threading.Event()
         self.is_idle = False
-        """Whether the thread sleeps until `wake`. Also true during a tick, which may find nothing to do."""
+        """Whether the thread sleeps until `wake`. Also true during a tick, because that tick may find nothing to do."""
         self._closed = False
 
     def wake(self) -> None:
         """End the sleep of an idle thread. A thread that is not idle ticks at once."""
-        if not self._woken.is_set():  # looking is quicker than setting it again, as is done for each run during a tick
+        if not self._woken.is_set():  # checking is quicker than setting it again for each run during a tick
             self._woken.set()
 
     def close(self) -> None:
@@ -44,7 +44,7 @@ class PeriodicThread(threading.Thread):
         self._woken.set()
 
     def run(self) -> None:
-        """Tick until closed, also after a tick that raised. An error repeated in a row is logged once."""
+        """Tick until closed, even after an exception of a tick. An error that repeats is logged once."""
         logged = ""
         while not self._closed:
             self.is_idle = True
@@ -63,7 +63,7 @@ class PeriodicThread(threading.Thread):
                 begun = monotonic()
             self.is_idle = False
             self._woken.clear()
-            if not self._closed:  # a close that came before `clear` must not wait for the interval
+            if not self._closed:  # if `close` was called before `clear`, do not wait for the interval
                 self._woken.wait(max(0.0, begun + self.interval - monotonic()))
         if self._last is not None:
             self._last()

@@ -1,11 +1,11 @@
-"""Counts the runs of this node for `psched_stats`, and writes them once a minute.
+"""Counts the runs of this node for `psched_stats`, and writes the counts once a minute.
 
-A telemetry listener counts each settled run in the process that ran it. A handler child sends its numbers to the
-fetching child every second; the child that polls writes them when their minute is over. A handler child that is killed
-loses a second of numbers, a fetching child that is killed loses what it had not written: a minute of its node.
+A telemetry listener counts each settled run in the process that ran it. A handler child sends its counts to the
+fetching child every second. The child that polls writes them after the end of their minute. If a handler child is
+killed, the counts of one second are lost; if the fetching child is killed, those of up to a minute of its node.
 
-`psched.metrics.event_counters` counts the same runs for the exporter, in memory that outlives the process: without
-minutes, for one host, and only where there is a file of counters. A single listener for both would save no work.
+`psched.metrics.event_counters` counts the same runs for the exporter, in memory that outlives the process: not by
+minute, for one host, and only if there is a file of counters. Using one listener for both would save no work.
 """
 
 from __future__ import annotations
@@ -48,24 +48,24 @@ log = logging.getLogger(__name__)
 _REPORT_INTERVAL = 1.0
 """Seconds between two reports of a handler child."""
 _GRACE = 1.5
-"""Seconds after the end of a minute for which numbers of that minute may still come from handler children."""
+"""For how many seconds after the end of a minute handler children may still send counts of that minute."""
 _SPREAD = 3.0
-"""Seconds over which the nodes of a database spread their writes."""
+"""Over how many seconds the nodes of a database spread their writes."""
 _MOST_MINUTES = 30
-"""Minutes that are kept while they cannot be written. The oldest are dropped."""
+"""How many minutes are kept while they cannot be written. The oldest are dropped."""
 
 Counted = Sequence[tuple[RunKind, Sequence[int]]]
 
 
 class RunCounts:
-    """The numbers of one section that are not passed on yet. Safe to use from several threads."""
+    """The counts of one section that were not passed on yet. Safe to use from several threads."""
 
     def __init__(self, store: LeaseStore, retention: float, clock: Clock = boottime) -> None:
-        """`retention`: seconds for which the numbers are to be kept by hour."""
+        """`retention`: for how many seconds the hourly statistics are kept."""
         self.store = store
         self.retention = retention
         self.offset = 0.0
-        """The database's clock minus `clock`, by the lease that was seen last."""
+        """The database's clock minus `clock`, computed from the last lease."""
         self._clock = clock
         self._lock = threading.Lock()
         self._minutes: dict[int, dict[tuple[str, OUTCOMES], list[int]]] = {}
@@ -77,11 +77,11 @@ class RunCounts:
         return not self._minutes
 
     def now(self) -> float:
-        """Return the database's clock as the leases tell it."""
+        """Return the time of the database's clock, computed from the last lease."""
         return self._clock() + self.offset
 
     def count(self, tasks: Sequence[Task], is_lost: bool) -> None:
-        """Count the runs of settled tasks, or of tasks that could not be settled, in the order of their ends."""
+        """Count the runs of tasks that were settled or could not be settled, in the order in which they ended."""
         last = tasks[-1]
         offset = last.lease.expires_at - last.deadline
         minute = _minute_of(last, offset)
@@ -94,7 +94,7 @@ class RunCounts:
                     self._count(_minute_of(task, offset), (task,), offset, is_lost)
 
     def _count(self, minute: int, tasks: Sequence[Task], offset: float, is_lost: bool) -> None:
-        """Count runs that ended in a minute. A whole task may take only 20 µs, so this loop avoids calls."""
+        """Count runs that ended in one minute. A whole task may take only 20 µs, so this loop avoids calls."""
         known: tuple[str, str | None] | None = None
         for task in tasks:
             row, duration = task.row, task.duration
@@ -107,7 +107,7 @@ class RunCounts:
             sums[RUNS] += 1
             sums[DURATION] += int(duration * 1_000_000)
             sums[DURATIONS + bisect_left(BOUNDS, duration)] += 1
-            # `Task.waited`, written out for tasks of a queue
+            # computes `Task.waited` inline, for queue tasks
             if row.__class__ is not TaskRow:
                 waited = task.waited
             elif row.attempts > 1 or row.run_at is None:
@@ -121,7 +121,7 @@ class RunCounts:
                 sums[WAITS] += 1
 
     def add(self, counted: Counted, offset: float) -> None:
-        """Add the numbers of a handler child, or numbers that could not be passed on."""
+        """Add the counts of a handler child, or counts that could not be passed on."""
         with self._lock:
             for (minute, type_, outcome), numbers in counted:
                 sums = self._sums(minute, type_, outcome)
@@ -129,7 +129,7 @@ class RunCounts:
             self.offset = offset
 
     def take(self, before: float | None = None) -> list[tuple[RunKind, RunSums]]:
-        """Remove and return the numbers of all minutes, or of those that were over `before` that time."""
+        """Remove and return the counts of all minutes, or of the minutes that ended before `before`."""
         with self._lock:
             over = [minute for minute in self._minutes if before is None or minute + MINUTE <= before]
             found = [(minute, self._minutes.pop(minute)) for minute in over]
@@ -160,7 +160,7 @@ class RunCounts:
 
 
 def _minute_of(task: Task, offset: float) -> int:
-    """Return the begin of the minute of the database's clock in which a run ended."""
+    """Return the begin of the minute, by the database's clock, in which a run ended."""
     return int(task.begun_at + task.duration + offset) // MINUTE * MINUTE
 
 
@@ -180,7 +180,7 @@ class RunCounter:
             self.wake()
 
     def add(self, section: str, counted: Counted, offset: float) -> None:
-        """Add the numbers of a handler child."""
+        """Add the counts of a handler child."""
         counts = self.sections.get(section)
         if counts is not None:
             counts.add(counted, offset)
@@ -192,7 +192,7 @@ class RunCounter:
 
 
 class CountedTable(NamedTuple):
-    """A table whose runs may be counted. `retention`: seconds for which their numbers are kept; 0: not counted."""
+    """A table whose runs may be counted. `retention`: how many seconds the counts are kept; 0: runs are not counted."""
 
     section: str
     store: LeaseStore
@@ -210,7 +210,7 @@ def run_counter(tables: Iterable[CountedTable]) -> RunCounter:
 
 
 def write_counts(counts: RunCounts, before: float | None = None) -> None:
-    """Write the numbers of all minutes, or of those that were over `before`. Raises the driver's errors."""
+    """Write the counts of all minutes, or of the minutes that ended before `before`. Raises the driver's errors."""
     counted = counts.take(before)
     stats = counts.store.stats
     if not counted or stats is None:
@@ -223,7 +223,7 @@ def write_counts(counts: RunCounts, before: float | None = None) -> None:
 
 
 def write_rest(counter: RunCounter) -> None:
-    """Write all numbers, in a process that leaves."""
+    """Write all counts, in a process that is exiting."""
     for section, counts in counter.sections.items():
         try:
             write_counts(counts)
@@ -232,7 +232,7 @@ def write_rest(counter: RunCounter) -> None:
 
 
 class StatsWriter(PeriodicThread):
-    """Writes what was counted in a minute when the minute is over, and the rest at its end. Sleeps while idle."""
+    """Writes the counts of a minute after it has ended, and the rest when the thread ends. Sleeps while idle."""
 
     def __init__(self, counter: RunCounter) -> None:
         self._counter = counter
@@ -245,7 +245,7 @@ class StatsWriter(PeriodicThread):
             self.wake()
 
     def tick(self) -> bool:
-        """Write the minutes that are over. Return whether numbers are left."""
+        """Write the minutes that have ended. Return whether counts are left."""
         sections = self._counter.sections.values()
         pauses = [MINUTE - (counts.now() - self._delay) % MINUTE for counts in sections if not counts.is_empty]
         self.interval = min(pauses, default=MINUTE + self._delay)
@@ -255,10 +255,10 @@ class StatsWriter(PeriodicThread):
 
 
 class CountReporter(PeriodicThread):
-    """Sends what a handler child has counted to the fetching child. Sleeps while idle."""
+    """Sends the counts of a handler child to the fetching child. Sleeps while idle."""
 
     def __init__(self, counter: RunCounter, send: Callable[..., bool]) -> None:
-        """`send`: sends a message, and returns False if there is no fetching child."""
+        """`send`: sends a message; returns False if there is no fetching child."""
         self._counter = counter
         self._send = send
         super().__init__("run statistics", self.tick, _REPORT_INTERVAL)
@@ -269,13 +269,13 @@ class CountReporter(PeriodicThread):
             self.wake()
 
     def tick(self) -> bool:
-        """Send what was counted. Return whether there was anything."""
+        """Send the counts. Return whether there were any."""
         was_empty = self._counter.is_empty
         self.send_all()
         return not was_empty
 
     def send_all(self) -> None:
-        """Send everything, or keep it while there is no fetching child."""
+        """Send all counts, or keep them while there is no fetching child."""
         for section, counts in self._counter.sections.items():
             counted = counts.take()
             if counted and not self._send("counted", section, counted, counts.offset):

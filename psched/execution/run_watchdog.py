@@ -1,4 +1,4 @@
-"""Asks a handler to stop when its run must end, and ends the process by force when the handler does not stop."""
+"""Asks a handler to stop when its run must end. If the handler does not stop, ends the process by force."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from psched.execution.periodic_thread import PeriodicThread
 
 _TICK = 0.2
 _LAST_MOMENT = 0.5
-"""Seconds before the end of its lease (or half the margin, if less) by which a stopped run must be over."""
+"""A stopped run must be over so many seconds before the end of its lease (or half the margin, if that is less)."""
 
 _WINDING_UP = 20.0
-"""Seconds in which a stopping process settles and releases its tasks once no handler runs: enough for a statement
-without an answer and another statement on a new connection."""
+"""How many seconds a stopping process may need to settle and release its tasks after the last handler: enough for a
+statement without an answer, and another statement over a new connection."""
 
 
 class RunWatchdog(PeriodicThread):
-    """Ends runs after a timeout, a cancel, the end of a lease or an immediate stop of the process.
+    """Ends runs after a timeout, a cancel request, the end of a lease, or an immediate stop of the process.
 
     Also ends a stopping process that runs no handler but waits for a database that does not answer.
     """
@@ -27,7 +27,10 @@ class RunWatchdog(PeriodicThread):
     def __init__(
         self, runs: ActiveRuns, kill_interval: float, leave: Callable[[str], None], clock: Clock = boottime
     ) -> None:
-        """`kill_interval`: seconds between `kill(reason)` and the forced end. `leave` does not return."""
+        """`kill_interval`: seconds between `kill(reason)` and the forced exit.
+
+        `leave`: ends the process, never returns.
+        """
         super().__init__("run watchdog", self.tick, _TICK)
         self._runs = runs
         self._kill_interval = kill_interval
@@ -38,12 +41,15 @@ class RunWatchdog(PeriodicThread):
         self._end_at: float | None = None
 
     def wind_up(self) -> None:
-        """Make sure that the process ends soon after its runs. Call when no run begins any more."""
+        """Ensure that the process ends soon after its last run. Call this when no further run begins."""
         self._winding_up = True
         self.wake()
 
     def stop(self, grace: float | None = None) -> None:
-        """Call `kill(ImmediateProcessStopError)` of all handlers; end by force `grace` (or the kill interval) later."""
+        """Call `kill(ImmediateProcessStopError)` of all handlers.
+
+        Force the exit `grace` (default: kill interval) later.
+        """
         end = self._clock() + (self._kill_interval if grace is None else min(grace, self._kill_interval))
         self._stop_at = end if self._stop_at is None else min(end, self._stop_at)
         self.wake()
@@ -64,7 +70,7 @@ class RunWatchdog(PeriodicThread):
         if self._winding_up and (active or self._runs.closing or self._end_at is None):
             self._end_at = now + _WINDING_UP
         if self._end_at is not None and now >= self._end_at:
-            self._leave(f"the database did not answer for {_WINDING_UP:g} s; its tasks run again when their leases end")
+            self._leave(f"the database did not answer for {_WINDING_UP:g} s; the tasks run again when their leases end")
         return bool(active) or self._stop_at is not None or self._winding_up
 
     def _reason(self, run: ActiveRun, now: float) -> Exception | None:
@@ -83,7 +89,7 @@ class RunWatchdog(PeriodicThread):
         return None
 
     def _end(self, run: ActiveRun, stopped_at: float) -> float:
-        """Return when a run that was asked to stop is ended by force, in boottime seconds."""
+        """Return when a run that was asked to stop leads to a forced exit, in boottime seconds."""
         end = stopped_at + self._kill_interval
         if isinstance(run.task.stop_reason, PreemptedError):
             return min(end, run.task.deadline - min(_LAST_MOMENT, run.poller.margin / 2))

@@ -1,4 +1,4 @@
-"""Polls one section of the configuration for due rows: timing, wake-ups and failures."""
+"""Polls one section of the configuration for due rows. Handles timing, wake-ups and failures."""
 
 from __future__ import annotations
 
@@ -28,32 +28,33 @@ log = logging.getLogger(__name__)
 Row_co = TypeVar("Row_co", covariant=True)
 
 _LONGEST_PAUSE = 5.0
-"""The most poll intervals between two polls of a database that does not answer."""
+"""The longest pause between two polls of a database that does not answer, in poll intervals."""
 
 _LONGEST_REFUSED_PAUSE = 60.0
-"""The most seconds between two polls of a database that refuses the login."""
+"""The longest pause between two polls of a database that refuses the login, in seconds."""
 _REMINDER = 600.0
 """Seconds after which a refused login is logged again."""
 
 _LISTENING = 6
-"""Each poll arms the listener for this number of longest pauses."""
+"""Each poll makes the listener listen for so many times the longest pause."""
 
 _BURST = 1.0
-"""Seconds by which maintenance is postponed while rows are found, or due within this time."""
+"""For how many seconds maintenance is postponed while rows are found, or are due within this time."""
 
 _MAINTENANCE_PAUSE = 0.05
-"""Seconds between two rounds of maintenance in an idle child while old rows are left: as long as a round."""
+"""Seconds between two rounds of maintenance in an idle child while old rows are left. A round takes as long."""
 
 
 class Poller(ABC):
-    """Where a handler thread gets the tasks of one section, and reports their runs. Waits for nothing."""
+    """Gives a handler thread the tasks of one section, and reports their runs. Its methods never wait."""
 
     batch_was_full = False
     """Whether the last poll acquired its limit of rows, so that more may be due."""
     trouble: str | None = None
-    """The error of the last poll, None if there was none. Any thread may read it."""
+    """The error of the last poll, or None. Any thread may read it."""
     patience = 0.25
-    """Seconds. The tasks behind a run that takes longer are given up: a worker of another host may be idle."""
+    """Seconds. If a run takes longer, the tasks behind it are given up, because a worker of another host may be idle.
+    """
 
     def __init__(
         self,
@@ -64,7 +65,7 @@ class Poller(ABC):
         task_timeout: float | None,
         margin: float,
     ) -> None:
-        """`margin`: seconds before the end of its lease when a run is stopped."""
+        """`margin`: how many seconds before the end of its lease a run is stopped."""
         self.name = name
         self.source = source
         self.application = application
@@ -75,7 +76,7 @@ class Poller(ABC):
 
     @abstractmethod
     def poll(self, may_rest: bool = True) -> Sequence[Task]:
-        """Return tasks to run. `may_rest`: whether this thread pauses if there are none."""
+        """Return tasks to run. `may_rest`: whether the thread may pause if there are none."""
 
     @abstractmethod
     def pause(self) -> float:
@@ -84,42 +85,42 @@ class Poller(ABC):
     @property
     @abstractmethod
     def descriptors(self) -> Sequence[int]:
-        """Descriptors that end the pause. Call `wake` when one is readable."""
+        """Descriptors that end the pause. If one is readable, call `wake`."""
 
     def wake(self) -> None:  # noqa: B027 – a poller may have nothing to do
-        """Read pending wake-ups. If there was a wake-up, the next poll is due."""
+        """Read pending wake-ups. If there was one, the next poll is due."""
 
     def rest(self) -> None:  # noqa: B027 – a poller may have nothing to do
         """Prepare a pause."""
 
     def expect(self) -> None:  # noqa: B027 – a poller may have nothing to do
-        """Poll at once: rows are due, or will be soon."""
+        """Poll at once, because rows are due or soon will be."""
 
     def ignore_wakeups(self) -> None:  # noqa: B027 – a poller may have nothing to do
         """Ignore wake-ups until the next `rest`, so that an idle worker gets them. The next poll is due at once."""
 
     def run_ended(self, task: Task, more: bool) -> None:
-        """Learn how long a run took. `more`: further tasks wait in this thread."""
+        """Take into account how long a run took. `more`: whether further tasks wait in this thread."""
         self.prefetch.observe_run(task.type, task.duration)
 
     def give_up(self, tasks: Sequence[Task], now: float) -> None:
-        """Pass on those of `tasks` that have not begun. `now`: boottime seconds. Any thread."""
+        """Give up those of `tasks` that have not begun. `now`: boottime seconds. Callable from any thread."""
         give_up_leases(tasks, now)
 
     def settle_before(self, now: float, type: str) -> None:
-        """Settle the collected runs if they would wait too long behind the next run, of `type`."""
+        """Settle the collected runs if they would wait too long for the next run. `type`: the type of the next run."""
         self.settlement_buffer.flush_if_slow(now, self.prefetch.expected(type))
 
     def settle_idle(self) -> None:
-        """Settle the collected runs, as no other run follows."""
+        """Settle the collected runs, because no other run follows."""
         self.settlement_buffer.flush()
 
     def close(self) -> None:  # noqa: B027 – a poller may have nothing to do
-        """Close what the poller has opened. The source stays open."""
+        """Close what the poller has opened, but not the source."""
 
 
 def give_up_leases(tasks: Sequence[Task], now: float) -> None:
-    """Release the leases of those of `tasks` that have not begun. `now`: boottime seconds. Any thread."""
+    """Release the leases of those of `tasks` that have not begun. `now`: boottime seconds. Callable from any thread."""
     left = [task for task in tasks if task.in_flight and not task.started and now < task.deadline]
     try:
         release_many(left)
@@ -128,7 +129,7 @@ def give_up_leases(tasks: Sequence[Task], now: float) -> None:
 
 
 class PolledSource(Protocol[Row_co]):
-    """The source of a poller's rows: `Source`, or the fetching child's own, which does not turn them into tasks."""
+    """The source of a poller's rows: a `Source`, or a `FetchSource`, which makes no tasks of the rows."""
 
     @property
     def store(self) -> LeaseStore:
@@ -144,16 +145,16 @@ class PolledSource(Protocol[Row_co]):
 
 
 class RowPoller(Generic[Row_co]):
-    """Polls one source for due rows. No error of the database ends it.
+    """Polls one source for due rows. An error of the database does not end it.
 
-    When no row is due, the poller queries the next due time and pauses until then. After a pause it queries again
-    before it acquires, unless a row is expected.
+    If no row is due, the poller queries the next due time and pauses until then. After a pause it queries again before
+    it acquires, unless it expects a row.
     """
 
     batch_was_full = False
     """Whether the last poll acquired its limit of rows, so that more may be due."""
     trouble: str | None = None
-    """The error of the last poll, None if there was none. Any thread may read it."""
+    """The error of the last poll, or None. Any thread may read it."""
 
     def __init__(
         self, name: str, source: PolledSource[Row_co], prefetch: BatchSizer, timer: PollTimer, types: ClaimableTypes
@@ -172,7 +173,7 @@ class RowPoller(Generic[Row_co]):
         self._message: str | None = None
 
     def report_trouble(self, error: Exception) -> None:
-        """Report `error` as trouble until a poll is answered."""
+        """Report `error` as trouble, until a poll gets an answer."""
         store = self._polled.store
         refused = "the database refuses this user" if store.is_refused(error) else "polling fails"
         what = "the database does not answer" if store.is_unavailable(error) else refused
@@ -190,7 +191,7 @@ class RowPoller(Generic[Row_co]):
         self._timer.poll_now()
 
     def check_soon(self) -> None:
-        """Query the next due time in a moment: a settled run may have made a row due."""
+        """Query the next due time in a moment, because a settled run may have made a row due."""
         self._timer.check_within(_SHORTEST)
 
     def wake(self) -> None:
@@ -198,7 +199,7 @@ class RowPoller(Generic[Row_co]):
             self._timer.wake()
 
     def rest(self) -> None:
-        """If the listener is idle, poll again first, since a poll starts the listener."""
+        """Prepare a pause. If the listener is idle, poll again first, because a poll starts the listener."""
         if not self._failures and self._listener.can_listen:
             self._timer.check_now()
 
@@ -212,10 +213,11 @@ class RowPoller(Generic[Row_co]):
         self._listener.close()
 
     def poll(self, may_rest: bool = True) -> Sequence[Row_co]:
-        """Acquire due rows. Return none before the time of the next poll, or if the database does not answer.
+        """Acquire due rows. Return none if the next poll is not due yet, or if the database does not answer.
 
-        Unless rows are expected, query the next due time first. `may_rest`: prepare a pause if no row is due, which
-        takes another query; False while runs wait to be settled. That query also finds a row that became due meanwhile.
+        Unless rows are expected, the next due time is queried first. `may_rest`: if no row is due, query the next due
+        time and prepare a pause; the query also finds a row that became due in the meantime. The caller passes False
+        while runs wait to be settled.
         """
         if self._timer.pause() > 0:
             return ()
@@ -224,7 +226,7 @@ class RowPoller(Generic[Row_co]):
                 self._maintain(is_idle=False)
             rows: Sequence[Row_co] = () if self._timer.checks_first else self._acquire()
             if not rows and may_rest:
-                # A due row does not wait for the connection of the listener: the query is sent before and after.
+                # Query before the listener connects, so that a due row does not wait for that, and again after.
                 is_due = self._listener.is_to_connect and self._types.next_due() == 0
                 if is_due or self._rest_until_due() == 0:
                     rows = self._acquire()
@@ -255,7 +257,7 @@ class RowPoller(Generic[Row_co]):
         return rows
 
     def _rest_until_due(self) -> float | None:
-        """Query the next due time, pause until then, and return the seconds, or None without a waiting row."""
+        """Query the next due time and pause until then. Return the seconds, or None if no row is waiting."""
         self._listener.listen(self._timer.longest * _LISTENING)
         asked = self._clock()
         wait = self._types.next_due()
@@ -266,7 +268,7 @@ class RowPoller(Generic[Row_co]):
         return wait
 
     def _maintain(self, is_idle: bool) -> None:
-        """Run maintenance now and then, also in a child that is never idle for long."""
+        """Run maintenance from time to time, even in a child that is never idle for long."""
         now = self._clock()
         self._busy_since = math.inf if is_idle else min(self._busy_since, now)
         if is_idle or now > self._busy_since + _BURST:
@@ -275,7 +277,7 @@ class RowPoller(Generic[Row_co]):
                 self._timer.check_within(_MAINTENANCE_PAUSE)
 
     def _failed(self, error: Exception) -> None:
-        """Log each kind of failure once, and poll less and less often."""
+        """Log each kind of failure once. Poll less often after each failure."""
         self._failures += 1
         self._failed_at = self._clock()
         emit("poll", section=self.name, seconds=None, tasks=(), error=error)
@@ -294,7 +296,7 @@ class RowPoller(Generic[Row_co]):
         self.report_trouble(error)
 
     def _refused(self, message: str) -> None:
-        """Wait longer after each attempt: databases lock accounts after some failed logins."""
+        """Wait longer after each attempt, because databases lock accounts after some failed logins."""
         pause = min(2.0 ** min(self._failures - 1, 10), _LONGEST_REFUSED_PAUSE)
         self._timer.back_off_for(pause)
         if message != self._message or self._failed_at >= self._reminded + _REMINDER:
@@ -308,7 +310,7 @@ class RowPoller(Generic[Row_co]):
         self._message = self.trouble = None
 
     def _log_listener_failure(self, error: Exception) -> None:
-        """Log the failure of the listener; at INFO if the database does not answer, which the polls log too."""
+        """Log the failure of the listener. Use INFO if the database does not answer, as the polls log that, too."""
         level = logging.INFO if self._polled.store.is_unavailable(error) else logging.WARNING
         text = "section=%s the database cannot notify workers of due rows: %s; polling every poll_interval instead"
         log.log(level, text, self.name, one_line(error))
@@ -335,20 +337,24 @@ class SectionPoller(RowPoller[Task], Poller):
 
 
 CALLED = 10.0
-"""Seconds between two polls of a poller that is woken for due rows. Only a lost wake-up costs this wait."""
+"""Seconds between two polls of a poller that gets wake-ups for due rows. Only after a lost wake-up does a row wait so
+long."""
 _FIRST_DELAY = 0.0005
 _LONGEST_DELAY = 0.008
-"""The most seconds that a poller delays after a wake-up in vain, so that not all acquire at once."""
+"""After a wake-up in vain, a poller delays its next poll by a random time up to this limit (seconds), so that not all
+pollers acquire at once."""
 
 _SAME = 0.01
-"""Seconds. Due times that differ by less belong to the same row."""
+"""Seconds. Two due times with a smaller difference are taken for the same row."""
 
 _SHORTEST = 0.02
-"""Seconds between two polls in vain at least, so that a host sends at most fifty of them in a second."""
+"""The least seconds between two polls in vain. So a host sends at most fifty such polls in a second."""
 _RECENT = 0.05
-"""The interval as a share of the time since rows were found: a shorter one hardly shortens the wait for the next."""
+"""The poll interval, as a share of the time since rows were last found. A smaller share would hardly shorten the wait
+for the next row."""
 _WOKEN = 0.1
-"""Seconds for which a poller polls often after a wake-up: on SQLite it comes before the commit has ended."""
+"""For how many seconds after a wake-up a poller polls often. On SQLite the wake-up comes before the commit has ended.
+"""
 _COST = 25
 """The interval is at least this many times the duration of a poll, so that polls take at most 4 % of the time."""
 
@@ -358,14 +364,14 @@ Chance = Callable[[float, float], float]
 class PollTimer:
     """Decides when a poller polls next. All times are seconds.
 
-    The interval, the next due time or a wake-up ends a pause. If several pollers wake for one row, the poller that
-    acquired the last row goes first. The others delay a moment, and query before they acquire.
+    A pause ends after the interval, at the next due time, or by a wake-up. If several pollers wake for one row, the
+    poller that acquired the last row goes first. The others delay a moment, and query before they acquire.
     """
 
     def __init__(self, interval: float, clock: Clock = monotonic, chance: Chance = random.uniform) -> None:
         """`interval`: seconds between two polls while no wake-up comes (`poll_interval`).
 
-        `chance(low, high)` returns a random number between the two.
+        `chance(low, high)`: returns a random number between the two.
         """
         self._interval = interval
         self.clock = clock
@@ -379,23 +385,26 @@ class PollTimer:
         self.working = False
         """Whether the last poll found rows."""
         self.checks_first = False
-        """Whether to query the next due time before acquiring, as no row is expected."""
+        """Whether to query the next due time before the next acquire, because no row is expected."""
 
     @property
     def longest(self) -> float:
-        """The longest pause, without jitter."""
+        """The longest pause, before the random variation."""
         return max(self._interval, CALLED)
 
     def pause(self) -> float:
         return max(0.0, self._next - self.clock())
 
     def worked(self) -> None:
-        """Rows were found: poll again at once."""
+        """Poll again at once, because the last poll acquired as many rows as it could."""
         self._in_vain = 0
         self.poll_now()
 
     def took_all(self, took: float) -> None:
-        """All due rows were found: poll again after a moment, or when a wake-up comes. `took`: duration of the poll."""
+        """Poll again after a moment or a wake-up, because all due rows were acquired.
+
+        `took`: the duration of the poll.
+        """
         self.poll_now()
         self._in_vain = 0
         self._polled_at = self._found_at
@@ -410,10 +419,12 @@ class PollTimer:
     def rest(self, wait: float | None, called: bool, took: float = 0.0) -> None:
         """Pause after a poll that acquired nothing.
 
-        `wait`: until a row is due; None: no row waits; 0: a row is due that others may acquire. `called`: a wake-up is
-        sure to come when a row becomes due meanwhile. `took`: duration of the query; the next poll starts that much
-        earlier, as it takes as long to reach the database. A wake-up for a row that is due in a moment, and was not
-        known before, does not count as in vain.
+        - `wait`: seconds until a row is due. None: no row is waiting. 0: a row is due that other workers may acquire.
+        - `called`: a wake-up is sure to come if a row becomes due in the meantime.
+        - `took`: the duration of the query. The next poll starts that much earlier, as it takes as long to reach the
+          database.
+
+        A wake-up for a row that was not known before and is due in a moment does not count as in vain.
         """
         self._polled_at = self.clock() - took
         rest = self._jittered(self.longest if called and wait != 0 else self._polled_interval(took))
@@ -429,27 +440,27 @@ class PollTimer:
 
     @property
     def expects_work(self) -> bool:
-        """Whether rows are expected: by the last poll, by the due time that it found, or by a wake-up."""
+        """Whether rows are expected, because of the last poll, the due time that it found, or a wake-up."""
         return self.working or self._expects_row
 
     def back_off(self, intervals: float) -> None:
         self.back_off_for(self._jittered(self._interval * intervals))
 
     def back_off_for(self, seconds: float) -> None:
-        """Poll again after `seconds`; called after a failed poll."""
+        """Poll again after `seconds`. Called after a failed poll."""
         self._polled_at = self.clock()
         self._expects_row, self.checks_first = False, True
         self._next = self._polled_at + seconds
 
     def wake(self) -> None:
-        """A row became due: poll at once, or after `_delay`."""
+        """Poll at once or after `_delay`, because a row became due."""
         self._expects_row = True
         self.checks_first = self._in_vain > 0
         self._woken_at = self.clock()
         self._next = max(min(self._next, self._woken_at + self._delay()), self._earliest)
 
     def ignore_wakeups(self) -> None:
-        """Wake-ups no longer come: poll every interval again."""
+        """Poll every interval again, because wake-ups no longer come."""
         self._next = min(self._next, self._polled_at + self._jittered(self._interval))
 
     def _polled_interval(self, took: float) -> float:
@@ -462,27 +473,27 @@ class PollTimer:
         self._next = min(self._next, self.clock() + seconds)
 
     def check_now(self) -> None:
-        """Query the next due time at once: a wake-up may have been lost."""
+        """Query the next due time at once, because a wake-up may have been lost."""
         self._next = self.clock()
         self._expects_row, self.checks_first = False, True
 
     def _delay(self) -> float:
-        """Return the seconds from a wake-up to the poll: 0, or random and longer after wake-ups in vain."""
+        """Return the seconds from a wake-up to the poll: 0, or after wake-ups in vain a random time that grows."""
         if not self._in_vain:
             return 0.0
         return self._chance(0.0, min(_FIRST_DELAY * 2 ** min(self._in_vain, 10), _LONGEST_DELAY))
 
     def _jittered(self, seconds: float) -> float:
-        """Return about `seconds`, varied so that the children do not all poll at once."""
+        """Return about `seconds`, with a random variation, so that the children do not all poll at once."""
         return seconds * self._chance(0.9, 1.1)
 
 
 _PATIENCE = 30.0
-"""Seconds before a failed connection is tried again. A connection that was reliable is tried again at once."""
+"""Seconds until a failed connection is tried again. A connection that has been reliable is tried again at once."""
 
 
 class WakeupListener:
-    """Listens from `listen` until `stop`. Reports no wake-ups if there are none, or the listener fails."""
+    """Listens for wake-ups from `listen` until `stop`. Reports none if the store has none, or if listening fails."""
 
     def __init__(
         self,
@@ -490,7 +501,7 @@ class WakeupListener:
         log_failure: Callable[[Exception], None],
         clock: Clock = monotonic,
     ) -> None:
-        """Connects to nothing yet. `log_failure` is called with the first of several errors."""
+        """Does not connect yet. `log_failure`: called with the first of several errors."""
         self._open_wakeup = open_wakeup
         self._log_failure = log_failure
         self._clock = clock
@@ -515,11 +526,11 @@ class WakeupListener:
 
     @property
     def descriptor(self) -> int | None:
-        """Readable when a wake-up may have come; None while not listening."""
+        """A descriptor that is readable when a wake-up may have come; None while not listening."""
         return self._wakeup.fileno() if self._listening and self._wakeup is not None else None
 
     def listen(self, seconds: float) -> None:
-        """Listen from now on, for at least `seconds`; earlier wake-ups may be lost."""
+        """Listen from now on, for at least `seconds`. Earlier wake-ups may be lost."""
         if self._clock() < self._retry_at:
             return
         try:
@@ -529,14 +540,17 @@ class WakeupListener:
             if self._wakeup is None:
                 return
             self._wakeup.listen(seconds)
-        except Exception as error:  # noqa: BLE001 – whatever a driver raises, there are polls besides
+        except Exception as error:  # noqa: BLE001 – a driver may raise anything; without wake-ups, polling continues
             self._failed(error)
         else:
             self._listening = self._connected = True
             self._logged = False
 
     def poll(self) -> bool:
-        """Return whether a wake-up came. A lost connection counts as one, since wake-ups may be lost with it."""
+        """Return whether a wake-up came.
+
+        A lost connection counts as a wake-up, because wake-ups may be lost with it.
+        """
         if not self._listening or self._wakeup is None:
             return False
         was_called = self.is_reliable

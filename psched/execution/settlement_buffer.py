@@ -1,7 +1,7 @@
-"""Buffers successful runs and settles them together: a transaction costs about as much for a hundred as for one.
+"""Collects successful runs and settles them together: a transaction for a hundred costs about as much as for one.
 
-Until then no row shows that they ran. If the process dies before, they run again, as at-least-once allows. Their
-leases are renewed like those of running tasks.
+Until then the database does not show that they ran. If the process dies before, they run again, as at-least-once
+allows. Their leases are renewed like those of running tasks.
 """
 
 from __future__ import annotations
@@ -22,15 +22,19 @@ from psched.telemetry import emit
 log = logging.getLogger(__name__)
 
 LONGEST = 0.2
-"""Seconds, plus at most one handler, that a run waits to be settled with others. Longer while settling is slow."""
+"""How many seconds, plus at most one handler, a run waits to be settled with others. Longer while settling is slow."""
 _FULL = 500
-"""Runs. Of no-ops the handler thread settles so many itself: a second thread would take turns with it."""
+"""How many runs the handler thread settles by itself if handlers take no time. A second thread would only take turns
+with it."""
 _LAST_MOMENT = 1.0
 """Seconds. Runs whose leases end within this time of one another are given up together."""
 
 
 class SettlementBuffer:
-    """`add` and `flush_if_slow` are for the poller's thread, the others for any thread."""
+    """A buffer of runs.
+
+    Only the poller's thread calls `add` and `flush_if_slow`; any thread may call the other methods.
+    """
 
     def __init__(self, section: str, source: Source, clock: Clock = boottime) -> None:
         self._section = section
@@ -42,35 +46,38 @@ class SettlementBuffer:
         self._flushing = threading.Lock()
 
     def add(self, task: Task, now: float) -> None:
-        """Add a concluded run, or a finished run, which only emits its event."""
+        """Add a concluded run, or a finished run, for which only the event is emitted."""
         if not self._collected:
             self._since = now
         self._collected.append(task)
 
     @property
     def is_full(self) -> bool:
-        """Whether so many runs are collected that more of them make a transaction no cheaper for each."""
+        """Whether so many runs are collected that more of them would not make a transaction cheaper for each."""
         return len(self._collected) >= _FULL
 
     def flush_if_slow(self, now: float, seconds: float | None) -> None:
-        """Settle the collected runs if they would wait too long behind the next run, which begins at `now`.
+        """Settle the collected runs if they would wait too long for the next run, which begins at `now`.
 
-        `seconds`: the expected duration of the next run; None: not known, so settle them.
+        `seconds`: the expected duration of the next run. None: not known, so settle them.
         """
         if self._collected and (seconds is None or now + seconds > self._since + self._budget.seconds(LONGEST)):
             self.flush()
 
     def flush_overdue(self) -> None:
-        """Settle runs that have waited too long behind a slow handler. The next call or `flush` retries failures."""
+        """Settle runs that have waited too long behind a slow handler.
+
+        After a failure the next call or `flush` tries again.
+        """
         now = self._clock()
         if now > self._since + self._budget.seconds(LONGEST):
             self.flush(now)
 
     def flush(self, until: float | None = None) -> None:
-        """Settle all. While the database does not answer, retry until `until`, or by default until their leases end.
+        """Settle all runs. While the database does not answer, retry until `until` (default: until their leases end).
 
-        While another thread does so, a call with `until` does nothing. A call without it waits, so that afterwards the
-        events of all runs that were added before have been emitted.
+        If another thread is settling, a call with `until` does nothing. A call without `until` waits: when it returns,
+        the events of all runs that were added before have been emitted.
         """
         if not self._flushing.acquire(blocking=until is None):
             return
@@ -98,7 +105,7 @@ class SettlementBuffer:
                 self._report([task], refusal)
 
     def _take(self) -> list[Task]:
-        """Empty the buffer. Emit the events of settled runs and return the others."""
+        """Empty the buffer. Emit the events of runs that are settled already, and return the others."""
         taken = []
         with suppress(IndexError):  # empty: another thread may take the last one
             while True:
@@ -109,7 +116,10 @@ class SettlementBuffer:
     def _to_retry(
         self, tasks: Sequence[Task], error: Exception, until: float, retries_now: bool
     ) -> list[Sequence[Task]]:
-        """Return the groups of runs to be tried again at once, after `tasks` failed to be settled up to `until`."""
+        """Return groups of runs to try again at once, after settling `tasks` failed.
+
+        `until`: how long that was tried.
+        """
         if not self._source.store.is_unavailable(error):
             if len(tasks) > 1:  # a row that cannot be settled must not block the others
                 return [[task] for task in tasks]

@@ -1,4 +1,4 @@
-"""The thread of a handler child that settles runs beside the handler."""
+"""The thread of a handler child that settles runs while the handler runs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _SETTLEMENT = 0.05
 
 
 class SettlementThread(PeriodicThread):
-    """Settles runs beside the handler, and reports to the fetching child what runs."""
+    """Settles runs while the handler runs, and reports the runs in progress to the fetching child."""
 
     def __init__(self, pollers: Sequence[FetchedTaskPoller], report_running: Callable[[], bool]) -> None:
-        """`report_running` returns False if it is to be called again."""
+        """`report_running`: returns False if it must be called again."""
         self._pollers = pollers
         self._report_running = report_running
         super().__init__("settlement", self.tick, _SETTLEMENT)

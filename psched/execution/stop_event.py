@@ -1,4 +1,4 @@
-"""An event that also ends a wait for file descriptors."""
+"""An event that can also end a wait for file descriptors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LONGEST_PAUSE = 5.0
 
 
 class StopEvent:
-    """Set once by any thread and never cleared; ends every wait at once."""
+    """Any thread may set the event. It is never cleared, and ends every wait at once."""
 
     def __init__(self) -> None:
         self._set = threading.Event()
@@ -36,7 +36,7 @@ class StopEvent:
             self._signal()
 
     def retry(self, what: str, step: Callable[[], object]) -> None:
-        """Repeat `step` until it raises nothing, or the event is set. An error repeated in a row is logged once."""
+        """Repeat `step` until it raises nothing or the event is set. An error that repeats is logged once."""
         pause, logged = 0.1, ""
         while not self.is_set():
             try:
@@ -53,7 +53,7 @@ class StopEvent:
     def wait_for(self, descriptors: Collection[int], seconds: float) -> Collection[int]:
         """Return those of `descriptors` that become readable or closed within `seconds`. `set` ends the wait.
 
-        `poll` waits for whole milliseconds; the rest is waited for without it.
+        `poll` only waits for whole milliseconds; the rest of the time is waited without it.
         """
         end = monotonic() + seconds
         if not descriptors:
@@ -73,7 +73,10 @@ class StopEvent:
             self._close()
 
     def _descriptor(self) -> int:
-        """Return a descriptor that is readable once the event is set, a new one if a handler has closed the last."""
+        """Return a descriptor that is readable once the event is set.
+
+        If a handler has closed the last one, create another.
+        """
         with self._lock:
             if self._reader is None or not self._reader.is_ours():
                 self._close()
@@ -91,7 +94,7 @@ class StopEvent:
         self._reader = self._writer = None
 
     def _signal(self) -> None:
-        """Make the pipe readable for good."""
+        """Make the pipe readable for ever."""
         if self._writer is not None and self._writer.is_ours():
-            with suppress(OSError):  # full: it is readable already
+            with suppress(OSError):  # the pipe is full, so it is readable already
                 os.write(self._writer.descriptor, b".")

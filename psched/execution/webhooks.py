@@ -1,4 +1,4 @@
-"""Webhooks: JSON by POST, signed as https://www.standardwebhooks.com says."""
+"""Webhooks: POST requests with JSON, signed according to https://www.standardwebhooks.com."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from collections.abc import Mapping
 from psched.http_client import Request, RequestError, post
 
 PAUSES = (1.0, 5.0)
-"""Seconds before the second and the third attempt."""
+"""Seconds before the second and before the third attempt."""
 _IDS = uuid.UUID("0f0a5c0e-1f2d-4f7a-9a9b-6f1f0f7a7c11")
-"""The namespace of message ids."""
+"""The UUID namespace of message ids."""
 
 
 def message_id(*names: object) -> str:
-    """Return the id of a message about what `names` say: the same when it is sent again, by any host."""
+    """Return the id of the message that `names` describe. It is the same if another host sends the message again."""
     return f"psched_{uuid.uuid5(_IDS, json.dumps(names))}"
 
 
 def webhook_request(
     url: str, id_: str, content: Mapping[str, object], secret: bytes | None = None, timeout: float = 30.0
 ) -> Request:
-    """Return a request to be sent now. With `secret` it is signed, together with its id and this moment."""
+    """Return a request to send now. With `secret`, the message, its id and the present time are signed."""
     body = json.dumps(content).encode()
     at = str(int(time.time()))
     headers = {"Content-Type": "application/json", "Webhook-Id": id_, "Webhook-Timestamp": at}
@@ -45,7 +45,7 @@ def deliver(
     secret: bytes | None = None,
     timeout: float = 30.0,
 ) -> None:
-    """Send a message, up to three times within seconds unless `closing` is set. Raises RequestError."""
+    """Deliver a message, with up to three attempts within seconds; `closing` ends the attempts. Raises RequestError."""
     for pause in (*PAUSES, None):
         try:
             return post(webhook_request(url, id_, content, secret, timeout))

@@ -1,1 +1,1 @@
-"""Ready-made applications. Each is loaded only by naming it."""
+"""Ready-made applications. Each is loaded only if the configuration names it."""

@@ -1,7 +1,7 @@
-"""Runs programs, so that a crontab can be replaced without Python. In children. docs/commands.md describes it.
+"""Runs programs, so that a crontab can be replaced without Python code. Used in children. See docs/commands.md.
 
-**Every user who may write the table can run any program as the user of this daemon.** Therefore this application is
-loaded only if it is named: `app: psched.handlers.command:Command`.
+**Every user with write access to the table can run any program as the user of this daemon.** So this application is
+only loaded if the configuration names it: `app: psched.handlers.command:Command`.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ __all__ = ["Command"]
 log = logging.getLogger(__name__)
 
 _GRACE = 1.0
-"""Seconds between SIGTERM and SIGKILL when the run is asked to stop; below the default `child_kill_interval`."""
+"""Seconds between SIGTERM and SIGKILL after the run was asked to stop. Less than the default `child_kill_interval`."""
 _TIMEOUT_GRACE = 5.0
-"""The same after the program's own timeout."""
+"""Seconds between SIGTERM and SIGKILL after the program's own timeout."""
 _MAX_ERROR_LENGTH = 300
 _INHERITED = ("PATH", "HOME", "LANG", "TZ")
-"""Environment variables that a program gets from the daemon. The others may hold passwords."""
+"""The environment variables of the daemon that a program gets. Other variables may contain passwords."""
 _MAX_RLIMIT = 2**62
 _RLIMITS = {
     name.removeprefix("RLIMIT_").lower(): number
@@ -48,7 +48,7 @@ _RLIMITS = {
 
 
 class CommandError(Exception):
-    """The program could not be started; the message says why."""
+    """The program could not be started. The message contains the reason."""
 
 
 def _argument(value: Any) -> str:
@@ -95,7 +95,7 @@ def _limit(value: Any) -> int:
 
 @frozen(kw_only=True)
 class CommandDefaults:
-    """The options that `app:` gives all programs. The same options in the data of a task override them."""
+    """The options for all programs, given in `app:`. Options in the data of a task override them."""
 
     env: Annotated[dict[str, str], Check(mapping_of(_variable, _argument))] = Factory(dict)
     inherit_env: Annotated[bool, Check(flag)] = False
@@ -115,7 +115,7 @@ class CommandOptions(CommandDefaults):
     ok_exit_codes: Annotated[list[int], Check(list_of(_exit_code))] = Factory(lambda: [0])
 
     def check(self) -> None:
-        """Raises ValueError if values that are valid each by itself contradict each other."""
+        """Raises ValueError if values that are valid by themselves contradict each other."""
         if self.shell and (self.command is None or self.argv is not None):
             raise ValueError('with "shell": true give "command", not "argv"')
         if not self.shell and (self.argv is None or self.command is not None):
@@ -136,7 +136,10 @@ class CommandHandler(Base):
         self._stop = threading.Event()
 
     def perform(self) -> None:
-        """Run the program and settle by its exit code. A run whose program was stopped is released by the worker."""
+        """Run the program and settle the run by its exit code.
+
+        If the program was stopped, the worker releases the run.
+        """
         try:
             options = command_options(self.task.data, self.defaults)
             if options.keep_output and self.task.output_problem is not None:
@@ -152,7 +155,7 @@ class CommandHandler(Base):
         self._conclude(options, ending)
 
     def kill(self, reason: Exception) -> None:
-        """End the process group, or do not start it."""
+        """End the process group. If the program has not started yet, do not start it."""
         self._stop.set()
 
     def _start(self, options: CommandOptions) -> Program:
@@ -175,7 +178,7 @@ class CommandHandler(Base):
             status = f"was asked to stop: {status}"
         is_success = ending.cut_short is None and ending.status in options.ok_exit_codes
         if ending.left_behind:
-            log.warning("key=%s left processes behind in its group; they were ended", self.task.key)
+            log.warning("key=%s the program left processes in its process group; they were ended", self.task.key)
         if options.keep_output:
             self._keep(ending.output, status, failed=not is_success)
         if ending.cut_short == "stop":
@@ -189,11 +192,14 @@ class CommandHandler(Base):
     def _keep(self, output: str, status: str, failed: bool) -> None:
         try:
             self.task.keep_output(output, status, failed)
-        except Exception as error:  # noqa: BLE001 – the program has run, so the run is settled all the same
+        except Exception as error:  # noqa: BLE001 – the program has run, so the run is settled nevertheless
             log.warning("key=%s the output of this run was not kept: %s", self.task.key, one_line(error))
 
     def _fail(self, problem: str, tail: str = "", is_kept: bool = False) -> None:
-        """`is_kept`: the output may be stored, so its last line may be part of the error, too."""
+        """Report the error and retry the task.
+
+        `is_kept`: the output may be stored, so the error may contain its last line.
+        """
         log.error("key=%s type=%s %s; retrying later%s", self.task.key, self.task.type, problem, quoted(tail))
         last = (exception_line(tail) or tail.rpartition("\n")[2]) if is_kept else ""
         error = f"{problem}: {last}" if last else problem
@@ -201,13 +207,13 @@ class CommandHandler(Base):
 
 
 class Command(Dispatch):
-    """The application. It handles tasks of the type `command`, and of each type that begins with `command.`."""
+    """The application. It handles tasks of the type `command` and of all types that begin with `command.`."""
 
     routes: ClassVar[Routes] = {re.compile(r"^command(\.|\Z)"): CommandHandler}
 
     @classmethod
     def with_options(cls, options: Mapping[str, Any]) -> Router:
-        """Return a subclass whose programs have these `CommandDefaults`. Raises ConfigError."""
+        """Return a subclass with these `CommandDefaults` for its programs. Raises ConfigError."""
         try:
             defaults = read(CommandDefaults, options)
         except ValueError as error:
@@ -219,7 +225,7 @@ class Command(Dispatch):
 def command_options(data: dict[str, Any], defaults: CommandDefaults = CommandDefaults()) -> CommandOptions:
     """Return the options of a task: those in its data, then the defaults.
 
-    Raises CommandError: one line with every fault in the data.
+    Raises CommandError: one line with every error in the data.
     """
     try:
         options = read(CommandOptions, asdict(defaults, recurse=False) | data)
@@ -252,5 +258,5 @@ def describe(ending: Ending, timeout: float | None) -> str:
 
 
 def quoted(tail: str) -> str:
-    """Return the lines of `tail`, each on a line of its own behind a mark that no log line begins with."""
+    """Return the lines of `tail`, each on its own line after a mark that no log line begins with."""
     return "".join(f"\n  | {line}" for line in tail.splitlines())

@@ -1,19 +1,19 @@
-"""Feeds the queue by the clock: each occurrence of a schedule becomes a task of its own. In children.
+"""Submits tasks by the clock: each occurrence of a schedule becomes a task of the queue. Used in children.
 
     app: psched.handlers.enqueue:Enqueue
 
-It handles schedules of the type `enqueue`, and of each type that begins with `enqueue.`; what follows the dot is the
-type of the submitted tasks. The data of a schedule may hold:
+It handles schedules of the type `enqueue`, and of all types that begin with `enqueue.`. The text after the dot is the
+type of the submitted tasks. The data of a schedule may contain:
 
-- `type`: the type of the tasks, instead of that in the schedule's type. Not on `rdb_compat`, where a `type` in the data
-  is the type of the schedule itself.
-- `data`: the data of the tasks, by default `{}`.
-- `user`, `max_running`, `priority`, `max_attempts`, `compression` and `headers`, as for `Queue.submit`.
+- `type`: the type of the tasks; overrides the type after the dot. Not on `rdb_compat`, where a `type` in the data is
+  the type of the schedule itself.
+- `data`: the data of the tasks; default `{}`.
+- `user`, `max_running`, `priority`, `max_attempts`, `compression` and `headers`: as for `Queue.submit`.
 
 The key of a task is `<schedule>@<scheduled_time>`, followed by `.extra` for an extra run (run-now). So each occurrence
-is submitted once, even if a process ends in between. Where both tables are in one database, one transaction writes the
-task and advances the schedule. The occurrence is finished once its task is in the queue, so a long task delays no later
-occurrence.
+is submitted once, even if a process dies in between. If both tables are in one database, one transaction writes the
+task and advances the schedule. The occurrence is finished when its task is in the queue, so a long task does not delay
+later occurrences.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _PREFIX = "enqueue."
 
 @frozen(kw_only=True)
 class EnqueueOptions:
-    """The data of a schedule: which tasks to submit; `checked_task` checks that they can be stored."""
+    """The data of a schedule: which tasks to submit. `checked_task` checks whether they can be stored."""
 
     type: Annotated[str | None, Check(text)] = None
     data: Annotated[dict[str, Any], Check(mapping)] = Factory(dict)
@@ -69,7 +69,7 @@ class Enqueue(Dispatch):
 
 
 def task_for(occurrence: Task) -> NewTask:
-    """Return the task to submit for an occurrence. Raises ValueError with one line for people."""
+    """Return the task to submit for an occurrence. Raises ValueError with a one-line message."""
     try:
         wanted = read(EnqueueOptions, occurrence.data)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Reads the data of a task into the options of psched's own handlers. In children."""
+"""Reads the data of a task as options of psched's own handlers. Used in children."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ T = TypeVar("T")
 
 
 def read(kind: type[Made], data: Mapping[str, Any]) -> Made:
-    """Return `data` as `kind`; null stands for a default of None. Raises ValueError: one line with every fault."""
+    """Return `data` as a `kind`. JSON null means the default if that is None.
+
+    Raises ValueError: one line with every error.
+    """
     known = fields_dict(kind)
     wrong = [f"unknown key {key!r}{did_you_mean(key, known)}" for key in data if key not in known]
     try:
@@ -31,7 +34,7 @@ def read(kind: type[Made], data: Mapping[str, Any]) -> Made:
 
 
 def instance_of(kind: type[T], expected: str) -> Callable[[Any], T]:
-    """Return a test for values of this type; true and false are no numbers."""
+    """Return a check for values of this type. True and false do not count as numbers."""
 
     def check(value: Any) -> T:
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):

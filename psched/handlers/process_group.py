@@ -1,4 +1,7 @@
-"""Runs a program in a process group that ends with the worker, even when the worker is killed. In children."""
+"""Runs a program in a process group that ends together with the worker, even if the worker is killed.
+
+Used in children.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from typing import Self
 import psutil
 
 _GUARD = "trap '' TERM; read -r end || kill -s KILL 0"
-"""Waits until the worker has closed its end of the pipe, then kills its own group."""
+"""Waits until the worker has closed its end of the pipe, then kills its own process group."""
 
 
 _LIMITED = """
@@ -38,10 +41,10 @@ except (OSError, ValueError) as error:
 
 
 class ProcessGroup:
-    """A process group, led by a small guard process that kills the group when the worker is gone.
+    """A process group. Its leader is a small guard process that kills the group when the worker is gone.
 
-    Without the guard a program would survive a worker that was killed, and run beside the next attempt. While the guard
-    lives, the system gives the number of the group to no other.
+    Without the guard, a program would survive a killed worker and run at the same time as the next attempt. As long as
+    the guard lives, the system does not reuse the number of the group.
     """
 
     def __init__(self) -> None:
@@ -61,12 +64,12 @@ class ProcessGroup:
         return self._guard.pid
 
     def signal(self, number: int) -> None:
-        """Signal all members. The system may forbid that for a member of another user (sudo)."""
+        """Signal all members. The system may forbid this for processes of another user (sudo)."""
         with suppress(PermissionError):
             os.killpg(self.id, number)
 
     def has_members(self) -> bool:
-        """Whether another process of the group is alive; zombies (in a container without init) do not count."""
+        """Whether another process of the group is alive. Zombies, as in a container without init, do not count."""
         return any(self._is_member(pid) for pid in psutil.pids())
 
     def close(self) -> None:
@@ -85,21 +88,23 @@ _OUTPUT_BYTES = 8192
 _TAIL_LINES = 40
 _CHUNK = 65536
 _TICK = 0.1
-"""Seconds between two checks whether to stop."""
+"""Seconds between two checks whether the run should stop."""
 _GROUP_TICK = 0.02
-"""Seconds between two checks whether a group is gone."""
+"""Seconds between two checks whether a group has ended."""
 _DRAIN_CHUNKS = 32
-"""Chunks of output that are read after the end: more than a pipe holds, but not without end."""
+"""How many chunks of output are read after the end: more than a pipe holds, but a limited number."""
 _LAST_WAIT = 1.0
-"""Seconds until processes that SIGKILL did not remove (busy in the kernel, or another user's) are left alone."""
+"""Seconds after SIGKILL until remaining processes (busy in the kernel, or another user's) are left alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
     """How a program ended.
 
-    `status`: its exit status, negative for a signal. `cut_short`: `stop` or `timeout` when it was ended by us.
-    `left_behind`: it left processes in its group, which were ended too. `output`: the last 8 kB that it wrote.
+    - `status`: its exit status, negative for a signal.
+    - `cut_short`: `stop` or `timeout` if psched ended the program.
+    - `left_behind`: whether the program left processes in its group, which were then ended, too.
+    - `output`: the last 8 kB of its output.
     """
 
     status: int
@@ -115,9 +120,9 @@ class Ending:
 
 
 class Program:
-    """A program that runs with its descendants in one process group, its output in a pipe. For one thread.
+    """A program that runs with its descendants in one process group and writes to a pipe. Usable by one thread.
 
-    `stop` may be set by another thread at any time: SIGTERM goes to the group, SIGKILL after `grace` seconds. The group
+    Another thread may set `stop` at any time: then the group gets SIGTERM, and SIGKILL after `grace` seconds. The group
     is also killed when this process ends. A process that has moved to another group is neither signalled nor killed.
     """
 
@@ -129,10 +134,11 @@ class Program:
         stop: threading.Event,
         rlimits: Mapping[int, int] = MappingProxyType({}),
     ) -> None:
-        """Start the program. Raises OSError or ValueError when it cannot be started.
+        """Start the program. Raises OSError or ValueError if it cannot be started.
 
-        `rlimits`: limits by resource, see getrlimit(2). With limits, an interpreter sets them and becomes the program,
-        or ends with status 127 and a line of output: a function between fork and exec is not safe beside threads.
+        `rlimits`: limits by resource, see getrlimit(2). With limits, a Python process sets them and then becomes the
+        program, or exits with status 127 and a line of output. A function between fork and exec would not be safe with
+        threads.
         """
         limits = ",".join(f"{resource}={limit}" for resource, limit in rlimits.items())
         launcher = [sys.executable, "-I", "-S", "-c", _LIMITED, limits] if limits else []
@@ -175,9 +181,9 @@ class Program:
         self._group.close()
 
     def wait(self, timeout: float | None, timeout_grace: float, grace: float) -> Ending:
-        """Wait until no process of the group is left; end it after `timeout` seconds.
+        """Wait until no process of the group is left. After `timeout` seconds, end the group.
 
-        SIGKILL follows SIGTERM after `timeout_grace` seconds when the timeout ended it, else after `grace`.
+        If the timeout ended it, SIGKILL follows SIGTERM after `timeout_grace` seconds, else after `grace` seconds.
         """
         while self._process.poll() is None:
             if self._open:
@@ -206,7 +212,7 @@ class Program:
         self._kill_if_due(now)
 
     def _end_rest(self, grace: float) -> None:
-        """End the processes that the program left in its group, after a moment for those about to end by themselves."""
+        """End the processes that the program left in its group. Wait a moment first, as they may be about to end."""
         self._read(_GROUP_TICK if self._group.has_members() else 0)
         while self._group.has_members():
             now = time.monotonic()
@@ -228,7 +234,7 @@ class Program:
             self._group.signal(signal.SIGKILL)
 
     def _read(self, seconds: float) -> bool:
-        """Wait for output and read it; False when there was none."""
+        """Wait for output and read it. Return False if there was none."""
         if not self._open:
             time.sleep(seconds)
             return False

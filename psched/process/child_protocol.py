@@ -10,44 +10,44 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 DONE = 0
-"""Exit code after a graceful stop, or at `max_request_per_child`. The codes follow sysexits.h."""
+"""Exit code after a graceful stop, or after `max_request_per_child` runs. The codes follow sysexits.h."""
 FORCED = 75
-"""Exit code after a forced end (immediate stop, timeout, lease not renewed) that has released every lease."""
+"""Exit code after a forced exit (immediate stop, timeout, lease not renewed) that has released every lease."""
 BOOT_FAILED = 78
-"""The child cannot start: the application does not load, or a table is missing."""
+"""Exit code if the child cannot start: the application does not load, or a table is missing."""
 LOST_MASTER = 71
-"""The master is gone, or the pipes are closed."""
+"""Exit code if the master is gone, or the pipes are closed."""
 
 BEAT = "beat"
-"""The child ran a task since its last heartbeat. An idle child records heartbeats in the shared memory only."""
+"""The child has run a task since its last heartbeat. An idle child only records heartbeats in the shared memory."""
 RAN = "ran"
-"""A run has ended. Sent about once a second at most."""
+"""A run has ended. Sent at most about once a second."""
 READY = "ready"
 RECOVERED = "recovered"
-"""The leases of the dead children named in the child's spec are released."""
+"""The leases of the dead children that the child's spec names are released."""
 EMPTY = "empty"
-"""The child ends by force and has released all its leases."""
+"""A forced exit is in progress, and the child has released all its leases."""
 BYE = "bye"
-"""The child ends in an orderly way, without a lease."""
+"""The child ends in an orderly way and holds no lease."""
 START_ERROR = "why"
-"""The child cannot start, for the reason given."""
+"""The child cannot start; the reason follows."""
 TROUBLE = "trouble"
-"""The child cannot work at present, for the reason given. Without a reason: the child works again."""
+"""The child cannot work at present; the reason follows. Without a reason: the child works again."""
 
 _HEARTBEAT = struct.Struct("d")
 _CHUNK = 65536
-_LONGEST = 3000  # below PIPE_BUF, so that a message is written whole or not at all
+_LONGEST = 3000  # less than PIPE_BUF, so that a message is never written in part
 
 
 class OwnedDescriptor:
-    """A descriptor in a process whose handlers may close it or reuse its number."""
+    """A descriptor in a process whose handlers may close it, or may reuse its number."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
         self._identity = _identity(descriptor)
 
     def is_ours(self) -> bool:
-        """Return whether the number still means the same open file."""
+        """Return whether the number still belongs to the same open file."""
         try:
             return _identity(self.descriptor) == self._identity
         except OSError:
@@ -59,7 +59,7 @@ class OwnedDescriptor:
 
 
 class ChildPipe:
-    """The child's ends of both pipes. Any of its threads may send."""
+    """The child's ends of both pipes. Any thread of the child may send."""
 
     def __init__(self, messages: int, orders: int, heartbeat: mmap.mmap) -> None:
         self._messages = OwnedDescriptor(messages)
@@ -67,29 +67,29 @@ class ChildPipe:
         self.orders = OwnedDescriptor(orders)
 
     def are_ours(self) -> bool:
-        """Return whether both ends are open: a handler may have closed them."""
+        """Return whether both ends are open. A handler may have closed them."""
         return self._messages.is_ours() and self.orders.is_ours()
 
     def send(self, message: str, reason: str = "") -> None:
-        """Send a message without waiting. The message is lost if the master is stopped or gone."""
+        """Send a message without waiting. It is lost if the master is stopped or gone."""
         line = " ".join([message, *reason.split()]).encode()[:_LONGEST] + b"\n"
         with suppress(BlockingIOError, BrokenPipeError):
             if self._messages.is_ours():
                 os.write(self._messages.descriptor, line)
 
     def beat(self, now: float) -> None:
-        """Record a heartbeat at `now`, by the monotonic clock."""
+        """Record a heartbeat at `now`, in monotonic seconds."""
         _HEARTBEAT.pack_into(self._heartbeat, 0, now)
 
     def receive(self) -> bytes | None:
-        """Return the orders that have come (signal numbers), b"" if there are none, None if the master is gone."""
+        """Return the received orders (signal numbers), b"" if there are none, or None if the master is gone."""
         try:
             return os.read(self.orders.descriptor, _CHUNK) or None
         except BlockingIOError:
             return b""
 
     def close(self) -> None:
-        """Close both ends: in the master, and in a process that a handler has forked."""
+        """Close both ends. Called in the master, and in a process that a handler has forked."""
         self._messages.close()
         self.orders.close()
 
@@ -101,32 +101,32 @@ class MasterPipe:
         self.messages = messages
         self._heartbeat = heartbeat
         self.ended = False
-        """Whether the other end is closed: the child is dead, or a handler has closed it."""
+        """Whether the other end is closed: the child is dead, or a handler has closed the pipe."""
         self._orders = orders
         self._rest = b""
 
     def receive(self) -> list[str]:
-        """Return the messages that have come, without waiting."""
+        """Return the received messages, without waiting."""
         while chunk := self._read():
             self._rest += chunk
         *lines, self._rest = self._rest.split(b"\n")
         return [line.decode("utf-8", "replace") for line in lines]
 
     def last_beat(self) -> float:
-        """Return the monotonic time of the child's last heartbeat, 0.0 before the first."""
+        """Return the monotonic time of the child's last heartbeat, or 0.0 before the first."""
         then: float = _HEARTBEAT.unpack_from(self._heartbeat)[0]
         return then
 
     def send(self, order: int) -> None:
-        """Send an order, the number of the signal that means the same, without waiting.
+        """Send an order without waiting. An order is the number of the signal with the same meaning.
 
-        A child that does not read is dead or frozen, and stops its heartbeats.
+        If the child does not read orders, it is dead or frozen, and its heartbeats stop.
         """
         with suppress(BlockingIOError, BrokenPipeError):
             os.write(self._orders, bytes([order]))
 
     def close(self) -> None:
-        """Close pipes and memory: in the master when the child is gone, in siblings after their fork."""
+        """Close pipes and memory. Called in the master when the child is gone, and in siblings after their fork."""
         self.close_pipes()
         self._heartbeat.close()
 
@@ -145,7 +145,7 @@ class MasterPipe:
 
 
 def open_pipes() -> tuple[MasterPipe, ChildPipe]:
-    """Return the ends of the master and of its next child. No descriptor ever blocks."""
+    """Return the master's and the next child's ends of the pipes. No descriptor ever blocks."""
     messages_reader, messages_writer = os.pipe()
     orders_reader, orders_writer = os.pipe()
     for descriptor in (messages_reader, messages_writer, orders_reader, orders_writer):
@@ -169,7 +169,7 @@ _IDLE = bytes(_HEADER.size)
 
 
 class RunningTable:
-    """One cell for each handler thread, in memory shared since before the fork. Each cell has one writer."""
+    """A table in shared memory with one cell for each handler thread. Only that thread writes to its cell."""
 
     def __init__(self, cells: int) -> None:
         self.cells = cells
@@ -177,12 +177,12 @@ class RunningTable:
         self._frozen = False
 
     def running(self, cell: int, name: str) -> None:
-        """Record that handler thread `cell` runs `name`, cut after some 2,000 bytes of UTF-8."""
+        """Record that handler thread `cell` runs `name`. Names are cut after some 2,000 bytes of UTF-8."""
         if not self._frozen:
             self._write(cell, name)
 
     def freeze(self, names: Mapping[int, str]) -> None:
-        """Record `names` (cell → name) for good: `running` and `idle` do nothing from now on."""
+        """Record `names` (cell → name) for good: from now on, `running` and `idle` do nothing."""
         self._frozen = True
         for cell, name in names.items():
             self._write(cell, name)
@@ -199,7 +199,7 @@ class RunningTable:
         self._memory[start : start + _HEADER.size] = _IDLE
 
     def names(self) -> tuple[str, ...]:
-        """Return the names of the running tasks, in the order of cells. Never raises, whatever is in the memory."""
+        """Return the names of the running tasks, in the order of cells. Never raises, even if the memory is damaged."""
         entries = (self._read(cell * _CELL_SIZE) for cell in range(self.cells))
         return tuple(entry for entry in entries if entry is not None)
 

@@ -12,16 +12,16 @@ from psched.process.child_protocol import RunningTable
 from psched.process.dispatch_socket import DispatchSocket
 
 FETCHER_SLOT = 0
-"""The slot of the fetching child, which has no handlers."""
+"""The number of the fetching child's slot. The fetching child has no handlers."""
 FIRST_SLOT = 1
-"""The slot of the child that does the work needed once per node, such as alerts."""
+"""The number of the slot whose child does the work that each node needs once, such as alerts."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeadChild:
-    """A dead child: the holder of its leases, the tasks it ran (`section:key`), and the error recorded with them.
+    """A dead child: the holder of its leases, the tasks that it ran (`section:key`), and the error to record with them.
 
-    `child`: its name; empty if no other child has the holder.
+    `child`: its name; empty if no other child shares the holder.
     """
 
     holder: str
@@ -30,20 +30,24 @@ class DeadChild:
     child: str = ""
 
     def suspects(self, section: str) -> list[str]:
-        """Return the keys of the tasks that it ran in `section`."""
+        """Return the keys of the tasks that the child ran in `section`."""
         prefix = f"{section}:"
         return [name.removeprefix(prefix) for name in self.running if name.startswith(prefix)]
 
 
 @dataclass(frozen=True, slots=True)
 class ChildSpec:
-    """One child of a slot.
+    """What the master tells one child of a slot.
 
-    `holder` is written with its leases. Children with one dispatch socket share it. `name` is used for one child only.
-    `dead` are the children whose leases it releases first. `running_table` is its own; the master reads it also after
-    the child's death. Over `dispatch` the fetching child hands tasks to its siblings; None: the child fetches for
-    itself. `siblings`: the names of the living children with this dispatch socket. `counters`: what it counts in.
-    `is_first`: no child of the slot was ready since the master started or reloaded its configuration.
+    - `holder`: is written with the child's leases. Children with the same dispatch socket share it.
+    - `name`: belongs to this child only.
+    - `dead`: the dead children whose leases this child must release first.
+    - `running_table`: belongs to this child. The master also reads it after the child's death.
+    - `dispatch`: the socket over which the fetching child sends tasks to its siblings. None: the child polls for
+      itself.
+    - `siblings`: the names of the living children with the same dispatch socket.
+    - `counters`: where the child counts.
+    - `is_first`: whether no child of the slot was ready since the master started or reloaded its configuration.
     """
 
     slot: int
@@ -60,29 +64,35 @@ class ChildSpec:
 
 
 class ChildRole:
-    """The work of a child. This base class does nothing: it is the role of a dry run."""
+    """The work of a child. This base class does nothing; a dry-run child uses it."""
 
     def prepare(self) -> None:
-        """Check the conditions of the work. Raises ConfigError."""
+        """Check whether the child can work. Raises ConfigError."""
 
     def run(self) -> None:
-        """Work in the main thread until stopped or done."""
+        """Work in the main thread until the child is stopped or done."""
 
     def stop(self, immediate: bool, grace: float | None = None) -> None:
-        """Stop after the running tasks, or `immediate`: within `grace` seconds.
+        """Stop after the running tasks; or, if `immediate`, within `grace` seconds.
 
-        Called in the control thread, perhaps several times; returns at once.
+        Called in the control thread, perhaps several times. Returns at once.
         """
 
     def running(self) -> str | None:
-        """Return the types or keys of the running tasks for the process title; None when idle. Any thread."""
+        """Return the types or keys of the running tasks, for the process title; None if idle.
+
+        Callable from any thread.
+        """
 
     def was_idle(self) -> bool:
-        """Return whether nothing was run since the last call. Called in one thread."""
+        """Return whether nothing was run since the last call. Only one thread calls this."""
         return True
 
     def trouble(self) -> str | None:
-        """Return why the child cannot work at present, such as a database that does not answer. Any thread."""
+        """Return why the child cannot work at present, such as a database that does not answer.
+
+        Callable from any thread.
+        """
 
     def report_suspects(self) -> None:
-        """Write the started and unsettled tasks into the running table, as suspects for the death of the process."""
+        """Write the started, unsettled tasks into the running table, as suspects for the death of the process."""

@@ -10,16 +10,19 @@ import msgspec
 from psched.model import Claim
 
 _DECODER = msgspec.msgpack.Decoder(list[Claim])
-"""Makes the tuples and dataclasses of claims itself: with the codec 2 µs a task, instead of 5.5 from plain values (28
-November 2026)."""
+"""Encodes the tuples and dataclasses of claims directly. With it the codec takes 2 µs per task, with plain values 5.5
+µs (28 November 2026)."""
 
 Encoded = bytes | str
 
 
 def encode_claims(claims: Sequence[Claim]) -> Encoded:
-    """Return msgpack, or JSON if a claim holds what msgpack cannot: integers of more than 64 bits, lone surrogates."""
+    """Return the claims as msgpack.
+
+    Return JSON for values that msgpack cannot store: large integers, lone surrogates.
+    """
     try:
-        return msgspec.msgpack.encode(claims, enc_hook=dict)  # `dict` for headers that are another mapping
+        return msgspec.msgpack.encode(claims, enc_hook=dict)  # `dict` converts headers that are another kind of mapping
     except (OverflowError, UnicodeEncodeError, RecursionError):
         return json.dumps(msgspec.to_builtins(claims, enc_hook=dict))
 

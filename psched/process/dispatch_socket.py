@@ -1,9 +1,9 @@
-"""The sockets over which the fetching child hands tasks to its siblings.
+"""The sockets over which the fetching child sends tasks to its siblings.
 
-The master makes one `DispatchSocket` for each configuration that it loads. A handler child makes a pair of connected
-sockets and sends one end over the dispatch socket, where the present fetching child takes it. When the fetching child
-dies, its siblings connect to the next in the same way. A message is what JSON knows, and bytes; a tuple arrives as a
-list. It is packed by msgspec, which takes a third of the time that JSON takes (28 November 2026).
+The master creates one `DispatchSocket` for each configuration that it loads. A handler child creates a pair of
+connected sockets and sends one end over the dispatch socket to the present fetching child. If the fetching child dies,
+its siblings connect to the next one in the same way. A message may contain JSON values and bytes; a tuple arrives as a
+list. Messages are packed by msgspec, which takes a third of the time that JSON takes (28 November 2026).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LONGEST_NAME = 255
 
 
 class Connection:
-    """One end of a connection. Nothing blocks: `send` keeps what does not fit, and `flush` sends it later."""
+    """One end of a connection. Nothing blocks: `send` keeps bytes that do not fit, and `flush` sends them later."""
 
     def __init__(self, end: socket.socket) -> None:
         end.setblocking(False)
@@ -35,7 +35,7 @@ class Connection:
         self._received = bytearray()
         self._unsent = bytearray()
         self.is_open = True
-        """Whether the process at the other end is alive, as far as `send` and `receive` know."""
+        """Whether the process at the other end is alive, according to the last `send` or `receive`."""
         self._is_closed = False
 
     def fileno(self) -> int:
@@ -47,7 +47,7 @@ class Connection:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the process at the other end is gone and nothing is left to receive."""
+        """Whether the process at the other end is gone and no more messages can be received."""
         try:
             return not self._is_readable() or not self._socket.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
@@ -56,7 +56,7 @@ class Connection:
             return True
 
     def send(self, message: Any) -> None:
-        """Send `message`, or nothing if the connection is closed."""
+        """Send `message`. If the connection is closed, do nothing."""
         if self._is_usable():
             is_json = False
             try:
@@ -77,13 +77,13 @@ class Connection:
                     del self._unsent[: self._socket.send(self._unsent)]
             except BlockingIOError:
                 raise
-            except OSError:  # the process at the other end is gone; another thread may be waiting for the descriptor
+            except OSError:  # the other process is gone; do not close, as another thread may wait for the descriptor
                 self.is_open = False
 
     def receive(self) -> Iterator[Any]:
-        """Yield the messages that have come. Closes the connection when the process at the other end is gone.
+        """Yield the received messages. Close the connection if the process at the other end is gone.
 
-        What that process sent before arrives also when `send` was the first to find it gone.
+        Messages that it sent before its end still arrive, even if `send` noticed the end first.
         """
         while self._is_readable():
             try:
@@ -107,7 +107,7 @@ class Connection:
             yield json.loads(body) if is_json else msgpack.decode(body)
 
     def receive_last(self) -> Iterator[Any]:
-        """Yield the messages that have come. The other end cannot send any more: it finds the connection closed."""
+        """Yield the received messages, and prevent further ones: the other end finds the connection closed."""
         if self._is_readable():
             with suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RD)
@@ -123,33 +123,33 @@ class Connection:
             self._socket.detach()
 
     def _is_usable(self) -> bool:
-        """Return whether messages can be sent. They cannot when a handler has closed the descriptor."""
+        """Return whether messages can be sent. They cannot if a handler has closed the descriptor."""
         self.is_open = self.is_open and self._descriptor.is_ours()
         return self.is_open
 
     def _is_readable(self) -> bool:
-        """Return whether messages can be received: also when the process at the other end is known to be gone."""
+        """Return whether messages can be received. This may be true even if the other process is known to be gone."""
         is_ours = not self._is_closed and self._descriptor.is_ours()
         self.is_open = self.is_open and is_ours
         return is_ours
 
 
 class DispatchSocket:
-    """Both ends of a datagram socket: handler children send their connections, the fetching child takes them."""
+    """Both ends of a datagram socket. Handler children send connections; the fetching child receives them."""
 
     def __init__(self, holder: str) -> None:
-        """`holder`: of the leases of all these children. Raises OSError when no descriptors are left."""
+        """`holder`: the holder of the leases of all these children. Raises OSError if no descriptors are left."""
         self.holder = holder
         self._taker, self._sender = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._taker.setblocking(False)
         self._sender.setblocking(False)
 
     def fileno(self) -> int:
-        """Return the descriptor that is readable when a child has connected."""
+        """Return a descriptor that is readable when a child has connected."""
         return self._taker.fileno()
 
     def connect(self, name: str) -> Connection:
-        """Return a connection to the fetching child, the present one or the next. Raises OSError."""
+        """Return a connection to the present fetching child, or to the next one. Raises OSError."""
         mine, other = socket.socketpair()
         try:
             with other:
@@ -160,7 +160,7 @@ class DispatchSocket:
         return Connection(mine)
 
     def accept(self) -> Iterator[tuple[str, Connection]]:
-        """Yield the connections that have come, with the names of their children."""
+        """Yield new connections with the names of their children."""
         while True:
             try:
                 name, descriptors, _, _ = socket.recv_fds(self._taker, _LONGEST_NAME, 1)

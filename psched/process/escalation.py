@@ -1,8 +1,8 @@
-"""When a child is ordered to stop, and when it is killed: a pure function of time. In the master, one per child.
+"""When a child is ordered to stop, and when it is killed: a pure function of time. The master has one for each child.
 
-Nothing here acts. `tick(now)` returns each order once, as a signal: SIGTERM for a graceful stop, SIGQUIT for an
-immediate stop, SIGKILL, which is repeated while the child is there. `deadline` is when to call it again at the latest.
-Times are monotonic seconds.
+Nothing in this module acts. `tick(now)` returns each order once, as a signal: SIGTERM for a graceful stop, SIGQUIT for
+an immediate stop, and SIGKILL, which is repeated until the child is gone. `deadline` is the latest time for the next
+call. Times are monotonic seconds.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import signal
 from psched.config import Settings
 
 RELEASE = 1.5
-"""Seconds a child has beyond `child_kill_interval`: to kill its descendants and release its leases."""
+"""How many seconds a child has after `child_kill_interval` to kill its descendants and release its leases."""
 _KILL_AGAIN = 5.0
-"""Seconds after SIGKILL until a child that is still there (its disk hangs, its tree grows) is killed again."""
+"""If a child still exists so many seconds after SIGKILL (its disk hangs, its tree grows), it is killed again."""
 
 
 class Escalation:
     def __init__(self, settings: Settings, now: float, lifetime: float = math.inf) -> None:
-        """`lifetime`: seconds from `now` to the kill."""
+        """`lifetime`: after so many seconds the child is killed."""
         self._silence = settings.child_heartbeat_limit
         self._graceful = settings.child_graceful_kill_limit
         self._kill_interval = settings.child_kill_interval
@@ -38,12 +38,12 @@ class Escalation:
         self._last_seen = max(self._last_seen, now)
 
     def host_resumed(self, now: float) -> None:
-        """Measure silence and lifetime from `now`: the child was suspended, too."""
+        """Measure silence and lifetime from `now` on, because the child was suspended together with the host."""
         self.child_seen(now)
         self._end_at = now + self._lifetime
 
     def stop(self, immediate: bool, now: float) -> None:
-        """A second call can only hasten the stop."""
+        """Begin to stop the child. A second call can only make the stop faster."""
         if not self.stopping:
             self.stopping = True
             self._leave_at = math.inf if self._graceful is None else now + self._graceful
@@ -55,7 +55,7 @@ class Escalation:
 
     @property
     def idle(self) -> bool:
-        """Whether `tick` need not be called before the deadline."""
+        """Whether `tick` may be skipped until the deadline."""
         return not self._is_suspect and not self.stopping
 
     def tick(self, now: float) -> signal.Signals | None:

@@ -1,4 +1,4 @@
-"""systemd's journal: whether standard error is connected to it, and entries and lines with a priority."""
+"""systemd's journal: whether standard error goes to it, and how to write entries and lines with a priority."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PRIORITIES = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ER
 
 
 def has_stderr() -> bool:
-    """Return whether standard error is the stream that systemd has connected to the journal ($JOURNAL_STREAM)."""
+    """Return whether systemd has connected standard error to the journal ($JOURNAL_STREAM)."""
     stream = os.environ.get("JOURNAL_STREAM")
     try:
         found = os.fstat(_STDERR)
@@ -23,9 +23,9 @@ def has_stderr() -> bool:
 
 
 def send(level: int, message: str) -> None:
-    """Write one entry, which may have several lines. Raises OSError if the journal's socket is not there.
+    """Write one entry, which may have several lines. Raises OSError if the journal has no socket.
 
-    Each entry opens a socket of its own: handlers may close any descriptor, and no socket is shared after a fork.
+    Each entry opens its own socket: handlers may close any descriptor, and a shared socket would be used across forks.
     """
     from logging_journald import JournaldTransport  # noqa: PLC0415 – only services need it
 
@@ -37,12 +37,15 @@ def send(level: int, message: str) -> None:
 
 
 def lines(level: int, message: str) -> str:
-    """Return the message as lines for a stream to the journal, each of which becomes an entry of this priority."""
+    """Return the message as lines for a stream to the journal. Each line becomes an entry of this priority."""
     return "".join(f"<{_priority(level)}>{line}\n" for line in message.splitlines())
 
 
 def write_error(message: str) -> None:
-    """Write each line of the message to standard error, as an error if that is connected to the journal."""
+    """Write each line of the message to standard error.
+
+    If that goes to the journal, give the lines the priority of errors.
+    """
     sys.stderr.write(lines(logging.ERROR, message) if has_stderr() else f"{message}\n")
     sys.stderr.flush()
 

@@ -1,4 +1,4 @@
-"""Linux system calls of master and children: death signal, sub-reaper, kill timer. Elsewhere nothing happens."""
+"""Linux system calls of master and children: death signal, sub-reaper, kill timer. On other systems they do nothing."""
 
 from __future__ import annotations
 
@@ -15,26 +15,29 @@ _SIGEV_SIGNAL = 0
 _SIGEVENT_SIZE = 64
 
 _LIBC: Any = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
-"""Loaded at import, in the master: looking for libraries would delay each child."""
+"""Loaded when the master imports this module, because looking for libraries would delay each child."""
 
 
 def signal_at_death_of_parent(number: int) -> None:
-    """Ask for a signal when the *thread* that forked us ends. No signal comes for a parent that is dead already."""
+    """Request a signal for the moment when the *thread* that forked us ends.
+
+    If it has ended already, no signal comes.
+    """
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
 
 
 def adopt_orphans(yes: bool) -> None:
-    """Become the parent of each descendant whose own parent dies; `yes` false: no longer."""
+    """Become the parent of each descendant whose own parent dies. `yes` False: stop doing so."""
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, int(yes), 0, 0, 0)
 
 
 class KillTimer:
-    """A kernel timer that kills this process `seconds` after it was last restarted.
+    """A kernel timer that kills this process `seconds` after its last restart.
 
-    It needs no interpreter and works on a stopped process: a frozen child dies in time even if its master is dead.
-    Forked processes do not inherit it.
+    It needs no interpreter and also kills a stopped process. So a frozen child dies in time even if its master is dead.
+    Forked processes do not inherit the timer.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -42,7 +45,7 @@ class KillTimer:
         self._timer = ctypes.c_void_p()
         # struct sigevent: value, signal, way of delivery
         event = ctypes.create_string_buffer(struct.pack("Pii", 0, signal.SIGKILL, _SIGEV_SIGNAL), _SIGEVENT_SIZE)
-        create = getattr(_LIBC, "timer_create", None)  # glibc before 2.34 has it in a library of its own
+        create = getattr(_LIBC, "timer_create", None)  # before glibc 2.34 the timer functions are in a separate library
         self._works = create is not None and create(_CLOCK_MONOTONIC, event, ctypes.byref(self._timer)) == 0
 
     def restart(self) -> None:

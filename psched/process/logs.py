@@ -1,8 +1,7 @@
-"""The log of master and children, and the log lines of runs: one write per record, appended, reopened on USR2.
+"""The log of master and children, and the log lines of runs. Each record is appended by one write.
 
-A systemd service without a log file writes each record as one entry of the journal, with its priority.
-
-There are no locks, so no thread waits for the record of another, and no lock is held at a fork.
+A systemd service without a log file writes each record as one entry of the journal, with its priority. USR2 reopens the
+log file. No locks are used, so no thread waits for the record of another, and no lock is held at a fork.
 """
 
 from __future__ import annotations
@@ -39,13 +38,13 @@ _ESCAPED = {code: text for code, text in ESCAPES.items() if chr(code) not in "\n
 
 
 class Log:
-    """The log file, or stderr (`path` None). `capture`: redirect the output of the process to the log file, too.
+    """The log file, or stderr if `path` is None. `capture`: redirect the output of the process to the log file, too.
 
-    Reopening keeps the descriptor's number, so any thread may reopen the file at any time.
+    Reopening keeps the number of the descriptor, so any thread may reopen the file at any time.
     """
 
     def __init__(self, path: Path | None, capture: bool = False, json: bool = False) -> None:
-        """`json`: write records as JSON. Raises ConfigError when the file cannot be opened."""
+        """`json`: whether to write records as JSON. Raises ConfigError if the file cannot be opened."""
         self.path = path
         self.json = json
         self._capture = capture
@@ -63,9 +62,9 @@ class Log:
         return self.path is None and self._stderr_is_journal
 
     def collect_output(self) -> None:
-        """Write the output of this child line by line and, in a systemd service, to the log's destination.
+        """Write the output of this child line by line. In a systemd service, write it to the log's destination.
 
-        The master's standard error stays the journal, which shows why a service does not start.
+        The standard error of the master stays the journal, so that the journal shows why a service does not start.
         """
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(line_buffering=True)
@@ -73,9 +72,9 @@ class Log:
         self._redirect()
 
     def write(self, line: str) -> None:
-        """Append one record, which is lost if the disk is full or gone.
+        """Append one record. It is lost if the disk is full or gone.
 
-        If a handler has closed the descriptor, or reused its number, open the file once more.
+        If a handler has closed the descriptor or reused its number, open the file again.
         """
         with suppress(OSError, ConfigError):
             if not self._target.is_ours() and self.path is not None:
@@ -84,14 +83,14 @@ class Log:
                 os.write(self._target.descriptor, line.encode("utf-8", "backslashreplace"))
 
     def reopen(self) -> None:
-        """Go on in a new file of the same name, or in the old file if the new file cannot be opened."""
+        """Continue in a new file of the same name, or in the old file if the new one cannot be opened."""
         try:
             self.move(self.path)
         except ConfigError as error:
             logging.getLogger(__name__).error("%s; continuing in the old file", error)
 
     def move(self, path: Path | None) -> None:
-        """Go on in another file, or on stderr. Raises ConfigError without any change."""
+        """Continue in another file, or on stderr. If that fails, change nothing and raise ConfigError."""
         old = self._target
         if path is None:
             self._target = OwnedDescriptor(_STDERR)
@@ -114,10 +113,10 @@ class Log:
 
 
 class LogHandler(logging.Handler):
-    """Writes each record to a `Log` at once, its further lines indented so that no key can forge a record.
+    """Writes each record to a `Log` at once. All lines but the first are indented, so that no key can forge a record.
 
-    The journal has time, level and process of its own for each entry, so its message is without them. JSON has them
-    everywhere.
+    The journal has its own time, level and process for each entry, so a message in the journal does not repeat them.
+    JSON records always contain them.
     """
 
     def __init__(self, log: Log) -> None:
@@ -127,7 +126,7 @@ class LogHandler(logging.Handler):
         self._json: logging.Formatter | None = None
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """Take no lock: a write is atomic, and a stuck thread would hold the lock for ever."""
+        """Handle a record without a lock: a write is atomic, and a stuck thread would hold the lock for ever."""
         wanted = bool(self.filter(record))
         if wanted:
             self.emit(record)
@@ -166,7 +165,7 @@ _ENTRY = logging.Formatter("%(name)s: %(message)s")
 
 
 class _Formatter(logging.Formatter):
-    """Local time with milliseconds and UTC offset, since hosts and readers are in different zones."""
+    """Formats local time with milliseconds and UTC offset, because hosts and readers are in different time zones."""
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802 – logging's name
         moment = time.localtime(record.created)
@@ -176,7 +175,7 @@ class _Formatter(logging.Formatter):
 def begin_logging(log: Log) -> None:
     """Send the log records of this process, psched's and the application's, to `log`.
 
-    A program that has set up logging itself and configures no `log` keeps its own handlers.
+    If a program has set up logging itself and configures no `log`, its own handlers are kept.
     """
     root = logging.getLogger()
     if root.handlers and log.path is None:
@@ -199,16 +198,16 @@ def _open(path: Path) -> int:
 
 _runs_log = logging.getLogger("psched.runs")
 _LONGEST_NAME = 200
-"""Characters of an error in the log line of its run. The traceback follows."""
+"""The most characters of an error in the log line of its run. The traceback follows in full."""
 
 
 def log_runs(json: bool = False) -> None:
-    """Log the end of each run from now on, as a telemetry listener. Idempotent.
+    """From now on, log the end of each run. A telemetry listener does so. Idempotent.
 
-    `json`: log also those runs one by one that are settled together, and let each record of a handler name its run.
+    `json`: also log, one by one, the runs that are settled together, and let each record of a handler name its run.
     """
     if json:
-        import psched.structured_logging  # noqa: F401, PLC0415 – which follows the runs from now on
+        import psched.structured_logging  # noqa: F401, PLC0415 – attaches the listener for run contexts
     telemetry.attach(_log_each_run if json else _log_run, "run_skip", "run_error", "settle", "lease_lost")
 
 
@@ -239,12 +238,12 @@ def _log_run(event: telemetry.Event, fields: dict[str, Any]) -> None:
 
 
 def _said(event: str, task: Task, error: str | None = None, **fields: Any) -> dict[str, Any]:
-    """Return what `JSONFormatter` writes about a run, as the `extra` of a record."""
+    """Return the fields for `JSONFormatter` that describe a run, as the `extra` of a record."""
     return {"psched_event": event, "psched_task": task, "psched_error": error, "psched_fields": fields}
 
 
 def _log_settled(section: str, tasks: Sequence[Task]) -> None:
-    """Log a single run, or the number of runs: several runs settled together have all finished."""
+    """Log a single run, or the number of runs. Runs that are settled together have all finished."""
     if len(tasks) == 1 or _runs_log.isEnabledFor(logging.DEBUG):
         for task in tasks:
             _log_settled_run(task, logging.DEBUG if len(tasks) > 1 or task.outcome == "released" else logging.INFO)
@@ -266,7 +265,7 @@ def _log_unsettled(task: Task, error: Exception | str) -> None:
     elif isinstance(error, PreemptedError):
         _runs_log.info("key=%s preempted: %s", task.key, error, extra=said)
     elif isinstance(error, IdempotentAlreadyFinishedError):
-        _runs_log.debug("key=%s %s", task.key, error, extra=said)  # settled by this worker; the answer was lost
+        _runs_log.debug("key=%s %s", task.key, error, extra=said)  # this worker settled it; the answer was lost
     elif isinstance(error, ScheduleError):
         _runs_log.info("key=%s the result of this run was not stored: %s", task.key, error, extra=said)
     else:

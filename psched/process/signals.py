@@ -1,4 +1,7 @@
-"""The signals of psched, and a queue that turns arriving signals into a readable descriptor. In master and children."""
+"""The signals of psched, and a queue that makes a descriptor readable when a signal arrives.
+
+For master and children.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +34,9 @@ _CHUNK = 4096
 
 
 class SignalQueue:
-    """Collects signals once it is installed. One per process, installed in its main thread.
+    """Collects signals after it was installed. One per process, installed in its main thread.
 
-    Python writes the number of each signal to a pipe the moment it arrives, also while a C call holds the interpreter.
+    Python writes the number of each signal to a pipe as soon as it arrives, even while a C call holds the interpreter.
     """
 
     def __init__(self) -> None:
@@ -60,7 +63,7 @@ class SignalQueue:
             return []
 
     def abandon(self) -> None:
-        """Collect no more, in a process that was forked. Its signal handlers stay, and do nothing."""
+        """Stop collecting, in a process that was forked. Its signal handlers stay, and do nothing."""
         signal.set_wakeup_fd(-1)
         self.reader.close()
         self._writer.close()
@@ -79,4 +82,4 @@ def name_of(number: int) -> str:
 
 
 def _wake(number: int, frame: FrameType | None) -> None:
-    """Do nothing: the wakeup descriptor has been written before Python calls this."""
+    """Do nothing: before Python calls this handler, it has written to the wakeup descriptor."""

@@ -1,4 +1,4 @@
-"""Combines the tasks that the coroutines of one event loop submit at the same time, like a database's group commit."""
+"""Combines the tasks that coroutines of one event loop submit at the same time, like the group commit of a database."""
 
 from __future__ import annotations
 
@@ -13,22 +13,26 @@ from psched.model import NewTask
 from psched.store import TaskStore
 
 _MOST = 500
-"""Tasks in one batch."""
+"""The most tasks in one batch."""
 _AT_ONCE = 4
-"""Batches that are sent at the same time, each in a thread."""
+"""How many batches are sent at the same time, each in a thread."""
 _HEAD_START = 0.05
-"""Seconds after which the next batch does not wait for the last one, which may wait for a transaction of the caller."""
+"""After so many seconds, the next batch does not wait for the previous one, which may wait for a transaction of the
+caller."""
 _WOKEN_TOGETHER = 20
-"""Callers that continue before the event loop serves others: all callers of a batch at once would delay it."""
+"""How many callers continue before the event loop serves others. All callers of a batch at once would delay it."""
 
 Waiting = tuple[NewTask, asyncio.Future[bool]]
 
 
 class AsyncGroupSubmit:
-    """Of one event loop. A batch is sent at once if none is on its way; meanwhile the next one fills."""
+    """Belongs to one event loop. A batch is sent at once if no other is being sent; meanwhile the next batch fills."""
 
     def __init__(self, store: TaskStore, forget: Callable[[], object]) -> None:
-        """`forget` is called when no caller waits any more. It must drop this object, which keeps its event loop."""
+        """`forget`: called when no caller is waiting any more.
+
+        It must drop this object, which refers to its event loop.
+        """
         self._store = store
         self._forget = forget
         self._waiting: deque[Waiting] = deque()
@@ -37,9 +41,10 @@ class AsyncGroupSubmit:
         self._free = asyncio.Semaphore(_AT_ONCE)
 
     async def submit(self, task: NewTask) -> bool:
-        """Create a task, and return whether its key existed before. Raises what `TaskStore.submit` raises.
+        """Create a task, and return whether its key existed before. Raises like `TaskStore.submit`.
 
-        A caller that is cancelled before its batch is sent has submitted nothing; afterwards, the task may exist.
+        A caller that is cancelled before its batch is sent has submitted nothing. If it is cancelled later, the task
+        may exist.
         """
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[bool] = loop.create_future()
@@ -63,7 +68,7 @@ class AsyncGroupSubmit:
             self._forget()
 
     def _next_batch(self) -> list[Waiting]:
-        """Return tasks with different keys, in their order, without those whose callers were cancelled."""
+        """Return tasks with different keys, in their order. Tasks of cancelled callers are left out."""
         batch: dict[str, Waiting] = {}
         later: list[Waiting] = []
         while self._waiting and len(batch) < _MOST:
@@ -83,7 +88,7 @@ class AsyncGroupSubmit:
             finally:
                 self._free.release()
             for number, ((_, answer), outcome) in enumerate(zip(batch, outcomes, strict=True), 1):
-                if answer.done():  # its caller was cancelled
+                if answer.done():  # the caller was cancelled
                     continue
                 if isinstance(outcome, Exception):
                     answer.set_exception(outcome)
@@ -97,7 +102,7 @@ class AsyncGroupSubmit:
             raise
 
     def _submit(self, tasks: Sequence[NewTask]) -> list[bool | Exception]:
-        """Return for each task whether its key existed, or the error of its caller."""
+        """Return for each task whether its key existed, or the error for its caller."""
         try:
             present = set(self._store.submit(tasks))
         except (ValueError, NotSupportedError) as error:  # nothing was written
@@ -105,6 +110,6 @@ class AsyncGroupSubmit:
                 return [error]
             half = len(tasks) // 2
             return [*self._submit(tasks[:half]), *self._submit(tasks[half:])]
-        except Exception as error:  # noqa: BLE001 – each caller gets it
+        except Exception as error:  # noqa: BLE001 – each caller gets the error
             return [error] * len(tasks)
         return [task.key in present for task in tasks]

@@ -59,11 +59,11 @@ else:
 R = TypeVar("R")
 
 PRIORITIES = range(-100, 101)
-"""The priorities that a task can have. Each priority in use costs every poll one more look-up."""
+"""The allowed priorities. For each priority in use, every poll needs one more look-up."""
 
 
 class Queue(PolledTable):
-    """All tasks of one table. A context manager; safe to use from several threads, not across a fork."""
+    """All tasks of one table. Usable as a context manager. Safe to use from several threads, but not across a fork."""
 
     store: TaskStore
 
@@ -76,7 +76,7 @@ class Queue(PolledTable):
         failed_retention: float | None = None,
         stats_retention: float = 30 * 86400.0,
     ) -> None:
-        """`retention`, `failed_retention`, `stats_retention`: as in `TaskSettlement`."""
+        """`retention`, `failed_retention`, `stats_retention`: the same as in `TaskSettlement`."""
         settlement = TaskSettlement(store, retention, max_attempts, failed_retention, stats_retention)
         super().__init__(store, settlement, times)
         self._retention = settlement.retention
@@ -84,13 +84,13 @@ class Queue(PolledTable):
         self._results = ResultPoller(store.outcomes)
 
     def __getitem__(self, key: str) -> QueuedTask:
-        """Return a reference to a task, which need not exist."""
+        """Return a reference to a task. The task need not exist."""
         return QueuedTask(self.store, self.source, check_key(key), self._retention, self._results)
 
     def close(self) -> None:
-        """Close every connection to the database; idempotent. Callers that wait for a result get a ScheduleError.
+        """Close every connection to the database. May be called repeatedly.
 
-        A later call of any method connects anew.
+        Callers that wait for a result get a ScheduleError. A later call of any method connects again.
         """
         self._results.close()
         super().close()
@@ -110,23 +110,26 @@ class Queue(PolledTable):
         headers: Mapping[str, Any] | None = None,
         connection: Any = None,
     ) -> QueuedTask:
-        """Create a task and return a reference to it. May be repeated until it succeeds, as the key is unique.
+        """Create a task and return a reference to it. As the key is unique, the call may be repeated until it succeeds.
 
-        The task runs at `run_at` (unix seconds; default: at once). At most `max_running` tasks of one `user` run at a
-        time, those with a higher `priority` (-100 to 100) first. After `max_attempts` attempts the task has failed
-        (default: as its type or the configuration says). `compression="gzip"` stores the data compressed. `headers` is
-        a JSON object about the task, such as a trace id, which its handler sees as `task.headers`: at most 4,096 bytes.
-
-        `connection`: a connection to the queue's database, in whose transaction the task is written: of SQLAlchemy
-        (Connection or Session), Django, psycopg, PyMySQL, mysqlclient or sqlite3; for `asubmit` an AsyncSession, an
-        AsyncConnection, or one of asyncpg or psycopg. The caller commits or rolls back. The transaction stays usable,
-        also after AlreadyExistsError. Where it is in autocommit, the task exists at once.
+        - `run_at`: when the task runs, in unix seconds; default: at once.
+        - `user`, `max_running`: at most `max_running` tasks of one `user` run at a time.
+        - `priority`: -100 to 100. Of one user's tasks, those with a higher priority run first.
+        - `max_attempts`: the task has failed after so many attempts. Default: the number of its type, else the
+          configured one.
+        - `compression`: "gzip" stores the data compressed.
+        - `headers`: a JSON object with information about the task, such as a trace id; at most 4,096 bytes. The handler
+          sees it as `task.headers`.
+        - `connection`: a connection to the queue's database; the task is written in its transaction. It may belong to
+          SQLAlchemy (Connection or Session), Django, psycopg, PyMySQL, mysqlclient or sqlite3. For `asubmit` it is an
+          AsyncSession, an AsyncConnection, or a connection of asyncpg or psycopg. The caller commits or rolls back. The
+          transaction stays usable even after AlreadyExistsError. With autocommit, the task exists at once.
 
         Raises:
-            AlreadyExistsError: a task has this key. It may be finished: its key is kept for a while.
+            AlreadyExistsError: a task has this key. It may be a finished task, whose key is kept for a while.
             ValueError: the key, the data or a number cannot be stored; nothing was written.
-            NotSupportedError: this store does not have one of the options, or `connection` cannot be used: it is of
-                another kind, or leads to another database or table.
+            NotSupportedError: this store does not support one of the options, or `connection` is of an unknown kind, or
+                leads to another database or table.
         """
         content = {} if data is None else data
         about = {} if headers is None else headers
@@ -134,10 +137,10 @@ class Queue(PolledTable):
         return self._submitted(key, existed=bool(self.submit_many([task], connection)))
 
     def submit_many(self, tasks: Iterable[NewTask], connection: Any = None) -> list[str]:
-        """Create many tasks, and return the keys that existed before. Their tasks are not changed.
+        """Create many tasks. Return the keys that existed before; their tasks are not changed.
 
-        All are written in one transaction: the caller's, if `connection` is given as for `submit`. On Redis a
-        transaction writes at most 5,000 tasks or 4 MB of data; repeat a call that failed midway. Raises ValueError and
+        All are written in one transaction: that of the caller if `connection` is given, as for `submit`. On Redis a
+        transaction writes at most 5,000 tasks or 4 MB of data; repeat a call that failed halfway. Raises ValueError and
         NotSupportedError before anything is written.
         """
         checked = _storable_tasks(tasks)
@@ -151,10 +154,10 @@ class Queue(PolledTable):
     async def asubmit(
         self, key: str, type: str, data: Mapping[str, Any] | None = None, *, connection: Any = None, **options: Any
     ) -> QueuedTask:
-        """Do what `submit` does without blocking the event loop.
+        """Like `submit`, without blocking the event loop.
 
-        Calls of one event loop at the same time are combined into one transaction; each gets its own result or error.
-        A caller that is cancelled may have submitted the task or not, as after a lost answer: submit it again.
+        Calls that one event loop makes at the same time are combined into one transaction. Each call gets its own
+        result or error. If a caller is cancelled, the task may exist or not, as after a lost answer: submit it again.
         """
         given = {name: value for name, value in options.items() if value is not None}
         task = storable_task(NewTask(key, type, {} if data is None else data, **given))
@@ -168,7 +171,7 @@ class Queue(PolledTable):
 
     @signed_as_twin_of(submit_many)
     async def asubmit_many(self, tasks: Iterable[NewTask], connection: Any = None) -> builtins.list[str]:
-        """Do what `submit_many` does without blocking the event loop; `connection` as for `asubmit`."""
+        """Like `submit_many`, without blocking the event loop. `connection` is as for `asubmit`."""
         if connection is None:
             return await run_in_thread(self.submit_many, tasks)
         checked = _storable_tasks(tasks)
@@ -179,14 +182,15 @@ class Queue(PolledTable):
         return existing
 
     def submit_sql(self, task: NewTask, paramstyle: str | None = None) -> tuple[str, Any]:
-        """Return an INSERT of `task` and its parameters, for a connection that `submit` does not know.
+        """Return an INSERT statement for `task`, and its parameters, for a connection that `submit` does not support.
 
-        Its row count is 1, or 0 if a task has the key; on MariaDB and MySQL the statement then fails with the error
-        1062. Either leaves the transaction usable. Execute it once: another task needs another statement.
+        Execute the statement once; another task needs another statement. The row count is 1, or 0 if a task has this
+        key. On MariaDB and MySQL the statement fails with error 1062 instead of returning 0. In both cases the
+        transaction stays usable.
 
-        `paramstyle`: `pyformat`, `format`, `qmark`, `named` or `numeric` as in PEP 249, or `numeric_dollar`; default:
-        that of psched's own driver. The parameters are a dict for the named styles, else a tuple. Raises ValueError,
-        and NotSupportedError on Redis.
+        `paramstyle`: `pyformat`, `format`, `qmark`, `named` or `numeric` as in PEP 249, or `numeric_dollar`. The
+        default is the style of psched's own driver. The parameters are a dict for the named styles, else a tuple.
+        Raises ValueError, and NotSupportedError on Redis.
         """
         with SubmitCall([storable_task(task)], self.store.keeps_headers) as call:
             return self.store.submit_sql(call.tasks[0], paramstyle)
@@ -198,7 +202,7 @@ class Queue(PolledTable):
 
     def _group_submit(self) -> AsyncGroupSubmit:
         """Return the group submit of the running event loop."""
-        from asyncio import get_running_loop  # noqa: PLC0415 – blocking programs need not wait for its import
+        from asyncio import get_running_loop  # noqa: PLC0415 – programs without asyncio save the time of this import
 
         from psched.queue.async_group_submit import AsyncGroupSubmit  # noqa: PLC0415 – the same
 
@@ -219,11 +223,13 @@ class Queue(PolledTable):
         late: float | None = None,
         after: str | None = None,
     ) -> Iterator[TaskRow]:
-        """Yield the tasks with this status, type, user and beginning of the key (where given), ordered by key.
+        """Yield the tasks with this status, type, user and beginning of the key, if given, ordered by key.
 
-        `status` is waiting, running, finished, failed or cancelled. `late`: only waiting tasks that have been due for
-        that many seconds. `after`: the key of the last task of the page before. Raises ValueError for another status,
-        for `late` with a status, and for an unusable value.
+        - `status`: waiting, running, finished, failed or cancelled.
+        - `late`: only waiting tasks that have been due for so many seconds.
+        - `after`: the key of the last task of the previous page.
+
+        Raises ValueError for another status, for `late` with a status, and for other wrong values.
         """
         if status is not None and status not in TASK_STATUSES:
             raise ValueError(f"status must be one of {', '.join(TASK_STATUSES)}, got {shown(status)}")
@@ -233,13 +239,13 @@ class Queue(PolledTable):
         if late is not None:
             check_wait("late", late)
             if status not in (None, "waiting"):
-                raise ValueError(f"late tasks are waiting, not {status}; leave one of them out")
+                raise ValueError(f"late= selects waiting tasks, not {status} ones; leave out late= or status=")
         return self.store.list(TaskFilter(status, type, user, prefix, late, after))
 
     alist = async_iterator_twin(list)  # noqa: A003 – the method
 
 
-_STORES_NONE = "its type stores no result; annotate what its function returns, or say @app.task(store_result=True)"
+_STORES_NONE = "its type stores no result; annotate what its function returns, or use @app.task(store_result=True)"
 
 
 class ResultType(Protocol[R_co]):
@@ -250,11 +256,11 @@ class ResultType(Protocol[R_co]):
         """Whether the result is stored."""
 
     def restored_result(self, stored: Any) -> R_co:
-        """Return what the function has returned, of the JSON value that is stored. Raises ValueError."""
+        """Return the result of the function, given the stored JSON value. Raises ValueError."""
 
 
 class QueuedTask(Generic[R_co]):
-    """A reference to one task by its key. Nothing is read until a method is called. `R_co`: what it returns."""
+    """A reference to one task by its key. Nothing is read until a method is called. `R_co`: the type of the result."""
 
     def __init__(
         self,
@@ -265,7 +271,7 @@ class QueuedTask(Generic[R_co]):
         results: ResultPoller,
         result_type: ResultType[R_co] | None = None,
     ) -> None:
-        """`result_type`: of the function that the task calls, if that is known."""
+        """`result_type`: that of the function that the task calls, if known."""
         self.key = key
         self._store = store
         self._source = source
@@ -277,22 +283,22 @@ class QueuedTask(Generic[R_co]):
         return f"<QueuedTask key={self.key!r}>"
 
     def of_type(self, result_type: ResultType[R]) -> QueuedTask[R]:
-        """Return a reference to the same task, as one that calls this function: `result` returns what it returns."""
+        """Return a reference to the same task as a task of this function, so that `result` has its type."""
         return QueuedTask(self._store, self._source, self.key, self._retention, self._results, result_type)
 
     def exists(self) -> bool:
-        """Return whether the task exists now, retired or not."""
+        """Return whether the task exists at this moment, retired or not."""
         return self._store.get(self.key) is not None
 
     def metadata(self) -> TaskRow:
-        """Return the task as it is stored now. Raises NotFoundError."""
+        """Return the task as it is stored at this moment. Raises NotFoundError."""
         row = self._store.get(self.key)
         if row is None:
             raise NotFoundError(f"no task has the key {self.key!r}")
         return row
 
     def status(self) -> TaskStatus:
-        """Return whether the task is waiting, running, finished, failed or cancelled now. Raises NotFoundError."""
+        """Return whether the task is waiting, running, finished, failed or cancelled. Raises NotFoundError."""
         if not self._store.keeps_results:
             return self.metadata().status
         outcome = self._store.outcomes([self.key]).get(self.key)
@@ -301,21 +307,21 @@ class QueuedTask(Generic[R_co]):
         return outcome.status
 
     def progress(self) -> Progress | None:
-        """Return what the run has reported with `task.progress` last, if anything. Raises NotFoundError."""
+        """Return the last report that the run made with `task.progress`, or None. Raises NotFoundError."""
         return self.metadata().progress
 
     def result(self, timeout: float | None = None) -> R_co:
         """Wait until the task has ended, and return its result.
 
-        Wait for `timeout` seconds at most (default: without end; 0: look once). One query asks for all tasks that this
-        process waits for. A task is asked for again after 0.05 s, then less and less often, down to once a second.
+        Wait at most `timeout` seconds (default: without end; 0: query once). One query asks for all tasks for which
+        this process is waiting. The second query follows after 0.05 s; then the pauses grow, up to one second.
 
         Raises:
             ResultTimeoutError: the task has not ended in time. It continues.
-            TaskFailedError: it has failed for good. The error has the `error` that was kept with it.
-            TaskCancelledError: it was cancelled.
-            NoResultError: it is finished and has no result: its type stores none.
-            NotFoundError: there is no such task. Perhaps it was deleted, as its `retention_time` was over.
+            TaskFailedError: the task has failed for good. The exception has the `error` stored with the task.
+            TaskCancelledError: the task was cancelled.
+            NoResultError: the task is finished but has no result, because its type stores none.
+            NotFoundError: there is no such task. It may have been deleted after its `retention_time`.
             NotSupportedError: the store keeps no results (`rdb_compat`).
         """
         answer = self._awaited(timeout)
@@ -325,8 +331,8 @@ class QueuedTask(Generic[R_co]):
             answer.cancel()
 
     async def aresult(self, timeout: float | None = None) -> R_co:  # noqa: ASYNC109 – as `result`
-        """Do as `result`, without blocking the event loop, nor a thread of its executor."""
-        import asyncio  # noqa: PLC0415 – blocking programs need not wait for its import
+        """Like `result`, without blocking the event loop or using a thread of its executor."""
+        import asyncio  # noqa: PLC0415 – programs without asyncio save the time of this import
 
         return self._returned(await asyncio.wrap_future(self._awaited(timeout)))
 
@@ -340,7 +346,7 @@ class QueuedTask(Generic[R_co]):
         return self._results.wait_for(self.key, timeout)
 
     def _returned(self, outcome: TaskOutcome | None) -> R_co:
-        """Return the result, or raise why there is none."""
+        """Return the result, or raise the error that says why there is none."""
         if outcome is None:
             raise NotFoundError(self._is_missing())
         if outcome.status in ONGOING:
@@ -361,34 +367,35 @@ class QueuedTask(Generic[R_co]):
         )
 
     def cancel_request(self) -> None:
-        """Cancel a waiting task at once. A running handler is asked to stop at its next heartbeat.
+        """Cancel a waiting task at once. Ask a running handler to stop at its next heartbeat.
 
-        If the handler finishes nevertheless, the task is finished. Raises NotFoundError, AlreadyFinishedError.
+        If the handler finishes nevertheless, the task is finished. Raises NotFoundError and AlreadyFinishedError.
         """
         self._store.cancel_request(self.key, self._retention)
 
     def force_finish(self) -> None:
-        """Retire the task as finished and preempt its run, if any. Raises NotFoundError, AlreadyFinishedError."""
+        """Retire the task as finished and preempt its run, if any. Raises NotFoundError and AlreadyFinishedError."""
         self._store.force_finish(self.key, self._retention)
 
     def preempt(self) -> Task:
-        """Acquire the task, due or not, regardless of `max_running`. A run elsewhere is preempted.
+        """Acquire the task, even if it is not due, and regardless of `max_running`.
 
-        The lease lasts `alive_time`. Raises NotFoundError, AlreadyFinishedError.
+        A run on another worker is preempted. The lease lasts `alive_time`. Raises NotFoundError and
+        AlreadyFinishedError.
         """
         asked = boottime()
         return self._source.adopt(self._store.preempt(self.key, self._source.times.alive_time), asked)
 
     def retry(self) -> None:
-        """Make a failed or cancelled task due now, with its attempts at 0.
+        """Make a failed or cancelled task due now, and set its attempts to 0.
 
-        Raises NotFoundError, AlreadyFinishedError if the task is finished, ScheduleError if it is waiting or running,
-        and NotSupportedError on `rdb_compat`, where no task fails for good.
+        Raises NotFoundError. Raises AlreadyFinishedError if the task is finished, ScheduleError if it is waiting or
+        running, and NotSupportedError on `rdb_compat`, where no task fails for good.
         """
         self._store.retry_failed(self.key)
 
     def delete(self) -> None:
-        """Delete the task, retired or not, and preempt a run in progress. Raises NotFoundError."""
+        """Delete the task, retired or not. Preempt a run in progress. Raises NotFoundError."""
         self._store.delete(self.key)
 
     aexists = async_twin(exists)
@@ -418,7 +425,7 @@ def checked_task(task: NewTask) -> NewTask:
 
 
 def storable_task(task: NewTask) -> NewTask:
-    """Return `task`, checked except for its data and headers, which the store checks."""
+    """Return `task` after checking all fields except data and headers, which the store checks."""
     if not isinstance(task, NewTask):
         raise ValueError(f"tasks must be of psched.NewTask, got {shown(task)}")
     check_key(task.key)
@@ -456,10 +463,10 @@ def open_queue(
     read_only: bool = False,
     long_reads: bool = False,
 ) -> Queue:
-    """Return the queue that `section` configures. Connects to nothing yet.
+    """Return the queue that `section` configures. This does not connect yet.
 
     `prefetch_time`: seconds of the lease on prefetched tasks (default: `alive_time`). `connections`, `database`,
-    `read_only`, `long_reads`: as in `StoreSettings`.
+    `read_only`, `long_reads`: the same as in `StoreSettings`.
     """
     own = section.store_settings(holder, connections)
     settings = replace(own, queue=section.table, database=database, read_only=read_only, long_reads=long_reads)

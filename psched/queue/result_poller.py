@@ -1,4 +1,4 @@
-"""Waits for tasks to end, for all threads and coroutines of a process: one thread asks for all of them at once."""
+"""Waits for tasks to end, for all threads and coroutines of a process. One thread queries all tasks together."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from psched.errors import ScheduleError
 from psched.model import TaskOutcome
 
 FIRST_PAUSE = 0.05
-"""Seconds from the first look at a task to the second."""
+"""Seconds from the first query of a task to the second."""
 LONGEST_PAUSE = 1.0
-"""Seconds between two looks at a task that takes long."""
+"""The longest pause between two queries of a task, in seconds."""
 _GROWTH = 1.5
-"""How much longer each pause is than the one before."""
+"""Each pause is longer than the previous one by this factor."""
 _LEAST_PAUSE = 0.05
-"""Seconds between two queries of a process, however many tasks it waits for."""
+"""The least seconds between two queries of a process, for any number of tasks."""
 _AT_ONCE = 500
-"""Tasks of one query."""
+"""The most tasks in one query."""
 _IDLE = 5.0
-"""Seconds after which the thread ends when nobody waits."""
+"""Seconds after which the thread ends if nobody is waiting."""
 
 ONGOING = ("waiting", "running")
-"""The statuses of a task that has not ended."""
+"""The statuses of a task that has not ended yet."""
 
 
 @dataclass(eq=False)
 class Waiter:
-    """One caller that waits for a task until `end`. `answer`: the outcome of the task, None if it does not exist.
+    """One caller that waits for a task until `end`. `answer`: the outcome of the task, None if there is no such task.
 
-    `due`: when to look at the task next.
+    `due`: when to query the task next.
     """
 
     key: str
@@ -46,12 +46,12 @@ class Waiter:
 
 
 class ResultPoller:
-    """Safe to use from several threads. In a forked process the callers of the parent are forgotten."""
+    """Safe to use from several threads. In a forked process, the callers of the parent are forgotten."""
 
     def __init__(
         self, outcomes: Callable[[Sequence[str]], Mapping[str, TaskOutcome]], clock: Clock = monotonic
     ) -> None:
-        """`outcomes`: `TaskStore.outcomes`."""
+        """`outcomes`: the method `TaskStore.outcomes`."""
         self._outcomes = outcomes
         self._clock = clock
         self.reset_after_fork()
@@ -61,13 +61,13 @@ class ResultPoller:
         self._changed = threading.Condition()
         self._waiters: list[Waiter] = []
         self._thread: threading.Thread | None = None
-        """The thread that asks. A thread that is not this one any more ends."""
+        """The thread that queries. Any older thread ends when it finds itself replaced."""
 
     def wait_for(self, key: str, timeout: float | None) -> Future[TaskOutcome | None]:
-        """Return a future with the outcome of a task once it has ended, or None if there is no such task.
+        """Return a future. Its result is the outcome of the task once it has ended, or None if there is no such task.
 
-        After `timeout` seconds, with 0 after the first look, it is the outcome of a task that has not ended. The future
-        raises the driver's errors, and ScheduleError at `close`. Cancel it to stop waiting.
+        After `timeout` seconds (0: after the first query) the result is the outcome of a task that has not ended. The
+        future raises the driver's errors, and ScheduleError if `close` is called. Cancel the future to stop waiting.
         """
         now = self._clock()
         waiter = Waiter(key, now, math.inf if timeout is None else now + timeout)
@@ -80,7 +80,7 @@ class ResultPoller:
         return waiter.answer
 
     def close(self) -> None:
-        """End the thread. Callers that wait get a ScheduleError. A later `wait_for` starts another thread."""
+        """End the thread. Waiting callers get a ScheduleError. A later `wait_for` starts a new thread."""
         with self._changed:
             self._thread = None
             waiters, self._waiters = self._waiters, []
@@ -99,7 +99,7 @@ class ResultPoller:
         return self._thread is not threading.current_thread()
 
     def _next_due(self) -> list[Waiter]:
-        """Wait until it is time to look at some tasks, and return their waiters; none when the thread is to end."""
+        """Wait until some tasks must be queried, and return their waiters. Return none if the thread must end."""
         with self._changed:
             while not self._is_ended():
                 self._waiters = [waiter for waiter in self._waiters if not waiter.answer.done()]
@@ -116,7 +116,7 @@ class ResultPoller:
     def _ask(self, waiters: Sequence[Waiter]) -> None:
         try:
             found = self._outcomes(list(dict.fromkeys(waiter.key for waiter in waiters)))
-        except Exception as error:  # noqa: BLE001 – each caller raises it
+        except Exception as error:  # noqa: BLE001 – each caller raises the error
             for waiter in waiters:
                 _refuse(waiter, error)
             return

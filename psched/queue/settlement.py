@@ -1,4 +1,4 @@
-"""Settles runs of queue tasks: the task is retired, and its key is kept for a while."""
+"""Settles runs of queue tasks: a task is retired, and its key is kept for a while."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FAILED: Final = "failed"
 CANCELLED: Final = "cancelled"
 
 _BATCH = 500
-"""Rows that one statement purges."""
+"""How many rows one statement purges."""
 _PURGE_INTERVALS = (1.0, 60.0)
 """The shortest and the longest time between two purges of an idle queue, in seconds."""
 
@@ -23,9 +23,9 @@ _PURGE_INTERVALS = (1.0, 60.0)
 class TaskSettlement(Settlement):
     """Deletes finished and cancelled tasks after `retention` seconds, failed tasks after `failed_retention` seconds.
 
-    `failed_retention` None: failed tasks stay until they are deleted or retried by hand. A type's own times come first.
-    All are at least the seconds for which a submit whose answer was lost is repeated, as the repetition must find the
-    row.
+    `failed_retention` None: failed tasks stay until somebody deletes or retries them. The times of a task's type come
+    first. All times are at least as long as a submit is repeated after a lost answer, because the repetition must find
+    the row.
     """
 
     store: TaskStore

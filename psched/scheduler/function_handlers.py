@@ -1,4 +1,7 @@
-"""The handlers of an embedded scheduler: an occurrence submits a task, a task calls the function bound to its name."""
+"""The handlers of an embedded scheduler.
+
+One submits a task for each occurrence; one calls the function bound to a task.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +26,12 @@ from psched.task import Task
 log = logging.getLogger(__name__)
 
 Function = Callable[[Any], Any]
-"""A bound function: it is called with the task's data, and fails by returning False or raising."""
+"""A bound function. It is called with the data of the task. It fails by returning False or by raising."""
 
 MIN_LEASE = 3.0
-"""The shortest lease of a running task in seconds, even if its retry_timeout is shorter."""
+"""The shortest lease of a running task, in seconds, even if the task's retry_timeout is shorter."""
 current: ContextVar[Task | None] = ContextVar("psched_scheduler_task", default=None)
-"""The task that the calling handler runs."""
+"""The task that the calling handler is running."""
 
 
 def check_function(name: str, function: object) -> None:
@@ -59,7 +62,7 @@ class OccurrenceHandler(Base):
         except Exception as error:
             if not self._stores.queue.is_unavailable(error):
                 raise
-            log.warning("key=%s is not submitted, as the database does not answer; retrying", key)
+            log.warning("key=%s was not submitted because the database does not answer; retrying", key)
             occurrence.stop_reason = error
         else:
             self._stores.wakeup.wake_one()
@@ -105,7 +108,7 @@ class JobHandler(CallingHandler):
             self._stop_without_row(error)
 
     def decide(self, decision: str, **options: Any) -> Any:
-        """As the base class, but a task that was removed meanwhile is not settled."""
+        """Decide like the base class, but do not settle a task that was removed while it ran."""
         try:
             return super().decide(decision, **options)
         except NotFoundError as error:

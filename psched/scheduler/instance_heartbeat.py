@@ -1,7 +1,8 @@
 """The heartbeat rows by which the instances of a scheduler see each other.
 
-The row is a leased task of a type that no handler runs. `created_at` is the start of the instance, and a valid lease
-means that it is alive. A new instance reads the rows to decide which overdue occurrences came while no instance ran.
+The row is a leased task of a type that no handler runs. Its `created_at` is the start of the instance. While its lease
+is valid, the instance is alive. A new instance reads the rows to decide which overdue occurrences were due while no
+instance ran.
 """
 
 from __future__ import annotations
@@ -22,16 +23,20 @@ from psched.store import TaskStore
 log = logging.getLogger(__name__)
 
 LEASE = 8.0
-"""Seconds without a heartbeat after which an instance counts as dead."""
+"""An instance counts as dead after so many seconds without a heartbeat."""
 INTERVAL = 2.0
 """Seconds between two heartbeats."""
 _CLEANUP_INTERVAL = 300
-"""Heartbeats in a row, without a failure, after which the rows of instances that died before the first are deleted."""
+"""After so many successful heartbeats in a row, an instance deletes the rows of other instances that died before the
+first of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """An instance by its heartbeat row. `names`: the bound names; `since`: its start, `expires_at`: its lease's end."""
+    """An instance, as its heartbeat row describes it.
+
+    `names`: the bound names. `since`: when it started. `expires_at`: when the lease of its row ends.
+    """
 
     key: str
     names: frozenset[str]
@@ -41,7 +46,7 @@ class Instance:
 
 
 class InstanceRegistry:
-    """Writes the heartbeats of this instance and reads those of the others. `thread` renews the row once started."""
+    """Writes the heartbeats of this instance and reads those of others. Its `thread` renews the row."""
 
     def __init__(
         self,
@@ -50,7 +55,7 @@ class InstanceRegistry:
         lease: float = LEASE,
         restore_tables: Callable[[], None] = lambda: None,
     ) -> None:
-        """`restore_tables` is called when the database answers a heartbeat with an error: its tables may be gone."""
+        """`restore_tables`: called if the database answers a heartbeat with an error, as its tables may be missing."""
         self.key = f"instance:{secrets.token_hex(16)}"
         self.thread = PeriodicThread("psched instance heartbeat", self.heartbeat, INTERVAL, self.unregister)
         self._queue = queue
@@ -59,10 +64,10 @@ class InstanceRegistry:
         self._data = {"names": sorted(names)}
         self._lease: Lease | None = None
         self._renewals = 0
-        """Heartbeats in a row without a failure."""
+        """How many heartbeats in a row have succeeded."""
 
     def register(self) -> float:
-        """Create this instance's row, and return when, by the database's clock. Raises the driver's errors."""
+        """Create this instance's row. Return the time of that, by the database's clock. Raises the driver's errors."""
         self._queue.submit([NewTask(self.key, INSTANCE, self._data)])
         claim = self._queue.preempt(self.key, self._lease_time)
         self._lease = claim.lease
@@ -81,7 +86,7 @@ class InstanceRegistry:
         return True
 
     def others(self) -> list[Instance]:
-        """Return the other instances, dead ones too. Raises the driver's errors."""
+        """Return the other instances, including dead ones. Raises the driver's errors."""
         now = self._queue.now()
         rows = self._queue.list(TaskFilter(type=INSTANCE))
         return [_instance(row, now) for row in rows if row.key != self.key]
@@ -94,7 +99,7 @@ class InstanceRegistry:
                 log.debug("key=%s was removed by another client", key)
 
     def unregister(self) -> None:
-        """Delete this instance's row. Raises nothing: if the delete fails, the row's lease ends soon."""
+        """Delete this instance's row. Never raises: if the delete fails, the lease of the row soon ends."""
         try:
             self.delete([self.key])
         except Exception as error:  # noqa: BLE001 – the instance is stopping

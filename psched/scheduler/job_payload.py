@@ -1,4 +1,4 @@
-"""The data of registrations and tasks, and the checks of their arguments."""
+"""The data of registrations and tasks, and checks of the arguments that callers give."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from psched.model import NewTask
 from psched.retry_wait import check_wait
 
 RETRY_TIMEOUT = 60.0
-"""Seconds between a failed run and its retry, by default."""
+"""The default number of seconds between a failed run and its retry."""
 INSTANCE = "psched.instance"
-"""The task type of the heartbeat rows of instances; reserved."""
+"""The task type of the instances' heartbeat rows. This name is reserved."""
 _MAX_NAME_LENGTH = 200
-"""Leaves room in the keys of the tasks for the time of the occurrence."""
+"""The longest name. The keys of the tasks also contain the time of the occurrence."""
 _OPTIONS = {
     "push": {"data": "data", "delay": "delay", "retry": "retry", "retryTimeout": "retry_timeout"},
     "register": {"cronExpr": "cron", "retry": "retry", "retryTimeout": "retry_timeout"},
 }
-"""By method: the names of schedule-mq's options, and psched's keywords for them."""
+"""For each method: the names of schedule-mq's options, with the keywords that psched uses for them."""
 _MILLISECONDS = {"delay", "retryTimeout"}
 
 
 @dataclass(frozen=True, slots=True)
 class TaskData:
-    """The data of one task. `retry_timeout` (seconds) is used with `retry` only."""
+    """The data of one task. `retry_timeout` (seconds) is only used with `retry`."""
 
     data: Any = None
     retry: bool = False
     retry_timeout: float = RETRY_TIMEOUT
 
     def __post_init__(self) -> None:
-        """Raises ValueError for unusable options; the data is not checked."""
+        """Raises ValueError for invalid options. The data is not checked."""
         if not isinstance(self.retry, bool):
             raise ValueError(f"retry must be True or False, got {shown(self.retry)}")
         check_positive("retry_timeout", self.retry_timeout)
@@ -48,17 +48,17 @@ class TaskData:
         return {"data": self.data, **options}
 
     def task(self, key: str, name: str, run_at: float | None) -> NewTask:
-        """Return a task with this data. Without `retry` it starts at most once, even if its process dies."""
+        """Return a task with this data. Without `retry`, the task starts at most once, even if its process dies."""
         return NewTask(key, name, self.stored(), run_at, max_attempts=None if self.retry else 1)
 
 
 def checked_task_data(data: object, retry: bool, retry_timeout: float | None) -> TaskData:
-    """Return the data; None is the default `retry_timeout`. Raises ValueError."""
+    """Return the task's data. A `retry_timeout` of None means the default. Raises ValueError."""
     return TaskData(data, retry, RETRY_TIMEOUT if retry_timeout is None else retry_timeout)
 
 
 def refuse_options(method: str, name: str, given: object) -> None:
-    """Raise ValueError, with the call to write instead, when `given` is a mapping of schedule-mq's options."""
+    """Raise ValueError if `given` is a mapping of schedule-mq's options. The error shows the call to write instead."""
     keywords = _OPTIONS[method]
     if not isinstance(given, Mapping) or not given or not given.keys() <= keywords.keys():
         return
@@ -72,7 +72,7 @@ def refuse_options(method: str, name: str, given: object) -> None:
 
 
 def _as_keyword(option: str, value: object) -> str:
-    """Return the text of psched's value for an option; omits data, which may be long or secret."""
+    """Return the keyword and value in the style of psched. Data is omitted, as it may be long or secret."""
     if option in _MILLISECONDS and isinstance(value, int | float) and not isinstance(value, bool):
         return f"{value / 1000:g}"
     return "…" if option == "data" else repr(value)

@@ -1,6 +1,6 @@
-"""Wakes a handler thread for a task that this process has submitted, on stores that cannot notify workers.
+"""Wakes a handler thread for a task that this process has submitted, if the store cannot notify workers.
 
-Other processes find the task by polling.
+Other processes find the task at their next poll.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from psched.store import Accepts, LeaseStore, Wakeup
 
 
 class LocalWakeup:
-    """Wakes the handler thread that has been waiting longest. Opens a wake-up for each thread."""
+    """Wakes the handler thread that has waited longest. Each thread has its own wake-up."""
 
     def __init__(self, store: LeaseStore) -> None:
         self._store = store
@@ -21,7 +21,7 @@ class LocalWakeup:
         self._waiting: dict[ThreadWakeup, None] = {}
 
     def open_wakeup(self, accepts: Accepts | None = None) -> Wakeup | None:
-        """Return the store's own wake-up if submits of all hosts notify it, otherwise one of this process."""
+        """Return the store's own wake-up if submits of all hosts notify it, else a wake-up within this process."""
         wakeup = self._store.open_wakeup(accepts)
         if wakeup is not None and not wakeup.covers_all_hosts:
             wakeup.close()
@@ -29,7 +29,7 @@ class LocalWakeup:
         return ThreadWakeup(self) if wakeup is None else wakeup
 
     def wake_one(self) -> None:
-        """Wake one waiting thread, if any. Busy threads poll again when their task is done."""
+        """Wake one waiting thread, if there is one. Busy threads poll again when their task is done."""
         with self._lock:
             for wakeup in self._waiting:
                 del self._waiting[wakeup]
@@ -50,7 +50,7 @@ class ThreadWakeup:
 
     covers_all_hosts = False
     proven = False
-    """Submits of other processes do not signal it, so its thread must poll at the usual rate."""
+    """Whether the thread may poll rarely. It may not: submits of other processes do not signal it."""
 
     def __init__(self, owner: LocalWakeup) -> None:
         self._owner = owner
@@ -60,7 +60,7 @@ class ThreadWakeup:
         self._closed = False
 
     def listen(self, seconds: float) -> None:
-        """Wait for signals until `stop_listening`; earlier signals are dropped."""
+        """Wait for signals until `stop_listening`. Earlier signals are dropped."""
         self.is_notified()
         self._owner.add(self)
 
@@ -73,7 +73,10 @@ class ThreadWakeup:
         return False
 
     def stop_listening(self) -> None:
-        """Stop waiting. A signal that has arrived is passed on to another thread, since this thread is busy."""
+        """Stop waiting, because this thread is busy.
+
+        A signal that has arrived already is passed on to another thread.
+        """
         self._owner.remove(self)
         if self.is_notified():
             self._owner.wake_one()
@@ -86,6 +89,6 @@ class ThreadWakeup:
             os.close(self._writer)
 
     def signal(self) -> None:
-        """Make the pipe readable. The owner's lock is held, so the pipe is not closed meanwhile."""
-        with suppress(BlockingIOError):  # the pipe is full, and so readable
+        """Make the pipe readable. The caller holds the owner's lock, so the pipe cannot be closed at the same time."""
+        with suppress(BlockingIOError):  # the pipe is full, so it is readable already
             os.write(self._writer, b".")

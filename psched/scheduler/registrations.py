@@ -1,4 +1,4 @@
-"""Recurring tasks, and how they are stored as schedules."""
+"""Registrations: recurring tasks, and how they are stored as schedules."""
 
 from __future__ import annotations
 
@@ -23,20 +23,23 @@ log = logging.getLogger(__name__)
 _STORE_ATTEMPTS = 10
 _OF_POLICY = frozenset(each.name for each in fields(Policy))
 _OF_RUNS = Terms.__annotations__.keys() - OccurrenceTerms.__annotations__.keys()
-"""Terms of a schedule that concern its runs. Here a run only submits a task, which they would not affect."""
+"""Terms of a schedule that apply to its runs. A registration refuses them, because its runs only submit tasks."""
 
 At = datetime | float | str
 Every = timedelta | float | str
 
 
 class RegistrationTerms(OccurrenceTerms, total=False):
-    """The terms that a registration may have: not those of a schedule's runs. `delay`: that of its runs, in seconds."""
+    """The terms that a registration may have: those of a schedule, except the terms that apply to its runs.
+
+    `delay`: seconds by which a run comes after its occurrence.
+    """
 
     delay: float
 
 
 class RegistrationChanges(RegistrationTerms, total=False):
-    """The values that `Scheduler.modify` takes; those that are not given stay."""
+    """The values that `Scheduler.modify` takes. Values that are not given do not change."""
 
     cron: str
     every: Every
@@ -49,7 +52,7 @@ class RegistrationChanges(RegistrationTerms, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """A recurring task, stored as a schedule. `data`: as it is stored. `terms`: those that the program gives."""
+    """A recurring task, stored as a schedule. `data`: in its stored form. `terms`: the terms that the program gives."""
 
     name: str
     rule: Rule
@@ -58,13 +61,13 @@ class Registration:
 
     @property
     def changes(self) -> Changes:
-        """The values for the schedule; it keeps the terms that the program does not give."""
+        """The values to store in the schedule. It keeps the terms that the program does not give."""
         rule = self.rule
         return {"type": self.name, "cron": rule.cron, "timezone": rule.timezone, "data": self.data, **self.terms}  # type: ignore[typeddict-item]
 
 
 def expression_of(cron: str | None, every: Every | None, at: At | None, timezone: str) -> str:
-    """Return the expression of a cron, an interval or a moment, of which one is given. Raises ValueError."""
+    """Return the expression for the one given value: a cron, an interval or a moment. Raises ValueError."""
     given = {name: value for name, value in (("cron", cron), ("every", every), ("at", at)) if value is not None}
     if len(given) != 1:
         names = ", ".join(given) or "none of them"
@@ -86,7 +89,7 @@ def _interval(every: object) -> str:
 
 
 def _moment(at: object, timezone: str) -> str:
-    """Return a local date and time in `timezone`. A datetime without a zone is one already."""
+    """Return a moment as local date and time in `timezone`. A datetime without a zone is taken as such already."""
     if isinstance(at, str):
         return at
     zone = ZoneInfo(timezone)
@@ -103,7 +106,7 @@ def _moment(at: object, timezone: str) -> str:
 
 
 def checked_rule_of(cron: str, timezone: str, terms: Mapping[str, Any], dialect: CronDialect) -> Rule:
-    """Return the rule without calendars, which only the store knows. Raises ConfigError, ValueError, TypeError."""
+    """Return the rule without its calendars, which only the store knows. Raises ConfigError, ValueError, TypeError."""
     for name in terms:
         if name in _OF_RUNS:
             instead = "retry=True tries a task again; @app.task(…) takes retry_wait, max_attempts and timeout"
@@ -119,7 +122,10 @@ def checked_rule_of(cron: str, timezone: str, terms: Mapping[str, Any], dialect:
 
 
 def store_registrations(schedules: ScheduleCollection, registrations: Mapping[str, Registration]) -> None:
-    """Add or change their schedules. Safe to run in several instances at once. Raises the driver's errors."""
+    """Add or change the schedules of these registrations. Several instances may do so at once.
+
+    Raises the driver's errors.
+    """
     for registration in registrations.values():
         store_registration(schedules, registration)
     for row in schedules.list():
@@ -131,7 +137,7 @@ def store_registrations(schedules: ScheduleCollection, registrations: Mapping[st
 
 
 def store_registration(schedules: ScheduleCollection, registration: Registration) -> None:
-    """Add or change one schedule; another instance may add or delete it at the same time."""
+    """Add or change one schedule. Another instance may add or delete it at the same time."""
     name, rule = registration.name, registration.rule
     for attempts_left in reversed(range(_STORE_ATTEMPTS)):
         row = schedules.store.get(name)
@@ -154,7 +160,7 @@ def store_registration(schedules: ScheduleCollection, registration: Registration
 
 
 def _differing(schedules: ScheduleCollection, row: ScheduleRow, registration: Registration) -> list[str]:
-    """Return the names of the values in which the stored schedule differs from the registration."""
+    """Return the names of the values that differ between the stored schedule and the registration."""
     modification = Modification(row.key, registration.changes, schedules.store, schedules.cron_dialect)
     wanted = modification.applied_to(row)
     found = [name for name in ("type", "data") if getattr(row, name) != getattr(wanted, name)]

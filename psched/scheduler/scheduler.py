@@ -1,4 +1,4 @@
-"""The public Scheduler: bind, register, push, start, stop. Any thread of the host's process."""
+"""The public Scheduler: bind, register, push, start, stop. Callable from any thread of the host's process."""
 
 from __future__ import annotations
 
@@ -49,20 +49,20 @@ R = TypeVar("R")
 
 _NO_RETRY = "retry is for functions bound by a name; write retry_wait= in @app.task(…)"
 _ANY = "@hourly"
-"""An expression with which a time zone is checked."""
+"""An expression that is used to check a time zone."""
 _EXIT_TIMEOUT = 10.0
-"""Seconds that the interpreter waits for running handlers at exit, when the host has not called `stop`."""
+"""At exit, the interpreter waits so many seconds for running handlers if the host has not called `stop`."""
 
 
 class Scheduler:
-    """An instance of a scheduler. Instances with the same URL and prefix, in any process, share the work.
+    """One instance of a scheduler. All instances with the same URL and prefix, in any process, share the work.
 
-    A context manager: entering starts it, leaving stops it. A scheduler created before a fork may be started after the
-    fork, in each process. A started scheduler does not survive a fork.
+    A scheduler is a context manager: entering it starts the scheduler, leaving it stops the scheduler. A scheduler
+    created before a fork may be started after the fork, in each process. A started scheduler does not survive a fork.
     """
 
     def __init__(self, settings: Settings, poll_interval: float, concurrency: int, misfire_grace_time: float) -> None:
-        """Connects to nothing yet; see `create_scheduler`."""
+        """Does not connect yet; see `create_scheduler`."""
         self._settings = settings
         self._poll_interval = poll_interval
         self._concurrency = concurrency
@@ -70,11 +70,11 @@ class Scheduler:
         self._bindings: dict[str, Function] = {}
         self._registrations: dict[str, Registration] = {}
         self._threads: SchedulerThreads | None = None
-        """The threads while the scheduler is started."""
+        """The threads of the started scheduler, else None."""
         self._stopping: SchedulerThreads | None = None
-        """The threads of a stop that has not completed."""
+        """The threads of a stop that is not complete yet."""
         self._client_stores: OpenStores | None = None
-        """The stores for calls while the scheduler is not started."""
+        """The stores for calls that come while the scheduler is not started."""
         self._parents_stores: list[OpenStores | None] = []
         self._pid = os.getpid()
         self._lock = threading.RLock()
@@ -89,7 +89,10 @@ class Scheduler:
 
     @property
     def current(self) -> Task | None:
-        """The task that the calling handler runs, with its key, scheduled_time and attempts. None outside a handler."""
+        """The task that the calling handler runs, with its key, scheduled_time and attempts.
+
+        None outside of a handler.
+        """
         return current.get()
 
     @overload
@@ -102,18 +105,19 @@ class Scheduler:
     def bind(self, name: TaskFunction[P, R]) -> TaskFunction[P, R]: ...
 
     def bind(self, name: str | TaskFunction[..., Any], function: Any = None) -> Any:
-        """Call `function` with the data of each task of this name, in this instance. Also a decorator.
+        """Call `function` with the data of each task of this name that this instance runs. Also usable as a decorator.
 
-        The function runs in a thread of the scheduler, an `async def` on an event loop of that thread. It fails by
-        returning False or raising.
+        The function runs in a thread of the scheduler; an `async def` runs on an event loop of that thread. The
+        function fails by returning False or by raising.
 
-        A function that an `App` has decorated is bound alone: `bind(report)`. Its tasks have the name, the arguments
-        and the options that it has in a daemon. `psched.configure(scheduler)` lets it submit to this scheduler.
+        A function that an `App` has decorated is bound without a name: `bind(report)`. Its tasks have the same name,
+        arguments and options as in a daemon. After `psched.configure(scheduler)`, its `submit` submits to this
+        scheduler.
 
         Raises:
             ConfigError: the tasks of a decorated function cannot be stored.
             ScheduleError: the scheduler is running, or the name is bound or registered already.
-            ValueError: the name or the function cannot be used.
+            ValueError: the name or the function is not valid.
         """
         self._refuse_running("bind")
         if isinstance(name, TaskFunction):
@@ -144,29 +148,35 @@ class Scheduler:
         timezone: str | None = None,
         **terms: Unpack[RegistrationTerms],
     ) -> None:
-        """Submit a task of this name at each time that `cron` (five fields, or six with seconds first) matches.
+        """Submit a task of this name at each time that matches `cron` (five fields, or six with seconds first).
 
-        Instead of `cron`, `every`: an interval of whole seconds, a timedelta, or text such as "5m"; or `at`: the task
-        comes once, at a datetime (without a zone: in `timezone`) or at unix seconds.
+        Give `every` or `at` instead of `cron` for an interval or a single task:
 
-        `start` stores the registration, or changes the stored one; while the scheduler runs, this call does so. If
-        instances register a name differently, the last one wins, and logs what it has changed. `data`: any JSON value.
-        `timezone`: the scheduler's by default. `retry`, `retry_timeout`: as for `push`. `delay` (seconds) and the terms
-        `catch_up`, `max_lateness`, `alert_after`, `owner`, `description`, `tags`, `start`, `end`, `spread`, `max_runs`
-        and `exclude` are those of `ScheduleCollection.add`; the store keeps terms that are not given.
+        - `every`: an interval as whole seconds, a timedelta, or text such as "5m".
+        - `at`: the time of a single task, as a datetime (without a zone: in `timezone`) or unix seconds.
+        - `data`: any JSON value.
+        - `timezone`: the default is the scheduler's time zone.
+        - `retry`, `retry_timeout`: the same as for `push`.
+        - `delay` (seconds), `catch_up`, `max_lateness`, `alert_after`, `owner`, `description`, `tags`, `start`, `end`,
+          `spread`, `max_runs`, `exclude`: the terms of `ScheduleCollection.add`. A term that is not given stays as it
+          is in the store.
 
-        Instead of a name, a function that an `App` has decorated: `data` is a mapping of its arguments.
+        `start` stores the registration, or changes the stored one. While the scheduler runs, this call does so. If
+        instances register a name differently, the last one wins, and logs what it has changed.
+
+        A function that an `App` has decorated may be given instead of a name. Then `data` is a mapping of its
+        arguments.
 
         Raises:
             ScheduleError: the name is registered already; or the scheduler is running and the name is not bound.
-            ConfigError: the expression or the time zone cannot be used.
-            ValueError: another value cannot be used.
+            ConfigError: the expression or the time zone is not valid.
+            ValueError: another value is not valid.
         """
         refuse_options("register", str(name), cron)
         section = self._settings.sections[0]
         zone = section.timezone if timezone is None else timezone
         if at is not None:
-            checked_rule_of(_ANY, zone, {}, section.cron_dialect)  # a bad time zone, before `at` is read in it
+            checked_rule_of(_ANY, zone, {}, section.cron_dialect)  # check the time zone before `at` is read in it
         rule = checked_rule_of(expression_of(cron, every, at, zone), zone, terms, section.cron_dialect)
         if isinstance(name, TaskFunction):
             text, stored = checked_name(name.type), _arguments(name, data, retry, retry_timeout)
@@ -193,14 +203,14 @@ class Scheduler:
                 raise
 
     def modify(self, name: str | TaskFunction[..., Any], **changes: Unpack[RegistrationChanges]) -> None:
-        """Change the given values of a registration in the store, and in this instance if it has it.
+        """Change the given values of a registration in the store, and in this instance if it has the registration.
 
-        They are those of `register`. Its next occurrence is the first one of a new rule from now on; an occurrence that
-        is due already stays. A pause stays. Works whether the scheduler runs or not.
+        The values are those of `register`. With a new rule, the next occurrence is the first match from now on, but an
+        occurrence that is due already stays. A pause stays. The scheduler may be running or not.
 
         Raises:
-            NotFoundError: neither the store nor this instance has such a registration.
-            ConfigError, ValueError: a value cannot be used; nothing was changed.
+            NotFoundError: neither the store nor this instance has this registration.
+            ConfigError, ValueError: a value is not valid; nothing was changed.
         """
         text = self._name(name)
         given: dict[str, Any] = dict(changes)
@@ -231,7 +241,7 @@ class Scheduler:
     def _changed_data(
         self, name: str | TaskFunction[..., Any], text: str, stored: Mapping[str, Any], given: Mapping[str, Any]
     ) -> Mapping[str, Any]:
-        """Return the stored data with changes. Raises ValueError."""
+        """Return the stored data with the changes applied. Raises ValueError."""
         function = name if isinstance(name, TaskFunction) else self._bindings.get(text)
         if isinstance(function, TaskFunction):
             if "data" not in given:
@@ -245,16 +255,16 @@ class Scheduler:
         return data
 
     def pause(self, name: str | TaskFunction[..., Any]) -> bool:
-        """Make no tasks of a registration until `resume`, also after a restart. Return False if it was paused already.
+        """Stop submitting tasks of a registration until `resume`, even after a restart.
 
-        Raises NotFoundError if the store has no such registration.
+        Return False if it was paused already. Raises NotFoundError if the store has no such registration.
         """
         text = self._name(name)
         with self._stores() as stores:
             return stores.schedules[text].pause()
 
     def resume(self, name: str | TaskFunction[..., Any]) -> bool:
-        """End the pause of a registration; occurrences during the pause are skipped. Return False if there was none.
+        """End the pause of a registration. Occurrences during the pause are skipped. Return False if it was not paused.
 
         Raises NotFoundError if the store has no such registration.
         """
@@ -263,16 +273,17 @@ class Scheduler:
             return stores.schedules[text].resume()
 
     def run_now(self, name: str | TaskFunction[..., Any]) -> None:
-        """Submit a task of a registration now, paused or not; its regular occurrences stay as they are.
+        """Submit a task of a registration now, even if it is paused. Its regular occurrences do not change.
 
-        A started instance submits it. Raises NotFoundError, and ScheduleError while an occurrence is being submitted.
+        A started instance submits the task. Raises NotFoundError, and ScheduleError while an occurrence is being
+        submitted.
         """
         text = self._name(name)
         with self._stores() as stores:
             stores.schedules[text].run_now()
 
     def registrations(self) -> list[ScheduleRow]:
-        """Return the registrations in the store, also those of other instances, ordered by their next run."""
+        """Return the registrations in the store, including those of other instances, ordered by their next run."""
         with self._stores() as stores:
             return [row for row in stores.schedules.list() if not row.is_backfill]
 
@@ -280,9 +291,9 @@ class Scheduler:
         return checked_name(name.type if isinstance(name, TaskFunction) else name)
 
     def unregister(self, name: str | TaskFunction[..., Any]) -> bool:
-        """Remove the registration from this instance and from the store. Return False if the store had none.
+        """Remove the registration from this instance and from the store. Return False if the store did not have it.
 
-        Its tasks stay. Another instance that registers the name stores it again at its next start.
+        Its tasks stay. If another instance registers the name, its next start stores the registration again.
         """
         text = self._name(name)
         with self._stores() as stores:
@@ -325,12 +336,13 @@ class Scheduler:
         retry: bool = False,
         retry_timeout: float | None = None,
     ) -> str:
-        """Submit a task that runs once, now or in `delay` seconds, and return its key. Needs no `start`.
+        """Submit a task that runs once, now or in `delay` seconds. Return its key. The scheduler need not be started.
 
-        An instance that has bound `name` runs the task. Without `retry` it starts at most once. With `retry` it starts
-        again `retry_timeout` seconds (None: 60) after it failed or its process died, until a handler succeeds.
-        `data`: any JSON value, by position or keyword. By position, a mapping of schedule-mq's option names is refused,
-        as psched takes options by keyword.
+        Any instance that has bound `name` runs the task. Without `retry` the task starts at most once. With `retry` it
+        starts again until a handler succeeds: `retry_timeout` seconds (None: 60) after it failed or its process died.
+
+        `data`: any JSON value, given by position or keyword. By position, a mapping whose names are all options of
+        schedule-mq is refused, because psched takes options as keywords.
 
         Raises:
             ScheduleError: the scheduler was started before this process was forked.
@@ -363,14 +375,14 @@ class Scheduler:
         retry: bool = False,
         retry_timeout: float | None = None,
     ) -> str:
-        """Do what `push` does, in a thread, without blocking the event loop."""
+        """Like `push`, in a thread, without blocking the event loop."""
         return await run_in_thread(self.push, name, data=data, delay=delay, retry=retry, retry_timeout=retry_timeout)
 
     def open_queue(self) -> Queue:
-        """Open the queue of this scheduler's tasks; its table is created if it is missing. The caller closes it.
+        """Open the queue of this scheduler's tasks. A missing table is created. The caller must close the queue.
 
-        A task that another process or thread submits there runs at once where the database can wake the scheduler
-        (PostgreSQL, Redis), else at the next poll. Raises ConfigError.
+        If the database can wake the scheduler (PostgreSQL, Redis), a task that is submitted there runs at once,
+        otherwise at the next poll. Raises ConfigError.
         """
         assert self._settings.queue is not None
         queue = open_scheduler_queue(self._settings.queue)
@@ -384,10 +396,10 @@ class Scheduler:
     def start(self) -> None:
         """Store the registrations and start the threads.
 
-        If the database does not answer, the threads store the registrations when it answers.
+        If the database does not answer now, the threads store the registrations later.
 
         Raises:
-            ScheduleError: the scheduler is running or was started before a fork; or a registered name is not bound.
+            ScheduleError: the scheduler is running, or was started before a fork, or a registered name is not bound.
             ConfigError: the database refuses the login, or has tables of these names that psched cannot use.
         """
         with self._checked_lock():
@@ -406,7 +418,7 @@ class Scheduler:
                 self._misfire_grace_time,
             )
             self._threads = threads
-            atexit.register(self._stop_at_exit)  # before the threads start, as Ctrl-C may come any time
+            atexit.register(self._stop_at_exit)  # set before the threads start, as Ctrl-C may come at any time
             try:
                 threads.start()
             except Exception:
@@ -415,14 +427,14 @@ class Scheduler:
                 raise
 
     def stop(self, timeout: float | None = None) -> bool:
-        """Acquire no more tasks, and wait for running handlers. Return False if one outlasts `timeout` seconds.
+        """Acquire no more tasks, and wait for running handlers.
 
-        Such handlers continue in their threads, with their leases, and another `stop` waits for them again. A database
-        that does not answer does not delay the stop. Does nothing if the scheduler is not running. The scheduler can be
-        started again.
+        Return False if a handler is running after `timeout` seconds. Such a handler continues in its thread with its
+        lease, and another `stop` waits for it again. A database that does not answer does not delay the stop. If the
+        scheduler is not running, this does nothing. A stopped scheduler can be started again.
 
         Raises:
-            ScheduleError: a handler of this scheduler calls it.
+            ScheduleError: a handler of this scheduler calls this method.
             ValueError: `timeout` is not a number of seconds.
         """
         if timeout is not None:
@@ -436,7 +448,7 @@ class Scheduler:
                 self._stopping, self._threads = self._threads, None
             stopping = self._stopping
             atexit.unregister(self._stop_at_exit)
-        done = stopping is None or stopping.stop(timeout)  # not under the lock: a running handler may push
+        done = stopping is None or stopping.stop(timeout)  # without the lock, as a running handler may push
         with self._checked_lock():
             if done and self._stopping is stopping:
                 self._stopping = None
@@ -446,13 +458,13 @@ class Scheduler:
         return done
 
     def clear(self) -> None:
-        """Remove all registrations and tasks of this URL and prefix from the store, those of other instances too.
+        """Remove all registrations and tasks of this URL and prefix from the store, including those of other instances.
 
         Running handlers continue, but their tasks cannot be settled. The next `start` stores the registrations again.
         """
         with self._stores() as stores:
             for row in stores.schedules.list():
-                with suppress(IdempotentError):  # deleted meanwhile
+                with suppress(IdempotentError):  # another client has deleted it
                     stores.schedules.store.delete(row.key)
             for task in stores.queue.list(TaskFilter()):
                 with suppress(IdempotentError):
@@ -460,7 +472,10 @@ class Scheduler:
 
     @contextmanager
     def _stores(self) -> Iterator[OpenStores]:
-        """Yield open stores with their tables: those of the threads once these are ready. A `stop` keeps them open."""
+        """Yield open stores with their tables. Uses the stores of the threads if these are ready.
+
+        A `stop` keeps them open.
+        """
         with self._checked_lock():
             if self._threads is not None and self._threads.is_ready:
                 stores = self._threads.stores
@@ -477,15 +492,18 @@ class Scheduler:
             stores.end_use()
 
     def reset_after_fork(self) -> None:
-        """Forget the connections of the parent, in a forked process. A started scheduler stays unusable there."""
+        """In a forked process: forget the connections of the parent.
+
+        A scheduler that was started stays unusable there.
+        """
         self._lock = threading.RLock()
-        self._parents_stores.append(self._client_stores)  # kept, as closing them could end the parent's sessions
+        self._parents_stores.append(self._client_stores)  # not closed, as closing them could end the parent's sessions
         self._client_stores = self._stopping = None
         if self._threads is None:
             self._pid = os.getpid()
 
     def _checked_lock(self) -> threading.RLock:
-        """Return the lock. Raises ScheduleError in a process forked from one in which the scheduler was started."""
+        """Return the lock. Raises ScheduleError if this process was forked after the scheduler was started."""
         pid = os.getpid()
         if pid != self._pid:
             raise ScheduleError(
@@ -506,7 +524,7 @@ class Scheduler:
         return function
 
     def _refuse_task_function(self, name: str, verb: str) -> None:
-        """Raise ValueError for the name of a decorated function, whose tasks hold arguments."""
+        """Raise ValueError for the name of a decorated function, as its tasks contain arguments instead of data."""
         function = self._bindings.get(name)
         if isinstance(function, TaskFunction):
             call = (
@@ -517,7 +535,7 @@ class Scheduler:
             raise ValueError(f"{name!r} is the type of a decorated function; write {call}")
 
     def _stop_at_exit(self) -> None:
-        """Wait for running handlers: the interpreter does not wait for daemon threads."""
+        """Wait for running handlers, because the interpreter does not wait for daemon threads."""
         if os.getpid() == self._pid and self._threads is not None:
             self._threads.stop(_EXIT_TIMEOUT, is_exiting=True)
 
@@ -551,21 +569,21 @@ def create_scheduler(  # noqa: PLR0913 – each is a keyword
     events: Mapping[str, Any] | None = None,
     healthchecks: str | Mapping[str, Any] | None = None,
 ) -> Scheduler:
-    """Return a scheduler on the database at `url`; connects to nothing yet.
+    """Return a scheduler on the database at `url`. This does not connect yet.
 
-    `prefix`: schedulers that share a database need different ones; the table names begin with it.
-    `concurrency`: the number of handlers that this instance runs at a time.
-    `timezone`: the time zone of registrations without their own.
-    `retention_time`: seconds for which finished tasks are kept.
-    `misfire_grace_time`: seconds; occurrences that came while no instance ran are run if the oldest of them is
-    less than that late when an instance starts, else skipped.
-    `poll_interval`: seconds between polls, on databases that cannot wake a waiting process.
-    `tls`, `pooler`, `on_late`, `on_failure`, `on_recovered`, `alert_interval`, `events`, `healthchecks`: as in the
-    configuration of a daemon.
+    - `prefix`: begins the table names. Schedulers that share a database need different prefixes.
+    - `concurrency`: how many handlers this instance runs at a time.
+    - `timezone`: the time zone of registrations without their own.
+    - `retention_time`: how many seconds finished tasks are kept.
+    - `misfire_grace_time`: seconds. When an instance starts, it looks at the occurrences that were due while no
+      instance ran. They run if the oldest of them is less late than this, else they are skipped.
+    - `poll_interval`: seconds between polls, for databases that cannot wake a waiting process.
+    - `tls`, `pooler`, `on_late`, `on_failure`, `on_recovered`, `alert_interval`, `events`, `healthchecks`: the same as
+      in the configuration of a daemon.
 
     Raises:
-        ConfigError: the URL, the prefix, the time zone or a setting of the connection cannot be used.
-        ValueError: `poll_interval`, `concurrency` or `misfire_grace_time` cannot be used.
+        ConfigError: the URL, the prefix, the time zone or a setting of the connection is not valid.
+        ValueError: `poll_interval`, `concurrency` or `misfire_grace_time` is not valid.
     """
     reports = {
         "on_late": on_late,

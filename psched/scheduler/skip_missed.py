@@ -1,8 +1,8 @@
-"""Skips the occurrences that came due while no instance ran. Run once by each instance that starts.
+"""Skips the occurrences that were due while no instance ran. Each instance does this once, when it starts.
 
-An occurrence is missed only if, when it came due, no instance was running that has a handler for its name and is still
-alive. An instance with an expired heartbeat lease may be dead, or may have lost the database just like this instance.
-It counts as dead only if it does not renew the lease within some seconds.
+An occurrence is missed unless an instance was running when it was due, has a handler for its name and is still alive.
+An instance with an expired heartbeat lease may be dead, or it may have lost the database just like this instance. It
+counts as dead if it does not renew the lease within some seconds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from psched.time_text import local_time
 log = logging.getLogger(__name__)
 
 PATIENCE = 6.0
-"""Seconds in which an instance with an expired heartbeat lease can renew it before it counts as dead."""
+"""For so many seconds, an instance with an expired heartbeat lease can renew it before it counts as dead."""
 _PAUSE = 0.5
 
 
@@ -33,13 +33,17 @@ class MissedOccurrences:
     instances: InstanceRegistry
     names: Collection[str]
     since: float
-    """The start of this instance, by the database's clock."""
+    """When this instance started, by the database's clock."""
     grace: float
-    """Seconds: a schedule that is overdue by less runs all the same, since a crash or a reload may have delayed it."""
+    """Seconds. A schedule that is less overdue than this still runs, because a crash or a reload may have delayed it.
+    """
     patience: float = PATIENCE
 
     def skip(self, stopping: StopEvent) -> None:
-        """Return when every name is decided or `stopping` is set. Raises the driver's errors; may be called again."""
+        """Skip missed occurrences until every name is decided or `stopping` is set. Repeatable.
+
+        Raises the driver's errors.
+        """
         undecided = [name for name in self.names if self._overdue_row(name) is not None]
         end = monotonic() + self.patience
         while undecided and not stopping.is_set():
@@ -52,9 +56,10 @@ class MissedOccurrences:
                 stopping.wait(_PAUSE)
 
     def _overdue_row(self, name: str) -> ScheduleRow | None:
-        """Return the schedule if its regular occurrence was due before this instance started, by more than the grace.
+        """Return the schedule if it was due before this instance started and is overdue by more than the grace.
 
-        A pause decides about its occurrences itself, and a run by `run_now` is wanted.
+        Return None for a paused schedule, as its pause decides about its occurrences, and for an extra run of
+        `run_now`.
         """
         row = self.schedules.store.get(name)
         if row is None or row.paused or row.is_extra or row.next_time >= self.since - self.grace:
@@ -62,7 +67,7 @@ class MissedOccurrences:
         return row
 
     def _is_decided(self, name: str, others: Sequence[Instance]) -> bool:
-        """Skip the schedule's missed occurrences; False when it must be tried again."""
+        """Skip the schedule's missed occurrences. Return False if this must be tried again."""
         row = self._overdue_row(name)
         if row is None:
             return True
@@ -74,7 +79,7 @@ class MissedOccurrences:
         return self._skip(row, min([self.since, *(other.since for other in with_handler)]))
 
     def _skip(self, row: ScheduleRow, start: float) -> bool:
-        """Move the schedule to its first occurrence from `start` on."""
+        """Move the schedule to its first occurrence at or after `start`."""
         if row.problem is not None:
             return True
         if not row.settled:
@@ -91,7 +96,7 @@ class MissedOccurrences:
         return True
 
     def _finish_abandoned(self, name: str, start: float) -> None:
-        """Acquire an occurrence whose worker died, once its lease has ended, and finish it without a task."""
+        """Acquire an occurrence whose worker died, after its lease has ended. Finish it without submitting a task."""
         task = self.schedules.poll([name])
         if task is not None:
             try:

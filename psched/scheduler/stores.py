@@ -1,4 +1,4 @@
-"""The two tables of a scheduler: settings, made from a URL and a table prefix, and the open stores of a process."""
+"""The two tables of a scheduler: their settings, from a URL and a table prefix, and the open stores of a process."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from psched.schedules.collection import ScheduleCollection, open_schedules
 from psched.store import LeaseStore, TaskStore, holder_name
 
 _OCCURRENCE_LEASE = 3.0
-"""Seconds by which an occurrence is delayed if the instance that submits its task dies."""
+"""Seconds of lease on an occurrence. If the instance that submits its task dies, the task comes so much later."""
 _TASK_LEASE = 10.0
 """Seconds of lease on a task without retry."""
 STATS_RETENTION = 7 * 86400.0
-"""Seconds for which the statistics of runs are kept, as the ledger's entries are."""
+"""How many seconds the statistics of runs are kept; the ledger's entries are kept as long."""
 _LEDGER = {"ledger_retention": 7 * 86400, "ledger_count": 1000}
 _MAX_CONNECTIONS = 10
-"""Connections that stay open, however many threads there are."""
+"""How many connections stay open, for any number of threads."""
 _MAX_STEM = 36
 _REDIS = ("redis", "rediss", "unix")
 
 
 class OpenStores:
-    """The open stores of one process. Any thread; not across a fork."""
+    """The open stores of one process. Usable from any thread, but not across a fork."""
 
     def __init__(self, schedules: ScheduleCollection, queue: TaskStore, tasks: Source, wakeup: LocalWakeup) -> None:
-        """`wakeup` is to be called for each task that this process submits."""
+        """`wakeup`: must be called for each task that this process submits."""
         self.schedules = schedules
         self.queue = queue
         self.tasks = tasks
@@ -44,7 +44,10 @@ class OpenStores:
         self._close_requested = False
 
     def create_tables(self) -> bool:
-        """Create missing tables, and return whether there were any. Safe in several processes. Raises ConfigError."""
+        """Create missing tables. Return whether any was missing. Safe to call in several processes.
+
+        Raises ConfigError.
+        """
         created = [create_missing_table(store) for store in (self.schedules.store, self.queue)]
         return any(created)
 
@@ -53,13 +56,13 @@ class OpenStores:
             self._users += 1
 
     def end_use(self) -> None:
-        """End one use; the last one closes the connections if `close` was called meanwhile."""
+        """End one use. If `close` was called in the meantime, the last use closes the connections."""
         with self._lock:
             self._users -= 1
         self._close_if_unused()
 
     def close(self) -> None:
-        """Close every connection, at once or with the last `end_use`; idempotent."""
+        """Close every connection, now or at the last `end_use`. May be called repeatedly."""
         self._close_requested = True
         self._close_if_unused()
 
@@ -75,7 +78,7 @@ class OpenStores:
 
 
 def create_missing_table(store: LeaseStore) -> bool:
-    """Create the table of `store` if it is missing, and return whether it was. Raises ConfigError."""
+    """Create the table of `store` if it is missing. Return whether it was missing. Raises ConfigError."""
     try:
         store.check_tables()
     except ConfigError:
@@ -85,7 +88,7 @@ def create_missing_table(store: LeaseStore) -> bool:
 
 
 def open_scheduler_stores(settings: Settings, threads: int = 1) -> OpenStores:
-    """Return the stores for this number of threads. Connects to nothing yet. Raises ConfigError."""
+    """Return the stores for this number of threads. This does not connect yet. Raises ConfigError."""
     assert settings.schedules is not None and settings.queue is not None
     holder, connections = holder_name(str(os.getpid())), min(threads, _MAX_CONNECTIONS)
     schedules = open_schedules(settings.schedules, holder, connections=connections)
@@ -97,7 +100,7 @@ def open_scheduler_stores(settings: Settings, threads: int = 1) -> OpenStores:
 
 
 def open_scheduler_queue(section: Section, connections: int = 1) -> Queue:
-    """Return the queue of a scheduler. Connects to nothing yet."""
+    """Return the queue of a scheduler. This does not connect yet."""
     holder = holder_name(str(os.getpid()))
     return open_queue(section, holder, connections=connections)
 
@@ -111,7 +114,10 @@ def scheduler_settings(
     pooler: str = "auto",
     **reports: Any,
 ) -> Settings:
-    """`retention`: seconds for which finished tasks are kept. `reports`: further keys, or None. Raises ConfigError."""
+    """Return the settings of a scheduler. Raises ConfigError.
+
+    `retention`: how many seconds finished tasks are kept. `reports`: further keys of the configuration, or None.
+    """
     stem = table_stem(prefix)
     return from_mapping(
         {
@@ -132,10 +138,10 @@ def scheduler_settings(
 
 
 def table_stem(prefix: object) -> str:
-    """Return the beginning of the table names of a prefix, such as `_schedule_mq` for `_schedule_mq:`.
+    """Return the beginning of the table names for a prefix, such as `_schedule_mq` for `_schedule_mq:`.
 
-    Characters that no table name may have are replaced; a digest then keeps different prefixes apart. Raises
-    ConfigError unless the prefix is text.
+    Characters that are not allowed in table names are replaced; then a digest is appended, so that different prefixes
+    have different names. Raises ConfigError unless the prefix is text.
     """
     if not isinstance(prefix, str) or not prefix.strip(":"):
         raise ConfigError(f"prefix: expected text, got {prefix!r}")

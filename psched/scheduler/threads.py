@@ -1,10 +1,10 @@
-"""The threads of a started scheduler. All are daemon threads: a host that ends without a stop does not wait for them.
+"""The threads of a started scheduler. All are daemon threads: a host that ends without `stop` does not wait for them.
 
 - `psched occurrences` submits a task for each due occurrence.
 - `psched handler N` acquires tasks and calls the bound functions, one at a time.
 - Periodic threads renew leases, cancel handlers whose lease is lost, and write this instance's heartbeat and
   statistics.
-- Threads report overdue schedules, and alerts and events if they are configured.
+- Other threads report overdue schedules, and send alerts and events if they are configured.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ log = logging.getLogger(__name__)
 
 _RENEWAL_INTERVAL = 2.0
 _CANCEL_GRACE = 2.0
-"""Seconds between the cancellation of an awaited handler and the warning that it continues without a lease."""
+"""Seconds from the cancellation of an awaited handler to the warning that it continues without a lease."""
 _OCCURRENCES_PER_POLL = 20
 
 
 class SchedulerThreads:
-    """Starts once, and stops once; `stop` may be repeated to wait longer."""
+    """The threads can be started once and stopped once. `stop` may be called again, to wait longer."""
 
     def __init__(
         self,
@@ -65,9 +65,9 @@ class SchedulerThreads:
         concurrency: int,
         misfire_grace_time: float,
     ) -> None:
-        """`stores` are closed at the end. `concurrency`: the number of handler threads.
+        """`stores`: closed at the end. `concurrency`: the number of handler threads.
 
-        `registrations` may change while the scheduler runs.
+        `registrations`: may change while the scheduler runs.
         """
         log_runs()
         self.stores = stores
@@ -81,7 +81,7 @@ class SchedulerThreads:
         self._logged_overrun: str | None = None
         self._instances = InstanceRegistry(stores.queue, self._names, restore_tables=self._restore_tables)
         self._since: float | None = None
-        """The start of this instance by the database's clock, once its heartbeat row is written."""
+        """When this instance started, by the database's clock; None until its heartbeat row is written."""
 
         self._running_table = RunningTable(concurrency + 1)
         self._runs = ActiveRuns(self._running_table)
@@ -128,7 +128,10 @@ class SchedulerThreads:
         self._periodic_threads = [*self._runs.threads, self._instances.thread, self._heartbeat, self._stats_writer]
 
     def start(self) -> None:
-        """Raises ConfigError if the database refuses the login, or has tables of these names that psched cannot use."""
+        """Start the threads.
+
+        Raises ConfigError if the database refuses the login, or if psched cannot use its tables.
+        """
         try:
             self._prepare()
         except Exception as error:
@@ -152,7 +155,10 @@ class SchedulerThreads:
         return threading.current_thread() in self._threads
 
     def stop(self, timeout: float | None, is_exiting: bool = False) -> bool:
-        """Return False when `timeout` is too short. `is_exiting`: start no thread that closes everything later."""
+        """Stop the threads. Return False if they run longer than `timeout`.
+
+        `is_exiting`: do not start a thread that closes everything later.
+        """
         self._stopping.set()
         self._ready.set()
         self._releaser.stop()
@@ -170,7 +176,7 @@ class SchedulerThreads:
         return HandlerLoop(cell, [poller], self._runs, self._stopping)
 
     def _log_overrun(self, why: str) -> None:
-        """Log once that a handler continues without a lease; a thread cannot be killed."""
+        """Log, once, that a handler continues without a lease, as a thread cannot be killed."""
         if why != self._logged_overrun:
             log.warning("%s; the handler continues, and another instance may run the task again", why)
         self._logged_overrun = why
@@ -185,7 +191,7 @@ class SchedulerThreads:
         self._heartbeat.start()
         self._alert_and_event_threads.start()
         self._ready.set()
-        for registration in [*self._registrations.values()]:  # register() stores those that come from now on
+        for registration in [*self._registrations.values()]:  # from now on, register() itself stores a registration
             if stored.get(registration.name) is not registration:
                 store_registration(self.stores.schedules, registration)
 
@@ -193,9 +199,9 @@ class SchedulerThreads:
         return [NodeProcess("scheduler", os.getpid(), self._runs.in_progress())]
 
     def _restore_tables(self) -> None:
-        """Create tables that were dropped, or lost by a database without persistence."""
+        """Create tables that were dropped, or that a database without persistence has lost."""
         if self.stores.create_tables():
-            log.warning("the tables were gone and have been created again; storing the registrations again")
+            log.warning("the tables were missing and have been created again; storing the registrations again")
             store_registrations(self.stores.schedules, dict(self._registrations))
 
     def _submit_occurrences(self) -> None:
@@ -220,9 +226,12 @@ class SchedulerThreads:
         self._close(None)
 
     def _close(self, end: float | None) -> bool:
-        """Stop the periodic threads, and close everything; False, with nothing closed, if they outlast `end`."""
+        """Stop the periodic threads and close everything.
+
+        If they are running at `end`, close nothing and return False.
+        """
         if self._since is not None and self._instances.thread.ident is None:
-            self._instances.unregister()  # otherwise its thread does so
+            self._instances.unregister()  # otherwise the heartbeat thread does so at its end
         for thread in self._periodic_threads:
             thread.close()
         self._alert_and_event_threads.close()
@@ -238,13 +247,13 @@ class SchedulerThreads:
 
 
 def _left(end: float | None, most: float) -> float:
-    """Return the seconds until `end` (monotonic), `most` at most."""
+    """Return the seconds until `end` (monotonic), at most `most`."""
     return most if end is None else max(0.0, min(most, end - monotonic()))
 
 
 def _join(threads: Sequence[threading.Thread], end: float | None) -> bool:
-    """Wait for threads to end, until `end` (monotonic) at most; False if one still runs."""
+    """Wait until threads have ended, at the latest until `end` (monotonic). Return False if one is still running."""
     for thread in threads:
-        if thread.is_alive():  # a start that was interrupted has not started all of them
+        if thread.is_alive():  # an interrupted start has not started all threads
             thread.join(None if end is None else max(0.0, end - monotonic()))
     return not any(thread.is_alive() for thread in threads)

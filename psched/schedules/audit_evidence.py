@@ -1,4 +1,4 @@
-"""What an audit used: a hash of the records, and which stretches of time they cover."""
+"""What an audit used: a hash of the records, and the stretches of time that they cover."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ StretchKind = Literal["settled", "skipped", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Occurrences from `first` to `last` (unix seconds), each recorded as the next one of the one before."""
+    """Occurrences from `first` to `last` (unix seconds) without a gap: each entry names the previous one."""
 
     kind: StretchKind
     first: int
@@ -27,15 +27,17 @@ class Stretch:
 class AuditEvidence:
     """The records that an audit of one schedule read: changes of its definition, and entries of its ledger.
 
-    `sha256` is the hash of their lines of JSON, each followed by a newline: first the changes, the oldest first, then
-    the entries by their occurrences. A line is an object of all fields with its names in order, without spaces, and
-    characters outside ASCII as escapes. Before them come those of the lanes of its backfills, in the order of their
-    keys. The schedule's present row, and the oldest entry that is kept, are used, too. The hash leaves them out, as
-    they change with time. `reached`: the present next occurrence, None if the schedule is gone.
+    `sha256` is the hash of the records as lines of JSON, each followed by a newline. The order is: for each lane of the
+    schedule's backfills (in the order of keys) its changes and entries, then the changes of the schedule, the oldest
+    first, then its entries in the order of occurrences. A line is a JSON object with all fields, sorted by name,
+    without spaces, and with escapes for characters outside of ASCII.
+
+    The audit also uses the present row of the schedule and its oldest entry. The hash leaves these out, because they
+    change with time. `reached`: the present next occurrence; None if the schedule does not exist any more.
     """
 
     def __init__(self, keep: bool = False) -> None:
-        """`keep`: keep the lines, too."""
+        """`keep`: whether the lines are kept."""
         self._keeps_lines = keep
         self.reached: int | None = None
         self.forget()
@@ -45,14 +47,14 @@ class AuditEvidence:
         return self._hash.hexdigest()
 
     def of(self, changes: Sequence[Change], rows: Iterable[LedgerRow]) -> Iterator[LedgerRow]:
-        """Yield the entries, and note them and the changes."""
+        """Yield the entries, and record them and the changes."""
         for row in self.of_backfill(changes, rows):
             if not row.extra:
                 self._extend(row)
             yield row
 
     def of_backfill(self, changes: Sequence[Change], rows: Iterable[LedgerRow]) -> Iterator[LedgerRow]:
-        """As `of`, of a lane of a backfill, whose occurrences are not those of a definition."""
+        """Like `of`, for a lane of a backfill. Its occurrences do not follow from a definition."""
         self.changes += len(changes)
         for change in changes:
             self._add(asdict(change))
@@ -62,7 +64,7 @@ class AuditEvidence:
             yield row
 
     def forget(self) -> None:
-        """Forget all that was noted."""
+        """Forget all records."""
         self.changes = self.entries = 0
         self.stretches: list[Stretch] = []
         self.lines: list[str] = []

@@ -8,11 +8,11 @@ from enum import StrEnum
 from typing import Any
 
 _MAX_LISTED = 1000
-"""Violations of one schedule that are listed. Further violations are counted."""
+"""The most violations of one schedule that are listed. Further violations are only counted."""
 
 
 class Kind(StrEnum):
-    """How an occurrence violates the definition of its schedule."""
+    """The ways in which an occurrence can violate the definition of its schedule."""
 
     MISSING = "missing"
     FAILED = "failed"
@@ -27,9 +27,9 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """The explanation of a violation: words, and the times that belong to them (unix seconds).
+    """The explanation of a violation: text, and the times that belong to it (unix seconds).
 
-    `behind`: the `scheduled_time` of the run that the occurrences wait for, None if they wait for no other run.
+    `behind`: the `scheduled_time` of the run for which the occurrences wait; None if they wait for no other run.
     `next_attempt`: when that run is retried, or else the occurrence itself; None without a retry.
     """
 
@@ -40,7 +40,7 @@ class Why:
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A violation of one kind by `count` occurrences from `time` up to `last` (None: only the one at `time`)."""
+    """A violation of one kind by `count` occurrences, from `time` to `last` (None: only the occurrence at `time`)."""
 
     kind: Kind
     time: int
@@ -55,14 +55,18 @@ class Violation:
 
 @dataclass(slots=True)
 class Verdict:
-    """The result of an audit of one schedule. Without violations the ledger proves that every occurrence ran.
+    """The result of an audit of one schedule. Without violations, the ledger proves that every occurrence ran.
 
-    `known`: whether the schedule exists or has existed. `ran`: occurrences that were finished or enqueued,
-    `extra_runs` by run-now and `backfilled` by backfills among them. `skipped`: those skipped for a permitted
-    reason. `running`: those that a worker holds now. `pending`: those that a worker may not have begun yet.
-    `reasons`: of the skips. `first`, `last`: of the occurrences that ran or were skipped. `counts`: occurrences by
-    the kind of their violation. `unlisted`: the number of violations that are not in `violations`. `notes`: remarks
-    that are no violations, each with a time.
+    - `known`: whether the schedule exists or has existed.
+    - `ran`: occurrences that were finished or enqueued. `extra_runs` of them by run-now, `backfilled` of them by
+      backfills.
+    - `skipped`: occurrences that were skipped for a permitted reason; `reasons` counts them by reason.
+    - `running`: occurrences that a worker is running now.
+    - `pending`: occurrences that need not have begun yet.
+    - `first`, `last`: the first and the last occurrence that ran or was skipped.
+    - `counts`: how many occurrences violate the definition, by kind.
+    - `unlisted`: how many violations are not in `violations`.
+    - `notes`: remarks that are not violations, each with a time.
     """
 
     key: str
@@ -81,7 +85,7 @@ class Verdict:
     unlisted: int = 0
     notes: list[tuple[str, float]] = field(default_factory=list)
     _continues: bool = False
-    """Whether the next violation may extend the last one: no occurrence was settled since."""
+    """Whether the next violation may extend the last one, because no occurrence was settled in between."""
 
     @property
     def missing(self) -> int:
@@ -93,12 +97,12 @@ class Verdict:
 
     @property
     def expected(self) -> int:
-        """All occurrences that should have run, extra runs included."""
+        """How many occurrences should have run, including extra runs."""
         named = sum(self.counts[kind] for kind in (Kind.MISSING, Kind.FAILED, Kind.UNPERMITTED, Kind.UNKNOWN))
         return self.ran + self.skipped + self.running + self.pending + named
 
     def add_violation(self, kind: Kind, time: int, why: Why | str, last: int | None = None, count: int = 1) -> None:
-        """Add a violation. It extends the last violation if both have the same kind and explanation."""
+        """Add a violation. If the last violation has the same kind and explanation, extend it instead."""
         why = Why(why) if isinstance(why, str) else why
         self.counts[kind] += count
         before = self.violations[-1] if self.violations and self._continues else None
@@ -112,7 +116,7 @@ class Verdict:
             self.unlisted += 1
 
     def settled(self, first: int, last: int) -> None:
-        """Note that the occurrences from `first` to `last` were settled without a violation."""
+        """Record that the occurrences from `first` to `last` were settled without a violation."""
         self.first = first if self.first is None else min(self.first, first)
         self.last = last if self.last is None else max(self.last, last)
         self._continues = False
@@ -124,7 +128,7 @@ class Verdict:
 
 
 def as_object(verdict: Verdict) -> dict[str, Any]:
-    """Return a verdict as JSON has it, times in unix seconds. Later versions keep its names and meanings."""
+    """Return a verdict as a JSON object, with times in unix seconds. Its names and meanings are stable."""
     counts = ("expected", "ran", "extra_runs", "backfilled", "skipped", "running", "pending", "failed", "missing")
     return {
         "key": verdict.key,

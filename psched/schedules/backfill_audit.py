@@ -1,7 +1,7 @@
-"""The part of the audit that judges a schedule's backfills. Pure; occurrences are unix seconds.
+"""The part of the audit that judges a schedule's backfills. Pure functions; occurrences are unix seconds.
 
-A backfill promises that each occurrence it was started for is settled once. What its lanes have passed must be on
-record, and nothing else.
+A backfill promises to settle each of its occurrences once. The ledger must have exactly one entry for each occurrence
+that the lanes have passed, and no other entries.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ from psched.store.ledger import FAILED, Change, LedgerRow
 
 @dataclass(frozen=True, slots=True)
 class LaneRecords:
-    """The records of one lane of a backfill. `present`: its row as read before `rows`, None if it is gone.
+    """The records of one lane of a backfill.
 
-    `changes`: those on record, the oldest first. `rows`: a stream of the entries of the audited occurrences.
-    `is_complete`: whether no entry has been deleted because of its age or the number of entries.
+    - `present`: the row of the lane, read before `rows`; None if it was deleted.
+    - `changes`: the recorded changes, the oldest first.
+    - `rows`: the entries of the audited occurrences, as a stream.
+    - `is_complete`: whether no entry was deleted because of its age or the number of entries.
     """
 
     key: str
@@ -37,12 +39,12 @@ class LaneRecords:
 
     @property
     def rule(self) -> Rule | None:
-        """The rule with which it was started."""
+        """The rule with which the lane was started."""
         return self.changes[0].rule if self.changes else None if self.present is None else self.present.rule
 
 
 class LastRun(NamedTuple):
-    """The last entry of backfills for an occurrence. `why`: how it failed for good, None if it did not fail."""
+    """The last entry that backfills have for an occurrence. `why`: how it failed for good; None if it did not fail."""
 
     ended: float
     why: str | None
@@ -51,7 +53,10 @@ class LastRun(NamedTuple):
 def judge_backfills(
     lanes: Iterable[LaneRecords], since: int, until: int, verdict: Verdict, dialect: CronDialect
 ) -> Mapping[int, LastRun]:
-    """Judge the occurrences from `since` to `until`. Return the last run of each that a backfill has settled."""
+    """Judge the occurrences from `since` to `until`.
+
+    For each occurrence that a backfill settled, return its last run.
+    """
     last: dict[int, LastRun] = {}
     left: dict[str, list[int]] = {}
     for lane in lanes:
@@ -62,7 +67,7 @@ def judge_backfills(
             if time in settled:
                 verdict.add_violation(Kind.DOUBLED, time, f"the backfill {name} has settled it twice")
             elif not _is_wanted(lane.rule, time, dialect):
-                verdict.add_violation(Kind.EXTRA, time, f"the backfill {name} was not to run it")
+                verdict.add_violation(Kind.EXTRA, time, f"the backfill {name} should not have run it")
             settled.add(time)
             if row.outcome != FAILED:
                 verdict.ran += 1
@@ -71,7 +76,7 @@ def judge_backfills(
             if time not in last or last[time].ended <= row.ended:
                 last[time] = LastRun(row.ended, _why(row, name) if row.outcome == FAILED else None)
         for time in _missing(lane, settled, since, until, dialect):
-            verdict.add_violation(Kind.MISSING, time, f"the backfill {name} has passed it, and has no entry of it")
+            verdict.add_violation(Kind.MISSING, time, f"the backfill {name} has passed it without an entry")
         if lane.present is not None and lane.present.rule.backfill is not None:
             spans = clipped(spans_left(lane.present), since, until)
             if spans:
@@ -93,7 +98,7 @@ def _is_wanted(rule: Rule | None, time: int, dialect: CronDialect) -> bool:
 
 
 def _missing(lane: LaneRecords, settled: set[int], since: int, until: int, dialect: CronDialect) -> Iterator[int]:
-    """Yield the occurrences that the lane has passed without an entry."""
+    """Yield the occurrences that the lane has passed but that have no entry."""
     rule = lane.rule
     if not lane.is_complete or rule is None or rule.backfill is None:
         return

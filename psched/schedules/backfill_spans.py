@@ -1,7 +1,7 @@
-"""Which occurrences of a schedule a backfill runs, and how its rows share them. Pure; times are unix seconds.
+"""Which occurrences of a schedule a backfill runs, and how its rows share them. Pure functions; times are unix seconds.
 
-A backfill of years names stretches of time instead of occurrences: the row of a backfill runs each occurrence of its
-rule in them.
+A backfill may cover years, so it stores stretches of time instead of occurrences. A row of a backfill runs each
+occurrence of its rule in its stretches.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from psched.model import NO_OCCURRENCE, Backfill, Rule, ScheduleRow, Span
 from psched.schedules import rule_occurrences
 
 MOST_SPANS = 1000
-"""The most stretches of one backfill: each of its rows keeps its own, and an acquire reads them."""
+"""The most stretches of one backfill. Each of its rows stores its own stretches, and each acquire reads them."""
 
 
 def next_to_backfill(rule: Rule, time: int, dialect: CronDialect) -> int:
-    """Return the occurrence that a backfill runs after that at `time`, or `NO_OCCURRENCE`."""
+    """Return the occurrence that a backfill runs after the one at `time`, or `NO_OCCURRENCE`."""
     assert rule.backfill is not None
     if rule.backfill.reverse:
         for first, last in reversed(rule.backfill.spans):
@@ -36,14 +36,14 @@ def next_to_backfill(rule: Rule, time: int, dialect: CronDialect) -> int:
 
 
 def first_to_backfill(rule: Rule, dialect: CronDialect) -> int:
-    """Return the occurrence with which a backfill begins, or `NO_OCCURRENCE`."""
+    """Return the first occurrence that a backfill runs, or `NO_OCCURRENCE`."""
     assert rule.backfill is not None
     spans = rule.backfill.spans
     return next_to_backfill(rule, spans[-1][1] + 1 if rule.backfill.reverse else spans[0][0] - 1, dialect)
 
 
 def spans_left(row: ScheduleRow) -> tuple[Span, ...]:
-    """Return the stretches that the row of a backfill has yet to run, those of a run in progress included."""
+    """Return the stretches that the row of a backfill still has to run, including a run in progress."""
     backfill = row.rule.backfill
     if backfill is None or row.ended:
         return ()
@@ -61,7 +61,7 @@ def spans_passed(row: ScheduleRow) -> tuple[Span, ...]:
 
 
 def clipped(spans: Iterable[Span], first: int, last: int) -> tuple[Span, ...]:
-    """Return the parts of the stretches that are from `first` to `last`."""
+    """Return the parts of the stretches that are between `first` and `last`, both included."""
     parts = ((max(begin, first), min(end, last)) for begin, end in spans)
     return tuple((begin, end) for begin, end in parts if begin <= end)
 
@@ -72,9 +72,9 @@ def count(rule: Rule, spans: Iterable[Span], dialect: CronDialect) -> int:
 
 
 def uncovered(rule: Rule, first: int, last: int, covered: Iterable[Span], dialect: CronDialect) -> Iterator[Span]:
-    """Yield the stretches from `first` to `last` with occurrences of the rule that `covered` has not.
+    """Yield the stretches from `first` to `last` that contain occurrences of the rule outside of `covered`.
 
-    Each begins and ends with an occurrence.
+    Each stretch begins and ends with an occurrence.
     """
     begin = first
     for taken, until in [*sorted(covered), (last + 1, last + 1)]:
@@ -87,7 +87,7 @@ def uncovered(rule: Rule, first: int, last: int, covered: Iterable[Span], dialec
 
 
 def without(span: Span, times: Sequence[int]) -> Iterator[Span]:
-    """Yield the parts of a stretch between `times`, which are in order."""
+    """Yield the parts of a stretch that are left when `times` (sorted) are removed."""
     begin, end = span
     for time in times[bisect_left(times, begin) :]:
         if time > end:
@@ -100,7 +100,10 @@ def without(span: Span, times: Sequence[int]) -> Iterator[Span]:
 
 
 def shares(rule: Rule, spans: Sequence[Span], number: int, dialect: CronDialect) -> list[tuple[Span, ...]]:
-    """Return the stretches in up to `number` consecutive parts with as many occurrences each, none of them empty."""
+    """Split the stretches into up to `number` consecutive parts, and return the parts.
+
+    All parts have about the same number of occurrences, and none is empty.
+    """
     total = count(rule, spans, dialect)
     number = min(number, total)
     parts: list[tuple[Span, ...]] = []
@@ -122,7 +125,7 @@ def shares(rule: Rule, spans: Sequence[Span], number: int, dialect: CronDialect)
 
 
 def _nth(rule: Rule, first: int, last: int, number: int, dialect: CronDialect) -> int:
-    """Return the occurrence of that number, counted from 1, in a stretch that has so many."""
+    """Return the occurrence with this number (from 1) in a stretch. The stretch must have that many occurrences."""
     while first < last:
         middle = (first + last) // 2
         found = rule_occurrences.count(rule, first - 1, middle, dialect)
@@ -136,7 +139,7 @@ def _nth(rule: Rule, first: int, last: int, number: int, dialect: CronDialect) -
 def rule_of_backfill(rule: Rule, schedule: str, spans: tuple[Span, ...], reverse: bool) -> Rule:
     """Return the rule of a row that runs the occurrences of the schedule's `rule` in `spans`.
 
-    Its `start` and `end` are those of the stretches, so it has no occurrence to come.
+    Its `start` and `end` are those of the stretches, so it has no later occurrences.
     """
     backfill = Backfill(schedule, spans, reverse)
     return replace(rule, delay=0, spread=0, max_runs=None, start=spans[0][0], end=spans[-1][1], backfill=backfill)

@@ -1,8 +1,8 @@
-"""Backfills: runs of the occurrences that a schedule had in the past, beside its regular runs.
+"""Backfills: runs of past occurrences of a schedule, in addition to its regular runs.
 
-A backfill is some rows of the table of schedules, called lanes. Each lane runs its share of the occurrences one after
-another, by the same acquire, lease, retry and settlement as a schedule, and the ledger has its entries. So at most as
-many occurrences run at once as there are lanes.
+A backfill consists of some rows in the table of schedules, called lanes. Each lane runs its share of the occurrences,
+one after another. Lanes are acquired, leased, retried and settled like schedules, and the ledger records their runs. As
+many occurrences as there are lanes can run at the same time.
 """
 
 from __future__ import annotations
@@ -49,16 +49,18 @@ MOST_RUNNING = 100
 """The most lanes of one backfill."""
 _TRIES = 100
 _BEFORE = 32
-"""Entries before a range among which is the one that covers its beginning: skips that stand for many occurrences."""
+"""How many entries before a range are searched for one that covers the begin of the range: an entry of many skipped
+occurrences."""
 _KEPT = 86400.0
-"""Seconds for which the rows of a finished backfill are kept. Until then its number cannot be given again."""
+"""How many seconds the rows of a finished backfill are kept. Until then its number is not used again."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackfillPlan:
-    """What a backfill of `schedule` would run: `count` of `total` occurrences in the range, in `spans`.
+    """What a backfill of `schedule` would run: `count` of the `total` occurrences in the range.
 
-    `spans`: stretches of time of which it runs each occurrence, in order, each from an occurrence to another one.
+    `spans`: the stretches of time in which it runs each occurrence, sorted. Each stretch begins and ends with an
+    occurrence.
     """
 
     schedule: str
@@ -69,12 +71,16 @@ class BackfillPlan:
 
 @dataclass(frozen=True, slots=True)
 class BackfillState:
-    """A backfill and its progress: `done` occurrences are settled, `failed` of these for good, and `left` are to run.
+    """A backfill and its progress.
 
-    `name`: the schedule and a number, such as `nightly:3`. `first`, `last`: the first and the last occurrence.
-    `max_running`: how many run at once. `state`: `failing` (an attempt failed, and is retried), `retrying`, `running`,
-    `paused`, `waiting`, `finished` or `cancelled`. `last_error`: of the last failed attempt of an occurrence
-    that is not settled.
+    - `name`: the schedule and a number, such as `nightly:3`.
+    - `state`: `failing` (an attempt failed and is retried), `retrying` (the same, but no error is known), `running`,
+      `paused`, `waiting`, `finished` or `cancelled`.
+    - `first`, `last`: the first and the last occurrence.
+    - `max_running`: how many occurrences run at a time.
+    - `done`: how many occurrences are settled. `failed`: how many of these failed for good. `left`: how many still have
+      to run.
+    - `last_error`: the error of the last failed attempt of an occurrence that is not settled.
     """
 
     name: str
@@ -112,23 +118,26 @@ class BackfillCollection:
         max_running: int = 1,
         reverse: bool = False,
     ) -> BackfillState | None:
-        """Run the occurrences of a schedule from `since` to `until` (unix seconds, both included) again, or at last.
+        """Run the past occurrences of a schedule from `since` to `until` (unix seconds, both included).
 
-        These are the occurrences of its present rule that have come and are not the next one or later. `mode`:
+        These are the occurrences of the present rule that come before the schedule's next occurrence. `mode` selects
+        among them:
 
-        - `missing`: those of which the ledger has no entry, or that were skipped as they could only begin too late.
-        - `failed`: also those of which the last run failed for good.
-        - `all`: all of them.
+        - `missing`: occurrences that have no entry in the ledger, or that were skipped because they were too late.
+        - `failed`: also occurrences whose last run failed for good.
+        - `all`: all occurrences.
 
-        What another backfill has yet to run is left out. Return None if nothing is left, so that a repeated call starts
-        nothing. The runs have the schedule's present type, data and policy; a later change of the schedule does not
-        concern them. At most `max_running` of them run at once, each part of the range in order, or with `reverse` from
-        its end. Only runs that were due before come before them.
+        Occurrences that another backfill still has to run are left out. If no occurrence is left, this starts nothing
+        and returns None; so a repeated call starts nothing.
+
+        The runs have the present type, data and policy of the schedule; later changes of the schedule do not affect
+        them. At most `max_running` of them run at a time: the range is split into as many parts, and each part runs in
+        order, or with `reverse` from its end. Among due rows, those that were due earlier run first.
 
         Raises:
             NotFoundError: there is no such schedule.
-            ValueError: an unusable value, or a range with more than 1,000 separate stretches.
-            ConfigError: the rule of the schedule cannot be used.
+            ValueError: a value is not valid, or the range has more than 1,000 separate stretches.
+            ConfigError: the rule of the schedule is not valid.
             NotSupportedError: the store keeps no ledger, or no policies.
         """
         check_max_running(max_running)
@@ -146,12 +155,12 @@ class BackfillCollection:
             old = [lane for lanes_of in lanes.values() if self._is_over(lanes_of, now) for lane in lanes_of]
             if not self._store.apply([*(RowChange(None, lane) for lane in added), *(RowChange(o, None) for o in old)]):
                 return self._state(key, number, added)
-        raise ScheduleError(f"{key!r}: no backfill started: others were started during each of {_TRIES} attempts")
+        raise ScheduleError(f"{key!r}: no backfill started: other ones were started during each of {_TRIES} attempts")
 
     def list(self, key: str | None = None) -> Iterator[BackfillState]:
-        """Yield the backfills of a schedule, or of all, with their progress; those that finished a day ago may be gone.
+        """Yield the backfills of a schedule, or of all schedules, with their progress.
 
-        Raises NotSupportedError.
+        A backfill that finished more than a day ago may be missing. Raises NotSupportedError.
         """
         self._refuse_unsupported(key)
         if key is not None:
@@ -164,22 +173,22 @@ class BackfillCollection:
         return (self._state(*name, lanes) for name, lanes in sorted(found.items()) if lanes)
 
     def pause(self, key: str, number: int | None = None) -> builtins.list[str]:
-        """Begin no further run of a schedule's backfills, or of one of them, until `resume`.
+        """Begin no more runs of a schedule's backfills, or of one backfill, until `resume`. Runs in progress continue.
 
-        Runs in progress go on. Return the names of those that were paused. Raises NotFoundError for a number that no
-        backfill of the schedule has, NotSupportedError.
+        Return the names of the backfills that this call has paused. Raises NotFoundError if the schedule has no
+        backfill with this number. Raises NotSupportedError.
         """
         return self._change(key, number, Schedule.pause)
 
     def resume(self, key: str, number: int | None = None) -> builtins.list[str]:
-        """End the pause. Return the names of those that were paused. Raises as `pause`."""
+        """End the pause. Return the names of the backfills that were paused. Raises like `pause`."""
         return self._change(key, number, Schedule.resume)
 
     def cancel(self, key: str, number: int | None = None) -> builtins.list[str]:
-        """Begin no further run of a schedule's backfills, or of one of them, for good. A run in progress goes on.
+        """Begin no more runs of a schedule's backfills, or of one backfill, for good. A run in progress continues.
 
-        Return the names of those that had occurrences left. What they have run is on record, and what they have not
-        run may be the work of another backfill. Raises as `pause`.
+        Return the names of the backfills that had occurrences left. The ledger keeps what they have run; another
+        backfill may run the rest. Raises like `pause`.
         """
         return self._change(key, number, self._cancel)
 
@@ -204,7 +213,7 @@ class BackfillCollection:
             return False
 
     def _cancel(self, lane: Schedule) -> bool:
-        """Leave a lane what it has run, and the run in progress."""
+        """Reduce the stretches of a lane to what it has run, and a run in progress."""
         for _ in range(_TRIES):
             row = lane.metadata()
             backfill = row.rule.backfill
@@ -225,8 +234,8 @@ class BackfillCollection:
     ) -> tuple[ScheduleRow, BackfillPlan]:
         """Return the schedule's row and the plan.
 
-        The rows of `lanes` and the schedule's row were read before the ledger: what they have left by then is theirs,
-        and what they had settled is on record.
+        The caller has read the rows of `lanes` before the ledger is read here. So each of their occurrences is either
+        still left to a lane, or already recorded.
         """
         check_time("since", since)
         check_time("until", until)
@@ -242,14 +251,14 @@ class BackfillCollection:
         spans = tuple(uncovered(row.rule, since, last, rest, self._dialect)) if since <= last else ()
         if len(spans) > MOST_SPANS:
             raise ValueError(
-                f"{key!r}: what is to run in this range is in {len(spans):,} separate stretches; expected at most "
+                f"{key!r}: the occurrences to run are in {len(spans):,} separate stretches; expected at most "
                 f"{MOST_SPANS:,}; give a shorter range, such as one that ends at {spans[MOST_SPANS - 1][1]}"
             )
         total = rule_occurrences.count(row.rule, since - 1, last, self._dialect) if since <= last else 0
         return row, BackfillPlan(key, spans, count(row.rule, spans, self._dialect), total)
 
     def _covered(self, key: str, since: int, until: int, mode: BackfillMode) -> builtins.list[Span]:
-        """Return the stretches from `since` to `until` that need no run: by the ledger they ran, or were skipped."""
+        """Return the stretches from `since` to `until` that need no run. By the ledger, they ran or were skipped."""
         ledger = self._ledger
         last: dict[int, LedgerRow] = {}
         skipped: builtins.list[Span] = []
@@ -299,7 +308,10 @@ class BackfillCollection:
         )
 
     def _lanes(self, key: str) -> Mapping[int, builtins.list[ScheduleRow]]:
-        """Return the rows of the backfills of a schedule by number; of backfills that are only on record none."""
+        """Return the rows of the schedule's backfills by number.
+
+        A backfill without rows, only in the ledger, has an empty list.
+        """
         check_key(key)
         keys = list(lane_keys(self._ledger, key))
         found: dict[int, builtins.list[ScheduleRow]] = {backfill_of(each)[1]: [] for each in keys}
@@ -309,7 +321,7 @@ class BackfillCollection:
         return found
 
     def _is_over(self, lanes: Sequence[ScheduleRow], now: float) -> bool:
-        """Return whether all lanes have ended long ago."""
+        """Return whether all lanes have ended more than `_KEPT` seconds ago."""
         if not all(lane.ended for lane in lanes):
             return False
         entries = [self._ledger.rows(LedgerFilter(lane.key, last=1)) for lane in lanes]
@@ -349,14 +361,17 @@ class BackfillCollection:
 
 
 def lane_keys(ledger: Ledger, schedule: str) -> Iterator[str]:
-    """Yield the keys of the lanes of a schedule's backfills that are on record, deleted ones, too."""
+    """Yield the keys of the lanes of a schedule's backfills, as the ledger has them; includes deleted lanes."""
     prefix = f"{BACKFILL_PREFIX}{schedule}:"
     found = takewhile(lambda key: key.startswith(prefix), ledger.keys(prefix))
     return (key for key in found if backfill_of(key)[0] == schedule)
 
 
 def with_backfill(row: LedgerRow) -> LedgerRow:
-    """Return the entry of a lane as one of its schedule, with the number of the backfill; any other entry as it is."""
+    """Return a lane's entry with the key of its schedule and the number of the backfill.
+
+    Return other entries unchanged.
+    """
     if not is_backfill_key(row.key):
         return row
     schedule, number = backfill_of(row.key)
@@ -364,13 +379,13 @@ def with_backfill(row: LedgerRow) -> LedgerRow:
 
 
 def check_max_running(number: object) -> None:
-    """Raise ValueError unless so many occurrences of a backfill can run at once."""
+    """Raise ValueError unless a backfill can run this number of occurrences at a time."""
     if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= MOST_RUNNING:
         raise ValueError(f"max_running must be a whole number from 1 to {MOST_RUNNING}, got {shown(number)}")
 
 
 def _is_to_run(row: LedgerRow, mode: BackfillMode) -> bool:
-    """Return whether a backfill is to run an occurrence whose last entry this is."""
+    """Return whether a backfill must run the occurrence. `row`: the last entry of the occurrence."""
     if row.outcome == SKIPPED:
         return row.detail == TOO_LATE
     return row.outcome == FAILED and mode == "failed"

@@ -1,8 +1,8 @@
-"""Named calendars: days on which the schedules that exclude them have no occurrence.
+"""Named calendars: days on which schedules have no occurrence if they exclude the calendar.
 
-A schedule keeps the content of its calendars in its own definition, so that the history of its definitions says which
-days were excluded when. `CalendarCollection.set` changes the calendar, and then the definition of each schedule that
-excludes it.
+A schedule stores the content of its calendars in its own definition. So the history of its definitions shows which days
+were excluded at which time. `CalendarCollection.set` changes the calendar, and then the definition of each schedule
+that excludes it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from psched.store.calendars import Calendars
 
 _TRIES = 20
 _SHOWN = 5
-"""Keys in one message."""
+"""The most keys in one message."""
 
 
 class CalendarCollection:
@@ -44,8 +44,9 @@ class CalendarCollection:
     def set(self, name: str, days: Iterable[str | date]) -> Calendar:
         """Define a calendar by its days: dates such as `2026-12-25`, and weekdays such as `sun`.
 
-        The schedules that exclude it follow: occurrences that have not come yet are computed anew. The same days again
-        change only schedules that an interrupted call has left behind. Raises ValueError, NotSupportedError.
+        The schedules that exclude it are changed, too: future occurrences are computed again. If the days are the same
+        as before, only schedules that an interrupted call did not reach are changed. Raises ValueError and
+        NotSupportedError.
         """
         for _ in range(_TRIES):
             stored = self._store.get(name)
@@ -65,19 +66,19 @@ class CalendarCollection:
         return calendar
 
     def delete(self, name: str) -> None:
-        """Delete a calendar. Raises NotFoundError, and ScheduleError while schedules exclude it."""
+        """Delete a calendar. Raises NotFoundError. Raises ScheduleError while schedules exclude it."""
         calendar = self[name]
         users = [key for key, _ in zip(self.users(name), range(_SHOWN + 1), strict=False)]
         if users:
             keys = ", ".join(map(repr, users[:_SHOWN])) + (" and more" if len(users) > _SHOWN else "")
             raise ScheduleError(f"the calendar {name!r} is excluded by {keys}; modify or delete these schedules first")
         if not self._store.write(name, calendar.version, None):
-            raise ScheduleError(f"the calendar {name!r} was changed meanwhile; it is not deleted")
+            raise ScheduleError(f"the calendar {name!r} was changed at the same time; it was not deleted")
 
     def users(self, name: str) -> Iterator[str]:
         """Yield the keys of the schedules that exclude a calendar. Reads all schedules.
 
-        A backfill goes on with the days that the calendar had at its start.
+        Backfills are left out: a backfill keeps the days that the calendar had when it started.
         """
         rows = (row for row in self._schedules.list() if not row.is_backfill)
         return (row.key for row in rows if any(each.name == name for each in row.rule.exclude))

@@ -57,14 +57,14 @@ from psched.store.ledger import SKIPPED, Change, KeptOutput, Ledger, LedgerFilte
 _FAILING = 1000
 """The most failing schedules in one list."""
 _AUDITS = 5
-"""The most audits of one schedule when changes come in between."""
+"""How often the audit of one schedule is repeated if the schedule is changed during the audit."""
 _BEFORE_SCOPE = 32
-"""Entries before an audited span that are searched for the run before its first entry."""
+"""How many entries before an audited span are searched for the run before the first entry of the span."""
 
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """The configured values that schedules share, as in `Section`."""
+    """The configured values that schedules share. `Section` describes them."""
 
     timezone: str = "UTC"
     cron_dialect: cron.CronDialect = "vixie"
@@ -76,7 +76,10 @@ class Defaults:
 
 
 class ScheduleCollection(PolledTable):
-    """All schedules of one table. A context manager; safe to use from several threads, not across a fork."""
+    """All schedules of one table. Usable as a context manager.
+
+    Safe to use from several threads, but not across a fork.
+    """
 
     store: ScheduleStore
 
@@ -88,15 +91,15 @@ class ScheduleCollection(PolledTable):
         super().__init__(store, self._settlement, times)
         self._defaults = defaults
         self.overdue_after = overdue_after(times.retry_wait)
-        """Seconds after which a late occurrence is overdue: twice the longest `retry_wait`, at least a minute."""
+        """A late occurrence is overdue after so many seconds: twice the longest `retry_wait`, at least a minute."""
 
     @property
     def cron_dialect(self) -> cron.CronDialect:
-        """The dialect in which cron expressions are read."""
+        """The dialect of cron expressions."""
         return self._defaults.cron_dialect
 
     def __getitem__(self, key: str) -> Schedule:
-        """Return a reference to a schedule, which need not exist."""
+        """Return a reference to a schedule. The schedule need not exist."""
         return Schedule(self.store, check_key(key), self._defaults.cron_dialect)
 
     def add(
@@ -114,31 +117,41 @@ class ScheduleCollection(PolledTable):
     ) -> Schedule:
         """Create a schedule and return a reference to it.
 
-        Its first occurrence is the first match at or after `next_time` (default: the database's now), run `delay`
-        seconds later, or at `next_run_time` when that is given. `timezone` defaults to the configured one.
+        Its first occurrence is the first match at or after `next_time` (default: now, by the database's clock). It runs
+        `delay` seconds after that, or at `next_run_time` if given. `timezone` defaults to the configured time zone.
 
-        `catch_up` decides which of the occurrences that are due together run: `all` (the default), the `latest`, or the
-        latest unless it is more than a minute late (`none`). An occurrence that would begin more than `max_lateness`
-        seconds late is skipped. An occurrence that is not finished `alert_after` seconds after its time is reported as
-        overdue. An occurrence has failed after `max_attempts` attempts, and the next one follows (docs/ledger.md). With
-        `overlap` `skip` an occurrence is skipped if the previous one is not settled when it comes due (default:
-        `wait`). After `pause_after` regular occurrences that failed in a row the schedule is paused.
+        Which occurrences there are:
 
-        `retry_wait` (seconds, or a `psched.backoff`) is the wait after a failed attempt, `timeout` the seconds after
-        which a run is stopped, `on_failure` the hook for failed occurrences: one of `hooks` in the configuration. Each
-        overrides the type and the configuration.
+        - `start`, `end`: there is no occurrence before `start` or after `end` (unix seconds).
+        - `spread`: seconds, up to 7 days. Each schedule has its own delay from 0 to `spread`, computed from its key
+          (docs/cron.md).
+        - `max_runs`: the schedule ends after so many regular occurrences have run. Skipped occurrences do not count.
+        - `exclude`: names of calendars (`calendars`). There is no occurrence on their days.
 
-        There is no occurrence before `start` or after `end` (unix seconds). With `spread` (seconds, up to 7 days) each
-        schedule has a delay of its own, from 0 to `spread`, computed from its key (docs/cron.md). The schedule has
-        ended when `max_runs` regular occurrences have been run; those that are skipped do not count. On the days of the
-        calendars that `exclude` names (`calendars`) there is no occurrence.
+        How late and failing occurrences are handled (docs/ledger.md):
 
-        `owner`, `description` and `tags` (up to 50 texts) say what the schedule is for; lists select by owner and tag.
+        - `catch_up`: which of the occurrences that are due at the same time run: `all` (the default), only the
+          `latest`, or `none`: the latest, unless it is more than a minute late.
+        - `max_lateness`: an occurrence that would start more than so many seconds late is skipped.
+        - `alert_after`: an occurrence that is not finished so many seconds after its time is reported as overdue.
+        - `max_attempts`: an occurrence has failed after so many attempts, and the next one follows.
+        - `overlap`: if the previous occurrence is not settled yet, a due occurrence waits (`wait`, the default) or is
+          skipped (`skip`).
+        - `pause_after`: the schedule is paused after so many regular occurrences have failed in a row.
+        - `retry_wait`: the wait after a failed attempt: seconds, or a `psched.backoff`.
+        - `timeout`: a run is stopped after so many seconds.
+        - `on_failure`: the hook for failed occurrences, one of `hooks` in the configuration.
+
+        `max_attempts`, `retry_wait`, `timeout` and `on_failure` override the values of the type and of the
+        configuration.
+
+        `owner`, `description` and `tags` (up to 50 texts) describe the schedule; lists can be filtered by owner and
+        tag.
 
         Raises:
             AlreadyExistsError: a schedule has this key.
-            ConfigError: the cron expression or the time zone cannot be used.
-            ValueError: the key, the data or the policy cannot be used.
+            ConfigError: the cron expression or the time zone is not valid.
+            ValueError: the key, the data or the policy is not valid.
             NotSupportedError: the store keeps no policies.
         """
         content = {} if data is None else data
@@ -148,9 +161,9 @@ class ScheduleCollection(PolledTable):
         return self[key]
 
     def add_many(self, schedules: Iterable[NewSchedule]) -> builtins.list[str]:
-        """Create many schedules, and return the keys that existed before. Their schedules are not changed.
+        """Create many schedules. Return the keys that existed before; their schedules are not changed.
 
-        All are written in one transaction, on Redis 500 at a time; repeat a call that failed midway. Raises
+        All are written in one transaction, on Redis in transactions of 500; repeat a call that failed halfway. Raises
         ConfigError, ValueError and NotSupportedError like `add`, before anything is written.
         """
         rows = new_rows(schedules, self.store, self._defaults.timezone, self._defaults.cron_dialect)
@@ -158,7 +171,7 @@ class ScheduleCollection(PolledTable):
         return self.store.add_many(rows) if rows else []
 
     def rows_of(self, schedules: Iterable[NewSchedule]) -> builtins.list[ScheduleRow]:
-        """Return the rows that `add_many` would write. Raises as it does, and changes nothing."""
+        """Return the rows that `add_many` would write. Raises like `add_many`, but changes nothing."""
         rows = new_rows(schedules, self.store, self._defaults.timezone, self._defaults.cron_dialect, warns=False)
         check_distinct([row.key for row in rows], "schedule")
         for row in rows:
@@ -166,7 +179,7 @@ class ScheduleCollection(PolledTable):
         return rows
 
     def check(self, new: NewSchedule) -> None:
-        """Raise what `add_many` raises for a schedule that cannot be added. Reads only the calendars that it names."""
+        """Raise the error that `add_many` would raise for these schedules. Only reads the calendars that they name."""
         checked = new if new.next_time is not None else new._replace(next_time=0)
         for row in new_rows([checked], self.store, self._defaults.timezone, self._defaults.cron_dialect, warns=False):
             pack(row.data, max_size=self.store.max_data_size)
@@ -183,9 +196,9 @@ class ScheduleCollection(PolledTable):
     ) -> Iterator[ScheduleRow]:
         """Yield the schedules with this type, state, beginning of the key, owner and tag, ordered by due time.
 
-        None matches any. `after`: `next_run_time` and key of the last schedule of the page before. A paused schedule
-        that waits for a run by `run_now` is listed without `state` only. Raises ValueError for an unusable value,
-        NotSupportedError for an owner or tag where the store keeps none.
+        None matches any value. `after`: `next_run_time` and key of the last schedule of the previous page. A paused
+        schedule that waits for a run by `run_now` is only listed without `state`. Raises ValueError for a wrong value.
+        Raises NotSupportedError for an owner or tag if the store keeps none.
         """
         for name, text in (("type", type), ("prefix", prefix), ("owner", owner), ("tag", tag)):
             if text is not None:
@@ -203,14 +216,17 @@ class ScheduleCollection(PolledTable):
     def candidates(
         self, wanted: ScheduleFilter, state: StateWord | None = None, now: float = 0.0
     ) -> Iterator[ScheduleRow]:
-        """Yield the schedules that pass the filter, among them all that have `state` at `now` (database's clock).
+        """Yield schedules that match the filter. They include all that have `state` at `now` (by the database's clock).
 
-        An index finds them, so the others are few for most states.
+        An index finds them. For most states few other schedules are among them.
         """
         return self._with_problems(self.store.list(wanted if state is None else replace(wanted, **_bounds(state, now))))
 
     def late(self) -> Iterator[ScheduleRow]:
-        """Yield up to 1,000 overdue schedules, the most overdue first, as `overdue` does, but with their data."""
+        """Yield up to 1,000 overdue schedules, the most overdue first.
+
+        Unlike `overdue`, this yields them with their data.
+        """
         now = self.store.now()
         rows = (self.store.get(late.key) for late in self.overdue(_FAILING))
         return (row for row in self._with_problems(filter(None, rows)) if self.state(row, now).is_overdue)
@@ -225,12 +241,12 @@ class ScheduleCollection(PolledTable):
 
     @property
     def backfills(self) -> BackfillCollection:
-        """The backfills of this table: runs of past occurrences, beside the regular runs."""
+        """The backfills of this table: runs of past occurrences, in addition to the regular runs."""
         return BackfillCollection(self.store, self._defaults.cron_dialect)
 
     @property
     def ledger(self) -> Ledger:
-        """The ledger of this table. Raises NotSupportedError where the store keeps none."""
+        """The ledger of this table. Raises NotSupportedError if the store keeps no ledger."""
         ledger = self.store.ledger
         if ledger is None:
             raise NotSupportedError(
@@ -247,13 +263,16 @@ class ScheduleCollection(PolledTable):
         until: float | None = None,
         last: int | None = None,
     ) -> Iterator[LedgerRow]:
-        """Yield ledger entries: of one schedule by occurrence; without a key, of all schedules in order of settlement.
+        """Yield ledger entries.
 
-        Those of backfills have the key of their schedule, and `backfill`. `failed`: only those where an attempt failed
-        or was lost, or that were skipped as too late. `since` and `until`
-        (unix seconds) bound the occurrences of one schedule, or the times at which those of all were settled. `last`:
-        only so many of these entries, from the end. Raises NotSupportedError where the store keeps no ledger, and
-        ValueError for an unusable time, key or number.
+        Those of one schedule are ordered by occurrence, those of all by the time of settlement.
+
+        - `failed`: only entries where an attempt failed or was lost, or that were skipped because they were too late.
+        - `since`, `until`: unix seconds. With a key they limit the occurrences, without a key the times of settlement.
+        - `last`: only so many of these entries, from the end.
+
+        Entries of backfills have the key of their schedule, and `backfill`. Raises NotSupportedError if the store keeps
+        no ledger, and ValueError for a wrong time, key or number.
         """
         if key is not None:
             check_key(key)
@@ -270,9 +289,9 @@ class ScheduleCollection(PolledTable):
         return map(with_backfill, rows if last is None or not of_lanes else deque(rows, last))
 
     def outputs(self, key: str | None = None) -> Iterator[KeptOutput]:
-        """Yield what the last 20 runs of one schedule (or of each) wrote and had kept, the oldest first.
+        """Yield the stored outputs of the last 20 runs of one schedule, or of each schedule, the oldest first.
 
-        Raises NotSupportedError where the store keeps no ledger, ValueError for an unusable key.
+        Raises NotSupportedError if the store keeps no ledger, and ValueError for a wrong key.
         """
         if key is not None:
             check_key(key)
@@ -285,11 +304,14 @@ class ScheduleCollection(PolledTable):
     ) -> Iterator[Verdict]:
         """Yield for each schedule (or each of `keys`) whether the ledger proves that every due occurrence ran.
 
-        Covers the occurrences from `since` to `until` (unix seconds, both included); for a deleted schedule, those
-        before its deletion. Each must be finished, running now, or skipped as its policy or a pause permits. No other
-        occurrence may have run. `late`: the most seconds by which a run may begin late. By default, an occurrence may
-        wait for a worker for 10 s, or twice `poll_interval` if that is longer. Raises NotSupportedError where the store
-        keeps no ledger, ValueError.
+        The audit covers the occurrences from `since` to `until` (unix seconds, both included); for a deleted schedule,
+        those before its deletion. Each must be finished, running now, or skipped for a reason that its policy or a
+        pause permits. No other occurrence may have run.
+
+        `late`: the most seconds that a run may begin late. By default, an occurrence may wait for a worker for 10 s, or
+        for twice `poll_interval` if that is longer.
+
+        Raises NotSupportedError if the store keeps no ledger, and ValueError.
         """
         if isinstance(keys, str):
             raise ValueError(f"keys must be a collection of keys, such as [{shown(keys)}], got {shown(keys)}")
@@ -308,9 +330,10 @@ class ScheduleCollection(PolledTable):
         keep: bool = False,
         seconds: float = math.inf,
     ) -> tuple[Verdict, AuditEvidence]:
-        """Return what `audit` yields for one schedule, and what it used (with its records, if `keep`).
+        """Return what `audit` yields for one schedule, and the evidence.
 
-        Raises TimeoutError when the ledger has more entries than `seconds` are enough for.
+        With `keep`, the evidence contains the records. Raises TimeoutError if reading the ledger takes longer than
+        `seconds`.
         """
         evidence = AuditEvidence(keep)
         return self._audit(self._check_audited(key), self._scope(since, until, late), evidence, seconds), evidence
@@ -330,7 +353,7 @@ class ScheduleCollection(PolledTable):
         return AuditScope(since, until, late, grace)
 
     def _audited(self) -> Iterator[str]:
-        """Yield the keys in the ledger, then the keys of schedules that another program added."""
+        """Yield the keys in the ledger. Then yield the keys of schedules that another program added."""
         recorded = set()
         ledger = self.ledger
         for key in ledger.keys():  # noqa: SIM118 – the ledger is no mapping
@@ -347,7 +370,10 @@ class ScheduleCollection(PolledTable):
     def _audit(
         self, key: str, scope: AuditScope, evidence: AuditEvidence | None = None, seconds: float = math.inf
     ) -> Verdict:
-        """Audit one schedule. Audit it again if it was changed meanwhile, as its entries are read page by page."""
+        """Audit one schedule.
+
+        If it was changed during the audit, audit it again, because its entries are read page by page.
+        """
         changes, end = self.ledger.changes(key), monotonic() + seconds
         for _ in range(_AUDITS):
             records = self._records_of(key, scope, changes, end)
@@ -364,7 +390,7 @@ class ScheduleCollection(PolledTable):
         return verdict
 
     def _records_of(self, key: str, scope: AuditScope, changes: Sequence[Change], end: float) -> AuditRecords:
-        """Return the records of a schedule. Entries are read after the row, as they may settle its occurrence.
+        """Return the records of a schedule. Entries are read after the row, as they may settle the row's occurrence.
 
         Reading entries raises TimeoutError after `end` (monotonic).
         """
@@ -397,7 +423,7 @@ class ScheduleCollection(PolledTable):
         )
 
     def _lane_records(self, key: str, scope: AuditScope, end: float) -> LaneRecords:
-        """Return the records of a lane of a backfill. Entries are read after the row and until `end`, as above."""
+        """Return the records of a lane of a backfill. Entries are read after the row, and until `end`."""
         ledger = self.ledger
         present, changes = self.store.get(key), ledger.changes(key)
         backfill = changes[0].rule.backfill if changes else None
@@ -409,14 +435,14 @@ class ScheduleCollection(PolledTable):
         return LaneRecords(key, changes, present, rows, is_complete)
 
     def state(self, row: ScheduleRow, now: float) -> ScheduleState:
-        """Return the state of `row` at `now` (database's clock)."""
+        """Return the state of `row` at `now` (by the database's clock)."""
         return state_of(row, now, self.overdue_after)
 
     def overdue(self, limit: int) -> builtins.list[ScheduleRow]:
-        """Return up to `limit` overdue schedules, the most overdue first: they fail, or no worker acquires them.
+        """Return up to `limit` overdue schedules, the most overdue first. They fail, or no worker acquires them.
 
-        Their `data` is {}, and `problem` does not cover it. On `rdb_compat`, whose table does not distinguish a run
-        from the wait for a retry, only those that no worker acquires.
+        In the returned rows `data` is {}, and `problem` does not consider the data. On `rdb_compat` only those that no
+        worker acquires are returned, because its table does not distinguish a run from the wait for a retry.
         """
         age = self.overdue_after
         found = {row.key: row for row in (*self.store.long_due(age, limit), *self.store.failing(age, limit))}
@@ -425,7 +451,7 @@ class ScheduleCollection(PolledTable):
     def failing(self, key: str | None = None) -> Iterator[ScheduleRow]:
         """Yield the schedules (or the one with `key`) whose next occurrence has failed at least once and is retried.
 
-        Their `data` is {}. Yields nothing on `rdb_compat`, whose table does not count attempts.
+        In these rows `data` is {}. On `rdb_compat`, whose table does not count attempts, this yields nothing.
         """
         if key is None:
             yield from self.store.failing(0, _FAILING)
@@ -458,7 +484,7 @@ def _read_until(end: float, rows: Iterable[LedgerRow]) -> Iterator[LedgerRow]:
 
 
 def _bounds(state: StateWord, now: float) -> dict[str, Any]:
-    """Return the fields of `ScheduleFilter` that a state implies, by which an index finds its schedules."""
+    """Return fields of `ScheduleFilter` for a state, so that an index finds the schedules in this state."""
     if state in (DUE, OVERDUE):
         return {"due_until": now}
     if state in (WAITING, PAUSED, ENDED):
@@ -475,10 +501,10 @@ def open_schedules(
     read_only: bool = False,
     long_reads: bool = False,
 ) -> ScheduleCollection:
-    """Return the collection that `section` configures. Connects to nothing yet.
+    """Return the collection that `section` configures. This does not connect yet.
 
-    `prefetch_time`: seconds of the lease on prefetched runs (default: `alive_time`). `connections`, `database`,
-    `read_only`, `long_reads`: as in `StoreSettings`.
+    `prefetch_time`: the seconds of the lease on prefetched runs (default: `alive_time`). `connections`, `database`,
+    `read_only`, `long_reads`: the same as in `StoreSettings`.
     """
     problem = partial(rule_problem, dialect=section.cron_dialect)
     own = section.store_settings(holder, connections)

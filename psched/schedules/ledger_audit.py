@@ -1,10 +1,12 @@
-"""The audit: compares the occurrences that a schedule should have run with the ledger of those that it ran. Pure.
+"""The audit compares the occurrences that a schedule should have run with the ledger. Pure functions.
 
 The definition of a schedule (rule and policy) changes over time. A definition is in force from its first occurrence
-until the occurrence that was next when it was replaced, and asks for every match of its rule in that span. The ledger
-has one entry for each of these occurrences, or one entry for several that were skipped together. An occurrence without
-an entry is running, pending or missing. Entries are read as a stream in the order of occurrences, and occurrences
-without an entry are counted, not listed, so memory is bounded. Occurrences are unix seconds.
+until the occurrence that was next when the definition was replaced. In this span it requires a run for every match of
+its rule. The ledger has one entry for each of these occurrences, or one entry for several that were skipped together.
+An occurrence without an entry is running, pending or missing.
+
+Entries are read as a stream in the order of occurrences. Occurrences without an entry are counted, not listed, so
+memory is bounded. Occurrences are unix seconds.
 """
 
 from __future__ import annotations
@@ -43,19 +45,19 @@ from psched.store.ledger import (
 )
 
 MOVED = "moved"
-"""The reason of due occurrences that `modify --start` moved the schedule past."""
+"""The reason for due occurrences that were left out when `modify --start` moved the schedule."""
 
 GRACE = 10.0
-"""Seconds for which a due occurrence may wait for a worker; until then it is pending, not missing."""
+"""For so many seconds, a due occurrence may wait for a worker. It is pending until then, missing afterwards."""
 _RUN_NOW_TOLERANCE = 60.0
-"""Seconds by which the time of an extra run may precede the recorded run-now."""
+"""How many seconds the time of an extra run may be before the recorded run-now."""
 _BEGIN_TOLERANCE = 1.0
-"""Seconds by which the recorded begin of a run may differ from the database's clock."""
+"""How many seconds the recorded begin of a run may differ from the database's clock."""
 _MAX_NOTES = 20
 """The most notes about changes of the cron dialect or the tz database."""
 _MAX_NEIGHBOURS = 16
-"""Earlier runs with which each run is compared, besides the run that ended last."""
-_NOTHING_KNOWN = Why("nothing is on record of it")
+"""How many earlier runs each run is compared with, in addition to the run that ended last."""
+_NOTHING_KNOWN = Why("it has no entry in the ledger")
 _CHANGED = "occurrences were computed by {}, and by {} from"
 
 
@@ -63,14 +65,18 @@ _CHANGED = "occurrences were computed by {}, and by {} from"
 class AuditRecords:
     """The records of one schedule: its definitions, its ledger entries and its present row.
 
-    `changes` by version, the oldest first. `rows`: a stream, in the order of occurrences and fences: first the last
-    entry before the scope's span by each of `versions_at`, which may cover the beginning of the span, then the
-    entries in the span. `oldest`: the first entry that is still kept. `present`: the schedule's row as read before
-    `rows`, None if it was deleted. `now`: the database's clock before that read. Entries settled before `kept_since`
-    may have been deleted. `reckoning`: of this process, also used for definitions that recorded none. `runs_before`: by
-    version, how many entries before the scope's span count for `max_runs`; not needed where no definition has that.
-    `earlier`: the last entries before the scope's span; not needed where no definition has `overlap: skip`.
-    `lanes`: the records of its backfills, which are read before `rows`.
+    - `changes`: in the order of versions, the oldest first.
+    - `rows`: a stream of entries, in the order of occurrences and fences. First comes the last entry before the scope's
+      span for each of `versions_at`, as it may cover the begin of the span. Then come the entries in the span.
+    - `oldest`: the first entry that is still kept.
+    - `present`: the schedule's row, read before `rows`; None if it was deleted.
+    - `now`: the database's clock before that read.
+    - `kept_since`: entries that were settled before this time may have been deleted.
+    - `reckoning`: that of this process; also used for definitions for which none was recorded.
+    - `runs_before`: for each version, how many entries before the span count for `max_runs`. Only needed if a
+      definition has `max_runs`.
+    - `earlier`: the last entries before the span. Only needed if a definition has `overlap: skip`.
+    - `lanes`: the records of the schedule's backfills, which are read before `rows`.
     """
 
     key: str
@@ -95,7 +101,7 @@ class AuditRecords:
 
     @property
     def pauses(self) -> Sequence[tuple[float, float]]:
-        """Begin and end (not included) of each recorded pause, which lasts from a `pause` to the next `resume`."""
+        """Begin and end (not included) of each recorded pause: from a `pause` to the next `resume`."""
         found: list[tuple[float, float]] = []
         begin: float | None = None
         for before, change in zip([None, *self.changes], self.changes, strict=False):
@@ -109,10 +115,10 @@ class AuditRecords:
 
 @dataclass(frozen=True, slots=True)
 class AuditScope:
-    """The occurrences to audit, both ends included.
+    """The occurrences to audit, from `since` to `until`, both included.
 
-    `late`: the most seconds by which a run may begin late, None for no bound. `grace`: the seconds for which a due
-    occurrence may wait for a worker.
+    `late`: the most seconds that a run may begin late; None: no limit. `grace`: for how many seconds a due occurrence
+    may wait for a worker.
     """
 
     since: int
@@ -141,13 +147,13 @@ def audit(records: AuditRecords, scope: AuditScope) -> Verdict:
             verdict.add_violation(Kind.OVERLAPPING, time, f"it ran for {shared:.3f} s at the same time as another run")
         before = repeats.settled_before(row)
         if before is not None and is_asked_about:
-            verdict.add_violation(Kind.DOUBLED, time, f"it is on record twice: {_settled(before)}, and {_settled(row)}")
+            verdict.add_violation(Kind.DOUBLED, time, f"it is recorded twice: {_settled(before)}, and {_settled(row)}")
         definition = by_version.get(row.version)
         if definition is not None:
             previous = max((run for run in runs if run.fence < row.fence), key=attrgetter("fence"), default=None)
             definition.compare(row, is_repeated=before is not None, previous=previous)
         elif is_asked_about and before is None:
-            verdict.add_violation(Kind.EXTRA, time, "no definition on record asks for it")
+            verdict.add_violation(Kind.EXTRA, time, "no recorded definition requires it")
         if _is_regular_run(row):
             runs.append(row)
     for definition in definitions:
@@ -159,7 +165,10 @@ def audit(records: AuditRecords, scope: AuditScope) -> Verdict:
 
 
 def versions_at(changes: Sequence[Change], time: int) -> Iterator[int]:
-    """Yield the versions of the definitions that held at `time`: several if `modify` moved the schedule back."""
+    """Yield the versions of the definitions in force at `time`.
+
+    There are several if `modify` moved the schedule back.
+    """
     for change, following in zip_longest(changes, changes[1:]):
         pending = None if following is None else following.pending
         if change.action != DELETE and change.first < time and (pending is None or time < pending):
@@ -167,30 +176,30 @@ def versions_at(changes: Sequence[Change], time: int) -> Iterator[int]:
 
 
 class _Backfilled:
-    """The occurrences that backfills have settled last, which need no run by the definitions."""
+    """Occurrences whose last run was made by a backfill. The definitions require no other run for them."""
 
     def __init__(self, runs: Mapping[int, LastRun]) -> None:
         self._runs = runs
         self._times = sorted(runs)
 
     def within(self, begin: float, end: float) -> Sequence[int]:
-        """Return those from `begin` to `end` (not included), in order."""
+        """Return the occurrences from `begin` to `end` (not included), in order."""
         return self._times[bisect_left(self._times, begin) : bisect_left(self._times, end)] if self._times else ()
 
     def has_settled_after(self, row: LedgerRow) -> bool:
-        """Return whether a backfill has settled the occurrence of an entry after that."""
+        """Return whether a backfill has settled the entry's occurrence after the entry."""
         run = self._runs.get(row.scheduled_time)
         return run is not None and run.ended >= row.ended
 
 
 def _definitions(records: AuditRecords, scope: AuditScope, verdict: Verdict, filled: _Backfilled) -> list[_Definition]:
-    """Return the definitions, the oldest first. Report the occurrences before all of them as unknown."""
+    """Return the definitions, the oldest first. Report occurrences before the first definition as unknown."""
     changes, present = list(records.changes), records.present
     if present is not None and (not changes or changes[-1].action == DELETE):
         changes.append(_unrecorded_definition(present.regular(), records.now, changes))
     found: list[_Definition] = []
     before: Change | None = None
-    earliest = math.inf  # a worker may have acquired the first run by an earlier definition with a shorter delay
+    earliest = math.inf  # a worker may have acquired the first run under an earlier definition with a shorter delay
     for change, following in zip_longest(changes, changes[1:]):
         if change.action == DELETE:
             continue
@@ -209,7 +218,7 @@ def _definitions(records: AuditRecords, scope: AuditScope, verdict: Verdict, fil
 
 
 def _unrecorded_definition(present: ScheduleRow, now: float, changes: Sequence[Change]) -> Change:
-    """Make a definition from the present row, for a schedule whose addition was not recorded."""
+    """Create a definition from the present row, for a schedule whose addition was not recorded."""
     return Change(
         key=present.key,
         version=changes[-1].version + 1 if changes else 0,
@@ -229,18 +238,22 @@ def _unrecorded_definition(present: ScheduleRow, now: float, changes: Sequence[C
 def _report_unknown_beginning(change: Change, scope: AuditScope, verdict: Verdict) -> None:
     begin = change.first if change.pending is None else min(change.first, change.pending)
     if scope.since < begin:
-        older = "the schedule is older than its ledger" if change.action == UPGRADE else "it was deleted since"
+        older = "the schedule is older than its ledger" if change.action == UPGRADE else "older records were deleted"
         end = min(begin - 1, scope.until)
-        verdict.add_violation(Kind.UNKNOWN, scope.since, f"nothing is on record before: {older}", end, 0)
+        verdict.add_violation(Kind.UNKNOWN, scope.since, f"nothing is recorded before: {older}", end, 0)
 
 
 @dataclass(slots=True)
 class _Definition:
-    """One definition of a schedule: compares its occurrences with its ledger entries, and reports to the verdict.
+    """One definition of a schedule: compares its occurrences with the ledger entries, and reports to the verdict.
 
-    `compare` is called with each entry, then `end`. `following`: the next change, if any. `earliest`: when the first
-    run may begin. `predecessor`: the definition before, whose runs count for `max_runs`, too. `due`: the next
-    occurrence without an entry yet. `runs`: entries that count for `max_runs`.
+    Call `compare` with each entry, then `end`.
+
+    - `following`: the next change, if any.
+    - `earliest`: when the first run may begin.
+    - `predecessor`: the previous definition, if its runs count for `max_runs`, too.
+    - `due`: the next occurrence for which no entry was read yet.
+    - `runs`: how many entries count for `max_runs`.
     """
 
     records: AuditRecords
@@ -256,7 +269,7 @@ class _Definition:
     runs: int = field(init=False)
 
     def __post_init__(self) -> None:
-        """Report the occurrences of a rule that is invalid by now as unknown, as they cannot be computed."""
+        """If the rule is no longer valid, report its occurrences as unknown, because they cannot be computed."""
         change, since, until = self.change, self.scope.since, self.scope.until
         self.dialect = _dialect_of(self.records, change.reckoning)
         self.runs = self.records.runs_before.get(change.version, 0)
@@ -269,9 +282,9 @@ class _Definition:
                 self.verdict.add_violation(Kind.UNKNOWN, begin, f"its rule cannot be used: {error}", until, 0)
 
     def compare(self, row: LedgerRow, is_repeated: bool, previous: LedgerRow | None = None) -> None:
-        """Compare the next entry. `is_repeated`: an earlier entry has settled its occurrence.
+        """Compare the next entry. `is_repeated`: whether an earlier entry has settled the same occurrence.
 
-        `previous`: the regular run that was settled before it, if that is known.
+        `previous`: the regular run that was settled before this entry, if known.
         """
         since, time = self.scope.since, row.scheduled_time
         if row.end < since or time > self.scope.until:
@@ -307,17 +320,17 @@ class _Definition:
             end = self._end_of_due(following.at - self.scope.grace)
             self._report_missing_until(end, Why("it was due, and not finished, when the schedule was deleted"))
         else:
-            # Occurrences that were due and that the change has moved past are skipped by it.
+            # The change skips due occurrences if it moves the schedule past them.
             self.verdict.skip(MOVED, self._count_until(min(following.first, self._end_of_due(following.at))))
 
     def _count_for_max_runs(self, row: LedgerRow) -> None:
-        """Count a run; report one that began after as many as `max_runs` allows."""
+        """Count a run. Report it if `max_runs` was reached before it began."""
         most = self.change.rule.max_runs
         if row.outcome == SKIPPED:
             return
         if most is not None and self._runs_so_far() >= most and (row.started or 0) > self.change.at:
             self.verdict.add_violation(
-                Kind.EXTRA, row.scheduled_time, f"max_runs is {most}, and as many had run before"
+                Kind.EXTRA, row.scheduled_time, f"max_runs is {most}, but as many occurrences had run before"
             )
         self.runs += 1
 
@@ -328,7 +341,7 @@ class _Definition:
         return runs
 
     def _has_ended_by_max_runs(self) -> bool:
-        """Whether the schedule has ended by `max_runs`. Takes that for granted where entries have been deleted."""
+        """Whether the schedule has ended by `max_runs`. If entries have been deleted, this is assumed."""
         most, present = self.change.rule.max_runs, self.records.present
         if self.following is not None:
             pending = self.following.pending
@@ -339,11 +352,11 @@ class _Definition:
         return self._runs_so_far() >= most or self.records.known_from > -math.inf
 
     def _end_at_present(self) -> None:
-        """Judge the occurrences that are due now by the schedule's present row, if there is one."""
+        """Judge the occurrences that are due now with the help of the schedule's present row, if there is one."""
         row, now = self.records.present, self.records.now
         end, fresh = self._end_of_due(now), self._end_of_due(now - self.scope.grace)
         if row is None:
-            self._report_missing_until(fresh, Why("nothing is on record of it, and the schedule is gone"))
+            self._report_missing_until(fresh, Why("it has no entry in the ledger, and the schedule was deleted"))
             return
         present = row.regular()
         self._report_missing_until(min(present.next_time, self.scope.until + 1))
@@ -352,10 +365,13 @@ class _Definition:
             self.verdict.skip(PAUSED, self._count_until(min(until, end)))
         self._report_waiting(row, end, fresh)
         if row.paused and self.scope.since <= present.next_time <= self.scope.until:
-            self.verdict.notes.append(("it is paused, and skips its occurrences from", present.next_time))
+            self.verdict.notes.append(("the schedule is paused; it skips occurrences from", present.next_time))
 
     def _report_waiting(self, row: ScheduleRow, end: float, fresh: float) -> None:
-        """Judge due occurrences without an entry before `end`. Those from `fresh` on may still wait for a worker."""
+        """Judge due occurrences before `end` that have no entry.
+
+        Occurrences from `fresh` on may still wait for a worker.
+        """
         if self.due >= end:
             return
         present, state = row.regular(), _state_of_run(row, self.records.now)
@@ -373,7 +389,7 @@ class _Definition:
         self.verdict.pending += self._count_until(end)
 
     def _report_next(self, row: ScheduleRow, state: Why, fresh: float) -> None:
-        """Judge the row's occurrence, which is leased, was retried or cannot be run."""
+        """Judge the occurrence of the row, which is leased, was retried, or cannot be run."""
         end, is_leased = row.next_time + 1, row.next_run_time > self.records.now
         why = replace(state, what=f"it {state.what}")
         if row.status == RUNNING and is_leased:
@@ -384,13 +400,13 @@ class _Definition:
             self._report_missing_until(end, why)
 
     def _is_first_run_later(self, row: ScheduleRow) -> bool:
-        """Return whether the definition itself delays its first run (`--at`)."""
+        """Return whether the definition itself delays its first run (option `--at`)."""
         change = self.change
         at = change.first == row.next_time and change.due == row.next_run_time > self.records.now
         return at and row.status != RUNNING and not row.attempts and not row.paused
 
     def _pauses_of(self, row: ScheduleRow) -> Iterator[tuple[float, float]]:
-        """Yield begin and end (not included) of each pause of the row, as occurrences."""
+        """Yield begin and end (not included) of each pause of the row, converted to times of occurrences."""
         delay = self.change.delay
         for begin, until in row.ended_pauses:
             yield math.ceil(begin - delay), math.ceil(until - delay)
@@ -398,18 +414,18 @@ class _Definition:
             yield math.ceil(row.paused_from - delay), math.inf
 
     def _end_of_due(self, time: float) -> float:
-        """Return the end (not included) of the audited occurrences that were due at `time`."""
+        """Return the end (not included) of those audited occurrences that were due at `time`."""
         return min(self.scope.until, math.floor(time - self.change.delay)) + 1
 
     def _report_missing_until(self, end: float, why: Why = _NOTHING_KNOWN) -> None:
-        """Report the expected occurrences before `end` as missing (as unknown before the oldest kept entry)."""
+        """Report expected occurrences before `end` as missing, or as unknown if older than the oldest kept entry."""
         known, is_empty = self.records.known_from, self.records.oldest is None
-        gone = "the ledger is not kept for so long" if is_empty else "its ledger entry was deleted since"
+        gone = "the ledger is not kept for so long" if is_empty else "its ledger entry has been deleted"
         self._report_until(min(end, known), Kind.UNKNOWN, Why(gone))
         self._report_until(end, Kind.MISSING, why)
 
     def _report_until(self, end: float, kind: Kind, why: Why) -> None:
-        """Report the expected occurrences before `end`, except those that a backfill has settled."""
+        """Report expected occurrences before `end`, except those that a backfill has settled."""
         for time in self.filled.within(self.due, end):
             self._report_part(time, kind, why)
             if self.due == time:
@@ -424,7 +440,7 @@ class _Definition:
             self.verdict.add_violation(kind, first, why, last, count)
 
     def _count_until(self, end: float) -> int:
-        """Move `due` to the first expected occurrence from `end` on. Return the number of occurrences passed."""
+        """Move `due` to the first expected occurrence at or after `end`. Return the number of occurrences passed."""
         if self.due >= end:
             return 0
         rule, first, count = self.change.rule, int(self.due), 1
@@ -434,7 +450,7 @@ class _Definition:
         return count
 
     def _count_extra(self, row: LedgerRow, previous: LedgerRow | None) -> None:
-        """Count an extra run, if the ledger has the run-now that asked for it."""
+        """Count an extra run, if the ledger records the run-now that requested it."""
         since, until = row.scheduled_time - MOST_SECONDS_AHEAD, row.scheduled_time + _RUN_NOW_TOLERANCE
         changes = [change for change in self.records.changes if change.version <= row.version]
         if any(change.action == RUN_NOW and since <= change.at <= until for change in changes):
@@ -442,10 +458,10 @@ class _Definition:
                 self.verdict.extra_runs += 1
             self._count(row, previous)
         else:
-            self.verdict.add_violation(Kind.EXTRA, row.scheduled_time, "run-now ran it, but no run-now is on record")
+            self.verdict.add_violation(Kind.EXTRA, row.scheduled_time, "it is an extra run, but no run-now is recorded")
 
     def _count(self, row: LedgerRow, previous: LedgerRow | None) -> None:
-        """Count an entry that the definition, or a run-now, asks for."""
+        """Count an entry that the definition or a run-now requires."""
         if row.outcome == SKIPPED:
             self._count_skipped(row, previous)
         elif row.outcome == FAILED and self.filled.has_settled_after(row):
@@ -467,7 +483,7 @@ class _Definition:
         except ConfigError:  # the rule is invalid by now
             count = row.count or 1
         if row.scheduled_time == begin == self.change.first and self._next(begin - 1) != begin:
-            count += 1  # a kept occurrence of the previous rule, which this rule does not have
+            count += 1  # the occurrence was kept from the previous rule and does not match this rule
         why = self._unpermitted(row, previous)
         if why is None:
             self.verdict.skip(row.detail or "", max(count, 1))
@@ -476,7 +492,7 @@ class _Definition:
             self.verdict.add_violation(Kind.UNPERMITTED, begin, why, end, max(count, 1))
 
     def _unpermitted(self, row: LedgerRow, previous: LedgerRow | None) -> str | None:
-        """Return the violation if the definition does not allow the reason of the recorded skip, else None."""
+        """Return the violation if the definition does not permit the recorded reason of a skip, else None."""
         policy, delay, reason = self.change.policy, self.change.delay, row.detail
         bound = lateness_bound(policy)
         max_lateness = "no max_lateness" if policy.max_lateness is None else f"max_lateness={policy.max_lateness:g}"
@@ -498,17 +514,17 @@ class _Definition:
         return f"skipped for no reason that a policy or a pause gives: {reason}"
 
     def _not_overlapping(self, row: LedgerRow, previous: LedgerRow | None) -> str | None:
-        """Return the violation unless the run before was settled only after the skipped occurrences came due."""
+        """Return the violation unless the previous run was settled after the skipped occurrences were due."""
         if self.change.policy.overlap != "skip":
             return f"skipped as {OVERLAPPING}, which the policy then in force does not permit: overlap=wait"
         if previous is None:
             is_known = self.records.known_from == -math.inf
-            return f"skipped as {OVERLAPPING}, but no run before it is on record" if is_known else None
+            return f"skipped as {OVERLAPPING}, but no earlier run is recorded" if is_known else None
         run_time = row.end + self.change.delay
         if came_due_during(previous.ended, run_time):
             return None
         late = run_time - previous.ended
-        return f"skipped as {OVERLAPPING}, but the run before it was settled {late:.3f} s before it came due"
+        return f"skipped as {OVERLAPPING}, but the previous run was settled {late:.3f} s before it was due"
 
     def _check_begin(self, row: LedgerRow, started: float) -> None:
         """Report a run that began before its time, or later than the scope allows."""
@@ -534,14 +550,14 @@ class _Definition:
 
 
 class _Repeats:
-    """Finds occurrences that were settled twice although no change asked for them again."""
+    """Finds occurrences that were settled twice although no change requested a second run."""
 
     def __init__(self, changes: Sequence[Change]) -> None:
         self._changes = changes
         self._same: deque[LedgerRow] = deque(maxlen=_MAX_NEIGHBOURS)
 
     def settled_before(self, row: LedgerRow) -> LedgerRow | None:
-        """Return the earlier entry that settled the same run as `row`, or None. Call with the entries in order."""
+        """Return the earlier entry that settled the same run as `row`, or None. Call this with the entries in order."""
         if self._same and self._same[-1].scheduled_time != row.scheduled_time:
             self._same.clear()
         before = next((other for other in self._same if self._repeats(other, row)), None)
@@ -549,7 +565,7 @@ class _Repeats:
         return before
 
     def _repeats(self, before: LedgerRow, row: LedgerRow) -> bool:
-        """Return whether `row` settled the same run as `before`: no change between them asked for another run."""
+        """Return whether `row` settled the same run as `before`: no change in between requested another run."""
         time = row.scheduled_time
         between = [change for change in self._changes if before.version < change.version <= row.version]
         if row.extra:
@@ -561,14 +577,20 @@ class _Repeats:
 
 
 class _Overlaps:
-    """Finds overlapping runs: compares each run with the _MAX_NEIGHBOURS runs before it, and with the latest to end."""
+    """Finds overlapping runs.
+
+    Compares each run with the _MAX_NEIGHBOURS runs before it, and with the run that ended last.
+    """
 
     def __init__(self) -> None:
         self._runs: deque[tuple[float, float]] = deque(maxlen=_MAX_NEIGHBOURS)
         self._latest = (0.0, 0.0)
 
     def seconds(self, row: LedgerRow) -> float:
-        """Return how many seconds the run in `row` overlapped an earlier run. Call with the entries in order."""
+        """Return for how many seconds the run in `row` overlapped an earlier run.
+
+        Call this with the entries in order.
+        """
         if row.started is None:
             return 0.0
         shared = max(min(row.ended, end) - max(row.started, begin) for begin, end in (*self._runs, self._latest))
@@ -578,7 +600,7 @@ class _Overlaps:
 
 
 def _dialect_of(records: AuditRecords, reckoning: str | None = None) -> cron.CronDialect:
-    """Return the recorded cron dialect, or the present dialect where none was recorded."""
+    """Return the recorded cron dialect, or the present dialect if none was recorded."""
     known = [(found or "").partition(" ")[0] for found in (reckoning, records.reckoning)]
     return next((dialect for name in known for dialect in cron.DIALECTS if dialect == name), cron.DIALECTS[0])
 
@@ -600,7 +622,7 @@ def _error(error: str | None, before: str = ": ") -> str:
 
 
 def _state_of_run(row: ScheduleRow, now: float) -> Why | None:
-    """Return why the row's run is not settled, as a predicate ("is running"). None if it simply has not begun."""
+    """Return why the row's run is not settled, as a predicate ("is running"). Return None if it has not begun."""
     next_attempt = None
     if row.problem is not None:
         what = f"cannot be run: {row.problem}"
@@ -619,7 +641,7 @@ def _state_of_run(row: ScheduleRow, now: float) -> Why | None:
 
 
 def _took_effect_at(recorded: float | None, before: Change | None, change: Change) -> float:
-    """Return `recorded` if that is between the change `before` and the writing of this change, else the latter."""
+    """Return `recorded` if it is between `before` and the time when `change` was written, else that time."""
     if recorded is None or recorded > change.at or (before is not None and recorded < before.at):
         return change.at
     return recorded

@@ -1,4 +1,7 @@
-"""Computes the row of a schedule after `Schedule.modify`. Reads calendars and the database's clock; writes nothing."""
+"""Computes the row of a schedule after `Schedule.modify`.
+
+Reads calendars and the database's clock, but writes nothing.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,10 @@ from psched.store import ScheduleStore
 
 
 class Changes(Terms, total=False):
-    """The values that `Schedule.modify` takes. Without a value, or with None, those of the first block stay."""
+    """The values that `Schedule.modify` takes.
+
+    In the first block, a missing value or None leaves the row's value as it is.
+    """
 
     type: str | None
     cron: str | None
@@ -42,10 +48,10 @@ class Changes(Terms, total=False):
 
 
 class Modification:
-    """Checked changes, to be applied to a row of the schedule `key` that was just read."""
+    """Checked changes, to apply to a row of the schedule `key` that was just read."""
 
     def __init__(self, key: str, changes: Changes, store: ScheduleStore, dialect: CronDialect) -> None:
-        """Raises what `Schedule.modify` raises for values that no row can have."""
+        """Raises the errors of `Schedule.modify` for values that are wrong for every row."""
         given: dict[str, Any] = dict(changes)
         terms = {name: value for name, value in given.items() if name in TERMS or name in RULE_OPTIONS}
         self._of_rule = {name: value for name, value in terms.items() if name in RULE_OPTIONS}
@@ -88,7 +94,7 @@ class Modification:
     def _timed(
         self, seen: ScheduleRow, wanted: ScheduleRow, next_time: int | None, next_run_time: float | None
     ) -> ScheduleRow:
-        """Return `wanted` with the caller's times, or times computed from the rule."""
+        """Return `wanted` with the caller's times, or with times computed from the rule."""
         explicit = next_time is not None or next_run_time is not None
         if explicit and not seen.settled:
             raise ScheduleError(

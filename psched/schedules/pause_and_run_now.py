@@ -1,4 +1,4 @@
-"""How pause, resume and run-now change a schedule's row. Pure; times are unix seconds."""
+"""How pause, resume and run-now change the row of a schedule. Pure functions; times are unix seconds."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from psched.schedules.skip_policy import skip_entry
 from psched.store.ledger import PAUSED, Entry
 
 MOST_PAUSES = 100
-"""The most earlier pauses that a row keeps, besides the last one."""
+"""The most earlier pauses that a row keeps, in addition to the last one."""
 MOST_SECONDS_AHEAD = 2
-"""Seconds by which the time of an extra run may come after its `run_now`."""
+"""The time of an extra run may be so many seconds later than its `run_now`."""
 
 
 def paused(row: ScheduleRow, now: float, dialect: CronDialect) -> ScheduleRow:
-    """Return `row` paused from `now` on. A run in progress continues, and the pause begins when the run is settled.
+    """Return `row` paused from `now` on. A run in progress continues; the pause takes effect when it is settled.
 
-    A run that `run_now` asked for waits for the end of the pause. Earlier pauses are kept as long as they have
+    A run that `run_now` requested waits for the end of the pause. Earlier pauses are kept as long as they have
     occurrences to skip. Raises ScheduleError for more than `MOST_PAUSES` of these.
     """
     if row.paused:
@@ -31,7 +31,7 @@ def paused(row: ScheduleRow, now: float, dialect: CronDialect) -> ScheduleRow:
     if len(earlier) > MOST_PAUSES:
         raise ScheduleError(
             f"{row.key!r}: it was paused {len(earlier)} times since its next occurrence came; expected at most "
-            f"{MOST_PAUSES}; let a worker run its occurrences, or move it past them with modify, and pause it again"
+            f"{MOST_PAUSES}; let a worker run its occurrences, or skip them by modify, and pause it again"
         )
     row = replace(
         row,
@@ -45,7 +45,7 @@ def paused(row: ScheduleRow, now: float, dialect: CronDialect) -> ScheduleRow:
 
 
 def _is_to_come(row: ScheduleRow, pause: tuple[float, float], dialect: CronDialect) -> bool:
-    """Return whether the row's next occurrence, or any later one, falls into `pause`."""
+    """Return whether the row's next occurrence or a later one is due within `pause`."""
     begin, end = pause
     delay, time = row.delay, row.next_time
     if end <= time + delay:
@@ -59,10 +59,10 @@ def _is_to_come(row: ScheduleRow, pause: tuple[float, float], dialect: CronDiale
 
 
 def resumed(row: ScheduleRow, now: float, dialect: CronDialect) -> tuple[ScheduleRow, Entry | None]:
-    """Return `row` with its pause ended at `now`, and the entry of the occurrences that the pause skipped.
+    """Return `row` with its pause ended at `now`, and the ledger entry of the occurrences that the pause skipped.
 
-    A run that was due before the pause, or asked for by `run_now`, is due now. Occurrences within another pause are
-    skipped when their turn comes. The failures of `pause_after` are counted from here on.
+    A run that was due before the pause, or that `run_now` requested, is due now. Occurrences within another pause are
+    skipped when it is their turn. The failures for `pause_after` are counted again from 0.
     """
     if not row.paused:
         return row, None
@@ -85,10 +85,11 @@ def resumed(row: ScheduleRow, now: float, dialect: CronDialect) -> tuple[Schedul
 
 
 def run_now(row: ScheduleRow, now: float) -> ScheduleRow:
-    """Return `row` due at `now`: for its occurrence if that has come, else for an extra run, whose time is now.
+    """Return `row` due at `now`.
 
-    Two extra runs never have the same time: the second run has a time one second later, and is due then. After an extra
-    run comes the regular occurrence. Raises ScheduleError while a run is in progress.
+    If the time of its occurrence has come, that occurrence runs. Otherwise this is an extra run, whose time is now. Two
+    extra runs never have the same time: the second gets a time one second later, and is due then. After an extra run
+    comes the regular occurrence. Raises ScheduleError while a run is in progress.
     """
     if row.status == "running":
         raise ScheduleError(f"{row.key!r}: a run is in progress; wait for its end")
@@ -104,10 +105,10 @@ def run_now(row: ScheduleRow, now: float) -> ScheduleRow:
 
 
 def _has_come(row: ScheduleRow, now: float) -> bool:
-    """Return whether the occurrence has come, before or after its delay, or was begun."""
+    """Return whether the occurrence's time has come, with or without its delay, or its run has begun."""
     return not row.settled or min(row.next_time, row.next_time + row.delay, row.next_run_time) <= now
 
 
 def with_regular(row: ScheduleRow, regular: ScheduleRow) -> ScheduleRow:
-    """Return `row`, which has an extra run, with the next occurrence of `regular` after that run."""
+    """Return `row`, which has an extra run, so that the next occurrence of `regular` follows that run."""
     return replace(row, regular_time=regular.next_time, regular_run_time=regular.next_run_time)

@@ -1,4 +1,4 @@
-"""How a new rule or definition changes the next times of a schedule's row. Pure; times are unix seconds."""
+"""How a new rule or definition changes the next times of a schedule's row. Pure functions; times are unix seconds."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from psched.schedules.pause_and_run_now import with_regular
 def moved(row: ScheduleRow, old: Rule, now: float, dialect: CronDialect) -> ScheduleRow:
     """Return `row`, which has a new rule, with its next occurrence by that rule at `now`.
 
-    A schedule that has run as often as the rule allows has ended. A due occurrence stays as it is. An occurrence that
-    has come but waits for its delay gets the new delay. Any other occurrence is replaced by the first match of the new
-    rule.
+    If the schedule has run as often as the new rule allows, it has ended. A due occurrence stays as it is. An
+    occurrence whose time has come but that waits for its delay gets the new delay. Any other occurrence is replaced by
+    the first match of the new rule.
     """
     if row.has_run_enough:
         return replace(row, next_time=NO_OCCURRENCE, next_run_time=NO_OCCURRENCE)
@@ -30,7 +30,7 @@ def moved(row: ScheduleRow, old: Rule, now: float, dialect: CronDialect) -> Sche
 
 
 def with_rule(seen: ScheduleRow, row: ScheduleRow, now: float, dialect: CronDialect) -> ScheduleRow:
-    """Return `row`, which may have another rule than `seen`, with the times that follow from it."""
+    """Return `row` with times computed from its rule, if that differs from the rule of `seen`."""
     if row.rule == seen.rule or not seen.settled:
         return row
     timed = moved(row, seen.rule, now, dialect)
@@ -38,7 +38,7 @@ def with_rule(seen: ScheduleRow, row: ScheduleRow, now: float, dialect: CronDial
 
 
 def redefined(seen: ScheduleRow, wanted: ScheduleRow, now: float, dialect: CronDialect) -> ScheduleRow:
-    """Return `seen` with the type, data, rule and policy of `wanted`, and the times that follow from them."""
+    """Return `seen` with the type, data, rule and policy of `wanted`, and with times computed from these."""
     row = replace(
         seen,
         type=wanted.type,
@@ -53,10 +53,10 @@ def redefined(seen: ScheduleRow, wanted: ScheduleRow, now: float, dialect: CronD
 
 
 def with_calendars(row: ScheduleRow, rule: Rule, now: float, dialect: CronDialect) -> ScheduleRow:
-    """Return `row` with `rule`, which differs in its calendars only, and the next occurrence by it.
+    """Return `row` with `rule`, in which only the calendars are different, and with the next occurrence of this rule.
 
-    An occurrence that has come, or is leased or retried, stays. An occurrence that `modify` moved ahead is replaced by
-    the first one from there on.
+    An occurrence stays if its time has come, or if it is leased or retried. If `modify` moved an occurrence ahead, it
+    is replaced by the first one from there on.
     """
     changed = replace(row, rule=rule)
     if not row.settled or row.has_run_enough or min(row.next_time, row.next_run_time) <= now:

@@ -1,4 +1,4 @@
-"""The occurrences of a rule: every other module computes due times by this one. Times are unix seconds."""
+"""The occurrences of a rule. All other modules compute due times with these functions. Times are unix seconds."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from psched.model import NO_OCCURRENCE, Calendar, Rule
 from psched.schedule_options import WEEKDAYS
 
 _MOST_EXCLUDED = 20_000
-"""Excluded days in a row after which a rule has no further occurrence."""
+"""If so many days in a row are excluded, the rule is taken to have no further occurrence."""
 _DAY = timedelta(days=1)
 
 
 def next_time(rule: Rule, after: int, dialect: CronDialect) -> int:
-    """Return the first occurrence after `after`, or `NO_OCCURRENCE`. Raises ConfigError: the rule cannot be used."""
+    """Return the first occurrence after `after`, or `NO_OCCURRENCE`. Raises ConfigError if the rule is not valid."""
     if rule.start is rule.end is None and not rule.exclude:
         found = next_match(rule.cron, after, rule.timezone, dialect)
         return NO_OCCURRENCE if found is None else found
@@ -37,12 +37,12 @@ def next_time(rule: Rule, after: int, dialect: CronDialect) -> int:
 
 
 def first_time(rule: Rule, at: float, dialect: CronDialect) -> int:
-    """Return the first occurrence at or after `at`. Raises as `next_time` does."""
+    """Return the first occurrence at or after `at`. Raises like `next_time`."""
     return next_time(rule, math.ceil(at) - 1, dialect)
 
 
 def last_time(rule: Rule, after: int, at: int, dialect: CronDialect) -> int | None:
-    """Return the last occurrence after `after` and up to `at`. Raises as `next_time` does."""
+    """Return the last occurrence after `after` and up to `at`. Raises like `next_time`."""
     first, last = _bounds(rule, after, at)
     while True:
         found = cron.last_time(rule.cron, first, last, rule.timezone, dialect)
@@ -52,7 +52,7 @@ def last_time(rule: Rule, after: int, at: int, dialect: CronDialect) -> int | No
 
 
 def count(rule: Rule, after: int, until: int, dialect: CronDialect) -> int:
-    """Return how many occurrences there are after `after` and up to `until`. Raises as `next_time` does."""
+    """Return how many occurrences there are after `after` and up to `until`. Raises like `next_time`."""
     first, last = _bounds(rule, after, until)
     found = cron.count(rule.cron, first, last, rule.timezone, dialect)
     if found and rule.exclude:
@@ -62,7 +62,7 @@ def count(rule: Rule, after: int, until: int, dialect: CronDialect) -> int:
 
 
 def listed(rule: Rule, after: int, until: int, dialect: CronDialect) -> Iterator[int]:
-    """Yield the occurrences after `after` and up to `until`. Raises as `next_time` does."""
+    """Yield the occurrences after `after` and up to `until`. Raises like `next_time`."""
     first, last = _bounds(rule, after, until)
     for time in matches(rule.cron, first, last, rule.timezone, dialect):
         if not rule.exclude or _excluding(rule, _day_of(rule, time)) is None:
@@ -70,7 +70,7 @@ def listed(rule: Rule, after: int, until: int, dialect: CronDialect) -> Iterator
 
 
 def times(rule: Rule, at: int, number: int, dialect: CronDialect) -> Iterator[int]:
-    """Yield the first `number` occurrences at or after `at`, or as many as there are. Raises as `next_time` does."""
+    """Yield the first `number` occurrences at or after `at`, or fewer if there are no more. Raises like `next_time`."""
     time = at - 1
     for _ in range(number):
         time = next_time(rule, time, dialect)
@@ -85,7 +85,7 @@ def validate(rule: Rule, dialect: CronDialect) -> None:
 
 
 def restrictions(rule: Rule) -> Iterator[str]:
-    """Yield in words what bounds the occurrences of a rule besides its expression, or moves their runs."""
+    """Yield texts about the parts of a rule, besides its expression, that limit its occurrences or move its runs."""
     if rule.start is not None:
         yield f"not before {local_text(rule, rule.start)}"
     if rule.end is not None:
@@ -99,7 +99,7 @@ def restrictions(rule: Rule) -> Iterator[str]:
 
 
 def why_not(rule: Rule, time: int) -> str | None:
-    """Return why a time of the rule's expression is no occurrence of the rule, or None if it is one."""
+    """Return why a time that matches the rule's expression is not an occurrence; None if it is an occurrence."""
     if rule.start is not None and time < rule.start:
         return f"the schedule starts {local_text(rule, rule.start)}"
     if rule.end is not None and time > rule.end:
@@ -110,8 +110,11 @@ def why_not(rule: Rule, time: int) -> str | None:
 
 
 def clock_note(rule: Rule, before: int, time: int, dialect: CronDialect) -> str:
-    """Return what a clock change does to the occurrence at `time`, the first one after `before`; often empty."""
-    if rule.exclude:  # a change on a day that is excluded does nothing
+    """Return what a clock change does to the occurrence at `time`, often nothing.
+
+    `before`: the occurrence before it.
+    """
+    if rule.exclude:  # a clock change on an excluded day has no effect
         last = cron.last_time(rule.cron, before, time - 1, rule.timezone, dialect)
         before = before if last is None else last
     return note_of(parse(rule.cron, dialect), load_zone(rule.timezone), before, time)
@@ -122,7 +125,7 @@ def _day_of(rule: Rule, time: int) -> date:
 
 
 def _span_of(rule: Rule, day: date) -> tuple[int, int]:
-    """Return the first and the last instant of a date in the time zone of the rule."""
+    """Return the first and the last instant of a date, in the time zone of the rule."""
     zone = load_zone(rule.timezone)
     begin, end = (wall - offset_of_wall(zone, wall) for wall in (_wall(day), _wall(day + _DAY)))
     return begin, end - 1
@@ -133,7 +136,7 @@ def _wall(day: date) -> int:
 
 
 def _excluding(rule: Rule, day: date) -> Calendar | None:
-    """Return the first calendar that has this day, or None."""
+    """Return the first calendar that excludes this day, or None."""
     text, weekday = day.isoformat(), WEEKDAYS[day.weekday()]
     for calendar in rule.exclude:
         place = bisect_left(calendar.dates, text)
@@ -156,11 +159,11 @@ def _excluded_spans(rule: Rule, first: int, last: int) -> Iterator[tuple[int, in
 
 
 def local_text(rule: Rule, seconds: float) -> str:
-    """Return a time as a date in the time zone of the rule."""
+    """Return a time as a date, in the time zone of the rule."""
     return f"{datetime.fromtimestamp(seconds, load_zone(rule.timezone)):%Y-%m-%d %H:%M:%S %Z}"
 
 
 def _bounds(rule: Rule, after: int, until: int) -> tuple[int, int]:
-    """Return `after` and `until`, narrowed to the occurrences that `start` and `end` leave."""
+    """Return `after` and `until`, narrowed by the rule's `start` and `end`."""
     first = after if rule.start is None else max(after, math.ceil(rule.start) - 1)
     return first, until if rule.end is None else min(until, math.floor(rule.end))

@@ -1,4 +1,4 @@
-"""A reference to one schedule by its key, and its state as a word for listings, such as "overdue"."""
+"""A reference to one schedule by its key. Also its state as a word for lists, such as "overdue"."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from psched.store import ScheduleStore
 from psched.store.ledger import MODIFY, PAUSE, RESUME, RUN_NOW, Entry
 
 _TRIES = 100
-"""Attempts to write a row that other processes change at the same time."""
+"""How often a row is written if other processes change it at the same time."""
 
 
 class Schedule:
@@ -36,11 +36,11 @@ class Schedule:
         return f"<Schedule key={self.key!r}>"
 
     def exists(self) -> bool:
-        """Return whether the schedule exists now."""
+        """Return whether the schedule exists at this moment."""
         return self._store.get(self.key) is not None
 
     def metadata(self) -> ScheduleRow:
-        """Return the schedule as it is stored now. Raises NotFoundError."""
+        """Return the schedule as it is stored at this moment. Raises NotFoundError."""
         row = self._store.get(self.key)
         if row is None:
             raise NotFoundError(f"no schedule has the key {self.key!r}")
@@ -63,19 +63,19 @@ class Schedule:
         if_version: int | None = None,
         **terms: Unpack[Terms],
     ) -> None:
-        """Change the given values in one write. None leaves a value as it is.
+        """Change the given values in one write. A value of None is not changed.
 
-        The terms (`catch_up` to `spread`, see `ScheduleCollection.add`) are changed if given. For these None means no
-        bound, or no text. With `if_version` nothing is changed unless the schedule still has this version (of
+        The terms (`catch_up` to `spread`, see `ScheduleCollection.add`) are changed if they are given. For a term, None
+        means no limit or no text. With `if_version`, nothing is changed unless the schedule still has this version (see
         `metadata`).
 
-        A new rule moves the next occurrence to the first match from now on. An occurrence that has come is kept. While
-        a run is leased or waits for a retry, only the rule is written, and the run settles by the new rule. During an
-        extra run the times are those of the regular occurrence that comes next.
+        A new rule moves the next occurrence to its first match from now on. An occurrence whose time has come is kept.
+        While a run is leased or waits for a retry, only the rule is written; the settlement of the run then uses the
+        new rule. During an extra run, the times are those of the regular occurrence after it.
 
         Raises:
             NotFoundError: there is no such schedule.
-            ConfigError, ValueError: an invalid value; nothing was changed.
+            ConfigError, ValueError: a value is not valid; nothing was changed.
             NotSupportedError: the store keeps no policies, or no versions.
             ScheduleError: `next_time` or `next_run_time` was given while a run is leased or waits for a retry, or
                 `next_run_time` while the schedule is paused; or the schedule has another version than `if_version`.
@@ -99,7 +99,7 @@ class Schedule:
         def change(seen: ScheduleRow) -> tuple[ScheduleRow, Entry | None]:
             if if_version not in (None, seen.version):
                 raise ScheduleError(
-                    f"{self.key!r}: not modified: it was changed meanwhile, and has version {seen.version} instead of "
+                    f"{self.key!r}: not modified: another client changed it; it has version {seen.version} instead of "
                     f"{if_version}; look at it again"
                 )
             return modification.applied_to(seen), None
@@ -107,7 +107,10 @@ class Schedule:
         self._compare_and_set(MODIFY, change)
 
     def follow(self, calendar: Calendar) -> None:
-        """Replace the calendar of this name in the rule; an occurrence that has come is kept. Nothing if it is gone."""
+        """Replace the calendar of this name in the rule. An occurrence whose time has come is kept.
+
+        If the schedule does not exist any more, nothing happens.
+        """
 
         def change(seen: ScheduleRow) -> tuple[ScheduleRow, Entry | None]:
             exclude = tuple(calendar if each.name == calendar.name else each for each in seen.rule.exclude)
@@ -119,31 +122,32 @@ class Schedule:
             self._compare_and_set(MODIFY, change)
 
     def pause(self) -> bool:
-        """Make no occurrence due until `resume`. A run in progress continues, and is not retried meanwhile.
+        """Let no occurrence be due until `resume`. A run in progress continues, but is not retried during the pause.
 
-        A run that `run_now` asked for waits, too. Return False, and change nothing, if the schedule was paused already.
-        Raises NotFoundError, NotSupportedError, and ScheduleError if the next occurrence has waited through a hundred
-        pauses.
+        A run that `run_now` requested waits, too. If the schedule was paused already, change nothing and return False.
+        Raises NotFoundError and NotSupportedError. Raises ScheduleError if the next occurrence has waited through a
+        hundred pauses.
         """
         self._refuse_without_ledger("pauses")
         seen = self._compare_and_set(PAUSE, lambda seen: (paused(seen, self._store.now(), self._dialect), None))
         return not seen.paused
 
     def resume(self) -> bool:
-        """End the pause. Occurrences whose time was in the pause are skipped; those due before the pause run now.
+        """End the pause.
 
-        Return False, and change nothing, if the schedule was not paused. Raises NotFoundError, NotSupportedError.
+        Occurrences with a time in the pause are skipped; those that were due before the pause run now. If the schedule
+        was not paused, change nothing and return False. Raises NotFoundError and NotSupportedError.
         """
         self._refuse_without_ledger("pauses")
         seen = self._compare_and_set(RESUME, lambda seen: resumed(seen, self._store.now(), self._dialect))
         return seen.paused
 
     def run_now(self) -> None:
-        """Make the schedule due now, paused or not.
+        """Make the schedule due now, even if it is paused.
 
-        If the next occurrence has come, it runs now. Otherwise an extra run begins, whose `scheduled_time` is now. The
-        regular occurrences stay as they are; an occurrence that comes during the extra run runs next. Raises
-        NotFoundError, NotSupportedError, and ScheduleError while a run is in progress.
+        If the time of the next occurrence has come, that occurrence runs now. Otherwise an extra run begins, whose
+        `scheduled_time` is now. The regular occurrences do not change; if one is due during the extra run, it runs
+        next. Raises NotFoundError and NotSupportedError. Raises ScheduleError while a run is in progress.
         """
         self._refuse_without_ledger("extra runs")
         self._refuse_for_backfill("run beside its occurrences")
@@ -169,7 +173,7 @@ class Schedule:
     def _compare_and_set(
         self, action: str, change: Callable[[ScheduleRow], tuple[ScheduleRow, Entry | None]]
     ) -> ScheduleRow:
-        """Change the row, and return the previous row."""
+        """Change the row, if it is as expected, and return the previous row."""
         for _ in range(_TRIES):
             seen = self.metadata()
             wanted, entry = change(seen)
@@ -199,11 +203,16 @@ ENDED: Final = "ended"
 class ScheduleState:
     """The state of a schedule as a `word`.
 
-    `broken`: the row cannot be run. `failing`: an attempt has failed and is retried. `retrying`: the same, but no error
-    is known. `leased`: running or waiting for a retry (`rdb_compat`, whose table does not distinguish these). `due`: no
-    worker has begun the occurrence. `overdue`: the same, for longer than `overdue_after`. `lateness`: seconds since the
-    time of the unfinished occurrence. `is_overdue`: it is later than `overdue_after`, and has failed or is not leased.
-    `ended`: the rule has no further occurrence.
+    - `broken`: the row cannot be run.
+    - `failing`: an attempt has failed and is retried.
+    - `retrying`: the same, but no error is known.
+    - `leased`: running or waiting for a retry. Only `rdb_compat` uses it, as its table cannot tell the two apart.
+    - `due`: no worker has begun the occurrence.
+    - `overdue`: the same, for longer than `overdue_after`.
+    - `ended`: the rule has no further occurrence.
+
+    `lateness`: seconds since the time of the unfinished occurrence. `is_overdue`: whether the lateness is more than
+    `overdue_after` and the occurrence has failed or is not leased.
     """
 
     word: StateWord
@@ -212,12 +221,12 @@ class ScheduleState:
 
 
 def overdue_after(retry_wait: float | Backoff) -> float:
-    """Return the seconds after which a late occurrence is overdue: twice the longest wait, at least a minute."""
+    """Return after how many seconds a late occurrence is overdue: twice the longest wait, at least a minute."""
     return max(60.0, 2 * Backoff.of(retry_wait).limit)
 
 
 def failed_attempts(row: ScheduleRow) -> int:
-    """Return the number of attempts that failed or whose worker died."""
+    """Return how many attempts failed, or ended with the death of their worker."""
     return row.attempts - (row.status == RUNNING)
 
 
@@ -229,8 +238,8 @@ def state_of(row: ScheduleRow, now: float, bound: float) -> ScheduleState:
         return ScheduleState(PAUSED, 0.0, False)
     time = row.next_time + (0 if row.is_extra else row.delay)
     if row.status == WAITING and not row.attempts:
-        time = max(time, row.next_run_time)  # its first run may be later
-    lateness = 0.0 if row.is_backfill else max(0.0, now - time)  # its occurrences came long ago
+        time = max(time, row.next_run_time)  # the first run may be due later
+    lateness = 0.0 if row.is_backfill else max(0.0, now - time)  # the occurrences of a backfill are always old
     is_overdue = lateness > bound and (failed > 0 or not is_held)
     word: StateWord
     if row.problem is not None:

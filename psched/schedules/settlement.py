@@ -1,4 +1,4 @@
-"""Settles runs of schedules, and skips occurrences by policy or pause: the schedule moves on to the next one."""
+"""Settles runs of schedules, and skips occurrences because of a policy or pause. Both move the schedule on."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ from psched.submit_telemetry import SubmitCall
 log = logging.getLogger(__name__)
 
 _TRIES = 100
-"""How often the next occurrence is computed again while other processes change the schedule."""
+"""How often the next occurrence is computed again if other processes change the schedule at the same time."""
 _BATCH = 500
-"""Ledger entries that are deleted at a time."""
+"""How many ledger entries are deleted at a time."""
 _TRIM_INTERVAL = 60.0
 """Seconds between two deletions of old ledger entries."""
 
 
 class ScheduleSettlement(Settlement):
-    """Advances a schedule to the first match strictly after the occurrence that was run."""
+    """Moves a schedule to the first match after the occurrence that was run."""
 
     store: ScheduleStore
 
@@ -64,7 +64,7 @@ class ScheduleSettlement(Settlement):
         clock: Clock = boottime,
         stats_retention: float = 30 * 86400.0,
     ) -> None:
-        """`retention`, `count`: the seconds for which ledger entries are kept, and how many of each schedule."""
+        """`retention`, `count`: how many seconds ledger entries are kept, and how many of each schedule."""
         super().__init__(store, max_attempts, stats_retention, clock)
         self._dialect = dialect
         self._retention = retention
@@ -72,12 +72,12 @@ class ScheduleSettlement(Settlement):
         self._trim_at = clock() + _TRIM_INTERVAL * random.random()
         self._last_settled: str | None = None
         self.queue: TaskStore | None = None
-        """The queue of `finish_by`."""
+        """The queue to which `finish_by` submits; None if there is none."""
 
     def finish(self, claim: Claim, until: float, entry: Entry | None = None, on_commit: OnCommit | None = None) -> None:
-        """Store the next occurrence, by the new definition if the schedule was changed during the run.
+        """Store the next occurrence. If the schedule was changed during the run, its new definition is used.
 
-        `entry`: for the ledger (default: finished). `on_commit`: further work in the same transaction.
+        `entry`: for the ledger (default: finished). `on_commit`: more work in the same transaction.
         """
         row = cast("ScheduleRow", claim.row)
         entry = _run_entry(claim, FINISHED) if entry is None else entry
@@ -90,10 +90,13 @@ class ScheduleSettlement(Settlement):
         raise ScheduleError(f"{row.key!r}: not finished: the schedule was changed during each of {_TRIES} attempts")
 
     def finish_many(self, claims: Sequence[Claim], until: float) -> list[ScheduleError | None]:
-        """Store the next occurrences together; afterwards one by one those of schedules that were changed."""
+        """Store the next occurrences together.
+
+        Schedules that were changed during their runs are then settled one by one.
+        """
         try:
             steps = [self._step(claim, _run_entry(claim, FINISHED)) for claim in claims]
-        except ConfigError:  # a rule cannot be used; the other runs are finished all the same
+        except ConfigError:  # one rule is not valid; the other runs are still finished
             return [self._refusal(claim, until) for claim in claims]
         answers = self.store.advance_many(steps, until)
         return [
@@ -102,9 +105,9 @@ class ScheduleSettlement(Settlement):
         ]
 
     def finish_by(self, claim: Claim, task: NewTask, until: float) -> None:
-        """Submit `task`, then advance, in one transaction if both tables are in one database.
+        """Submit `task`, then move the schedule on; in one transaction if both tables are in one database.
 
-        If the task exists, an earlier attempt has submitted it for this occurrence.
+        If the task exists already, an earlier attempt has submitted it for this occurrence.
         """
         queue = self.queue
         if queue is None:
@@ -132,14 +135,15 @@ class ScheduleSettlement(Settlement):
         return changed
 
     def pass_over(self, claim: Claim, now: float, until: float) -> bool:
-        """Skip occurrences by policy or pause; park a paused schedule; delete the backfill of a schedule that is gone.
+        """Skip occurrences because of a policy or pause, or park a paused schedule, and return True; otherwise False.
 
-        Decides by the row as it was acquired. A schedule that was changed since is released, to be acquired again.
+        A backfill whose schedule was deleted is deleted, too. The decision uses the row as it was acquired. If the
+        schedule was changed since, it is released, to be acquired again.
         """
         row = cast("ScheduleRow", claim.row)
         backfill = row.rule.backfill
         if backfill is not None and self.store.get(backfill.schedule) is None:
-            log.warning("key=%s ended: the schedule %r is deleted", row.key, backfill.schedule)
+            log.warning("key=%s deleted, because its schedule %r was deleted", row.key, backfill.schedule)
             self.store.delete(row.key)
             return True
         is_failing = row.has_failed_enough and not row.is_asked_for and not row.paused
@@ -159,9 +163,9 @@ class ScheduleSettlement(Settlement):
         return True
 
     def _pause_failing(self, key: str) -> bool:
-        """Pause a schedule that has failed as often in a row as it may; return whether it is paused.
+        """Pause a schedule after too many failures in a row. Return whether it is paused.
 
-        Where that fails, the next acquire of the schedule tries again before it runs.
+        If this fails, the next acquire of the schedule tries again before the schedule runs.
         """
         try:
             for _ in range(_TRIES):
@@ -172,11 +176,11 @@ class ScheduleSettlement(Settlement):
                     log.error("key=%s paused: %d occurrences failed in a row (psched resume)", key, seen.failures)
                     return True
         except Exception as failure:  # noqa: BLE001 – the run is settled, whatever a driver raises
-            log.warning("key=%s not paused: %s; trying again before it runs", key, one_line(failure))
+            log.warning("key=%s not paused: %s; retrying before its next run", key, one_line(failure))
         return False
 
     def is_paused(self, row: Row) -> bool:
-        """Return whether the row is paused. A `run_now` after the pause began overrides the pause."""
+        """Return whether the row is paused. A `run_now` after the begin of the pause overrides the pause."""
         schedule = cast("ScheduleRow", row)
         return schedule.paused and (schedule.extra_waits or not schedule.is_asked_for)
 
@@ -190,7 +194,10 @@ class ScheduleSettlement(Settlement):
         self.store.ledger.keep_output(claim, output, self._retention)
 
     def attempts_allowed(self, row: Row, max_attempts: int | None) -> int | None:
-        """As the base class, but None for a row that cannot be run, and on `rdb_compat`, which counts no attempts."""
+        """Like the base class.
+
+        Return None for a row that cannot be run, and on `rdb_compat`, which does not count attempts.
+        """
         allowed = super().attempts_allowed(row, max_attempts)
         if allowed is None or not self.store.keeps_policies:
             return None
@@ -214,7 +221,7 @@ class ScheduleSettlement(Settlement):
         return None
 
     def _step(self, claim: Claim, entry: Entry) -> Step:
-        """Compute the next occurrence, by the definition that the run was claimed with."""
+        """Compute the next occurrence with the definition in the claimed row."""
         row = cast("ScheduleRow", claim.row)
         self._last_settled = row.key
         return Step(claim, *times_after(row, entry, self._dialect), entry)
@@ -224,10 +231,10 @@ class ScheduleSettlement(Settlement):
 
 
 def times_after(row: ScheduleRow, entry: Entry, dialect: CronDialect) -> tuple[int, float]:
-    """Return the occurrence that follows when `entry` settles that of `row`, and when it is due.
+    """Return the occurrence after that of `row`, and when it is due. `entry`: how the occurrence of `row` is settled.
 
-    After an extra run this is the regular occurrence that was pending before. The row of a backfill is due at the
-    second in which its run began: schedules that have been due for longer come first.
+    After an extra run, this is the regular occurrence that was pending before. The row of a backfill is due at the
+    second in which its last run began, so that schedules which have been due longer come first.
     """
     if row.is_backfill:
         time = next_to_backfill(row.rule, row.next_time, dialect)
@@ -256,7 +263,7 @@ def _date(time: int) -> str:
 
 
 def rule_problem(row: Row, dialect: CronDialect) -> str | None:
-    """Return the error of a schedule's rule, with the remedy, or None."""
+    """Return what is wrong with a schedule's rule, and the remedy; None if the rule is valid."""
     rule = cast("ScheduleRow", row).rule
     try:
         rule_occurrences.validate(rule, dialect)
@@ -268,6 +275,6 @@ def rule_problem(row: Row, dialect: CronDialect) -> str | None:
 
 
 def with_rule_problem(row: ScheduleRow, dialect: CronDialect) -> ScheduleRow:
-    """Return the row, whose `problem` is also about its rule."""
+    """Return the row; if its rule is not valid, its `problem` says so."""
     problem = rule_problem(row, dialect) if row.problem is None else None
     return row if problem is None else replace(row, problem=problem)

@@ -1,6 +1,6 @@
-"""Which occurrences of a schedule are skipped: by its pauses, `overlap`, `catch_up` and `max_lateness`. Pure.
+"""Which occurrences of a schedule are skipped: because of pauses, `overlap`, `catch_up` or `max_lateness`.
 
-The audit judges the skips on record by the same rules.
+Pure functions. The audit judges recorded skips by the same rules.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from psched.schedules import rule_occurrences
 from psched.store.ledger import PAUSED, SKIPPED, Entry
 
 SUPERSEDED = "superseded"
-"""The reason of occurrences skipped because a later one is due."""
+"""The reason for skipping occurrences because a later one is due, too."""
 TOO_LATE = "late"
-"""The reason of occurrences skipped because they would begin too late."""
+"""The reason for skipping occurrences because they would begin too late."""
 OVERLAPPING = "overlap"
-"""The reason of occurrences skipped because they came due before the run before them was settled."""
+"""The reason for skipping occurrences because they were due before the previous run was settled."""
 _SOON_ENOUGH = 60.0
-"""Seconds by which an occurrence may begin late with `catch_up: none` and no `max_lateness`."""
+"""How many seconds an occurrence may begin late with `catch_up: none` and without `max_lateness`."""
 _COUNTED = 1000
-"""The most skipped occurrences that are counted for one ledger entry; a larger number is recorded as unknown."""
+"""The most skipped occurrences that are counted for one ledger entry. A larger number is recorded as unknown."""
 
 
 def skip_entry(row: ScheduleRow, now: float, dialect: CronDialect) -> Entry | None:
-    """Return the entry of the occurrences to skip at `now`, or None if the next occurrence is to run.
+    """Return the entry of the occurrences to skip at `now`; None if the next occurrence should run.
 
-    The entry covers the occurrences from `row.next_time` to `last`. A run that `run_now` asked for is never skipped,
-    nor is a retry of a run that began in time.
+    The entry covers the occurrences from `row.next_time` to `last`. A run that `run_now` requested is never skipped.
+    Nor is a retry of a run that began in time.
     """
     if row.is_extra or row.is_asked_for:
         return None
@@ -55,22 +55,25 @@ def skip_entry(row: ScheduleRow, now: float, dialect: CronDialect) -> Entry | No
 
 
 def lateness_bound(policy: Policy) -> float | None:
-    """Return the most seconds by which an occurrence may begin late, or None for no bound."""
+    """Return how many seconds an occurrence may begin late; None for no limit."""
     return _SOON_ENOUGH if policy.max_lateness is None and policy.catch_up == "none" else policy.max_lateness
 
 
 def came_due_during(ended: float | None, run_time: float) -> TypeGuard[float]:
-    """Return whether an occurrence came due before the run before it was settled, at `ended` (None: not known)."""
+    """Return whether an occurrence was due before the previous run was settled.
+
+    `ended`: when that was; None if unknown.
+    """
     return ended is not None and run_time <= ended
 
 
 def _until(row: ScheduleRow, end: float, reason: str, dialect: CronDialect) -> Entry:
-    """Return the entry of the row's occurrence and later ones whose run time is before `end`."""
+    """Return the entry for the row's occurrence and the later ones whose run time is before `end`."""
     return _entry(row, math.ceil(end - row.delay) - 1, reason, dialect)
 
 
 def _entry(row: ScheduleRow, until: int, reason: str, dialect: CronDialect) -> Entry:
-    """Return the entry of the row's occurrence and later ones up to `until`."""
+    """Return the entry for the row's occurrence and the later ones up to `until`."""
     rule, time, count = row.rule, row.next_time, 1
     last = rule_occurrences.last_time(rule, time, until, dialect)
     if last is None:

@@ -43,9 +43,9 @@ log = logging.getLogger(__name__)
 ENQUEUED = re.compile(r"^enqueue(\.|\Z)")
 """The types of schedules that submit tasks (`psched.handlers.enqueue`)."""
 LONGEST_DELAY = 366 * 86400
-"""Seconds by which a run may come before or after its occurrence."""
+"""How many seconds a run may be before or after its occurrence."""
 MOST_AHEAD = 1000
-"""Occurrences that a negative delay may make due together before their times, counted from `_REFERENCE` on."""
+"""The most occurrences that a negative delay may make due together before their times, counted from `_REFERENCE` on."""
 _REFERENCE = 1_704_067_200  # the start of 2024
 _DEFAULT_POLICY = Policy()
 T = TypeVar("T", Rule, Policy)
@@ -59,7 +59,7 @@ _default = partial(getattr, _DEFAULT_POLICY)
 
 
 class OccurrenceTerms(TypedDict, total=False):
-    """The terms of a schedule that concern its occurrences, not how they are run. None means no bound, or no text."""
+    """The terms of a schedule that apply to its occurrences, not to their runs. None means no limit, or no text."""
 
     catch_up: CatchUp
     max_lateness: float | None
@@ -75,7 +75,7 @@ class OccurrenceTerms(TypedDict, total=False):
 
 
 class Terms(OccurrenceTerms, total=False):
-    """The fields of `Policy`, and `RULE_OPTIONS`, as keyword arguments. None means no bound, or no text."""
+    """The fields of `Policy`, and `RULE_OPTIONS`, as keyword arguments. None means no limit, or no text."""
 
     max_attempts: int | None
     overlap: Overlap
@@ -92,11 +92,11 @@ def new_rows(
     dialect: cron.CronDialect,
     warns: bool = True,
 ) -> list[ScheduleRow]:
-    """Return the rows of new schedules; all without a `next_time` begin at the same second.
+    """Return the rows of new schedules. All schedules without a `next_time` begin at the same second.
 
-    `warns`: log those that have ended.
+    `warns`: whether to log schedules that have already ended.
 
-    Raises ConfigError, ValueError, NotSupportedError.
+    Raises ConfigError, ValueError and NotSupportedError.
     """
     now = cache(store.now)
     calendars: dict[tuple[object, ...], tuple[Calendar, ...]] = {}
@@ -122,7 +122,7 @@ def new_rows(
         first = rule_occurrences.first_time(rule, now() if new.next_time is None else new.next_time, dialect)
         check_enqueued_key(check_key(new.key), check_key(new.type, "type"))
         if store.keeps_policies and is_backfill_key(new.key):
-            raise ValueError(f"keys that begin with {BACKFILL_PREFIX!r} are those of backfills; got {new.key!r}")
+            raise ValueError(f"keys that begin with {BACKFILL_PREFIX!r} are reserved for backfills; got {new.key!r}")
         check_has_occurrence(first, new.next_run_time)
         if first == NO_OCCURRENCE and warns:
             log.warning("the schedule %r has ended: %r has no occurrence from now on", new.key, rule.cron)
@@ -146,7 +146,10 @@ def new_rows(
 def named_calendars(
     store: ScheduleStore, names: object, missing: type[Exception] = ConfigError
 ) -> tuple[Calendar, ...]:
-    """Return the calendars with these names as they are stored now. Raises ValueError, and `missing` for others."""
+    """Return the calendars with these names, as they are stored now.
+
+    Raises ValueError; `missing` is raised for unknown names.
+    """
     if names is None:
         return ()
     if isinstance(names, str) or not isinstance(names, Sequence):
@@ -165,17 +168,17 @@ def named_calendars(
 
 
 def named_calendar(stored: StoredCalendar) -> Calendar:
-    """Return a stored calendar that is not deleted. Raises ValueError for content that another program has written."""
+    """Return a stored calendar that is not deleted. Raises ValueError for content that another program wrote."""
     return checked_calendar(stored.name, stored.version, json.loads(stored.content or "[]"))
 
 
 def without_policies(key: str, names: Collection[str]) -> NotSupportedError:
-    """Return the error about policies that the store of the schedule `key` does not keep."""
+    """Return the error for a schedule `key` with policies that the store does not keep."""
     return NotSupportedError(f"{key!r}: this store keeps no {', '.join(names)}; use `type: rdb` or `type: redis`")
 
 
 def checked_policy(policy: Policy) -> Policy:
-    """Return `policy` with its options as they are stored. Raises ValueError for an invalid value."""
+    """Return `policy` with its options in stored form. Raises ValueError for an invalid value."""
     if policy.catch_up not in CATCH_UP:
         raise ValueError(f"catch_up must be {' or '.join(CATCH_UP)}, got {shown(policy.catch_up)}")
     if policy.max_attempts is not None:
@@ -191,7 +194,7 @@ def checked_policy(policy: Policy) -> Policy:
 
 
 def checked_rule(rule: Rule, dialect: cron.CronDialect) -> Rule:
-    """Return `rule` with its options as they are stored.
+    """Return `rule` with its options in stored form.
 
     Raises ConfigError for its cron or time zone, ValueError for its delay or an option.
     """
@@ -213,7 +216,7 @@ def checked_rule(rule: Rule, dialect: cron.CronDialect) -> Rule:
 
 
 def _in_milliseconds(values: T, *names: str) -> T:
-    """Return a rule or a policy with these seconds as tables keep them."""
+    """Return a rule or a policy with its seconds rounded to milliseconds, as tables store them."""
     rounded: dict[str, Any] = {}
     for name in names:
         value = getattr(values, name)
@@ -224,21 +227,21 @@ def _in_milliseconds(values: T, *names: str) -> T:
 
 @lru_cache(4096)
 def _warn_of_step(expression: str, dialect: str) -> None:
-    """Warn once of each expression."""
+    """Warn once for each expression with an excessive step."""
     warning = cron.excessive_step(expression, dialect)
     if warning is not None:
         log.warning(warning)
 
 
 def check_distinct(keys: Sequence[str], what: str) -> None:
-    """Raise ValueError if a key occurs twice. `what` names the rows in the message."""
+    """Raise ValueError if a key occurs twice. `what`: what the message calls the rows."""
     if len(set(keys)) < len(keys):
         [(twice, _)] = Counter(keys).most_common(1)
         raise ValueError(f"the key {twice!r} is given twice; each {what} needs its own key")
 
 
 def _check_ahead(rule: Rule, dialect: cron.CronDialect) -> None:
-    """Raise ValueError for a negative delay that makes too many occurrences due before their times."""
+    """Raise ValueError if a negative delay makes too many occurrences due before their times."""
     first = rule_occurrences.first_time(rule, _REFERENCE, dialect)
     ahead = rule_occurrences.count(rule, first, first + math.ceil(-rule.delay), dialect)
     if ahead > MOST_AHEAD:
@@ -249,7 +252,7 @@ def _check_ahead(rule: Rule, dialect: cron.CronDialect) -> None:
 
 
 def check_enqueued_key(key: str, type: str) -> None:
-    """Raise ValueError if a schedule that submits tasks has a key too long for its tasks' keys (`enqueued_key`)."""
+    """Raise ValueError for a too long key of a schedule that submits tasks: their keys contain it (`enqueued_key`)."""
     longest = MAX_KEY_LENGTH - len(enqueued_key("", int(NEVER), extra=True))
     if ENQUEUED.match(type) and len(key) > longest:
         raise ValueError(
@@ -266,13 +269,13 @@ def check_times(**times: object) -> None:
 
 
 def check_has_occurrence(time: int, next_run_time: float | None) -> None:
-    """Raise ValueError for the run time of an occurrence that does not exist, as the schedule has ended."""
+    """Raise ValueError if a run time is given for a schedule that has ended, and so has no occurrence."""
     if time == NO_OCCURRENCE and next_run_time is not None:
         raise ValueError("next_run_time is given, but the rule has no further occurrence; leave it out")
 
 
 def check_delay(delay: object) -> None:
-    """Raise ValueError unless `delay` is a number of seconds of at most 366 days, forwards or backwards."""
+    """Raise ValueError unless `delay` is a number of seconds, of at most 366 days in either direction."""
     if isinstance(delay, bool) or not isinstance(delay, int | float) or not abs(delay) <= LONGEST_DELAY:
         raise ValueError(
             f"delay must be a number of seconds from -{LONGEST_DELAY} to {LONGEST_DELAY} (366 days), got {shown(delay)}"

@@ -1,5 +1,5 @@
 """Schedules as code: a file, or an application, declares the schedules of one owner.
 
-`reader` and `writer` are about the file, `plan` compares declared schedules with those of a store and applies the
-difference, `rollback` plans the way back to earlier definitions.
+`reader` and `writer` read and write the file. `plan` compares declared schedules with those of a store and applies the
+differences. `rollback` plans the return to earlier definitions.
 """

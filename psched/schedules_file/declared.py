@@ -9,14 +9,14 @@ from typing import Final
 from psched.model import NewSchedule
 
 FORMS: Final[Mapping[str, str]] = {"cron": "{}", "every": "@every {}", "at": "@at {}"}
-"""How a declaration may say when a schedule is due, and the text that this makes in `cron`."""
+"""The options by which a declaration can say when a schedule is due, each with the text that it becomes in `cron`."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeclaredSchedules:
-    """The schedules that one owner is to have. `source` names the file or the application in messages.
+    """The schedules that one owner should have. `source`: the name of the file or the application, for messages.
 
-    `place` returns the text that begins a message about a schedule, such as `jobs.yml:7: schedules.report`.
+    `place`: returns the text that begins a message about a schedule, such as `jobs.yml:7: schedules.report`.
     """
 
     source: str

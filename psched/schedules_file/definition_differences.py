@@ -1,4 +1,4 @@
-"""The definition of a schedule as a `NewSchedule`, made of a row or of a change in the ledger, and how two differ."""
+"""The definition of a schedule as a `NewSchedule`, made from a row or from a change in the ledger; and differences."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ class OptionDifference:
 
 
 def definition_of(row: ScheduleRow) -> NewSchedule:
-    """Return the declaration of a schedule like this one."""
+    """Return the declaration of a schedule that is equal to this row."""
     return _definition(row, row.data)
 
 
 def recorded_definition(change: Change) -> NewSchedule | None:
-    """Return the definition that a change has made; None where the ledger kept no data of it."""
+    """Return the definition after a change in the ledger; None if the ledger kept no data."""
     return None if change.data is None else _definition(change, decode(change.data))
 
 
 def differences(before: NewSchedule, after: NewSchedule) -> Iterator[OptionDifference]:
-    """Yield the options in which two definitions differ."""
+    """Yield the options that are different in two definitions."""
     for name in _COMPARED:
         was, becomes = getattr(before, name), getattr(after, name)
         if was != becomes:

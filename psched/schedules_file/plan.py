@@ -1,4 +1,4 @@
-"""Plans: the changes by which a store gets the declared schedules. `plan` makes them, `apply_plan` carries them out."""
+"""Plans: the changes that give a store the declared schedules. `plan` computes them, `apply_plan` makes them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,17 @@ ADD: Final = "add"
 MODIFY: Final = "modify"
 DELETE: Final = "delete"
 _TRIES = 20
-"""Attempts to write rows that workers advance at the same time."""
+"""How often rows are written again if workers advance them at the same time."""
 _NAMED = 5
-"""Keys that a message names."""
+"""How many keys a message names."""
 _MOST_COUNTED = 100_000
 
 
 class PlanConflictError(ScheduleError):
-    """A plan was not applied, as schedules were changed after it was made. Nothing was changed. `keys`: of these."""
+    """A plan was not applied, because schedules were changed after it was made. `keys`: those schedules.
+
+    Nothing was changed.
+    """
 
     def __init__(self, message: str, keys: Sequence[str] = ()) -> None:
         super().__init__(message)
@@ -37,9 +40,10 @@ class PlanConflictError(ScheduleError):
 
 @dataclass(frozen=True, slots=True)
 class PlannedChange:
-    """One schedule to be added, modified or deleted.
+    """One schedule to add, modify or delete.
 
-    `version`: of the row that is modified or deleted. `definition`: the new one, None for a schedule to be deleted.
+    `version`: the version of the row to modify or delete. `definition`: the new definition, None for a schedule to
+    delete.
     """
 
     key: str
@@ -52,12 +56,14 @@ class PlannedChange:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The changes by which a store gets the declared schedules, with their context.
+    """The changes that give a store the declared schedules, and their context.
 
-    `source`: the file or the application. `at`: when it was made, in unix seconds of the database's clock.
-    `unchanged`: how many schedules are as declared. `undeclared`: schedules of these owners that are not declared and
-    stay, as the plan does not prune. `others`: how many schedules belong to other owners, or to none, and stay.
-    `rows`: the changes as the store takes them, for an apply at once.
+    - `source`: the file or the application.
+    - `at`: when the plan was made, in unix seconds by the database's clock.
+    - `unchanged`: how many schedules are already as declared.
+    - `undeclared`: schedules of these owners that are not declared, but stay because the plan does not prune.
+    - `others`: how many schedules have other owners or none. They do not change.
+    - `rows`: the changes in the form that the store takes, if the plan is applied at once.
     """
 
     source: str
@@ -78,13 +84,13 @@ def plan(
     prune: bool = False,
     adopt: bool = False,
 ) -> Plan:
-    """Return the changes by which the store gets the declared schedules. Changes nothing.
+    """Return the changes that give the store the declared schedules. This changes nothing.
 
     `prune`: delete the schedules of these owners that are not declared. `adopt`: take over schedules with declared keys
     that belong to another owner, or to none.
 
     Raises:
-        ConfigError: a schedule that cannot be added, or that exists and belongs to another owner.
+        ConfigError: a schedule cannot be added, or it exists and belongs to another owner.
         NotSupportedError: the store keeps no owners.
     """
     check_keeps_owners(schedules)
@@ -113,7 +119,7 @@ def planned(
 ) -> Plan:
     """Return the plan that gives the schedules `wanted` their definitions, and deletes those with the keys `gone`.
 
-    `present`: the rows of these keys, and of `undeclared`, that exist. Raises as `plan`.
+    `present`: the existing rows with these keys, and with the keys of `undeclared`. Raises like `plan`.
     """
     now = schedules.store.now()
     comparison = RunTimeComparison(now, schedules.cron_dialect)
@@ -130,7 +136,7 @@ def planned(
             if _is_defined_as(seen, new):
                 continue
             differing = tuple(differences(definition_of(seen), definition))
-            if not differing:  # only the version of a calendar differs, which is being written to the schedules
+            if not differing:  # another process is writing a new version of a calendar
                 continue
         effect = comparison.effect(seen, row)
         action: PlannedAction = ADD if seen is None else MODIFY
@@ -154,8 +160,8 @@ def planned(
 def apply_plan(schedules: ScheduleCollection, found: Plan) -> None:
     """Make all changes of the plan in one transaction (on Redis in one script), or none of them.
 
-    A worker may advance the schedules meanwhile. Raises PlanConflictError if the definition of one of them was changed
-    since the plan was made, or one was added or deleted, and ConfigError, ValueError like `plan`.
+    Workers may advance the schedules at the same time. Raises PlanConflictError if one of the schedules was added or
+    deleted, or its definition was changed, since the plan was made. Raises ConfigError and ValueError like `plan`.
     """
     check_keeps_owners(schedules)
     rows: Sequence[RowChange] = found.rows
@@ -169,7 +175,10 @@ def apply_plan(schedules: ScheduleCollection, found: Plan) -> None:
 
 
 def apply_declared(schedules: ScheduleCollection, declared: Iterable[DeclaredSchedules]) -> Plan:
-    """Plan and apply, again if another process applied meanwhile. Return what was applied. Raises like both."""
+    """Plan and apply. If another process applies at the same time, repeat both. Return the applied plan.
+
+    Raises like both.
+    """
     given = list(declared)
     for _ in range(_TRIES - 1):
         found = plan(schedules, given)
@@ -184,7 +193,7 @@ def apply_declared(schedules: ScheduleCollection, declared: Iterable[DeclaredSch
 
 
 def check_keeps_owners(schedules: ScheduleCollection) -> None:
-    """Raise NotSupportedError where the store has no owners: a plan changes only the schedules of its owners."""
+    """Raise NotSupportedError if the store keeps no owners, because a plan only changes schedules of its owners."""
     if not schedules.store.keeps_policies:
         raise NotSupportedError(
             "owner: the tables of rdb_compat keep no owners, so a plan cannot know which schedules it may change; "
@@ -197,7 +206,7 @@ def _present(schedules: ScheduleCollection, keys: Sequence[str]) -> dict[str, Sc
 
 
 def _refuse_others(declared: Iterable[DeclaredSchedules], present: Mapping[str, ScheduleRow]) -> None:
-    """Raise ConfigError that names the schedules of other owners."""
+    """Raise ConfigError if schedules belong to other owners. The error names them."""
     found: list[str] = []
     for each in declared:
         for new in each.schedules:
@@ -217,7 +226,7 @@ def _is_defined_as(seen: ScheduleRow, new: ScheduleRow) -> bool:
 
 
 def _current_rows(schedules: ScheduleCollection, found: Plan) -> list[RowChange]:
-    """Return the changes of a plan on the rows as they are now. Raises PlanConflictError."""
+    """Return the changes of a plan, based on the present rows. Raises PlanConflictError."""
     now = schedules.store.now()
     present = _present(schedules, [each.key for each in found.changes])
     changed = [

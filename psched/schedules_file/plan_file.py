@@ -1,4 +1,4 @@
-"""A plan as JSON: to be shown, and to be kept until it is applied."""
+"""A plan as JSON: for display, and to keep it until it is applied."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from psched.schedules_file.run_times import RunTimes
 from psched.time_text import local_datetime
 
 FORMAT = 1
-"""The format of the file; another number is refused."""
+"""The number of the file format. Files with another number are refused."""
 _REMEDY = "make a new plan with `psched plan --out`"
 _TEXTS = ("key", "type", "cron")
 
 
 def plan_object(plan: Plan) -> dict[str, Any]:
-    """Return the plan as a JSON object. Later versions keep its names and meanings."""
+    """Return the plan as a JSON object. Its names and meanings are stable."""
     return {
         "format": FORMAT,
         "source": plan.source,
@@ -69,7 +69,7 @@ def _local(time: float) -> str | None:
 
 
 def read_plan(text: str, name: str) -> Plan:
-    """Return what is needed to apply the plan in the text of a file. Raises ConfigError that begins with `name`."""
+    """Read the text of a plan file. Return what is needed to apply it. Raises ConfigError that begins with `name`."""
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -82,7 +82,7 @@ def read_plan(text: str, name: str) -> Plan:
         check_distinct([change.key for change in changes], "change")
         return Plan(str(content["source"]), tuple(map(str, content["owners"])), float(content["at"]), changes)
     except KeyError as error:
-        raise ConfigError(f"{name}: not usable: {error} is missing; {_REMEDY}") from None
+        raise ConfigError(f"{name}: not usable: the field {error} is missing; {_REMEDY}") from None
     except ValueError as error:
         raise ConfigError(f"{name}: not usable: {error}; {_REMEDY}") from None
     except (TypeError, AttributeError):

@@ -1,6 +1,6 @@
-"""Reads a YAML file of schedules, and reports each fault with its line.
+"""Reads a YAML file of schedules, and reports each error with its line.
 
-The options of a schedule are the fields of `NewSchedule`: a new field may be given in a file without a change here.
+The options of a schedule are the fields of `NewSchedule`. A new field can be used in a file without a change here.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from psched.schedules_file.declared import FORMS, DeclaredSchedules
 from psched.time_text import parse_seconds
 
 _NOT_DECLARED = ("key", "owner", "next_time", "next_run_time")
-"""The fields of `NewSchedule` that are no options: `key` and `owner` stand elsewhere, times are no definition."""
+"""The fields of `NewSchedule` that are not options of a schedule in a file."""
 _KEYS = ("owner", "defaults", "schedules")
 _MOST_FAULTS = 20
-"""Faults that one error names."""
+"""How many errors of the file one error message names."""
 _EXAMPLE = "owner: billing"
 
 Check = Callable[[NewSchedule], object]
@@ -34,15 +34,15 @@ Check = Callable[[NewSchedule], object]
 
 
 def read_schedules_file(path: Path, check: Check | None = None) -> DeclaredSchedules:
-    """Return the schedules in the file. `check` is called with each, such as `ScheduleCollection.check`.
+    """Return the schedules in the file. `check`: called with each schedule, such as `ScheduleCollection.check`.
 
-    Raises ConfigError with a line for each fault, which names the file, the line and the key.
+    Raises ConfigError with a line for each error. It names the file, the line and the key.
     """
     return _FileReader(read_document(path), str(path), check).declared()
 
 
 def parse_schedules(text: str, source: str, check: Check | None = None) -> DeclaredSchedules:
-    """Return the schedules in the text of a file, as `read_schedules_file`; `source` is the name for messages."""
+    """Return the schedules in the text of a file, like `read_schedules_file`. `source`: its name, for messages."""
     return _FileReader(parse_document(text, source), source, check).declared()
 
 
@@ -93,7 +93,10 @@ class _FileReader:
             return ""
 
     def _mapping(self, content: dict[Any, Any], name: str) -> dict[Any, Any]:
-        """Return the mapping below a key, empty without one. Without `schedules`, `{}` has to be written."""
+        """Return the mapping below a key, or an empty mapping without the key.
+
+        For `schedules`, `{}` must be written.
+        """
         if name not in content and name == "schedules":
             self._fault((name,), "missing; give a mapping from keys to schedules, or {} for none")
         found = content.get(name, {})
@@ -135,7 +138,7 @@ class _FileReader:
             yield new
 
     def _options(self, given: dict[Any, Any], path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-        """Yield the fields of `NewSchedule` that the options make."""
+        """Yield the fields of `NewSchedule` with the values of the options."""
         forms = [name for name in FORMS if name in given]
         if len(forms) > 1:
             self._fault(path, f"{' and '.join(forms)} are given; give one of them")
@@ -164,18 +167,18 @@ class _FileReader:
 
 
 _REMEDY = {
-    "type": "name the type of its tasks, as in `type: report`",
+    "type": "name the type of the schedule's tasks, as in `type: report`",
     "cron": 'give one of cron, every and at, as in `cron: "0 3 * * *"`',
 }
 
 
 def _converted(kind: str, value: Any) -> Any:
-    if isinstance(value, dict) and kind == "wait":  # one that grows
+    if isinstance(value, dict) and kind == "wait":  # a wait that grows
         return {name: _converted("seconds", each) for name, each in value.items()}
     if not isinstance(value, str) or kind == "any":
         return value
     try:
-        if ".." in value and kind == "wait":  # a wait that grows, as options of commands have it
+        if ".." in value and kind == "wait":  # a wait that grows, in the syntax of command options
             first, _, limit = value.partition("..")
             return {"first": _number(parse_seconds(first)), "limit": _number(parse_seconds(limit))}
         return _instant(value) if kind == "instant" else _number(parse_seconds(value))

@@ -1,4 +1,4 @@
-"""The way back: a plan that gives schedules the definitions that they had before, by the ledger."""
+"""Rollback: plans that give schedules their earlier definitions, which the ledger has kept."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from psched.time_text import local_time
 
 
 def rollback_to_time(schedules: ScheduleCollection, owner: str, time: float) -> Plan:
-    """Return the plan that gives the schedules of an owner the definitions that they had just before `time`.
+    """Return the plan that gives an owner's schedules the definitions that they had just before `time`.
 
-    Schedules that were added since are deleted, schedules that were deleted since are added again, and schedules that
-    were adopted since go back to their owner. Schedules that belong to another owner now stay as they are. Pauses
-    stay, too. Raises NotSupportedError, ScheduleError.
+    A schedule that was added since is deleted. A schedule that was deleted since is added again. A schedule that was
+    adopted since returns to its previous owner. Schedules that now belong to another owner do not change, nor do
+    pauses. Raises NotSupportedError and ScheduleError.
     """
     check_keeps_owners(schedules)
     changes = {key: schedules.ledger.changes(key) for key in schedules.ledger.changed_since(time)}
@@ -34,7 +34,7 @@ def rollback_to_time(schedules: ScheduleCollection, owner: str, time: float) -> 
         if now is not None and now.policy.owner != owner:
             continue
         if existed and then is not None:
-            if now is not None or then.policy.owner == owner:  # what another owner deleted stays deleted
+            if now is not None or then.policy.owner == owner:  # a schedule that another owner deleted stays deleted
                 wanted.append(_definition(then))
         elif now is not None and then is None and of_key[0].action == UPGRADE:
             raise ScheduleError(
@@ -46,7 +46,10 @@ def rollback_to_time(schedules: ScheduleCollection, owner: str, time: float) -> 
 
 
 def rollback_to_version(schedules: ScheduleCollection, key: str, version: int) -> Plan:
-    """Return the plan that gives one schedule the definition of a version. Raises NotFoundError, NotSupportedError."""
+    """Return the plan that gives one schedule the definition of a version.
+
+    Raises NotFoundError and NotSupportedError.
+    """
     check_keeps_owners(schedules)
     changes: Sequence[Change] = schedules.ledger.changes(key)
     then = next((change for change in changes if change.version == version), None)

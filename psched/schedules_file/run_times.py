@@ -1,6 +1,6 @@
-"""When schedules run in the coming days: the runs that a change adds and removes, and what clock changes do. Pure.
+"""When schedules run in the next days: which runs a change adds and removes, and the effects of clock changes.
 
-All times are unix seconds.
+Pure functions. All times are unix seconds.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from psched.schedules import rule_occurrences
 
 DAYS = 7
 SPAN = DAYS * 86400
-"""Seconds of the days to come that are looked at."""
+"""The length of the period that is compared, in seconds."""
 SHOWN = 3
-"""Runs of a schedule that are named; the others are counted."""
+"""How many runs of a schedule are listed. Further runs are counted."""
 HERD = 50
-"""The least number of runs in one minute that is worth a note."""
+"""The least number of runs in one minute that is reported."""
 _MOST_LISTED = 20_160
-"""The most runs of one schedule in these days, one each 30 s, that are compared one by one."""
+"""The most runs of one schedule in the period (one every 30 s) that are compared one by one."""
 _MOST_HERDS = 5
 _NEAR = 3 * 3600
-"""Seconds around a clock change in which runs are looked at."""
+"""Seconds before and after a clock change in which runs are checked."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunTimes:
-    """Runs in the days to come: how many, and the `first` ones. `exact`: they were compared one by one."""
+    """Runs in the next days: their number, and the `first` ones. `exact`: whether they were compared one by one."""
 
     count: int = 0
     first: tuple[float, ...] = ()
@@ -47,9 +47,9 @@ NO_RUNS = RunTimes()
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What a change does to the runs of a schedule in the days to come.
+    """How a change affects the runs of a schedule in the next days.
 
-    `notes`: of clock changes. `warnings`: what the author of the change may not expect.
+    `notes`: the effects of clock changes. `warnings`: effects that the author of the change may not expect.
     """
 
     gained: RunTimes = NO_RUNS
@@ -63,9 +63,9 @@ NO_EFFECT = Effect()
 
 @dataclass(frozen=True, slots=True)
 class PlannedHerd:
-    """`starts` runs of the planned schedules begin in the minute that begins at `time`, and `before` without the plan.
+    """A minute in which many runs begin: `starts` with the plan, `before` without it. `time`: the begin of the minute.
 
-    `more`: further such minutes in these days.
+    `more`: how many more such minutes the next days have.
     """
 
     time: int
@@ -76,7 +76,7 @@ class PlannedHerd:
 
 @dataclass(frozen=True)
 class RunTimeComparison:
-    """Compares the runs of schedules from `now` on. Remembers the occurrences of rules: many schedules share one."""
+    """Compares the runs of schedules from `now` on. Caches the occurrences of rules, as many schedules share a rule."""
 
     now: float
     dialect: CronDialect
@@ -92,7 +92,7 @@ class RunTimeComparison:
         return self.now + SPAN
 
     def effect(self, before: ScheduleRow | None, after: ScheduleRow | None) -> Effect:
-        """Return the effect of a change from one row to the other; None: there is no row."""
+        """Return the effect of a change from one row to another. None stands for a missing row."""
         timed = [None if row is None else _timing(row) for row in (before, after)]
         lost, gained = (NO_RUNS, NO_RUNS) if timed[0] == timed[1] else self._compared(before, after)
         notes = (
@@ -101,7 +101,7 @@ class RunTimeComparison:
         return Effect(gained, lost, tuple(notes), tuple(self._warnings(before, after)))
 
     def _compared(self, before: ScheduleRow | None, after: ScheduleRow | None) -> tuple[RunTimes, RunTimes]:
-        """Return the runs that are lost, and those that are gained."""
+        """Return the removed runs, and the added runs."""
         counts = [0 if row is None else self._count(row) for row in (before, after)]
         if before is None or after is None or 0 in counts or max(counts) > _MOST_LISTED:
             is_exact = 0 in counts
@@ -115,7 +115,7 @@ class RunTimeComparison:
         return _first(were, removed), _first(become, added)
 
     def _count(self, row: ScheduleRow) -> int:
-        """Return the number of runs up to `until`. A rule that cannot be used has none."""
+        """Return the number of runs up to `until`. A rule that is not valid has none."""
         regular = row.regular()
         if row.paused or regular.next_time >= NEVER:
             return 0
@@ -139,11 +139,11 @@ class RunTimeComparison:
             yield time + row.delay
 
     def _last_of(self, row: ScheduleRow) -> int:
-        """Return the last second in which an occurrence has its run before `until`."""
+        """Return the last second whose occurrence, if any, has its run before `until`."""
         return math.ceil(self.until - row.delay) - 1
 
     def _count_occurrences(self, rule: Rule, after: int, until: int) -> int:
-        """Return the number of occurrences after `after` and up to `until`; 0 for a rule that cannot be used."""
+        """Return the number of occurrences after `after` and up to `until`; 0 if the rule is not valid."""
         try:
             return rule_occurrences.count(rule, after, until, self.dialect) if until > after else 0
         except ConfigError:
@@ -160,24 +160,25 @@ class RunTimeComparison:
     def _warnings(self, before: ScheduleRow | None, after: ScheduleRow | None) -> Iterator[str]:
         if after is None:
             if before is not None and before.status == "running":
-                yield "a run is in progress, which is preempted"
+                yield "a run is in progress; it is preempted"
             return
         if after.next_time >= NEVER:
             if before is None or before.next_time < NEVER:
-                yield "would never run: its rule has no occurrence from now on"
+                yield "would never run: the rule has no occurrence from now on"
         elif after.settled and after.next_run_time <= self.now and not after.is_extra:
             yield from () if before is not None and before.next_run_time <= self.now else ("would run at once",)
 
     def _clock_changes(self, row: ScheduleRow) -> Iterator[str]:
-        """Yield what clock changes of these days do to the runs of a row."""
+        """Yield texts about the effects of clock changes in these days on the runs of a row."""
         change = _clock_change(row.rule.timezone, int(self.now), int(self.until))
         if change is not None:
             yield from _notes_at(_plain(row.rule), change, self.dialect)
 
     def herds(self, before: Iterable[ScheduleRow], after: Iterable[ScheduleRow]) -> list[PlannedHerd]:
-        """Return the minutes in which many of the schedules begin, and more of them than before: the largest first.
+        """Return the minutes in which many of the schedules begin, and more of them than before.
 
-        Schedules with a `spread` of a minute or more do not count, nor do those that run each minute or more often.
+        The largest come first. Schedules with a `spread` of a minute or more do not count, nor do schedules that run
+        each minute or more often.
         """
         were, become = Counter(map(_group, before)), Counter(map(_group, after))
         were.pop(None, None)
@@ -227,12 +228,12 @@ def _timing(row: ScheduleRow) -> object:
 
 @lru_cache(4096)
 def _plain(rule: Rule) -> Rule:
-    """Return the rule without the options that only move or end its runs."""
+    """Return the rule without the options that only delay its runs or limit their number."""
     return replace(rule, delay=0, spread=0, max_runs=None)
 
 
 def _group(row: ScheduleRow) -> tuple[Rule, float] | None:
-    """Return the key by which schedules that begin together are grouped; None for a schedule that does not count."""
+    """Return a key that is equal for schedules that begin together; None for a schedule that does not count."""
     if row.paused or row.rule.spread >= 60 or row.next_time >= NEVER:
         return None
     return _plain(row.rule), row.delay
@@ -240,7 +241,7 @@ def _group(row: ScheduleRow) -> tuple[Rule, float] | None:
 
 @lru_cache(256)
 def _clock_change(timezone: str, begin: int, end: int) -> int | None:
-    """Return when the clock is changed between two instants; None if it is not."""
+    """Return the time of a clock change between two instants, or None."""
     try:
         zone = load_zone(timezone)
     except ConfigError:
@@ -250,7 +251,7 @@ def _clock_change(timezone: str, begin: int, end: int) -> int | None:
 
 @lru_cache(4096)
 def _notes_at(rule: Rule, change: int, dialect: CronDialect) -> Sequence[str]:
-    """Return what the clock change at `change` does to the occurrences near it."""
+    """Return texts about the effects of the clock change at `change` on the occurrences near it."""
     near = cron.occurrences(rule.cron, change - _NEAR, rule.timezone, 100, dialect)
     first_after = next((each for each in near if each.time >= change), None)
     noted = chain((each for each in near if each.time <= change + _NEAR), () if first_after is None else (first_after,))

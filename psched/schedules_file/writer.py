@@ -1,4 +1,4 @@
-"""Writes schedules as the YAML that `reader` reads."""
+"""Writes schedules as YAML that `reader` can read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _UNITS = (("d", 86400), ("h", 3600), ("m", 60))
 
 
 class _QuotingDumper(yaml.SafeDumper):
-    """Quotes a text with line breaks, which YAML would fold. YAML knows more line breaks than Python."""
+    """Quotes text with line breaks, because YAML would join its lines. YAML knows more line breaks than Python."""
 
     def represent_str(self, text: str) -> yaml.ScalarNode:
         has_breaks = not _BREAKS.isdisjoint(text)
@@ -32,10 +32,10 @@ _QuotingDumper.add_representer(str, _QuotingDumper.represent_str)
 def schedules_text(
     owner: str, schedules: Iterable[NewSchedule], comments: Mapping[str, Sequence[str]] | None = None
 ) -> Iterator[str]:
-    """Yield the lines of a file that declares these schedules, in their order.
+    """Yield the lines of a file that declares these schedules, in this order.
 
-    Options with their default values are left out, and the time zone of most schedules becomes a default of the file.
-    `comments`: lines to be written before a schedule, by its key; those of the key "" begin the file.
+    Options with their default values are left out. The most frequent time zone becomes a default of the file.
+    `comments`: lines to write before a schedule, by its key; the lines with the key "" begin the file.
     """
     new = list(schedules)
     notes = comments or {}
@@ -55,7 +55,7 @@ def schedules_text(
 
 
 def _given(schedule: NewSchedule, zone: str | None) -> Iterator[tuple[str, Any]]:
-    """Yield the options that differ from the defaults, with values as a person writes them."""
+    """Yield the options that differ from their defaults, with values in the form that a person would write."""
     for name, kind in options().items():
         value = getattr(schedule, name)
         default = zone if name == "timezone" else _DEFAULTS.get(name, ...)
@@ -68,7 +68,7 @@ def _given(schedule: NewSchedule, zone: str | None) -> Iterator[tuple[str, Any]]
 
 
 def duration(value: Any) -> Any:
-    """Return whole minutes, hours or days of seconds as a text such as `15m`; any other value as it is."""
+    """Return seconds that are whole minutes, hours or days as text such as `15m`; return other values unchanged."""
     if not isinstance(value, int | float) or not float(value).is_integer():
         return value
     unit, size = next(((unit, size) for unit, size in _UNITS if value % size == 0), ("", 1))

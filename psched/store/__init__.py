@@ -1,17 +1,18 @@
 """The contract between the engine and a database: the methods of every store.
 
-A store holds rows that are due at a time. Holding a row means having written a due time in the future together with a
-fence. Only the database's clock decides what is due and when a lease ends, and each statement reads the clock itself.
-Every write under a lease compares the fence and checks the row count. No method waits for work.
+A store holds rows, each with the time at which it is due. A worker holds a row by writing a due time in the future,
+together with a fence. Only the database's clock decides what is due and when a lease ends; each statement reads that
+clock itself. Every write under a lease compares the fence and checks the row count. No method waits for work.
 
-Errors: a method raises the exceptions that its docstring names, or the driver's own error (wrapped by SQLAlchemy, or
-redis-py's). Transient faults raise only after a bounded number of retries; the store's `is_unavailable` tells whether
-an error is transient.
+Errors: a method raises the exceptions named in its docstring, or the driver's own error (wrapped by SQLAlchemy, or an
+error of redis-py). A transient fault is raised only after a bounded number of retries. The store's `is_unavailable`
+tells whether an error is transient.
 
-Writes under a lease take `until`, a deadline on `psched.clock.boottime`. Until then, lost connections and deadlocks are
-retried. If the answer to a commit was lost, the retry recognises the commit by its fence and does not settle twice.
+Writes under a lease take `until`, a deadline on `psched.clock.boottime`. Until then, the write is repeated after lost
+connections and deadlocks. If the answer to a commit was lost, the retry recognises the commit by its fence and does not
+settle twice.
 
-Methods may be called from any thread of the process that opened the store; a store must not cross a fork.
+Methods may be called from any thread of the process that opened the store. A store must not be used across a fork.
 """
 
 from __future__ import annotations
@@ -50,22 +51,27 @@ __all__ = [
 class StoreSettings:
     """The parameters of a backend's `open_stores(settings) -> Stores`. A table that is None is not opened.
 
-    `holder` names one incarnation of one process (`host/pid/random`, at most 255 characters) and is written with each
-    lease, so that a successor can release the leases of a dead process. `tls` has the keys ca, cert, key and verify.
-    `max_data_size`: the most bytes of JSON in a row. More is a problem when read, and raises ValueError when written.
-    `connections`: the most idle connections that a store keeps open, one for each thread of its process. `reckoning`:
-    the cron dialect and tz database of this process, for the ledger. `ledger`: the ledger's table where a store keeps
-    one only on request. `problem` returns the error of a schedule that psched cannot run, or None: a store whose table
-    is shared with other programs (`rdb_compat`) acquires no such row. `pooler`: what a connection pooler before the
-    database gives a client: `session` (its own), `transaction` (any, for each transaction), or `auto` to find out
-    whether there is a pooler (PostgreSQL), and then assume `transaction`.
-    `disable_resource_limit` and `use_connection_pooling` are PerfectQueue's, for a queue that is shared with it.
-    `keeps_failures`: runs that fail for good are kept until they were reported. `keeps_endings`: the end of each queue
-    task is put into the outbox.
-    `database`: makes the object by which a store on SQL reaches its database, of its dialect (None: a `Database` with
-    connections of its own).
-    `read_only`: for `psched.insight`: the store never writes, its sessions refuse writes, and no statement takes longer
-    than 2 s. `long_reads`: such a store may take as long for a statement as one that writes.
+    - `holder`: names one run of one process (`host/pid/random`, at most 255 characters). It is written with each lease,
+      so that a successor can release the leases of a dead process.
+    - `tls`: has the keys ca, cert, key and verify.
+    - `max_data_size`: the most bytes of JSON in a row. Larger data raises ValueError when written, and is a problem of
+      the row when read.
+    - `connections`: the most idle connections that a store keeps open; one for each thread of its process.
+    - `reckoning`: the cron dialect and tz database of this process, for the ledger.
+    - `ledger`: the ledger's table, for a store that keeps a ledger only on request.
+    - `problem`: returns why psched cannot run a schedule, or None. A store that shares its table with other programs
+      (`rdb_compat`) does not acquire such rows.
+    - `pooler`: which database session a client has behind a connection pooler: `session` (its own), `transaction` (any,
+      another for each transaction), or `auto` (PostgreSQL: find out whether there is a pooler, and if so assume
+      `transaction`).
+    - `disable_resource_limit`, `use_connection_pooling`: options of PerfectQueue, for a queue that is shared with it.
+    - `keeps_failures`: whether runs that fail for good are kept until they were reported.
+    - `keeps_endings`: whether the end of each queue task is put into the outbox.
+    - `database`: creates the object through which a store on SQL uses its database, for its dialect. None: a `Database`
+      with connections of its own.
+    - `read_only`: for `psched.insight`: the store never writes, its sessions refuse writes, and no statement takes
+      longer than 2 s.
+    - `long_reads`: a read-only store may take as long for a statement as other stores.
     """
 
     url: str
@@ -89,12 +95,12 @@ class StoreSettings:
 
 
 class Stores(NamedTuple):
-    """The result of `open_stores`: a store for each table that was named."""
+    """The result of `open_stores`: a store for each table that was named, else None."""
 
     schedules: ScheduleStore | None = None
     queue: TaskStore | None = None
 
 
 def holder_name(role: str) -> str:
-    """Return `host/role/random`, at most 255 characters; `role` names the process on the host."""
+    """Return `host/role/random`, at most 255 characters. `role`: names the process on its host."""
     return f"{socket.gethostname()[:120]}/{role[:100]}/{secrets.token_hex(8)}"

@@ -1,4 +1,4 @@
-"""The contract of named calendars: the days that the rules of a table's schedules may exclude."""
+"""The contract of named calendars. The rules of schedules may exclude the days of a calendar."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from typing import NamedTuple, Protocol
 
 
 class StoredCalendar(NamedTuple):
-    """`version` grows by one with each change of the name, also when it was deleted in between.
+    """A stored calendar.
 
-    `content`: JSON; None for a deleted calendar. `changed`: unix seconds, on the database's clock.
+    `version` grows by one with each change of the name, even if the calendar was deleted in between.
+
+    `content`: JSON, or None for a deleted calendar. `changed`: unix seconds, by the database's clock.
     """
 
     name: str
@@ -18,13 +20,13 @@ class StoredCalendar(NamedTuple):
 
 
 class Calendars(Protocol):
-    """The calendars of one table. Methods are safe in any thread and raise the driver's errors."""
+    """The calendars of one table. Methods are safe to call from any thread and raise the driver's errors."""
 
     def all(self) -> list[StoredCalendar]:
-        """Return all calendars, deleted ones among them, in the order of names."""
+        """Return all calendars, including deleted calendars, in the order of names."""
 
     def get(self, name: str) -> StoredCalendar | None:
-        """Return a calendar, perhaps a deleted one."""
+        """Return a calendar, or None. The calendar may be a deleted one."""
 
     def write(self, name: str, seen: int, content: str | None) -> bool:
-        """Store version `seen` + 1. Return False if the stored version is not `seen` (0: none) any more."""
+        """Store version `seen` + 1. Return False if the stored version is no longer `seen` (0: no version)."""

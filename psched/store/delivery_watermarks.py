@@ -1,16 +1,20 @@
-"""The contract of watermarks: how far something has been reported to the outside, remembered by the database."""
+"""The contract of watermarks: the database remembers up to where reports have been sent to other programs."""
 
 from __future__ import annotations
 
 from typing import Literal, NamedTuple, Protocol
 
 WatermarkKind = Literal["trouble", "events"]
-"""`trouble`: the name is the key of a schedule that was late or failed, the position its last such occurrence.
-`events`: the name is a receiver of events, the position the time up to which entries of the ledger were sent to it."""
+"""The kinds of watermarks. `trouble`: the name is the key of a schedule that was late or failed, the position is the
+last such occurrence. `events`: the name is a receiver of events, the position is the time up to which entries of the
+ledger were sent to it."""
 
 
 class Watermark(NamedTuple):
-    """Times are unix seconds. `since`: when the mark was made, on the database's clock; `detail`: kept from then."""
+    """A watermark. Times are unix seconds.
+
+    `since`: when the mark was created, by the database's clock. `detail`: stored when the mark was created.
+    """
 
     kind: WatermarkKind
     name: str
@@ -20,19 +24,19 @@ class Watermark(NamedTuple):
 
 
 class Watermarks(Protocol):
-    """The watermarks of one table. Methods are safe in any thread and raise the driver's errors."""
+    """The watermarks of one table. Methods are safe to call from any thread and raise the driver's errors."""
 
     def raise_to(self, kind: WatermarkKind, name: str, position: float, detail: str = "") -> None:
-        """Make the mark, or move it up to `position`. A mark never moves down."""
+        """Create the mark, or raise it to `position`. A mark is never lowered."""
 
     def page(self, kind: WatermarkKind, after: str, limit: int) -> list[Watermark]:
-        """Return up to `limit` marks whose name comes after `after`, in the order of names."""
+        """Return up to `limit` marks whose names come after `after`, in the order of names."""
 
     def claim(self, mark: Watermark, claimer: str, seconds: float) -> bool:
-        """Claim the right to report. Return True for one claimer at a time, which may claim again.
+        """Claim the right to report. Return True to only one claimer at a time; it may claim again.
 
-        False if the mark has moved or is gone.
+        Return False if the mark has changed or does not exist.
         """
 
     def remove(self, mark: Watermark) -> None:
-        """Delete the mark, unless it has moved."""
+        """Delete the mark, unless it has changed."""

@@ -1,6 +1,6 @@
 """The contract of the ledger: how each occurrence of a schedule was settled, and each change of a definition.
 
-All times are unix seconds. Occurrences are computed from the schedule's rule; all other times are on the database's
+All times are unix seconds. Occurrences are computed from the schedule's rule; all other times are by the database's
 clock.
 """
 
@@ -18,7 +18,7 @@ FINISHED: Final = "finished"
 ENQUEUED: Final = "enqueued"
 SKIPPED: Final = "skipped"
 FAILED: Final = "failed"
-"""The outcome of an occurrence that failed at all of its `max_attempts`."""
+"""The outcome of an occurrence whose allowed attempts (`max_attempts`) all failed."""
 
 Action = Literal["add", "modify", "delete", "pause", "pause-after", "resume", "run-now", "upgrade"]
 ACTIONS: tuple[Action, ...] = get_args(Action)
@@ -27,26 +27,29 @@ MODIFY: Final = "modify"
 DELETE: Final = "delete"
 PAUSE: Final = "pause"
 PAUSE_AFTER: Final = "pause-after"
-"""The pause of a schedule whose occurrences have failed in a row, as its `pause_after` says."""
+"""The action recorded when a schedule is paused because `pause_after` occurrences have failed in a row."""
 RESUME: Final = "resume"
 RUN_NOW: Final = "run-now"
 UPGRADE: Final = "upgrade"
-"""The action recorded once for a schedule that is older than its ledger, with its definition at that time."""
+"""The action recorded, once, for a schedule that is older than its ledger. It has the definition at that time."""
 
 BACKFILL: Final = "backfill"
-"""The detail of an entry whose run a backfill made (that of a task that was enqueued has the key of the task)."""
+"""The detail of an entry whose run belongs to a backfill. If the run enqueued a task, the detail is the key of the
+task."""
 PAUSED = "paused"
-"""The reason of occurrences that came while their schedule was paused."""
+"""The reason for skipping occurrences that were due while their schedule was paused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """How an occurrence is settled, for the ledger.
 
-    `detail`: the reason of a skip, the key of the enqueued task, or `run-now` or `backfill` if that asked for the run.
-    `started`: when the run began, None without a run. An entry may stand for all occurrences up to `last`, which were
-    skipped together; `count` is their number, None for more than were counted. `extra`: an extra run, which `run_now`
-    asked for.
+    - `detail`: the reason of a skip, the key of the enqueued task, or `run-now` or `backfill` for runs that one of
+      these requested.
+    - `started`: when the run began; None without a run.
+    - `last`: set if the entry stands for all occurrences up to `last`, which were skipped together.
+    - `count`: the number of these occurrences; None if there are more than were counted.
+    - `extra`: whether this is an extra run, requested by `run_now`.
     """
 
     outcome: Outcome = FINISHED
@@ -58,23 +61,23 @@ class Entry:
 
     @property
     def went_wrong(self) -> bool:
-        """Whether the occurrence has failed, or was skipped though its schedule was not paused."""
+        """Whether the occurrence has failed, or was skipped although its schedule was not paused."""
         return self.outcome == FAILED or (self.outcome == SKIPPED and self.detail != PAUSED)
 
 
 OnCommit = Callable[[Any], object]
-"""Further work in a store's transaction. Calls `TaskStore.submit` with its argument as `connection`."""
+"""More work in a store's transaction. It calls `TaskStore.submit` with its argument as `connection`."""
 
 
 def runs_after(row: ScheduleRow, entry: Entry) -> int | None:
-    """Return `ScheduleRow.runs` after its occurrence has been settled with `entry`."""
+    """Return the value of `ScheduleRow.runs` after the occurrence was settled with `entry`."""
     if row.rule.max_runs is None:
         return None
     return (row.runs or 0) + (not entry.extra and entry.outcome != SKIPPED)
 
 
 def failures_after(row: ScheduleRow, entry: Entry) -> int | None:
-    """Return `ScheduleRow.failures` after its occurrence has been settled with `entry`."""
+    """Return the value of `ScheduleRow.failures` after the occurrence was settled with `entry`."""
     if row.policy.pause_after is None:
         return None
     if entry.extra or entry.outcome == SKIPPED:
@@ -86,14 +89,20 @@ NOW: Final = "now"
 
 
 def previous_ended_after(row: ScheduleRow, entry: Entry) -> float | Literal["now"] | None:
-    """Return `ScheduleRow.previous_ended` after its occurrence has been settled with `entry`: `NOW` for that moment."""
+    """Return the value of `ScheduleRow.previous_ended` after the occurrence was settled with `entry`.
+
+    `NOW` stands for the moment of the settlement.
+    """
     if row.policy.overlap == "wait":
         return None
     return row.previous_ended if entry.extra or entry.outcome == SKIPPED else NOW
 
 
 class Step(NamedTuple):
-    """The arguments of `ScheduleStore.advance` for one occurrence, for `advance_many`. Unix seconds."""
+    """The arguments of `ScheduleStore.advance` for one occurrence; `advance_many` takes a list of them.
+
+    Unix seconds.
+    """
 
     claim: Claim
     next_time: int
@@ -106,12 +115,15 @@ class Step(NamedTuple):
 class LedgerRow(Entry):
     """One recorded entry.
 
-    `scheduled_time`: the occurrence, or the first of those it stands for. `version`: of the definition it ran by.
-    `previous`: the last regular occurrence before it that was settled, None for a schedule's first. `attempts` counts
-    all that were begun. `error`: of the last failed attempt, shortened. `ended`: when `node` (`host/pid/…`) settled
-    the occurrence. `reckoning`: the cron dialect and tz database version by which the next occurrence was computed.
-    `backfill`: the number of the backfill of the schedule `key` that made this run. Only readers of histories set it:
-    the ledger keeps the entry under the key of a row of the backfill.
+    - `scheduled_time`: the occurrence, or the first of several.
+    - `version`: the version of the definition that the run used.
+    - `previous`: the last regular occurrence settled before this one; None for the first of a schedule.
+    - `attempts`: how many attempts were begun.
+    - `error`: the error of the last failed attempt, shortened.
+    - `ended`: when `node` (`host/pid/…`) settled the occurrence.
+    - `reckoning`: the cron dialect and the tz database version that computed the next occurrence.
+    - `backfill`: the number of the backfill, of the schedule `key`, that made this run. Only readers of histories set
+      it, because the ledger stores the entry under the key of the backfill's row.
     """
 
     key: str
@@ -128,18 +140,18 @@ class LedgerRow(Entry):
 
     @property
     def had_trouble(self) -> bool:
-        """Whether it went wrong, or an attempt failed or was lost."""
+        """Whether the occurrence was skipped or failed, or one of its attempts failed or was lost."""
         return self.went_wrong or self.attempts > 1 or self.error is not None
 
     @property
     def end(self) -> int:
-        """The last occurrence it stands for."""
+        """The last occurrence that the entry stands for."""
         return self.scheduled_time if self.last is None else self.last
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What one run of a schedule wrote. `result`: how it ended, in one line; `failed`: whether that is a failure."""
+    """The output of one run of a schedule. `result`: how the run ended, in one line. `failed`: whether it failed."""
 
     text: str
     result: str
@@ -147,12 +159,15 @@ class Output:
 
 
 KEPT_OUTPUTS = 20
-"""Runs of each schedule whose output is kept."""
+"""For how many runs of each schedule the output is kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptOutput(Output):
-    """The output of one run, an attempt at an occurrence. `ended`: when it was kept, on the database's clock."""
+    """The output of one run, which is one attempt at an occurrence.
+
+    `ended`: when it was stored, by the database's clock.
+    """
 
     key: str
     scheduled_time: int
@@ -162,11 +177,12 @@ class KeptOutput(Output):
 
 @dataclass(frozen=True, slots=True)
 class LedgerFilter:
-    """Which rows of the ledger to read; None matches any.
+    """Which rows of the ledger to read. None in a field matches any row.
 
-    `failed`: only those where an attempt failed or was lost, or that were skipped for coming too late. `since` and
-    `until` are about the occurrences of one key, and for all keys about when they were settled (both included). `last`:
-    only so many of these rows, from the end. `page`: as in `TaskFilter`.
+    - `failed`: only rows where an attempt failed or was lost, or that were skipped because they were too late.
+    - `since`, `until`: both included. With a key they limit the occurrences, without a key the times of settlement.
+    - `last`: only so many rows, from the end.
+    - `page`: as in `TaskFilter`.
     """
 
     key: str | None = None
@@ -178,16 +194,16 @@ class LedgerFilter:
 
 
 class Definition(NamedTuple):
-    """Names a definition of a schedule: that of the change with this version."""
+    """A definition of a schedule, named by the version of the change that created it."""
 
     key: str
     version: int
 
 
 class DefinitionTimes(NamedTuple):
-    """When the occurrences of a definition are to run: `delay` seconds after their times.
+    """When the occurrences of a definition are due: `delay` seconds after their times.
 
-    `first` and `due` as in `Change`.
+    `first` and `due` are as in `Change`.
     """
 
     delay: float
@@ -198,14 +214,17 @@ class DefinitionTimes(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change of a schedule's definition, and the definition from then on.
+    """One change of a schedule's definition, with the definition after the change.
 
-    `at`: when, by `node`. `pending`: the regular occurrence that was next before it (None for `add`), `first` the one
-    that is next after it: from that one on the new definition holds. `due`: when `first` is to run. Versions of one
-    key grow, also when it is deleted and added again. `reckoning` as in `LedgerRow`, None where it is not known.
-    `paused_from`, `paused_until`: the last pause then, as in `ScheduleRow`: the moments by which occurrences are
-    skipped are a little before those at which their changes were written. `data`: the data as JSON, None where the
-    ledger does not keep it (`rdb_compat`).
+    - `at`, `node`: when, and by which process, the change was made.
+    - `pending`: the next regular occurrence before the change; None for `add`.
+    - `first`: the next regular occurrence after the change, to which the new definition applies.
+    - `due`: when `first` is due.
+    - `version`: grows for each key, even if the key is deleted and added again.
+    - `reckoning`: as in `LedgerRow`; None if it is not known.
+    - `paused_from`, `paused_until`: the last pause at that time, as in `ScheduleRow`. These moments decide which
+      occurrences are skipped. They are a little before the times at which their changes were written.
+    - `data`: the data as JSON; None if the ledger does not keep it (`rdb_compat`).
     """
 
     key: str
@@ -226,55 +245,56 @@ class Change:
 
     @property
     def delay(self) -> float:
-        """The seconds by which a run comes after its occurrence."""
+        """How many seconds after its occurrence a run is due."""
         return self.rule.delay_of(self.key)
 
 
 class Ledger(Protocol):
-    """The ledger of one table of schedules. Methods may be called from any thread; they raise the driver's errors."""
+    """The ledger of one table of schedules. Methods may be called from any thread and raise the driver's errors."""
 
     def rows(self, wanted: LedgerFilter) -> Iterator[LedgerRow]:
-        """Yield entries, read a page at a time: of one key in the order of occurrences, of all as they were settled.
+        """Yield entries, read a page at a time.
 
-        An entry that stands for several occurrences counts by the first one.
+        The entries of one key are ordered by occurrence, those of all keys by the time of settlement. An entry that
+        stands for several occurrences is ordered by the first.
         """
 
     def last_rows(self, keys: Collection[str], last: int) -> Mapping[str, Sequence[LedgerRow]]:
-        """Return the `last` entries with the last occurrences of each of some schedules, the oldest first.
+        """Return the `last` entries with the latest occurrences of each of some schedules, the oldest first.
 
         Some dozen keys cost one statement. Each key is in the answer.
         """
 
     def changes(self, key: str) -> list[Change]:
-        """Return the changes of a schedule's definition that are kept, the oldest first."""
+        """Return the recorded changes of a schedule's definition, the oldest first."""
 
     def changed_since(self, time: float) -> list[str]:
-        """Return the keys of the schedules whose definitions were changed at `time` or later. Looks at each change."""
+        """Return the keys of the schedules whose definitions were changed at `time` or later. Reads all changes."""
 
     def run_times(self, wanted: Collection[Definition]) -> Mapping[Definition, DefinitionTimes]:
-        """Return when the occurrences of those definitions that are kept are to run: of some hundred at most.
+        """Return when the occurrences of these definitions are due. Definitions that are not kept are left out.
 
-        Does not read their data, which may be large.
+        Takes at most some hundred definitions. Does not read their data, which may be large.
         """
 
     def row_before(self, key: str, time: int, version: int) -> LedgerRow | None:
-        """Return the last entry by this definition of `key` whose first occurrence comes before `time`, or None."""
+        """Return the last entry that used this definition of `key`, with a first occurrence before `time`; or None."""
 
     def keys(self, after: str = "") -> Iterator[str]:
-        """Yield the keys behind `after` with recorded changes, also of deleted schedules, in order."""
+        """Yield the keys after `after` that have recorded changes, in order. Deleted schedules are included."""
 
     def keep_output(self, claim: Claim, output: Output, retention: float) -> None:
-        """Keep what the claimed run wrote for `retention` seconds or longer. Repeatable; needs no valid lease.
+        """Store the output of the claimed run for at least `retention` seconds. May be repeated; needs no valid lease.
 
-        Delete the outputs of runs before the last KEPT_OUTPUTS of its schedule.
+        Also delete the outputs of all but the last KEPT_OUTPUTS runs of the schedule.
         """
 
     def outputs(self, key: str) -> list[KeptOutput]:
-        """Return the kept outputs of a schedule, the oldest first."""
+        """Return the stored outputs of a schedule, the oldest first."""
 
     def trim(self, retention: float, count: int, limit: int, key: str | None) -> bool:
-        """Delete about `limit` entries older than `retention` seconds, and of `key` those before its last `count`.
+        """Delete about `limit` entries that are older than `retention` seconds or, of `key`, before its last `count`.
 
-        Also delete changes of one key that are so old that no recorded entry ran by them. Return True if there may be
-        more to delete. Safe to call concurrently.
+        Also delete changes of one key that are older than all definitions which the remaining entries used. Return True
+        if there may be more to delete. Safe to call concurrently.
         """

@@ -1,4 +1,4 @@
-"""Which worker processes are alive, what types each of them routes, and what each of them runs."""
+"""The registry of nodes: which worker processes are alive, which types they route, and what they are running."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any, NamedTuple, Protocol
 from psched.store.type_filter import TypeFilter
 
 ALIVE = 60.0
-"""Seconds after its last heartbeat for which a node counts as alive."""
+"""A node counts as alive for so many seconds after its last heartbeat."""
 FORGOTTEN = 86_400.0
-"""Seconds after its last heartbeat when a node that did not withdraw is deleted."""
+"""A node that did not withdraw is deleted so many seconds after its last heartbeat."""
 
 
 class NodeRun(NamedTuple):
-    """One task in progress, since `since`: by the database's clock in a `Node`, by boottime in an `Announcement`."""
+    """One task in progress. `since`: by the database's clock in a `Node`, by boottime in an `Announcement`."""
 
     section: str
     key: str
@@ -25,7 +25,7 @@ class NodeRun(NamedTuple):
 
 
 class NodeProcess(NamedTuple):
-    """One child of a node that runs handlers, or a process with an embedded scheduler, and what runs in it."""
+    """One child of a node that runs handlers, or a process with an embedded scheduler, with its runs in progress."""
 
     name: str
     pid: int
@@ -34,10 +34,11 @@ class NodeProcess(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """What a node announces about itself and one of its sections. `uptime`: seconds since the start of its master.
+    """What a node announces about itself and one of its sections.
 
-    `pid` is that of the master, or of the process with an embedded scheduler. `processes` is encoded by
-    `encode_processes`, with the runs of this section.
+    - `pid`: the pid of the master, or of the process with an embedded scheduler.
+    - `uptime`: seconds since the start of the master.
+    - `processes`: encoded by `encode_processes`, with the runs of this section.
     """
 
     name: str
@@ -52,10 +53,11 @@ class Announcement:
 
 
 class Node(NamedTuple):
-    """One master's workers of one section, last seen `age` seconds ago by the database's clock.
+    """The workers that one master has for one section, last seen `age` seconds ago by the database's clock.
 
-    `started`: unix seconds by the database's clock. `clock_offset`: the seconds by which the node's clock was behind
-    the database's; for people only. What the node ran when it was last seen is in `processes`.
+    - `started`: unix seconds by the database's clock.
+    - `clock_offset`: how many seconds the node's clock was behind the database's clock; only for people.
+    - `processes`: what the node was running when it was last seen.
     """
 
     name: str
@@ -72,7 +74,7 @@ class Node(NamedTuple):
 
     @property
     def has_vanished(self) -> bool:
-        """Whether it gives no sign any more, though it did not withdraw."""
+        """Whether the node sends no more heartbeats, although it did not withdraw."""
         return self.age > ALIVE
 
 
@@ -80,20 +82,20 @@ class Nodes(Protocol):
     """The nodes that work on one table. Safe to use from several threads."""
 
     def announce(self, announcement: Announcement) -> None:
-        """Record that a node is alive, and its announcement. One statement, except for the first call."""
+        """Record the announcement of a living node. This is one statement, except for the first call."""
 
     def withdraw(self, name: str) -> None:
-        """Remove a node that stops."""
+        """Remove a node that is stopping."""
 
     def alive(self) -> list[Node]:
         """Return the nodes that were seen within the last `ALIVE` seconds."""
 
     def known(self) -> list[Node]:
-        """Return the nodes that are alive, and those that have vanished within the last `FORGOTTEN` seconds."""
+        """Return the living nodes, and those that have vanished within the last `FORGOTTEN` seconds."""
 
 
 def encode_processes(processes: Iterable[NodeProcess], section: str, now: float) -> str:
-    """Return the processes, with the runs of one section, as text. `now`: boottime."""
+    """Return the processes as text, with the runs of one section. `now`: in boottime seconds."""
     return json.dumps(
         [
             [each.name, each.pid, [[run.key, run.type, round(now - run.since, 3)] for run in _of(each, section)]]
@@ -105,8 +107,8 @@ def encode_processes(processes: Iterable[NodeProcess], section: str, now: float)
 def read_node(row: Mapping[Any, Any]) -> Node | None:
     """Return a stored node, or None if another version of psched or another program wrote it.
 
-    `row` has the fields of `Announcement`, `seen`, `started` and `now` (database's clock) and `clock_offset`, all in
-    milliseconds.
+    `row` has the fields of `Announcement`. It also has `seen`, `started`, `now` (by the database's clock) and
+    `clock_offset`, all in milliseconds.
     """
     try:
         seen, section = int(row["seen"]) / 1000, str(row["section"])
@@ -135,14 +137,14 @@ def read_node(row: Mapping[Any, Any]) -> Node | None:
 
 
 def read_nodes(rows: Iterable[Mapping[Any, Any]]) -> list[Node]:
-    """Return the stored nodes that can be read, by name."""
+    """Return those stored nodes that can be read, by name."""
     return sorted((node for node in map(read_node, rows) if node is not None), key=lambda node: node.name)
 
 
 def tz_difference(nodes: Iterable[Node], here: str | None = None) -> str | None:
     """Return which nodes have which tz database, and the remedy; None if all have the same.
 
-    `here`: the tz database of this process, unless it is a node's.
+    `here`: the tz database of this process, if it does not belong to a node.
     """
     pairs = [(node.tz_database, node.name) for node in nodes]
     found = _differing(pairs if here is None else [*pairs, (here, "this host")])
@@ -158,7 +160,7 @@ def version_difference(nodes: Iterable[Node]) -> str | None:
 
 
 def _differing(found: Iterable[tuple[str, str]]) -> str | None:
-    """Return which value is found at which nodes, given pairs of both; None if all nodes have the same value."""
+    """Given pairs of node and value, return which nodes have which value; None if all have the same value."""
     named: dict[str, set[str]] = {}
     for value, node in found:
         named.setdefault(value, set()).add(node)

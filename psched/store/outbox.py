@@ -1,4 +1,4 @@
-"""The contract of the outbox: events to be sent, kept by the database until a receiver has accepted them.
+"""The contract of the outbox: events that the database keeps until a receiver has accepted them.
 
 The end of a queue task is written in the transaction that retires the task. Alerts are written when they are reported.
 """
@@ -12,11 +12,11 @@ from psched.error_summary import shortened
 from psched.model import TaskRow, TaskStatus
 
 _LONGEST_ERROR = 2000
-"""Characters, as in the ledger."""
+"""The most characters of an error, as in the ledger."""
 
 
 class PendingEvent(NamedTuple):
-    """An event that was written `at` that time (unix seconds). `place`: distinguishes it from all others."""
+    """An event that waits to be sent. `at`: when it was written (unix seconds). `place`: a unique id."""
 
     place: str
     at: float
@@ -24,7 +24,7 @@ class PendingEvent(NamedTuple):
 
 
 class EventOutbox(Protocol):
-    """The outbox of one table. Methods may be called from any thread; they raise the driver's errors."""
+    """The outbox of one table. Methods may be called from any thread and raise the driver's errors."""
 
     def put(self, facts: Mapping[str, object]) -> None:
         """Add an event."""
@@ -33,14 +33,14 @@ class EventOutbox(Protocol):
         """Return up to `limit` events, the oldest first."""
 
     def remove(self, events: Sequence[PendingEvent]) -> None:
-        """Delete events that were sent, some hundreds at most. Idempotent."""
+        """Delete events that were sent, at most some hundreds. Idempotent."""
 
     def trim(self, age: float, limit: int) -> int:
-        """Delete up to about `limit` events that are older than `age` seconds, and return their number."""
+        """Delete up to about `limit` events that are older than `age` seconds. Return their number."""
 
 
 def task_ended(row: TaskRow, status: TaskStatus, error: str | None, node: str, fence: int | None) -> dict[str, Any]:
-    """Return the fields of the event that reports the end of a queue task. Names and meanings do not change.
+    """Return the fields of the event that reports the end of a queue task. Names and meanings are stable.
 
     `fence`: None for a task that ended without a run.
     """

@@ -1,6 +1,6 @@
-"""The contract of alerts: which occurrences are overdue, which runs failed for good, and which were reported.
+"""The contract of alerts: which occurrences are overdue, which runs failed for good, and which of these were reported.
 
-An occurrence is overdue when it is not finished `alert_after` seconds after its time.
+An occurrence is overdue if it is not finished `alert_after` seconds after its time.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from psched.model import ScheduleStatus
 
 @dataclass(frozen=True, slots=True)
 class Overdue:
-    """An occurrence that is not finished in time. Times are unix seconds on the database's clock.
+    """An occurrence that did not finish in time. Times are unix seconds by the database's clock.
 
-    `seconds`: how long ago its time was, delay included. `status`, `attempts`, `node` and `last_error` are those of the
-    schedule's row.
+    `seconds`: how long ago the occurrence was due, including the delay. `status`, `attempts`, `node` and `last_error`
+    are those of the schedule's row.
     """
 
     key: str
@@ -35,38 +35,44 @@ class Overdue:
         what = f"{self.status}{by}, attempt {self.attempts}" if self.attempts else "never begun"
         error = "" if self.last_error is None else f"; the last error: {error_summary(self.last_error)}"
         return (
-            f"{self.key!r}: its occurrence of {_date(self.scheduled_time)} is not finished {self.seconds:.0f} s after"
+            f"{self.key!r}: the occurrence of {_date(self.scheduled_time)} is not finished {self.seconds:.0f} s after"
             f" its time ({what}){error}; {self._advice}"
         )
 
     @property
     def _advice(self) -> str:
-        """What to look at."""
+        """A hint for the operator."""
         if not self.attempts:
             return f"is a worker running that routes the type {self.type!r}? (pschedd status, psched doctor)"
         if self.last_error is None:
-            return "is it still at work? (pschedd status)"
-        return f"psched show {self.key!r} has all of it"
+            return "is the worker still busy with it? (pschedd status)"
+        return f"psched show {self.key!r} shows the whole error"
 
 
 def _date(seconds: int) -> str:
     try:
         return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     except (OverflowError, ValueError, OSError):
-        return f"unix time {seconds}"  # after the year 9999
+        return f"unix time {seconds}"  # the date is after the year 9999
 
 
 class OverdueAlerts(Protocol):
-    """The overdue alerts of one table of schedules. Methods are safe in any thread and raise the driver's errors."""
+    """The overdue alerts of one table of schedules.
+
+    Methods are safe to call from any thread and raise the driver's errors.
+    """
 
     def overdue(self, limit: int) -> list[Overdue]:
-        """Return up to `limit` overdue occurrences, reported or not, those longest overdue first."""
+        """Return up to `limit` overdue occurrences, whether reported or not.
+
+        Those that are overdue longest come first.
+        """
 
     def unreported(self, limit: int) -> list[Overdue]:
-        """Return up to `limit` overdue occurrences that were not reported and are not claimed."""
+        """Return up to `limit` overdue occurrences that are neither reported nor claimed."""
 
     def claim(self, overdue: Overdue, seconds: float) -> bool:
-        """Claim the right to report an occurrence within `seconds`. Return True for one caller at a time."""
+        """Claim the right to report an occurrence within `seconds`. Only one caller at a time gets True."""
 
     def mark_reported(self, overdue: Overdue) -> None:
         """Record that the occurrence was reported."""
@@ -74,10 +80,11 @@ class OverdueAlerts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class UnreportedFailure:
-    """A run that has failed for good. Times are unix seconds on the database's clock.
+    """A run that has failed for good. Times are unix seconds by the database's clock.
 
-    `scheduled_time` is the occurrence, or when a queue task was first to run. `fence` distinguishes failures of one
-    key. `error` is that of the last attempt, recorded at `failed_at` by `node`.
+    - `scheduled_time`: the occurrence, or the time when a queue task was first due.
+    - `fence`: distinguishes failures of the same key.
+    - `error`: the error of the last attempt, recorded at `failed_at` by `node`.
     """
 
     key: str
@@ -91,10 +98,10 @@ class UnreportedFailure:
 
 
 class UnreportedFailures(Protocol):
-    """The failures of one table that are still to be reported. Methods may be called from any thread."""
+    """The failures of one table that still have to be reported. Methods may be called from any thread."""
 
     def claim(self, seconds: float) -> UnreportedFailure | None:
-        """Return a failure that no other caller gets for `seconds`, or None."""
+        """Return a failure, or None. No other caller gets this failure for `seconds`."""
 
     def mark_reported(self, failure: UnreportedFailure) -> None:
         """Delete a reported failure. Idempotent."""

@@ -1,4 +1,4 @@
-"""The contract of a queue: a table of tasks. Promises of every method: see `psched.store`."""
+"""The contract of a queue: a table of tasks. `psched.store` has the common promises of all methods."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ from psched.store.counts import TaskCounts
 from psched.store.lease_store import LeaseStore, only
 
 NO_TRANSACTION = (
-    "connection: a queue on Redis cannot join a database transaction; submit without `connection`, once it is committed"
+    "connection: a queue on Redis cannot join a database transaction; submit without `connection`, after the commit"
 )
 NO_RESULTS = "rdb_compat keeps neither results nor progress; use `type: rdb`"
 _LONG_DUE = 1000
-"""Tasks among which a store without an index of due times looks for those due longest."""
+"""If a store has no index of due times, it looks for the tasks that are due longest among so many tasks."""
 
 
 class TaskStore(LeaseStore):
-    """Rows that are run once: created by `submit`, finished by `retire`, their keys kept for a while afterwards."""
+    """Rows that run once: `submit` creates a row, and `retire` ends it. Its key is kept for a while afterwards."""
 
     keeps_headers = True
-    """Whether it keeps headers of tasks. Else tasks that have some are refused."""
+    """Whether the store keeps headers. If not, tasks with headers are refused."""
     keeps_results = True
-    """Whether it keeps results, progress and failed tasks. Else `update_progress` and `outcomes` are not supported."""
+    """Whether the store keeps results, progress and failed tasks. If not, it does not support `update_progress` and
+    `outcomes`."""
 
     @property
     @abstractmethod
@@ -43,38 +44,39 @@ class TaskStore(LeaseStore):
 
     @abstractmethod
     def submit(self, tasks: Sequence[NewTask], connection: Any = None) -> list[str]:
-        """Create tasks in one transaction, and return the keys that existed before. Their rows are not changed.
+        """Create tasks in one transaction. Return the keys that existed before; their rows are not changed.
 
-        `connection`: a caller's connection to the same database, in whose transaction the rows are written; see
-        `Queue.submit`. The transaction is not committed, and stays usable if keys exist. Or the argument of `on_commit`
-        of `advance`, of the same kind of store. Without `connection` the call is idempotent if the answer of its commit
-        was lost. Raises NotSupportedError, ValueError.
+        `connection`: a connection of the caller to the same database. The rows are written in its transaction; see
+        `Queue.submit`. This does not commit that transaction, which stays usable even if keys exist. `connection` may
+        also be the argument of `on_commit` of `advance`, of the same kind of store. Without `connection`, the call is
+        idempotent: a repeated call recognises its own commit if the answer was lost. Raises NotSupportedError and
+        ValueError.
         """
 
     async def submit_async(self, tasks: Sequence[NewTask], connection: Any) -> list[str]:
-        """As `submit`, in the transaction of a connection whose statements are awaited, such as an AsyncSession."""
+        """Like `submit`, for a connection with awaitable statements, such as an AsyncSession."""
         raise NotSupportedError(NO_TRANSACTION)
 
     def submit_sql(self, task: NewTask, paramstyle: str | None = None) -> tuple[str, Any]:
-        """Return one statement that creates a task if its key is new, and its parameters.
+        """Return one statement, and its parameters, that creates a task if its key is new.
 
-        `paramstyle`: as in PEP 249, or `numeric_dollar`; default: that of our own driver. Raises NotSupportedError,
-        ValueError.
+        `paramstyle`: as in PEP 249, or `numeric_dollar`; the default is the style of our own driver. Raises
+        NotSupportedError and ValueError.
         """
         raise NotSupportedError("submit_sql: a queue on Redis has no SQL; call `submit`")
 
     @abstractmethod
     def get(self, key: str) -> TaskRow | None:
-        """Return the task, retired or not, or None."""
+        """Return the task, or None. A retired task is returned, too."""
 
     @abstractmethod
     def list(self, wanted: TaskFilter) -> Iterator[TaskRow]:
-        """Yield the tasks that pass the filter, ordered by key, a page at a time."""
+        """Yield the tasks that match the filter, ordered by key. They are read a page at a time."""
 
     def long_due(self, age: float, limit: int, type: str | None = None) -> builtins.list[TaskRow]:
-        """Return up to `limit` waiting tasks that have been due for `age` seconds, those due longest first.
+        """Return up to `limit` waiting tasks that have been due for `age` seconds.
 
-        A store without an index of due times chooses among some of them only.
+        Those that are due longest come first. A store without an index of due times only looks at some of the tasks.
         """
         some = islice(self.list(TaskFilter(type=type, late=age, page=_LONG_DUE)), _LONG_DUE)
         return sorted(some, key=lambda row: (row.due is None, row.due, row.key))[:limit]
@@ -82,10 +84,10 @@ class TaskStore(LeaseStore):
     def retire(
         self, claim: Claim, status: TaskStatus, error: str | None, retention: float | None, until: float
     ) -> None:
-        """End the claimed run for good as `status` (finished, failed or cancelled), and keep `error` if any.
+        """End the claimed run for good with `status` (finished, failed or cancelled), and store `error`, if any.
 
-        The row keeps the attempts of `claim.row`, and by the same statement the result and progress in `claim.result`.
-        The key is kept for `retention` seconds, None: for ever. Raises PreemptedError, NotFoundError, and
+        The row keeps the attempts of `claim.row`. The same statement stores the result and progress in `claim.result`.
+        The key is kept for `retention` seconds, or for ever if None. Raises PreemptedError and NotFoundError. Raises
         IdempotentAlreadyFinishedError if an earlier call under this lease has settled the run.
         """
         only(self.retire_many([claim], status, retention, until, error))
@@ -99,47 +101,51 @@ class TaskStore(LeaseStore):
         until: float,
         error: str | None = None,
     ) -> builtins.list[ScheduleError | None]:
-        """Retire each as `retire` does."""
+        """Retire each row like `retire`."""
 
     @abstractmethod
     def update_data(self, claim: Claim, data: Mapping[str, Any], until: float) -> None:
-        """Write the whole data of a claimed row. Raises PreemptedError, NotFoundError."""
+        """Write the whole data of a claimed row. Raises PreemptedError and NotFoundError."""
 
     @abstractmethod
     def update_progress(self, claim: Claim, progress: str, until: float) -> None:
-        """Write the progress of a claimed row, which is JSON. Raises PreemptedError, NotFoundError."""
+        """Write the progress of a claimed row, as JSON. Raises PreemptedError and NotFoundError."""
 
     @abstractmethod
     def outcomes(self, keys: Sequence[str]) -> Mapping[str, TaskOutcome]:
-        """Return what became of those tasks among `keys` that exist. One statement for some hundreds of keys."""
+        """Return the state of those tasks among `keys` that exist. One statement reads some hundreds of keys."""
 
     @abstractmethod
     def cancel_request(self, key: str, retention: float) -> None:
-        """Retire a waiting task as cancelled. Flag a running task, so that the next `extend` returns the flag.
+        """Retire a waiting task as cancelled.
 
-        Raises NotFoundError, AlreadyFinishedError.
+        Flag a running task: then the next `extend` returns a lease with the flag. Raises NotFoundError and
+        AlreadyFinishedError.
         """
 
     @abstractmethod
     def force_finish(self, key: str, retention: float) -> None:
-        """Retire the task as finished, leased or not. Raises NotFoundError, AlreadyFinishedError."""
+        """Retire the task as finished, even if it is leased. Raises NotFoundError and AlreadyFinishedError."""
 
     @abstractmethod
     def preempt(self, key: str, alive_time: float) -> Claim:
-        """Lease the task, held or not, due or not, regardless of `max_running`. Raises like `force_finish`."""
+        """Lease the task, even if it is leased or not due, and regardless of `max_running`.
+
+        Raises like `force_finish`.
+        """
 
     @abstractmethod
     def retry_failed(self, key: str) -> None:
-        """Make a failed or cancelled task due now, with its attempts at 0.
+        """Make a failed or cancelled task due now, and set its attempts to 0.
 
-        Raises NotFoundError, AlreadyFinishedError for a finished one, ScheduleError for one that is not retired, and
-        NotSupportedError where such tasks are not kept.
+        Raises NotFoundError. Raises AlreadyFinishedError for a finished task, ScheduleError for a task that is not
+        retired, and NotSupportedError if the store does not keep such tasks.
         """
 
     @abstractmethod
     def delete(self, key: str) -> None:
-        """Delete the task, leased or not. Raises NotFoundError."""
+        """Delete the task, even if it is leased. Raises NotFoundError."""
 
     @abstractmethod
     def purge(self, limit: int) -> int:
-        """Delete up to `limit` tasks whose retention is over, and return their number. Safe to call concurrently."""
+        """Delete up to `limit` tasks whose retention is over. Return their number. Safe to call concurrently."""

@@ -1,4 +1,4 @@
-"""Which types of rows a worker acquires: those that its application routes, restricted to those configured."""
+"""Which types of rows a worker acquires: the types that its application routes, restricted to the configured types."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 Pattern = str | re.Pattern[str]
-"""The key of a route: a string is the whole type, an expression is searched in the type (as in PerfectQueue)."""
+"""The pattern of a route. A string is the whole type. A regular expression is searched in the type, as in PerfectQueue.
+"""
 
 _MATCHES_ANYTHING = frozenset(["", ".*", "^.*", ".*$"])
-"""Expressions that are found in every type; `^.*$` is not found in one of two lines."""
+"""Expressions that match every type. `^.*$` does not match a type with two lines."""
 
 _WILDCARDS = frozenset("*?[")
 _LONGEST_LIST = 300
-"""Characters of the routed types that a warning repeats."""
+"""The most characters of the routed types that a warning repeats."""
 
 
 def matches(pattern: Pattern, type: str) -> bool:
-    """Return whether a route for `pattern` takes this type."""
+    """Return whether a route for `pattern` matches this type."""
     if isinstance(pattern, str):
         return pattern == type
     return pattern.search(type) is not None
@@ -29,11 +30,12 @@ def matches(pattern: Pattern, type: str) -> bool:
 
 @dataclass(frozen=True)
 class TypeFilter:
-    """Accepts a type that some route takes, if it is also one to be served.
+    """Accepts the types that a route matches and that are also served.
 
-    `routes`: of the application; None: it may take any type. `served`: globs as `video.*`, of which a type must match
-    one (`fnmatch`, case-sensitive); none: every type is served. `names` are the types accepted by name, known
-    without a query.
+    - `routes`: the patterns of the application; None: the application may route any type.
+    - `served`: globs such as `video.*` (`fnmatch`, case-sensitive). A type must match one of them; without globs, every
+      type is served.
+    - `names`: the accepted types that are known by name, without a query.
     """
 
     routes: tuple[Pattern, ...] | None = None
@@ -55,7 +57,7 @@ class TypeFilter:
         return self._is_routed(type) and self._is_served(type)
 
     def serving(self, globs: Iterable[str]) -> TypeFilter:
-        """Return this filter restricted to types that match one of `globs`; none restricts nothing."""
+        """Return this filter, restricted to types that match one of `globs`. No globs mean no restriction."""
         return TypeFilter(self.routes, tuple(globs))
 
     @property
@@ -77,12 +79,15 @@ class TypeFilter:
 
     @property
     def idle_globs(self) -> tuple[str, ...]:
-        """The globs of `served` that certainly match no routed type. A glob and an expression may always agree."""
+        """The globs of `served` that certainly match no routed type.
+
+        With a regular expression, a match is always possible.
+        """
         return tuple(glob for glob in self.served if not self._may_match(glob))
 
     @property
     def is_nothing(self) -> bool:
-        """Whether certainly no type is accepted, as no glob matches a routed type."""
+        """Whether certainly no type is accepted, because no glob matches a routed type."""
         return bool(self.served) and self.idle_globs == self.served
 
     def encode(self) -> str:
@@ -92,7 +97,7 @@ class TypeFilter:
 
     @classmethod
     def decode(cls, text: str) -> TypeFilter:
-        """Return the filter that `encode` encoded. Raises ValueError."""
+        """Return the filter that `encode` has encoded. Raises ValueError."""
         try:
             found: Any = json.loads(text)
             routes = found["routes"]
@@ -120,9 +125,9 @@ class TypeFilter:
 
 
 def mismatch(filters: Collection[TypeFilter]) -> str | None:
-    """Return a message, with the remedy, that names the globs matching no routed type of any section, or None.
+    """Return a message about the globs that match no routed type of any section, with the remedy; or None.
 
-    `filters`: those of the sections that one worker serves.
+    `filters`: the filters of the sections that one worker serves.
     """
     served = dict.fromkeys(glob for each in filters for glob in each.served)
     idle = [glob for glob in served if not any(glob in each.served and glob not in each.idle_globs for each in filters)]
@@ -131,7 +136,7 @@ def mismatch(filters: Collection[TypeFilter]) -> str | None:
     routed = ", ".join(sorted({_shown(route) for each in filters for route in each.routes or ()}))
     end = ", so this worker runs no task" if all(each.is_nothing for each in filters) else ""
     return (
-        f"types: {', '.join(idle)} matches none of the types that the application routes "
+        f"types: {', '.join(idle)} matches no type that the application routes "
         f"({routed[:_LONGEST_LIST]}){end}; correct `types:` or --types"
     )
 

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 KEPT_ACTIONS = 10_000
-"""Actions that Redis keeps for each table."""
+"""How many actions Redis keeps for each table."""
 
 
 class VisitorAction(NamedTuple):
-    """What a visitor was about to do. `at`: unix seconds by the database's clock.
+    """An action that a visitor was about to take. `at`: unix seconds by the database's clock.
 
-    `key`: the schedule or task, an empty text for many. `detail`: which ones in that case, or further details.
+    `key`: the schedule or task; empty if the action is about many. `detail`: which ones in that case, or other details.
     """
 
     at: float
@@ -23,10 +23,13 @@ class VisitorAction(NamedTuple):
 
 
 class VisitorActions(Protocol):
-    """The actions on one table. Methods may be called from any thread; they raise the driver's errors."""
+    """The actions on one table. Methods may be called from any thread and raise the driver's errors."""
 
     def record(self, user: str, action: str, key: str, detail: str | None, retention: float) -> None:
-        """Record an action once, also if the answer is lost, and delete some older than `retention` seconds."""
+        """Record an action once, even if the answer is lost. Delete some actions older than `retention` seconds."""
 
     def last(self, limit: int, key: str | None = None) -> Sequence[VisitorAction]:
-        """Return the last actions, or those on one key, the last first. Reads at most 1,000 of all."""
+        """Return the last actions, or the last actions on one key; the latest comes first.
+
+        Reads at most 1,000 actions.
+        """

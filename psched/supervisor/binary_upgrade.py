@@ -1,7 +1,8 @@
-"""Binary upgrade: a new master takes over once its children are up. In both masters.
+"""Binary upgrade: a new master takes over when its children are up. Used in the old and in the new master.
 
-The new master is exec'ed as the old one was. It inherits a pipe, on which it reports that it is ready, and the
-descriptor of the locked pid file. Until it is ready, and when it fails, the old master continues unchanged.
+The new master is started by the same command as the old one. It inherits a pipe, on which it reports that it is ready,
+and the descriptor of the locked pid file. Until the new master is ready, and if it fails, the old master continues
+unchanged.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ log = logging.getLogger(__name__)
 
 HANDOFF_VARIABLE = "PSCHED_TAKEOVER"
 _READY = b"ready"
-_IS_INIT = "this master is process 1, with which its container ends; start a new container instead"
+_IS_INIT = "this master is process 1: if it ended, its container would end, too; start a new container instead"
 
 
 @dataclass(frozen=True, slots=True)
 class ExecCommand:
-    """Starts this program again: the arguments of the interpreter, and the working directory."""
+    """Starts this program again, with the same arguments of the interpreter and in the same folder."""
 
     arguments: tuple[str, ...]
     folder: Path
@@ -39,7 +40,7 @@ class ExecCommand:
 
 @dataclass(frozen=True, slots=True)
 class UpgradeHandoff:
-    """Inherited by the new master: the descriptors of the pipe and of the pid file, and the old master's pid."""
+    """What the new master inherits: the descriptors of the pipe and of the pid file, and the old master's pid."""
 
     pipe: int
     lock: int | None
@@ -64,7 +65,7 @@ def hold_pid_file(path: Path) -> PidFile:
 
 @dataclass(slots=True)
 class BinaryUpgrade:
-    """Starts a new master, or takes over from an old one; owns the pid file."""
+    """Starts a new master, or takes over from an old master. Owns the pid file."""
 
     selector: BaseSelector
     command: ExecCommand
@@ -76,11 +77,11 @@ class BinaryUpgrade:
     immediate: bool = False
     """Whether running tasks are stopped and released when the new master takes over."""
     deadline: float = math.inf
-    """When a new master that is not ready is killed, monotonic."""
+    """When a new master that is not ready is killed, in monotonic seconds."""
     _new_master: subprocess.Popen[bytes] | None = None
-    """A new master that starts, or has taken over."""
+    """The new master, from its start on."""
     _pipe: int | None = None
-    """Readable when the new master is ready or gone; None unless a new master is starting."""
+    """Readable when the new master is ready or has ended; None unless a new master is starting."""
     _old_pid: int = 0
     _status: str = ""
 
@@ -93,18 +94,18 @@ class BinaryUpgrade:
 
     @property
     def old_is_alive(self) -> bool:
-        """Whether the replaced master still waits for the tasks of its workers."""
+        """Whether the replaced master still waits for the running tasks of its workers."""
         return self._old_pid != 0 and os.getppid() == self._old_pid
 
     def stop_old(self, immediate: bool) -> None:
-        """Stop the old master, too: a service manager signals only the new one."""
+        """Stop the old master, too, because a service manager signals only the new one."""
         if self.old_is_alive:
             log.info("stopping the old master (pid %d), which still runs tasks", self._old_pid)
             with suppress(ProcessLookupError):
                 os.kill(self._old_pid, signal.SIGQUIT if immediate else signal.SIGTERM)
 
     def begin(self) -> None:
-        """Write the pid file. In an upgrade it names the old master until `came_up`."""
+        """Write the pid file. During an upgrade do nothing: the file names the old master until `came_up`."""
         if self.handoff is None:
             self._write_pid_file()
 
@@ -119,7 +120,7 @@ class BinaryUpgrade:
             self.handoff = None
 
     def start(self, immediate: bool, now: float) -> None:
-        """Start a new master. While it starts, a second call can only make the upgrade immediate."""
+        """Start a new master. If one is starting already, a second call can only make the upgrade immediate."""
         self.immediate = immediate or (self.active and self.immediate)
         if self.active:
             return
@@ -148,7 +149,7 @@ class BinaryUpgrade:
             os.close(writer)
 
     def tick(self, now: float) -> bool:
-        """Supervise the new master; True once, when it has taken over."""
+        """Supervise the new master. Return True once: when it has taken over."""
         new = self._new_master
         if new is None or not self.active:
             return False
@@ -167,7 +168,10 @@ class BinaryUpgrade:
         return False
 
     def abort(self, why: str) -> None:
-        """Kill the new master, unless it is ready: then it has taken over, and may have sent the stop."""
+        """Kill the new master, unless it is ready.
+
+        If ready, it has taken over and may itself have sent the stop signal.
+        """
         new = self._new_master
         if new is not None and self.active and not self._hand_over_if_ready(new):
             self._kill(new)
@@ -184,7 +188,7 @@ class BinaryUpgrade:
                     log.warning("cannot write the pid file: %s; pschedd cannot show the status", error.strerror)
 
     def end(self) -> None:
-        """Empty the pid file, unless it names another master. This process holds its lock until it is gone."""
+        """Empty the pid file, unless it names another master. This process holds the lock until it has ended."""
         if self.handoff is not None:
             os.close(self.handoff.pipe)
         elif self.pid_file is not None:
@@ -205,8 +209,8 @@ class BinaryUpgrade:
                 return False
         except BlockingIOError:
             return False
-        log.info("the new master is up (pid %d); this one stops", new.pid)
-        self.notifier.notify(MAINPID=new.pid)  # systemd accepts it from the present main process only
+        log.info("the new master is up (pid %d); this master stops", new.pid)
+        self.notifier.notify(MAINPID=new.pid)  # systemd accepts MAINPID only from the present main process
         self.notifier.address = None  # from now on the new master reports
         self.request.end(None)
         self._close_pipe()

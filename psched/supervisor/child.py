@@ -1,4 +1,4 @@
-"""One child process as its master sees it: its messages, its end, and how to kill it with all it started."""
+"""One child process as its master sees it: its messages, how it ended, and how to kill it with its descendants."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FLAGS = {
     protocol.EMPTY: "empty",
     protocol.BYE: "left",
 }
-"""The messages that set an attribute."""
+"""Messages that set an attribute to True, with the name of the attribute."""
 _CGROUP_FILES = {"cgroup": "memory.oom_control", "cgroup2": "memory.events"}
 _OOM_COUNT = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 _OOM_AGE = 5.0
@@ -36,7 +36,7 @@ _OOM_AGE = 5.0
 
 @dataclass(eq=False, slots=True)
 class ChildProcess:
-    """`forked_at` is in monotonic seconds. `spec` is that of a worker, None for other children."""
+    """A child process. `forked_at` is in monotonic seconds. `spec` is None for children that are not workers."""
 
     name: str
     pid: int
@@ -46,27 +46,27 @@ class ChildProcess:
     spec: ChildSpec | None = None
     ready: bool = False
     recovered: bool = False
-    """It has released the leases of the dead children in its spec."""
+    """Whether the child has released the leases of the dead children in its spec."""
     empty: bool = False
-    """It is ending by force, and has released all its own leases."""
+    """Whether the child has released all its own leases during a forced exit."""
     left: bool = False
-    """It has reported an orderly end, and has no lease."""
+    """Whether the child has reported an orderly end. Then it holds no lease."""
     start_error: str | None = None
     trouble: str | None = None
     worked: bool = False
     killed_here: bool = False
     killed_because: str = ""
     was_frozen: bool = False
-    """Whether it was killed here as it was silent for too long."""
+    """Whether the master killed the child because it was silent for too long."""
     out_of_memory: bool = False
     code: int | None = None
-    """Exit code, once the child is reaped; a negative signal number when a signal killed it."""
+    """The exit code of the reaped child, negative for a signal; None until it is reaped."""
 
     def __str__(self) -> str:
         return f"{self.name} (pid {self.pid})"
 
     def receive(self, now: float) -> bool:
-        """Return whether there was a message."""
+        """Handle the messages of the child. Return whether there were any."""
         messages = self.pipe.receive()
         self.escalation.child_seen(now if messages else min(self.pipe.last_beat(), now))
         for message in messages:
@@ -81,7 +81,7 @@ class ChildProcess:
 
     @property
     def orderly(self) -> bool:
-        """Whether the child left by itself; false when a handler called `os._exit(0)`."""
+        """Whether the child exited by itself. False if a handler called `os._exit(0)`."""
         return self.left and self.code == protocol.DONE
 
     @property
@@ -97,7 +97,7 @@ class ChildProcess:
 
     @property
     def cause(self) -> str:
-        """How the child ended, in one of a few words, for counters."""
+        """How the child ended, as one of a few fixed words, for counters."""
         if self.out_of_memory:
             return "out_of_memory"
         if self.killed_here:
@@ -116,7 +116,7 @@ class ChildProcess:
 
     @property
     def while_running(self) -> str:
-        """For the log: the tasks that it runs, or ran when it died (`section:key`)."""
+        """For the log: the tasks (`section:key`) that the child runs, or ran when it died."""
         return f" while running {', '.join(self.running)}" if self.running else ""
 
     @property
@@ -128,7 +128,7 @@ class ChildProcess:
         order = self.escalation.tick(now)
         if order == signal.SIGKILL:
             silent = self.escalation.silent(now)
-            reason = "was silent for too long and counts as frozen" if silent else "did not leave in time"
+            reason = "was silent for too long and counts as frozen" if silent else "did not exit in time"
             if self.spec is not None:  # the end of any other child is logged with its reason
                 log.error("%s %s; killing it%s", self, reason, self.while_running)
             self.was_frozen = silent
@@ -137,7 +137,7 @@ class ChildProcess:
             self.pipe.send(order)
 
     def reap(self, now: float) -> bool:
-        """Reap the child if it is dead, and return whether it is gone. After a crash its group is killed first."""
+        """Reap the child if it is dead, and return whether it is gone. After a crash, kill its process group first."""
         if self.code is None and _is_dead(self.pid):
             self.receive(now)
             if not self.left:
@@ -145,30 +145,30 @@ class ChildProcess:
             try:
                 self.code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
             except ChildProcessError:
-                self.code = -signal.SIGKILL  # other code in this process has reaped it; how it ended is lost
+                self.code = -signal.SIGKILL  # other code in this process has reaped the child; its exit code is lost
         return self.gone
 
     def kill(self, because: str = "") -> None:
-        """SIGKILL the child and all its descendants, in any session or group."""
+        """Send SIGKILL to the child and all its descendants, in any session or group."""
         self.killed_here = True
         self.killed_because = because
         kill_tree(self.pid)
         self._kill_group()
 
     def _kill_group(self) -> None:
-        with suppress(ProcessLookupError, PermissionError):  # macOS: not permitted when only the dead are in it
+        with suppress(ProcessLookupError, PermissionError):  # macOS: if only the dead are in the group
             os.killpg(self.pid, signal.SIGKILL)
 
 
 def kill_tree(pid: int) -> None:
-    """SIGKILL a child and all its descendants. The child is not reaped yet, so the pid is its own."""
+    """Send SIGKILL to a child and all its descendants. As the child is not reaped yet, no other process has its pid."""
     try:
         descendants = psutil.Process(pid).children(recursive=True)
     except psutil.Error:
         descendants = []
     os.kill(pid, signal.SIGKILL)
     for process in descendants:
-        with suppress(psutil.Error):  # it is gone, or runs as a user whose processes the master may not kill
+        with suppress(psutil.Error):  # the process has ended, or the master may not kill it
             process.kill()
 
 
@@ -182,7 +182,7 @@ def _is_dead(pid: int) -> bool:
 
 
 class OomKills:
-    """Out-of-memory kills in this process's control group (version 1 or 2). Linux; elsewhere none is counted."""
+    """The out-of-memory kills in this process's control group (version 1 or 2). Outside of Linux none is counted."""
 
     def __init__(self, proc: Path = Path("/proc/self")) -> None:
         self._file = find_oom_counter(proc)
@@ -190,15 +190,15 @@ class OomKills:
         self._looked = -math.inf
 
     def look(self, now: float) -> None:
-        """Forget kills of more than _OOM_AGE seconds ago that `take` has not matched with a dead child.
+        """Forget kills that are older than `_OOM_AGE` seconds and that `take` has not matched with a dead child.
 
-        The kernel may have killed a program that a handler had started.
+        Such a kill may have hit a program that a handler had started.
         """
         if now >= self._looked + _OOM_AGE:
             self._old, self._recent, self._looked = self._recent, self._count(), now
 
     def take(self) -> bool:
-        """Return whether there was a kill not long ago. Each kill explains one death."""
+        """Return whether there was a recent kill. Each kill explains only one death."""
         count = self._count()
         if count <= self._old:
             return False
@@ -217,7 +217,7 @@ class OomKills:
 
 
 def find_oom_counter(proc: Path) -> Path | None:
-    """Return the file in which the kernel counts the kills in our control group, if there is one."""
+    """Return the file in which the kernel counts the kills in our control group, or None."""
     try:
         groups = [line.split(":", 2) for line in (proc / "cgroup").read_text().splitlines()]
         mounts = [line.split(" ") for line in (proc / "mountinfo").read_text().splitlines()]

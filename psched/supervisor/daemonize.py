@@ -1,8 +1,8 @@
 """Daemonize: go into the background, become the configured user, and report the outcome to `pschedd start`.
 
-The command forks; the child becomes a daemon (python-daemon: a session of its own, descriptors closed, / as its folder)
-and answers through a pipe: "ready" when its children are up, a reason when it cannot even open its log. If the pipe
-ends without an answer, the daemon has died, and the log says why.
+The command forks. The child becomes a daemon (python-daemon: a session of its own, closed descriptors, / as its folder)
+and answers through a pipe: "ready" when its children are up, or a reason if it cannot even open its log. If the pipe
+ends without an answer, the daemon has died, and its log contains the reason.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ _UMASK = 0o027
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`reason`: why the daemon died; empty if its log says why. Neither `ready` nor `died`: the timeout is over."""
+    """The outcome of a start. If neither `ready` nor `died` is true, the timeout has passed.
+
+    `reason`: why the daemon died; empty if its log contains the reason.
+    """
 
     ready: bool
     died: bool
@@ -34,9 +37,10 @@ class Outcome:
 
 
 def detach(serve: Callable[[Callable[[], None]], int], keep: Iterable[int], timeout: float | None) -> Outcome:
-    """Run `serve(ready)` in a daemon that keeps the descriptors `keep`; return once it has called `ready()` or died.
+    """Run `serve(ready)` in a daemon. Return when it has called `ready()` or died.
 
-    The daemon exits with the code that `serve` returns. After `timeout` seconds (None: no limit) it goes on by itself.
+    `keep`: descriptors that the daemon keeps open. The daemon exits with the code that `serve` returns. If `timeout`
+    seconds pass (None: no limit), this returns and the daemon continues.
     """
     reader, writer = os.pipe()
     child = os.fork()
@@ -44,7 +48,7 @@ def detach(serve: Callable[[Callable[[], None]], int], keep: Iterable[int], time
         os.close(reader)
         _serve_detached(serve, [*keep, writer], writer)
     os.close(writer)
-    os.waitpid(child, 0)  # python-daemon ends it at once and continues in a grandchild
+    os.waitpid(child, 0)  # python-daemon ends this child at once and continues in a grandchild
     try:
         if not select.select([reader], [], [], timeout)[0]:
             return Outcome(ready=False, died=False)
@@ -57,7 +61,7 @@ def detach(serve: Callable[[Callable[[], None]], int], keep: Iterable[int], time
 
 
 def _serve_detached(serve: Callable[[Callable[[], None]], int], keep: list[int], writer: int) -> None:
-    """Become the daemon and never return. Only the first answer is sent. Raises SystemExit."""
+    """Become the daemon, and never return. Only the first answer is sent. Raises SystemExit."""
     with (
         DaemonContext(detach_process=True, umask=_UMASK, files_preserve=keep, signal_map={}),
         os.fdopen(writer, "wb", buffering=0) as pipe,
@@ -87,7 +91,10 @@ class Identity:
 
     @classmethod
     def look_up(cls, user: str | None, group: str | None) -> Identity | None:
-        """`group` defaults to the user's own; a group alone keeps the present user. Raises ConfigError."""
+        """Look up a user and a group. Raises ConfigError.
+
+        `group`: the default is the user's own group. If only a group is given, the user does not change.
+        """
         if user is None and group is None:
             return None
         try:
@@ -105,7 +112,10 @@ class Identity:
         return cls(account.pw_uid, gid, account.pw_name, account.pw_dir)
 
     def assume(self) -> None:
-        """Become this user with its groups, for good. Raises ConfigError when that is not permitted."""
+        """Become this user with its groups, for the rest of the process.
+
+        Raises ConfigError if that is not permitted.
+        """
         if (os.geteuid(), os.getegid()) == (self.uid, self.gid):
             return
         try:

@@ -1,4 +1,4 @@
-"""The master's children: forked, reaped, and killed with the orphans they leave behind."""
+"""The master's children: forks them, reaps them, and kills the orphans of crashed children."""
 
 from __future__ import annotations
 
@@ -39,13 +39,14 @@ _INTERVAL = 1.0
 class OrphanReaper:
     """Kills the processes that the handlers of a crashed child have left running.
 
-    Linux makes the master the parent of a dead child's descendants, in any session or group. An orphan that appears
-    when a child has just crashed belonged to that child. It is killed before the child's leases are released, so it
-    does not go on working on a task that another worker starts again. An orphan that appears at any other time was left
-    running on purpose (a daemon that a command started) and stays.
+    Linux makes the master the parent of a dead child's descendants, in any session or group. If an orphan appears just
+    after a child has crashed, it belonged to that child. It is killed before the child's leases are released: otherwise
+    it could continue to work on a task that another worker runs again. An orphan that appears at any other time was
+    left running on purpose, such as a daemon that a command started, and is not killed.
 
-    The master looks every second while anything runs, and within a second after a run has ended. A program set free
-    between the last look and a crash is killed, too. Children that existed before this object are ignored.
+    The master looks for orphans every second while tasks run, and within a second after a run has ended. A program that
+    becomes an orphan between the last look and a crash is killed, too. Children that existed before this object are
+    ignored.
     """
 
     def __init__(self) -> None:
@@ -53,14 +54,17 @@ class OrphanReaper:
         self._known: set[int] = set()
         self._next_look = 0.0
         self.deadline = math.inf
-        """When `look` is due at the latest, monotonic."""
+        """The latest time of the next `look`, in monotonic seconds."""
 
     def look_soon(self, now: float) -> None:
-        """Set the deadline a second from now: a child reports one run a second, and more of its runs may end."""
+        """Set the deadline to a second from now.
+
+        A child reports at most one ended run a second, so more runs may end.
+        """
         self.deadline = now + _INTERVAL
 
     def look(self, ours: Collection[int], now: float) -> None:
-        """Reap dead orphans, and remember the living ones as known. Does nothing within a second of the last look."""
+        """Reap dead orphans, and remember the living ones as known. Do nothing within a second after the last look."""
         if now >= self._next_look:
             self._next_look = now + _INTERVAL
             self.deadline = math.inf if now >= self.deadline else max(self.deadline, self._next_look)
@@ -77,7 +81,7 @@ class OrphanReaper:
                     process.kill()
 
     def _reap(self, pids: Iterable[int]) -> Iterable[int]:
-        """Reap the dead and yield the living."""
+        """Reap the dead processes among `pids` and yield the living."""
         for pid in pids:
             with suppress(ChildProcessError):
                 if os.waitpid(pid, os.WNOHANG) == (0, 0):
@@ -85,7 +89,7 @@ class OrphanReaper:
 
 
 def _children() -> set[int]:
-    """Return the children of this process. Its main thread has forked them all, so that thread's list is complete."""
+    """Return the children of this process. The main thread's list is complete, as that thread has forked them all."""
     try:
         return {int(word) for word in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()}
     except OSError:
@@ -99,7 +103,7 @@ class ProcessTable:
     log_file: Log
     close_in_child: Callable[[], None]
     other_children: Callable[[], set[int]]
-    """Returns the pids of further children of this process that are no orphans."""
+    """Returns the pids of other children of this process, which are not orphans."""
     clock: Clock = monotonic
     _master: int = field(default_factory=os.getpid)
     _oom_kills: OomKills = field(default_factory=OomKills)
@@ -118,10 +122,10 @@ class ProcessTable:
         spec: ChildSpec | None = None,
         lifetime: float = math.inf,
     ) -> ChildProcess:
-        """Fork a child that runs the role `make(pipe)`, and is killed after `lifetime` seconds. Raises OSError.
+        """Fork a child that runs the role `make(pipe)`. After `lifetime` seconds it is killed. Raises OSError.
 
-        Signals are blocked meanwhile: a signal that reached the child before it has its own handlers would be written
-        to the master's queue.
+        Signals are blocked during the fork: until the child has installed its own handlers, a signal sent to it would
+        be written to the master's queue.
         """
         pipe, child_pipe = open_pipes()
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, MASTER_SIGNALS | {signal.SIGCHLD})
@@ -144,7 +148,7 @@ class ProcessTable:
         return child
 
     def tick(self, now: float) -> None:
-        """Receive the messages of the children, give the orders that are due, reap the dead and kill their orphans."""
+        """Receive messages of the children, send the orders that are due, reap dead children and kill their orphans."""
         has_crashed = False
         for child in list(self._children):
             if child.receive(now):
@@ -177,7 +181,7 @@ class ProcessTable:
             child.pipe.send(signal.SIGUSR2)
 
     def _run_child(self, master_pipe: MasterPipe, main: Callable[[], int]) -> None:
-        """Run in the child, and never return into the master's code."""
+        """Run the child. Never return, because the caller is code of the master."""
         code = _CRASHED
         try:
             master_pipe.close_pipes()
@@ -188,12 +192,12 @@ class ProcessTable:
             log.critical("internal error of psched; this child ends", exc_info=True)
         finally:
             for stream in (sys.stdout, sys.stderr):
-                with suppress(Exception):  # a handler may have closed it
+                with suppress(Exception):  # a handler may have closed the pipe
                     stream.flush()
             os._exit(code)
 
     def _forget_master(self) -> None:
-        """Close the master's ends of every sibling's pipes: else a sibling's death, or the master's, goes unseen."""
+        """Close the master's ends of all siblings' pipes. Otherwise a dead sibling or master would not be noticed."""
         atexit._clear()
         self.signals.abandon()
         self.selector.close()
@@ -203,10 +207,11 @@ class ProcessTable:
 
 
 def _leave_master_group(master: int) -> None:
-    """Lead a new process group, read nothing from the terminal, and get SIGQUIT when the master dies.
+    """Create a process group, read nothing from the terminal, and request SIGQUIT for the death of the master.
 
-    The kernel's death signal (Linux) is a second guard beside the end of the orders pipe. It comes when the *thread*
-    that forked us ends; the master has only one. It is blocked until the child has its signal queue.
+    This death signal (Linux) is a second safeguard besides the end of the orders pipe. The kernel sends it when the
+    *thread* that forked this process ends; the master has only one thread. The signal is blocked until the child has
+    its signal queue.
     """
     os.setpgid(0, 0)
     nothing = os.open(os.devnull, os.O_RDONLY)

@@ -1,7 +1,7 @@
-"""Lease recovery: releases the leases of dead children. In the master and its recovery child.
+"""Lease recovery: releases the leases of dead children. Used in the master and in its recovery child.
 
-The next worker that is forked releases them before it polls. When no worker is forked, a recovery child releases them
-and ends.
+Normally the next worker that is forked releases them before it polls. If no worker is forked, the master forks a
+recovery child, which releases the leases and exits.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from psched.supervisor.fork_and_reap import ProcessTable
 log = logging.getLogger(__name__)
 
 _TIMEOUT = 3.0
-"""Seconds for one attempt; a stop waits no longer for the database."""
+"""Seconds for one attempt. A stop does not wait longer for the database."""
 _RETRY_PAUSE = 5.0
 
 
 class LeaseRecovery:
-    """The dead children whose leases are not released yet, and at most one recovery child."""
+    """The dead children whose leases are not released yet. At most one recovery child at a time releases them."""
 
     def __init__(self, process_table: ProcessTable) -> None:
         self._process_table = process_table
@@ -39,7 +39,7 @@ class LeaseRecovery:
         self._fork_at = -math.inf
 
     def child_ended(self, child: ChildProcess, spec: ChildSpec) -> None:
-        """Add the child if it may have left leases, and its dead predecessors if it has not released theirs."""
+        """Add the child if it may have left leases. Add its dead predecessors if it has not released theirs."""
         if not child.recovered:
             self.add(spec.dead)
         if child.ready and not (child.orderly or child.empty):
@@ -49,14 +49,14 @@ class LeaseRecovery:
         self._unclaimed.extend(dead)
 
     def claim(self) -> tuple[DeadChild, ...]:
-        """Return the dead children, for the next worker to release their leases."""
+        """Return the dead children and forget them: the next worker must release their leases."""
         claimed = tuple(self._unclaimed)
         self._unclaimed.clear()
         return claimed
 
     @property
     def done(self) -> bool:
-        """Whether no leases are left to release, or no attempt is left."""
+        """Whether all leases are released, or no further attempt will be made."""
         return self._child is None and not self._unclaimed
 
     @property
@@ -64,10 +64,10 @@ class LeaseRecovery:
         return self._fork_at if self._child is None and self._unclaimed else math.inf
 
     def tick(self, now: float, settings: Settings, last: bool) -> None:
-        """Fork a recovery child if one is needed. Call after the slots' ticks: a new worker comes first.
+        """Fork a recovery child if necessary. Call this after the ticks of the slots, because a new worker comes first.
 
-        `last`: no worker will be forked any more. Then there is one attempt; if it fails, the leases end after
-        `alive_time`, also those of children that died meanwhile.
+        `last`: no more workers will be forked, so there is only one attempt. If it fails, all leases that are left end
+        after `alive_time`.
         """
         child = self._child
         if child is not None and child.gone:
@@ -88,7 +88,7 @@ class LeaseRecovery:
     def _failed(self, reason: str, now: float, last: bool) -> None:
         if last:
             self._claimed += self.claim()
-        outlook = "they end after alive_time" if last else "retrying"
+        outlook = "the leases end after alive_time" if last else "retrying"
         log.warning("cannot release the leases of %d dead workers: %s; %s", len(self._claimed), reason, outlook)
         if not last:
             self.add(self._claimed)
@@ -97,14 +97,14 @@ class LeaseRecovery:
 
 class RecoveryChild(ChildRole):
     def __init__(self, settings: Settings, dead: Sequence[DeadChild], is_last: bool, pipe: ChildPipe) -> None:
-        """`is_last`: no child is left, so all leases of a holder that children shared can be released."""
+        """`is_last`: whether no child is left. Then all leases of a holder that the children shared can be released."""
         self._dead = dead
         self._is_last = is_last
         self._pipe = pipe
         self._sections = open_sections(settings, holder_name("lease-recovery"))
 
     def run(self) -> None:
-        """Stop at the first failure: the rest would fail, too."""
+        """Release the leases. Stop at the first failure, because the other releases would fail, too."""
         try:
             for dead in self._dead:
                 for section in self._sections:

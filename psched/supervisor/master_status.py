@@ -1,6 +1,7 @@
-"""The status that a running master reports to its commands: reload, upgrade, troubles, workers being started.
+"""The status that a running master reports to commands: reload, upgrade, troubles, and workers that are starting.
 
-One line of JSON, the second of the pid file: written by the master, read by `pschedd reload`, `upgrade` and `status`.
+The status is one line of JSON: the second line of the pid file. The master writes it; `pschedd reload`, `upgrade` and
+`status` read it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 from cattrs import Converter
 
 _LONGEST = 1000
-"""Characters of one reason, so that the whole line fits into one read."""
+"""The most characters of one reason, so that the whole line fits into one read."""
 _MOST_TROUBLES = 5
 _MOST_PENDING = 100
 _LONGEST_END = 100
@@ -20,10 +21,10 @@ _LONGEST_END = 100
 
 @dataclass(slots=True)
 class RequestStatus:
-    """The last request of one kind. A command reads `begun`, signals, and waits until `ended` is larger than that.
+    """The last request of one kind. A command reads `begun`, sends a signal, and waits until `ended` is larger.
 
-    The master counts and publishes a request before it reads any file, so the outcome that a command waits for
-    belongs to files read after its signal. A request that comes during another one takes its place.
+    The master counts and publishes a request before it reads any file. So the outcome for which a command waits belongs
+    to files that were read after the signal. A request during another one replaces it.
     """
 
     begun: int = 0
@@ -48,12 +49,13 @@ class RequestStatus:
 class PendingWorker:
     number: int
     fork_at: float | None
-    """When it will be forked, by the monotonic clock, which all processes of a host share; None: it was forked."""
+    """When the worker will be forked, by the monotonic clock that all processes of a host share. None: it was forked.
+    """
     last_end: str
-    """How the worker before it ended ("was killed by SIGSEGV"); empty for the first, or after an orderly end."""
+    """How the previous worker ended ("was killed by SIGSEGV"). Empty if there was none, or if its end was orderly."""
 
     def text(self, now: float) -> str:
-        """Return the line of `pschedd status` for a slot without a process."""
+        """Return the line of `pschedd status` for a slot whose worker is not up."""
         state = "is being restarted" if self.last_end else "is being started"
         wait = 0.0 if self.fork_at is None else self.fork_at - now
         due = f" (in {wait:.1f} s)" if wait > 0 else ""
@@ -61,7 +63,7 @@ class PendingWorker:
 
     @property
     def history(self) -> str:
-        return f"; the last one {self.last_end}" if self.last_end else ""
+        return f"; the previous one {self.last_end}" if self.last_end else ""
 
 
 @dataclass(slots=True)
@@ -77,7 +79,10 @@ class MasterStatus:
 
     @classmethod
     def parse(cls, line: str) -> MasterStatus:
-        """Return an empty status when `line` cannot be read: the daemon's user may write anything there."""
+        """Parse the line of a pid file.
+
+        Return an empty status if it is invalid: the daemon's user may write anything there.
+        """
         try:
             return _converter.structure(json.loads(line), cls)
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
@@ -85,7 +90,7 @@ class MasterStatus:
 
 
 def _printable(text: Any, _: type[str]) -> str:
-    """Return `text` without control characters: root prints it on a terminal, which would obey them."""
+    """Return `text` without control characters, because root prints it on a terminal, which would obey them."""
     return "".join(c if c.isprintable() or c == "\n" else "?" for c in str(text))[:_LONGEST]
 
 

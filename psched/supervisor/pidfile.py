@@ -1,14 +1,14 @@
-"""The pid file: a lock that the master holds for life, its process id, and its status for commands.
+"""The pid file contains the master's process id and its status for commands. The master locks it for its whole life.
 
-A daemon runs if and only if the file is locked, so a stale file is no obstacle and names no process. The lock is an
-flock, which belongs to the open file description: it survives fork and exec, and is gone when the last process that has
-the descriptor closes it. So a binary upgrade hands the descriptor on, and children close theirs.
+A daemon runs if and only if the file is locked. A file left behind by a dead daemon is therefore harmless. The lock is
+an flock. It belongs to the open file description, so it survives fork and exec, and it is released when the last
+process with the descriptor closes it. A binary upgrade passes the descriptor on; children close theirs.
 
-An orderly end empties the file and keeps the lock until the process is gone; `pschedd stop` then removes the file. So
-`stop` never reports an end while the daemon is still ending.
+A daemon that ends in an orderly way empties the file and keeps the lock until the process has ended. Then `pschedd
+stop` removes the file. So `stop` never reports an end while the daemon is still ending.
 
-The user that the daemon runs as may write any pid into the file, and root's commands read it. Only a process that runs
-as the file's owner and holds the lock is signalled.
+The user of the daemon may write any pid into the file, and root's commands read it. Only a process that runs as the
+owner of the file and holds the lock is signalled.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from psched.clock import wait_steps
 _MODE = 0o640  # a user who can open the file can lock it, and so pass for the daemon
 _PATIENCE = 1.0
 _ENDING = 5.0
-"""Seconds that a process may take to end after it has emptied its file; it has nothing left to do."""
+"""Seconds that a process may need to end after it has emptied its file, when no work is left."""
 _PAUSE = 0.02
 _LARGEST = 65536
 _LONGEST = 32
-"""Bytes of a first line that can be a process id."""
+"""The most bytes of a first line that is a process id."""
 
 
 class PidFileError(Exception):
-    """The pid file cannot be used; the message says why and what to do."""
+    """The pid file cannot be used. The message contains the reason and the remedy."""
 
 
 class AlreadyRunningError(PidFileError):
@@ -51,7 +51,7 @@ class AlreadyRunningError(PidFileError):
 
 
 class _EndedError(Exception):
-    """No other process holds the lock (any more)."""
+    """No other process holds the lock, or no longer."""
 
 
 class PidFile(NamedTuple):
@@ -60,7 +60,7 @@ class PidFile(NamedTuple):
 
     @classmethod
     def acquire(cls, path: Path) -> PidFile:
-        """Lock the file, whose content stays until `write`. Raises AlreadyRunningError and PidFileError."""
+        """Lock the file. Its content stays until `write`. Raises AlreadyRunningError and PidFileError."""
         while True:
             with ExitStack() as undo:
                 pid_file = cls(path, _open(path, os.O_RDWR | os.O_CREAT))
@@ -74,18 +74,18 @@ class PidFile(NamedTuple):
                     continue
                 except OSError as error:
                     raise _explained(path, error) from error
-                if _is_at(path, pid_file.descriptor):  # otherwise it was removed between our open and our lock
+                if _is_at(path, pid_file.descriptor):  # otherwise another process removed the file before we locked it
                     undo.pop_all()
                     return pid_file
 
     @classmethod
     def adopt(cls, path: Path, descriptor: int) -> PidFile:
-        """Take over a lock that was inherited as `descriptor` and close it on exec from now on."""
+        """Take over a lock that was inherited as `descriptor`. From now on, exec closes the descriptor."""
         os.set_inheritable(descriptor, False)
         return cls(path, descriptor)
 
     def give_to(self, uid: int, gid: int) -> None:
-        """Make the user that this process becomes next the owner of the file. Does nothing unless run by root."""
+        """Change the owner of the file to the user that this process will become. Only root does this."""
         found = os.fstat(self.descriptor)
         if os.geteuid() == 0 and (found.st_uid, found.st_gid) != (uid, gid):
             os.fchown(self.descriptor, uid, gid)
@@ -97,16 +97,16 @@ class PidFile(NamedTuple):
         os.ftruncate(self.descriptor, len(text))
 
     def close(self) -> None:
-        """Close this process's copy. The lock stands while another process has the descriptor."""
+        """Close this process's descriptor. The lock remains if another process has the descriptor."""
         os.close(self.descriptor)
 
     def clear(self) -> None:
-        """Empty the file, as the last act of this process. The lock stands until the process is gone."""
+        """Empty the file, as the last act of this process. The lock remains until the process has ended."""
         os.ftruncate(self.descriptor, 0)
 
 
 def remove_unused(path: Path) -> None:
-    """Remove the file when no process holds its lock; where the folder forbids that, an empty file stays."""
+    """Remove the file if no process holds its lock. If the folder does not permit this, an empty file remains."""
     with _opened(path) as descriptor:
         if descriptor is not None and _lock(descriptor, fcntl.LOCK_EX, 0) and _is_at(path, descriptor):
             with suppress(PermissionError):
@@ -114,17 +114,17 @@ def remove_unused(path: Path) -> None:
 
 
 def read_running(path: Path) -> int | None:
-    """Return the process id of the daemon that holds the lock, or None when none runs. Raises PidFileError."""
+    """Return the process id of the daemon that holds the lock, or None if none runs. Raises PidFileError."""
     return read_report(path)[0]
 
 
 def read_report(path: Path) -> tuple[int | None, str]:
-    """Return the process id as `read_running`, and the report. Raises PidFileError."""
+    """Return the process id like `read_running`, and the report. Raises PidFileError."""
     with suppress(_EndedError), _locked_by_other(path) as descriptor:
         for _ in wait_steps(_PATIENCE, _PAUSE):
             with _checked_daemon(path, descriptor) as (pid, _):
                 first, second = _lines(descriptor), _lines(descriptor)
-            if first == second and _parse_pid(first[0]) == pid:  # else it is being written
+            if first == second and _parse_pid(first[0]) == pid:  # otherwise the daemon is writing the file
                 return pid, first[1]
         changing = f"pid file {path} changes faster than it can be read, or its first line is damaged"
         raise PidFileError(f"{changing}; try again, or: {_how_to_free(path)}")
@@ -132,7 +132,7 @@ def read_report(path: Path) -> tuple[int | None, str]:
 
 
 def signal_running(path: Path, number: int) -> int | None:
-    """Signal the daemon and return its process id, or None when none runs. Raises PidFileError and PermissionError."""
+    """Signal the daemon. Return its process id, or None if none runs. Raises PidFileError and PermissionError."""
     with (
         suppress(_EndedError, ProcessLookupError),
         _locked_by_other(path) as descriptor,
@@ -144,7 +144,7 @@ def signal_running(path: Path, number: int) -> int | None:
 
 
 def is_stale(path: Path) -> bool:
-    """Return whether the file was left by a process that died: it names a pid, and is not locked."""
+    """Return whether a process that died left the file: the file contains a pid, and is not locked."""
     with _opened(path) as descriptor:
         if descriptor is None or not _lock(descriptor, fcntl.LOCK_SH, 0):
             return False
@@ -165,7 +165,7 @@ def _open(path: Path, flags: int) -> int:
 
 
 def _check_trust(path: Path, found: os.stat_result) -> None:
-    """Refuse a file through which another user could choose the process that is signalled."""
+    """Refuse a file through which another user could choose which process is signalled."""
     if not stat.S_ISREG(found.st_mode):
         raise PidFileError(f"pid file {path} is not a regular file; name another one (pid_file)")
     if found.st_mode & stat.S_IWOTH:
@@ -181,7 +181,7 @@ def _explained(path: Path, error: OSError) -> PidFileError:
 
 
 def _lock(descriptor: int, operation: int, patience: float) -> bool:
-    """Try until `patience` seconds are over: `read_running` of another process holds the lock for an instant."""
+    """Try to lock for `patience` seconds, because `read_running` of another process holds the lock for an instant."""
     for _ in wait_steps(patience, _PAUSE):
         with suppress(BlockingIOError):
             fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
@@ -191,7 +191,7 @@ def _lock(descriptor: int, operation: int, patience: float) -> bool:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[int | None]:
-    """Yield a descriptor for reading; None when there is no file. Raises PidFileError."""
+    """Yield a descriptor for reading, or None if there is no file. Raises PidFileError."""
     try:
         descriptor = _open(path, os.O_RDONLY)
     except PidFileError as error:
@@ -207,7 +207,7 @@ def _opened(path: Path) -> Iterator[int | None]:
 
 @contextmanager
 def _locked_by_other(path: Path) -> Iterator[int]:
-    """Yield a descriptor for reading. Raises PidFileError, and _EndedError when no other process holds the lock."""
+    """Yield a descriptor for reading. Raises _EndedError if no other process holds the lock; raises PidFileError."""
     with _opened(path) as descriptor:
         if descriptor is None or _lock(descriptor, fcntl.LOCK_SH, 0):
             raise _EndedError
@@ -215,7 +215,7 @@ def _locked_by_other(path: Path) -> Iterator[int]:
 
 
 def _lines(descriptor: int) -> tuple[str, str]:
-    """Return the first two lines. Others are the rest of a longer text, which `write` has not cut off yet."""
+    """Return the first two lines. More lines are the end of a longer text that `write` has not cut off yet."""
     text = os.pread(descriptor, _LARGEST, 0).decode("utf-8", "replace")
     pid, _, rest = text.partition("\n")
     return pid.strip(), rest.partition("\n")[0]
@@ -226,7 +226,10 @@ def _parse_pid(line: str) -> int | None:
 
 
 def _await_pid(path: Path, descriptor: int) -> int:
-    """Read the pid; its writer may be between locking and writing, or ending. Raises PidFileError, _EndedError."""
+    """Read the pid. Wait if its writer has locked the file but not written yet, or is ending.
+
+    Raises PidFileError and _EndedError.
+    """
     text = ""
     for waited in wait_steps(_ENDING, _PAUSE):
         text = os.pread(descriptor, _LONGEST, 0).decode("ascii", "replace").partition("\n")[0].strip()
@@ -239,7 +242,7 @@ def _await_pid(path: Path, descriptor: int) -> int:
 
 
 def _check_lock(descriptor: int) -> None:
-    """Raise _EndedError when no other process holds the lock any more."""
+    """Raise _EndedError if no other process holds the lock any more."""
     if _lock(descriptor, fcntl.LOCK_SH, 0):
         fcntl.flock(descriptor, fcntl.LOCK_UN)
         raise _EndedError
@@ -251,21 +254,21 @@ def _how_to_free(path: Path) -> str:
 
 @contextmanager
 def _checked_daemon(path: Path, descriptor: int) -> Iterator[tuple[int, int | None]]:
-    """Yield the pid in the file, and its pidfd (None on systems without), once that process is sure to be the daemon.
+    """Check that the pid in the file is the daemon's. Yield the pid and its pidfd (None if the system has none).
 
-    A daemon that starts may not have written its pid yet, or still run as root. Raises PidFileError when the pid stays
-    that of another process, _EndedError when the lock becomes free.
+    A daemon that is starting may not have written its pid yet, or may still run as root, so this waits. Raises
+    PidFileError if the pid stays that of another process, _EndedError if the lock becomes free.
     """
     wrong = ""
     for _ in wait_steps(_PATIENCE, _PAUSE):
         pid = _await_pid(path, descriptor)
         with ExitStack() as stack:
             try:
-                handle = _open_process(pid)  # first: the checks below are then of this process, if it still lives
+                handle = _open_process(pid)  # open first, so that the checks below are about this process
                 if handle is not None:
                     stack.callback(os.close, handle)
                 mismatch = _mismatch(pid, os.fstat(descriptor))
-                with suppress(PermissionError):  # it lives, and runs as another user
+                with suppress(PermissionError):  # the process runs as another user
                     _send(pid, handle, 0)
             except (ProcessLookupError, OverflowError):
                 mismatch = "which does not run"
@@ -278,10 +281,10 @@ def _checked_daemon(path: Path, descriptor: int) -> Iterator[tuple[int, int | No
 
 
 def _mismatch(pid: int, file: os.stat_result) -> str:
-    """Return why a process is not the daemon of this pid file; empty: it is.
+    """Return why a process is not the daemon of this pid file; an empty string if it is.
 
-    In a sandbox /proc may not show the process. Then only the file's owner, unless it is root, goes on: no other user
-    can have written the pid, and it can signal only its own processes.
+    In a sandbox /proc may not show the process. Then only the file's owner continues, unless that is root: no other
+    user can have written the pid, and the owner can signal only its own processes.
     """
     users = _users_of(pid)
     if users is None:
@@ -292,7 +295,7 @@ def _mismatch(pid: int, file: os.stat_result) -> str:
 
 
 def _users_of(pid: int) -> set[int] | None:
-    """Return the real, effective and saved user of a process; None if the system does not show it."""
+    """Return the real, effective and saved user of a process; None if the system does not show them."""
     if sys.platform == "linux":  # importing psutil takes 16 ms of processor time, a fifth of a probe (2026-11-28)
         try:
             text = Path(f"/proc/{pid}/status").read_text(errors="replace")
@@ -309,7 +312,7 @@ def _users_of(pid: int) -> set[int] | None:
 
 
 def _holds_lock(pid: int, file: os.stat_result) -> bool:
-    """Return whether the process has the locked file open; True where the system does not show it."""
+    """Return whether the process has the locked file open; True if the system does not show that."""
     process = Path(f"/proc/{pid}")
     try:
         for descriptor in (process / "fd").iterdir():
@@ -318,14 +321,14 @@ def _holds_lock(pid: int, file: os.stat_result) -> bool:
                 if os.path.samestat(descriptor.stat(), file) and " FLOCK " in flags:
                     return True
     except FileNotFoundError:
-        return not Path("/proc/self/fdinfo").exists()  # else it has just ended
+        return not Path("/proc/self/fdinfo").exists()  # true: /proc shows too little; false: it has just ended
     except PermissionError:
         return True
     return False
 
 
 def _send(pid: int, handle: int | None, number: int) -> None:
-    """Signal by the pidfd if there is one: another process may have got the pid. Raises OSError."""
+    """Send a signal through the pidfd, if there is one, as another process may have the pid by now. Raises OSError."""
     if handle is None:
         os.kill(pid, number)
     else:

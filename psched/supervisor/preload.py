@@ -1,4 +1,4 @@
-"""The configuration of the children, and the libraries they share: loaded before they are forked. In the master."""
+"""The configuration of the children, and the libraries that they share. The master loads both before it forks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from psched.cron import validate
 from psched.execution.open_sections import open_sections
 
 _EVERY_MINUTE = "* * * * *"
-"""An expression that is parsed once here, so that children need not import the parser nor open the time zone."""
+"""An expression that is parsed once in the master, so that children need not import the parser or open the time zone.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,24 +26,30 @@ class LoadedConfig:
 
     @classmethod
     def load(cls, load_settings: Callable[[], Settings], application: ApplicationSpec | None) -> LoadedConfig:
-        """Load the settings, and preload the modules of the children. `application` None: as configured."""
+        """Load the settings, and preload the modules of the children.
+
+        `application` None: the configured application.
+        """
         settings = load_settings()
         preload(settings)
         return cls(settings, configured_application(settings) if application is None else application)
 
     @property
     def slots(self) -> int:
-        """Number of children. With `processor_type: thread` one child has all the processors as threads."""
+        """How many children there are.
+
+        With `processor_type: thread` there is one child, with a thread for each processor.
+        """
         return 1 if self.settings.processor_type == "thread" else self.settings.processors
 
     @property
     def handler_threads(self) -> int:
-        """Number of threads of one child."""
+        """How many handler threads one child has."""
         return self.settings.processors if self.settings.processor_type == "thread" else 1
 
 
 def configured_application(settings: Settings) -> ApplicationSpec:
-    """Return one application for all sections, or one for each where they differ."""
+    """Return one application for all sections, or one for each section if they differ."""
 
     def of(key: str) -> tuple[Any, ...]:
         return tuple(dict.fromkeys(name for section in settings.sections for name in getattr(section, key)))
@@ -56,11 +63,11 @@ def configured_application(settings: Settings) -> ApplicationSpec:
 
 
 def preload(settings: Settings) -> None:
-    """Import the stores, drivers and listeners that `settings` name. Stores are opened and closed, not connected.
+    """Import the stores, drivers and listeners that `settings` name. Stores are opened and closed, but not connected.
 
-    All objects are then hidden from the garbage collector: it writes to each object it visits, and a page that is
-    written to is no longer shared. The cache of module folders is emptied, so that each child sees new files. Raises
-    ConfigError for a store, driver or listener that is not there.
+    Afterwards all objects are hidden from the garbage collector: it would write to each object, and a written page of
+    memory is no longer shared with the children. The cache of module folders is emptied, so that each child sees new
+    files. Raises ConfigError for a store, driver or listener that does not exist.
     """
     _load_stores(settings)
     preload_listeners(settings)
@@ -72,9 +79,9 @@ def preload(settings: Settings) -> None:
 
 
 def _load_stores(settings: Settings) -> None:
-    """Open the stores and close them, in a frame of its own so that no variable keeps one alive."""
+    """Open the stores and close them, in a separate function, so that no variable keeps a store alive."""
     for open_section in open_sections(settings, "preload"):
-        with suppress(OSError):  # inotify's library looks for libc in another process; a child logs what fails
+        with suppress(OSError):  # inotify's library starts a process to find libc; a failure is logged by a child
             wakeup = open_section.source.store.open_wakeup()
             if wakeup is not None:
                 wakeup.close()

@@ -1,4 +1,4 @@
-"""Build the master and run it, for `pschedd`, `psched run` and `Worker.run`."""
+"""Creates the master and runs it, for `pschedd`, `psched run` and `Worker.run`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from psched.supervisor.systemd import Notifier
 
 log = logging.getLogger(__name__)
 
-ROOT_WARNING = "running as root, and so do all handlers; start as another user, or give user: and start with pschedd"
+ROOT_WARNING = "running as root, and so are all handlers; start as another user, or give user: and start with pschedd"
 _FAILED = 1
 _STOP_TIMEOUT = "PSCHED_STOP_TIMEOUT"
 
@@ -56,17 +56,23 @@ def run_master(
     reload_limit: float = 60.0,
     upgrade_limit: float = 60.0,
 ) -> int:
-    """Run the master until a signal ends it; return the exit code: 0, or 1 when the start failed.
+    """Run the master until a signal ends it. Return the exit code: 0, or 1 if the start failed.
 
-    Call it in the main thread, with no other thread running and no database connection open. `application` None: as
-    configured. `load_settings` is called now and at every reload. Raises ConfigError.
+    Call this in the main thread, with no other thread and no open database connection.
 
-    `pid_file` is held until this process ends. `ready` is called when the children are up. `background`: the output of
-    the process goes to the log. `command` starts the program again for a binary upgrade (None: as this process was
-    started). `reload_limit`: seconds to load the application. `upgrade_limit`: seconds until a new master is ready.
+    - `load_settings`: called now and at every reload.
+    - `application`: None for the configured application.
+    - `pid_file`: held until this process ends.
+    - `ready`: called when the children are up.
+    - `background`: whether the output of the process goes to the log.
+    - `command`: starts the program again for a binary upgrade; None: the command that started this process.
+    - `reload_limit`: how many seconds loading the application may take.
+    - `upgrade_limit`: how many seconds a new master may take to be ready.
 
-    $PSCHED_STOP_TIMEOUT: seconds after TERM at which its sender kills the process. Running tasks are stopped and
-    released some seconds before.
+    $PSCHED_STOP_TIMEOUT: how many seconds after TERM the sender of TERM will kill the process. Running tasks are
+    stopped and released some seconds before that.
+
+    Raises ConfigError.
     """
     command = ExecCommand(tuple(sys.orig_argv[1:]), Path.cwd()) if command is None else command
     notifier = Notifier.from_environment(os.environ)
@@ -116,7 +122,10 @@ def run_master(
 
 
 def _open_counters(path: Path, text: str, is_upgrade: bool) -> MasterCounter | None:
-    """Return the counters of this node; None, and a warning, if they cannot be kept: tasks run all the same."""
+    """Return the counters of this node.
+
+    If they cannot be kept, log a warning and return None: tasks run nevertheless.
+    """
     try:
         if not is_upgrade and (other := _master_of(path)) is not None:
             raise CounterFileError(
@@ -131,7 +140,7 @@ def _open_counters(path: Path, text: str, is_upgrade: bool) -> MasterCounter | N
 
 
 def _master_of(path: Path) -> int | None:
-    """Return the pid of a running master that counts in this file."""
+    """Return the pid of the running master that counts in this file, or None."""
     with suppress(CounterFileError):
         for each in read_counters(path).processes:
             if each.master != os.getpid() and is_alive(each.master) and title_of(each.master) is not None:

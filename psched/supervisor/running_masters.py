@@ -1,4 +1,4 @@
-"""The masters of this host, found by their process titles, which name the configuration."""
+"""Finds the masters of this host by their process titles, which contain the path of the configuration."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _MASTER = "psched: master ["
 
 
 def master_title(environment: str, config: Path | None) -> str:
-    """`config`: the configuration file, if any."""
+    """Return the process title of a master. `config`: the configuration file, if any."""
     return f"{_MASTER}{environment}]" + (f" {config}" if config is not None else "")
 
 
 def title_of(pid: int) -> str | None:
-    """Return the title of a master; None for another process, or one that this user or sandbox does not see."""
+    """Return the process title of a master; None for other processes, and for those that this user cannot see."""
     with suppress(psutil.Error):
         title = " ".join(psutil.Process(pid).cmdline()).strip()
         return title if title.startswith(_MASTER) else None
@@ -26,20 +26,20 @@ def title_of(pid: int) -> str | None:
 
 
 def is_title(title: str, found: str) -> bool:
-    """Return whether `found` is the process title `title`, whose path may have been cut off."""
+    """Return whether `found` is the process title `title`. The system may have cut off the path in `found`."""
     return title.startswith(found) and "] /" in found
 
 
 @dataclass(frozen=True, slots=True)
 class RunningMaster:
-    """`pid_file`: None if there is none, or if this user may not see it."""
+    """A running master. `pid_file`: None if it has none, or if this user cannot see it."""
 
     pid: int
     pid_file: Path | None
 
 
 def running_masters(title: str) -> Iterator[RunningMaster]:
-    """Yield the masters on this host that have this title."""
+    """Yield the masters on this host with this title."""
     for pid in psutil.pids():
         found = title_of(pid)
         if found is not None and is_title(title, found):
@@ -47,7 +47,7 @@ def running_masters(title: str) -> Iterator[RunningMaster]:
 
 
 def _pid_file_of(pid: int) -> Path | None:
-    """Return the open file of the process whose first line is its process id."""
+    """Return the file that the process has open and whose first line is its process id."""
     with suppress(psutil.Error):
         for opened in psutil.Process(pid).open_files():
             path = Path(opened.path)

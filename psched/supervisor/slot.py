@@ -1,4 +1,4 @@
-"""A slot of the master: forks a child, supervises it, stops it, and forks the next.
+"""A slot of the master: forks a child, supervises it, stops it, and forks the next child.
 
 `tick(now)` never waits. Times are monotonic seconds.
 """
@@ -31,31 +31,32 @@ log = logging.getLogger(__name__)
 
 _LONGEST_PAUSE = 60.0
 _SHORTEST_PAUSE = 0.5
-"""Bounds of the pause between two attempts of a child that cannot start, in seconds."""
+"""The longest and the shortest pause between two attempts to start a child, in seconds."""
 _FETCHER_HEARTBEAT_INTERVAL = 0.5
 _FETCHER_HEARTBEAT_LIMIT = 3.0
 _CRASH_PAUSE = 0.2
-"""Least seconds between two forks of a slot whose children are killed by their tasks."""
+"""The least seconds between two forks in a slot whose children are killed by their tasks."""
 _ATTEMPTS = 2
-"""Children in a row that die before they are ready, without a start error, until the start of the master fails."""
+"""The start of the master fails after so many children in a row have died before they were ready, without a start
+error."""
 _ATTEMPTS_OF_KILLED = 5
-"""The same for children that SIGKILL ended."""
+"""The same number for children that SIGKILL ended."""
 
 
 @dataclass(slots=True)
 class Slot:
-    """A slot has at most one child at any time, and each child has a running table of its own."""
+    """A slot has at most one child at a time. Each child has its own running table."""
 
     number: int
     config: LoadedConfig
     dispatch: DispatchSocket | None
-    """None: the only child fetches for itself."""
+    """None if the only child polls for itself."""
     siblings: Callable[[], tuple[str, ...]]
     """Returns the names of the children with the same dispatch socket."""
     process_table: ProcessTable
     lease_recovery: LeaseRecovery
     is_fatal: Callable[[str], bool]
-    """Called with the reason when a child cannot start; returns whether the master ends."""
+    """Called with the reason if a child cannot start. Returns whether the master ends."""
     counters: MasterCounter | None = None
     was_ready: bool = False
     _retired: bool = False
@@ -73,7 +74,7 @@ class Slot:
 
     @property
     def living(self) -> ChildSpec | None:
-        """The spec of the child that is there."""
+        """The spec of the present child, or None."""
         return None if self._child is None else self._child.spec
 
     @property
@@ -93,7 +94,7 @@ class Slot:
 
     @property
     def pending(self) -> PendingWorker | None:
-        """The worker that the slot waits for; None when a worker is ready, or none will be forked."""
+        """The worker for which the slot waits; None if a worker is ready, or if no more workers will be forked."""
         if self._retired or (self._child is not None and self._child.ready):
             return None
         return PendingWorker(self.number, self._fork_at if self._child is None else None, self._last_end)
@@ -131,7 +132,10 @@ class Slot:
             log.debug("%s was forked", self._child)
 
     def _settings(self) -> Settings:
-        """Return the settings of the next child. All handler children of a host wait while its fetcher is frozen."""
+        """Return the settings of the next child.
+
+        A fetcher has shorter limits: while it is frozen, all handler children wait.
+        """
         settings = self.config.settings
         if self.number != FETCHER_SLOT:
             return settings
@@ -145,12 +149,12 @@ class Slot:
 
     @property
     def idle(self) -> bool:
-        """Whether `tick` need not be called before the deadline."""
+        """Whether `tick` may be skipped until the deadline."""
         child = self._child
         return child is not None and child.ready and child.escalation.idle and not child.running
 
     def replace(self, config: LoadedConfig, dispatch: DispatchSocket | None, immediate: bool, now: float) -> None:
-        """Stop the child. The next is forked when it has ended, so that no more tasks run than are configured."""
+        """Stop the child. The next child is forked after it has ended, so that never too many tasks run at a time."""
         self.config, self.dispatch = config, dispatch
         self._retired = False
         self._fork_at = -math.inf
@@ -179,7 +183,7 @@ class Slot:
         self.lease_recovery.child_ended(child, child.spec)
         self._last_end = "" if child.orderly else child.end
         if child.orderly:
-            log.log(logging.INFO if stopping else logging.DEBUG, "%s has left", child)
+            log.log(logging.INFO if stopping else logging.DEBUG, "%s has exited", child)
             self._fork_at = now
         elif stopping:
             log.warning("%s %s%s", child, child.end, child.while_running)
@@ -194,9 +198,9 @@ class Slot:
     def _replacement_time(self, child: ChildProcess, now: float) -> float:
         """Return when to fork the next child after a crash.
 
-        A child that has run a task is replaced almost at once: the task that crashed it waits, longer each time. Of
-        the others, the first is replaced at once, as leases wait for recovery. From the second early death in a row on
-        the slot keeps to `child_fork_frequency_limit`.
+        If the child has run a task, the next is forked almost at once: only the task that crashed it waits, each time
+        longer. Otherwise the first replacement is forked at once, because leases wait for recovery. From the second
+        early death in a row, the slot observes `child_fork_frequency_limit`.
         """
         limit = self.config.settings.child_fork_frequency_limit
         if child.running or child.worked:
@@ -207,7 +211,7 @@ class Slot:
         return max(now, earliest) if self._early_deaths > 1 else now
 
     def _cannot_start(self, reason: str, now: float, attempts: int = 1) -> None:
-        """Wait longer after each failure in a row. The start of the master fails after `attempts` of them."""
+        """Wait longer after each failure in a row. After `attempts` failures the start of the master fails."""
         self._failures += 1
         shortest = max(self.config.settings.child_fork_frequency_limit, _SHORTEST_PAUSE)
         pause = min(shortest * 2 ** min(self._failures - 1, 10), _LONGEST_PAUSE) * random.uniform(1.0, 1.25)
@@ -221,6 +225,6 @@ class Slot:
 
     def _next_fork(self, now: float) -> str:
         if self._retired:
-            return "it is not replaced"
+            return "it will not be replaced"
         pause = self._fork_at - now
         return "replacing it" if pause <= 0 else f"next attempt in {pause:.1f} s"

@@ -1,10 +1,10 @@
 """The master's loop and its signal handlers. The master opens no database and runs no task.
 
     running ──TERM, INT, QUIT──▶ stopping ──every slot empty, no lease to release──▶ done
-       │ └──USR1, HUP──▶ dry run ──loaded──▶ running, by the new configuration
+       │ └──USR1, HUP──▶ dry run ──loaded──▶ running, with the new configuration
        └──WINCH, EMT──▶ upgrading ──the new master is up──▶ stopping
 
-One thread and one wait: nothing but `_wait` blocks. Times are monotonic seconds.
+The master has one thread, and only `_wait` blocks. Times are monotonic seconds.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from psched.supervisor.systemd import Notifier
 log = logging.getLogger(__name__)
 
 _LONGEST_WAIT = 1.0
-"""Seconds of one wait while the master is not idle: a busy child may leave orphans or freeze."""
+"""The longest wait in seconds while the master is not idle. A busy child may leave orphans or freeze."""
 _LONGEST_IDLE_WAIT = 60.0
 _SUSPENSION = 1.0
-"""Seconds by which a wait exceeds its timeout when this process or its host was suspended."""
+"""If a wait exceeds its timeout by so many seconds, this process or its host was suspended."""
 _RECOVERY = 5.0
-"""Seconds of a stop reserved for releasing the leases of killed children (`lease_recovery`)."""
+"""How many seconds of a stop are reserved for releasing the leases of killed children (`lease_recovery`)."""
 _LONGEST_STATUS = 500
 _IS_STOPPING = "this master is stopping"
 _IS_UPGRADING = "a new master is starting"
@@ -58,7 +58,7 @@ class Supervisor:
     counters: MasterCounter | None = None
     clock: Clock = monotonic
     stop_timeout: float = math.inf
-    """Seconds after TERM or INT at which the service manager kills the master."""
+    """How many seconds after TERM or INT the service manager kills the master."""
     failure: str | None = None
     """Why the start failed for good."""
     _slots: dict[int, Slot] = field(default_factory=dict)
@@ -81,13 +81,13 @@ class Supervisor:
         self._status = MasterStatus(self.reload.request, self.binary_upgrade.request)
 
     def begin(self) -> None:
-        """Make the first slot. `_check_whether_up` makes the others when its child is ready."""
+        """Create the first slot. When its child is ready, `_check_whether_up` creates the others."""
         self.binary_upgrade.begin()
         self._open_dispatch_socket()
         self._add_slot(FIRST_SLOT if self._dispatch is None else FETCHER_SLOT)
 
     def run(self, selector: BaseSelector, signals: SignalQueue) -> None:
-        """Run until `done`. `selector` is also that of the process table and of the binary upgrade."""
+        """Run until `done`. The process table and the binary upgrade use the same `selector`."""
         self.begin()
         selector.register(signals.reader.descriptor, EVENT_READ)
         self._awake_since = self.clock()
@@ -101,7 +101,7 @@ class Supervisor:
 
     @property
     def done(self) -> bool:
-        """Whether the stop is complete. Not while a replaced master runs: the service manager would kill its tasks."""
+        """Whether the stop is complete. Also wait for a replaced master: the service manager would kill its tasks."""
         is_over = self._stopping and not self._slots and self._lease_recovery.done
         return is_over and not self.binary_upgrade.old_is_alive
 
@@ -113,7 +113,7 @@ class Supervisor:
 
     @property
     def idle(self) -> bool:
-        """Whether `manage` need not be called before the deadline."""
+        """Whether `manage` may be skipped until the deadline."""
         changing = self._stopping or self.reload.active or self.binary_upgrade.active or not self._lease_recovery.done
         return self._is_up and not changing and all(slot.idle for slot in self._slots.values())
 
@@ -127,9 +127,9 @@ class Supervisor:
             self.reset_deadlines(now)
 
     def reset_deadlines(self, now: float) -> None:
-        """Ignore the silence of children before `now`: this process or its host was suspended."""
+        """Ignore the silence of children before `now`, because this process or its host was suspended."""
         log.warning(
-            "the master did not run for a while (was the host suspended?); the deadlines of its children start anew"
+            "the master did not run for a while (was the host suspended?); the deadlines of its children start again"
         )
         self.process_table.reset_deadlines(now)
 
@@ -143,7 +143,7 @@ class Supervisor:
             handler()
 
     def handle_term(self) -> None:
-        """Stop gracefully, and at once some seconds before the service manager kills the process."""
+        """Stop gracefully. If the service manager will kill the process, stop at once some seconds before that."""
         if not self._stopping and math.isfinite(self.stop_timeout):
             needed = self.config.settings.child_kill_interval + RELEASE + _RECOVERY
             self._stop_now_at = self.clock() + self.stop_timeout - min(needed, self.stop_timeout / 2)
@@ -153,7 +153,7 @@ class Supervisor:
         self._stop(immediate=True)
 
     def handle_int(self) -> None:
-        """Stop gracefully; at once when Ctrl-C is pressed again on a terminal."""
+        """Stop gracefully. If Ctrl-C is pressed again on a terminal, stop at once."""
         if self._interrupted and self._on_terminal:
             self._stop(immediate=True)
         else:
@@ -209,7 +209,7 @@ class Supervisor:
         self._status.pending = tuple(pending for slot in self._slots.values() if (pending := slot.pending) is not None)
         self._publish()
         if not self._is_up and not self._stopping:
-            self._check_whether_up()  # after publishing: `pschedd start` reads the status as soon as it is ready
+            self._check_whether_up()  # publish first: `pschedd start` reads the status at once
         self.notifier.tick(now, self._summary())
 
     @property
@@ -217,10 +217,10 @@ class Supervisor:
         return self._had_terminal and _has_terminal()
 
     def _stop_now(self) -> None:
-        """Stop the tasks that still run, while there is time to release them."""
+        """Stop the tasks that still run, as long as there is time to release them."""
         self._stop_now_at = math.inf
         if self._slots or self.binary_upgrade.old_is_alive:
-            log.warning("the %g s for a stop (PSCHED_STOP_TIMEOUT) are nearly over", self.stop_timeout)
+            log.warning("the %g s for a stop (PSCHED_STOP_TIMEOUT) have nearly passed; stopping now", self.stop_timeout)
             self._stop(immediate=True)
 
     def _stop(self, immediate: bool) -> None:
@@ -236,7 +236,7 @@ class Supervisor:
 
     def _begin_reload(self, immediate: bool) -> None:
         self.reload.request.begin()
-        self._publish()  # before any file is read: see `RequestStatus`
+        self._publish()  # publish before any file is read; see `RequestStatus`
         refusal = _IS_STOPPING if self._stopping else _IS_UPGRADING if self.binary_upgrade.active else None
         if refusal is not None:
             log.warning("reload refused: %s", refusal)
@@ -285,7 +285,7 @@ class Supervisor:
         )
 
     def _open_dispatch_socket(self) -> None:
-        """Replace the dispatch socket. Children of the previous configuration keep theirs."""
+        """Replace the dispatch socket. Children of the previous configuration keep the old one."""
         if self._dispatch is not None:
             self._dispatch.close()
         self._dispatch = DispatchSocket(holder_name("node")) if self.config.slots > 1 else None
@@ -295,7 +295,7 @@ class Supervisor:
         return tuple(spec.name for spec in specs if spec is not None and spec.dispatch is self._dispatch)
 
     def _give_up_start(self, reason: str) -> bool:
-        """Stop if no child was ever ready. Return whether the master stops; otherwise the slot tries again."""
+        """Stop if no child was ever ready. Return whether the master stops. If it does not, the slot tries again."""
         if self._is_up or self._stopping or any(slot.was_ready for slot in self._slots.values()):
             return False
         self.failure = reason

@@ -1,8 +1,8 @@
-"""Reports to systemd: state, status line, watchdog (the sd_notify(3) protocol). In the master only.
+"""Reports to systemd: state, status line and watchdog, by the sd_notify(3) protocol. Only in the master.
 
-NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID are taken out of the environment, so that processes started by handlers
-cannot report for the daemon. A binary upgrade passes the first two to the new master (`Notifier.environment`). Without
-NOTIFY_SOCKET every method does nothing.
+NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID are removed from the environment, so that processes started by handlers
+cannot report in the name of the daemon. A binary upgrade passes the first two to the new master
+(`Notifier.environment`). Without NOTIFY_SOCKET every method does nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 from collections.abc import MutableMapping
 from dataclasses import dataclass
 
-_SEND_TIMEOUT = 0.2  # seconds; a service manager that does not read must not stop the master's loop
+_SEND_TIMEOUT = 0.2  # seconds; a service manager that does not read must not block the master
 _STATUS_INTERVAL = 1.0
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ class Notifier:
 
     @classmethod
     def from_environment(cls, environ: MutableMapping[str, str]) -> Notifier:
-        """Take the variables out of `environ`. A watchdog of another process (WATCHDOG_PID) is ignored."""
+        """Remove the variables from `environ`. A watchdog of another process (WATCHDOG_PID) is ignored."""
         address = environ.pop("NOTIFY_SOCKET", "")
         microseconds = environ.pop("WATCHDOG_USEC", "")
         meant_for = environ.pop("WATCHDOG_PID", "")
@@ -45,11 +45,14 @@ class Notifier:
 
     @property
     def watchdog_interval(self) -> float | None:
-        """Seconds between two messages to the watchdog: a third of the time that systemd waits."""
+        """Seconds between two messages to the watchdog: a third of the time after which systemd kills the master."""
         return None if self.watchdog_usec is None or self.address is None else self.watchdog_usec / 3e6
 
     def environment(self) -> dict[str, str]:
-        """Return the variables for the program that replaces this one; the pid in WATCHDOG_PID would be wrong there."""
+        """Return the variables for the program that replaces this one.
+
+        WATCHDOG_PID is left out, as its pid would be wrong.
+        """
         variables = {} if self.address is None else {"NOTIFY_SOCKET": self.address}
         if self.watchdog_usec is not None:
             variables["WATCHDOG_USEC"] = str(self.watchdog_usec)
@@ -70,12 +73,12 @@ class Notifier:
             self.notify(READY=1)
 
     def tick(self, now: float, status: str) -> None:
-        """Notify the watchdog when that is due, and send a changed `status`, at most once a second."""
+        """Notify the watchdog if that is due. Send a changed `status`, at most once a second."""
         interval = self.watchdog_interval
         if interval is not None and now >= self._next_watchdog:
             self._next_watchdog = now + interval
             self.notify(WATCHDOG=1)
-            self._sent_status = ""  # sent anew: systemd ignores a new master until it is known as the main process
+            self._sent_status = ""  # sent again: systemd ignores a new master until it is the main process
         if status != self._sent_status and now >= self._next_status:
             self._sent_status, self._next_status = status, now + _STATUS_INTERVAL
             self.notify(STATUS=status)

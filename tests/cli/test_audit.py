@@ -63,7 +63,7 @@ def test_what_is_missing_is_listed_and_the_exit_code_says_so(payroll: Commands) 
     outcome = payroll("audit", "--from", MONTH[0], "--to", MONTH[1])
     assert (outcome.code, outcome.err) == (1, "")
     first, last = outcome.out.splitlines()
-    assert first == "payroll: missing 2013-02-01 00:00:00 +0900: nothing is on record of it"
+    assert first == "payroll: missing 2013-02-01 00:00:00 +0900: it has no entry in the ledger"
     assert last.startswith("payroll: 11 of 12 occurrences ran, ")
     assert last.endswith("NOT PROVED: 1 missing")
 

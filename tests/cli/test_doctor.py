@@ -85,7 +85,7 @@ def test_types_that_match_no_route_are_reported_with_the_routes(psched: Commands
         "import psched\n\napp = psched.App()\n\n\n@app.task('mail')\ndef mail(task): ...\n"
     )
     psched.use("sqlite:///../psched.db", "  app: one_route:app\n  include: ..\n")
-    words = "one_route:app; types: nomatch matches none of the types that the application routes (mail)"
+    words = "one_route:app; types: nomatch matches no type that the application routes (mail)"
     for types, ok in (("nomatch", False), ("mail,nomatch", True)):
         found_ok, message = findings(psched("--types", types, "doctor", "--json"))["application"]
         assert (found_ok, message.startswith(words)) == (ok, True)

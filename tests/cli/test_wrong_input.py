@@ -44,13 +44,13 @@ ADD = ("add", "key", "type", "0 * * * *", "{}")
         (("add", "k", "", "@daily", "{}"), "type"),
         (
             ("add", "k", "t", "@daily", '{"a":1e999}'),
-            "data['a'] is inf, which JSON has not (numbers end at 1.8e308); expected a finite number, or null",
+            "data['a'] is inf, which is not valid JSON; expected a finite number (at most 1.8e308), or null",
         ),
         (("add", "k", "t", "@daily", '{"a":' + "9" * 5000 + "}"), "it holds a number of 5000 digits, at most 4300"),
-        (("add", "k", "t", "@daily", '{"a":{"b":["\\ud800"]}}'), "data['a']['b'][0] holds half of a surrogate pair"),
-        (("add", "k", "\udcff", "@daily", "{}"), "type holds a character that cannot be stored, U+DCFF"),
-        (("audit", "\udcff", "--from", "1d"), "key holds a character that cannot be stored, U+DCFF"),
-        (("history", "\udcff"), "key holds a character that cannot be stored, U+DCFF"),
+        (("add", "k", "t", "@daily", '{"a":{"b":["\\ud800"]}}'), "data['a']['b'][0] contains half of a surrogate pair"),
+        (("add", "k", "\udcff", "@daily", "{}"), "type contains a character that cannot be stored, U+DCFF"),
+        (("audit", "\udcff", "--from", "1d"), "key contains a character that cannot be stored, U+DCFF"),
+        (("history", "\udcff"), "key contains a character that cannot be stored, U+DCFF"),
         (
             ("add", "k", "t", "* * * * * *", "{}", "-d", "-3600"),
             "makes 3600 occurrences of cron '* * * * * *' due at once, before their times; expected at most 1000",
@@ -119,7 +119,7 @@ def test_data_that_cannot_be_read_is_reported_with_its_file(psched: Commands) ->
 
 def test_a_step_that_only_its_first_value_meets_is_warned_about(psched: Commands) -> None:
     expected = (
-        "warning: cron '*/90 * * * *': minute '*/90' matches 0 alone, because steps begin anew with each hour; "
+        "warning: cron '*/90 * * * *': minute '*/90' matches 0 alone, because steps begin again with each hour; "
         "write 0 if you mean that, or several schedules for a longer interval\n"
     )
     process = psched.start("add", "k", "t", "*/90 * * * *", "{}", stderr=-1)

@@ -52,6 +52,6 @@ def test_two_daemons_at_once_apply_the_schedules_once_and_a_broken_one_works_on(
             found.add("ran", "ran", cron="@every 1h", next_run_time=found.store.now())
             broken.start()
             wait_for((tmp_path / "broken" / "ran").exists, broken.explain)
-            words = "apply_at_start: the schedules of the application are not applied: shop.declared: the schedule has"
+            words = "apply_at_start: the schedules of the application were not applied: shop.declared: the schedule has"
             wait_for(lambda: words in broken.log, broken.explain)
             assert found["declared"].metadata().rule.cron == "@every 2h"

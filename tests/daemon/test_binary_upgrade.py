@@ -146,7 +146,7 @@ def test_a_stop_reaches_the_old_master_that_still_runs_a_task(make_daemon: Make,
     detached.wait_for_trace("began")
     old = detached.master
     new = psutil.Process(replace(detached))
-    detached.wait_for_log(f"the new master is up (pid {new.pid}); this one stops")
+    detached.wait_for_log(f"the new master is up (pid {new.pid}); this master stops")
     new.send_signal(number)
     detached.wait_for_log(f"stopping the old master (pid {old.pid}), which still runs tasks")
     if number == signal.SIGTERM:
@@ -174,7 +174,7 @@ def test_a_stop_does_not_kill_a_new_master_that_the_old_one_has_not_yet_seen_rea
     new.send_signal(signal.SIGTERM)
     detached.wait_for_log(f"stopping the old master (pid {old.pid}), which still runs tasks")
     old.resume()
-    detached.wait_for_log(f"the new master is up (pid {new.pid}); this one stops")
+    detached.wait_for_log(f"the new master is up (pid {new.pid}); this master stops")
     assert is_alive(new), "it waits for the old one"
     new.send_signal(signal.SIGQUIT)
     detached.wait_until_gone([old, new])

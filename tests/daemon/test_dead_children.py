@@ -28,7 +28,7 @@ def test_an_immediate_stop_gives_back_the_leases_of_a_worker_it_had_to_kill(daem
     daemon.add("s1", handler)
     daemon.wait_for_trace("began")
     daemon.stop()
-    assert "did not leave in time" in daemon.log
+    assert "did not exit in time" in daemon.log
     assert _is_given_back(daemon)
 
 
@@ -83,7 +83,7 @@ def test_a_stop_does_not_wait_for_a_database_that_does_not_answer(daemon: Daemon
         daemon.wait_for(lambda: "psched: lease recovery idle" in daemon.titles())
         daemon.signal(signal.SIGQUIT)
         assert daemon.end() == 0
-        assert "they end after alive_time" in daemon.log
+        assert "the leases end after alive_time" in daemon.log
         busy.execute("ROLLBACK")
 
 
@@ -91,7 +91,7 @@ def test_a_worker_that_ends_by_force_without_leases_needs_no_recovery(daemon: Da
     daemon.add("s1", "wait")
     daemon.wait_for_trace("began")
     daemon.stop()
-    assert "leaving by force" in daemon.log
+    assert "forced exit" in daemon.log
     assert "lease recovery" not in daemon.log
     assert _is_given_back(daemon)
 

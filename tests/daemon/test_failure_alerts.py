@@ -102,7 +102,7 @@ def test_a_daemon_reports_schedules_and_tasks_that_have_failed_for_good(
         schedules.add("s1", "raise", cron="0 0 1 1 *", next_time=1_600_000_000, next_run_time=0, max_attempts=2)
     daemon.start()
     daemon.wait_for(lambda: told.exists() and told.read_text().count("\n") >= 1)
-    daemon.wait_for_log("on_failure was run for its occurrence")
+    daemon.wait_for_log("on_failure was run for the occurrence")
     daemon.stop()
     found = [json.loads(line) for line in told.read_text().splitlines()]
     assert found[0][:4] == ["s1", "raise", "schedules", "2"]

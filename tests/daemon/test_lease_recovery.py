@@ -26,5 +26,5 @@ def test_a_stop_waits_for_one_recovery_child_however_many_workers_have_died(
             recovery.tick(now, SETTINGS, last=True)
     assert recovery.done
     assert len(process_table.forked) == 1
-    reason = "the recovery process was killed by SIGKILL (it did not leave in time)"
-    assert f"cannot release the leases of 2 dead workers: {reason}; they end after alive_time" in caplog.text
+    reason = "the recovery process was killed by SIGKILL (it did not exit in time)"
+    assert f"cannot release the leases of 2 dead workers: {reason}; the leases end after alive_time" in caplog.text

@@ -53,5 +53,5 @@ def test_control_characters_are_not_passed_on() -> None:
     line = json.dumps({"reload": requests, "upgrade": requests, "troubles": ["\x1b[2J"], "pending": pending})
     found = MasterStatus.parse(line)
     shown = f"{found.reload.refusal}{found.troubles[0]}{found.pending[0].text(0)}"
-    assert "the last one" in shown
+    assert "the previous one" in shown
     assert not {"\x1b", "\x07", "\x9b"} & {*shown}

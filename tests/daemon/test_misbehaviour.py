@@ -29,7 +29,7 @@ def serves_others(daemon: Daemon) -> None:
         ("exit", "SystemExit: 3"),
         ("foreign", "PreemptedError: 'other': the lease"),
         ("foreign class", "PreemptedError: 'other': the lease"),
-        ("unsettled", "was left unsettled by its handler"),
+        ("unsettled", "was not settled by its handler"),
         ("os_exit", "ended with exit code 0 while running schedules:s1"),
         ("segfault", "was killed by SIGSEGV while running schedules:s1"),
         ("close", "a handler has closed the pipes to the master"),
@@ -104,7 +104,7 @@ def test_a_handler_that_takes_the_signals_for_itself_is_stopped_all_the_same(dae
         daemon.wait_for_log("stopping")
         daemon.signal(signal.SIGQUIT)
     assert daemon.end() == 0
-    assert "did not leave in time" not in daemon.log
+    assert "did not exit in time" not in daemon.log
 
 
 def test_a_failure_is_logged_with_its_number_and_the_wait_before_the_next_attempt(

@@ -119,7 +119,7 @@ def test_a_daemon_alerts_of_tasks_that_no_worker_can_run(make_daemon: Callable[.
         late = schedules.add("s1", "unknown", cron="* * * * *", next_time=1_600_000_000, alert_after=1).metadata()
     daemon.start()
     daemon.wait_for(lambda: told.exists() and told.read_text() == f"s1 {late.next_time}\n")
-    daemon.wait_for_log("on_late was run for its occurrence")
+    daemon.wait_for_log("on_late was run for the occurrence")
     daemon.add("other", "quick")
     daemon.wait_for_trace("ran", "other")
     daemon.stop()

@@ -125,7 +125,7 @@ def test_a_frozen_child_delays_neither_its_siblings_nor_a_signal(make_daemon: Ma
     daemon.add("s2", "quick")
     daemon.wait_for_trace("ran", "s2")
     assert daemon.end(signal.SIGQUIT) == 0, "killed after child_kill_interval"
-    assert "did not leave in time" in daemon.log
+    assert "did not exit in time" in daemon.log
 
 
 def test_a_child_is_not_blamed_for_the_time_its_master_stood_still(make_daemon: Make) -> None:

@@ -172,7 +172,7 @@ def test_status_has_a_line_for_a_worker_that_is_being_restarted(pschedd: Pschedd
         pschedd.wait_until(lambda: _pid_of(pschedd, "worker 2 idle") not in [None, *killed])
         killed.append(str(_pid_of(pschedd, "worker 2 idle")))
         os.kill(int(killed[-1]), signal.SIGSEGV)
-    pending = r"  worker 2 is being restarted \(in 5\d\d\.\d s\); the last one was killed by SIGSEGV\n"
+    pending = r"  worker 2 is being restarted \(in 5\d\d\.\d s\); the previous one was killed by SIGSEGV\n"
     pschedd.wait_until(lambda: re.search(pending, pschedd("status").stdout))
     assert _pid_of(pschedd, "worker 1 idle") is not None
     assert pschedd("stop").returncode == 0

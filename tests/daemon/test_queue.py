@@ -218,7 +218,7 @@ def test_a_task_of_another_signature_fails_with_the_difference_named(serve: Make
         queue.submit("q1", "queue_application.greet", {"date": "2026-11-23", "names": ["Bob"]})
     daemon.start()
     error = str(wait_for_status(daemon, "q1", "failed").last_error)
-    assert "greet(task, day, names, *, again=False): day is missing; date is no parameter" in error
+    assert "greet(task, day, names, *, again=False): day is missing; date is not a parameter" in error
     daemon.stop()
 
 

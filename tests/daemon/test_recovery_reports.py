@@ -196,7 +196,7 @@ def test_a_failure_that_is_a_week_old_is_dropped(
     assert store.failures is not None
     with caplog.at_level(logging.ERROR):
         assert FailureReporter("schedules", store.failures, Hook(receiver.url), 10, lambda: 1e11).check()
-    assert "has not accepted its failure in 7 days; it is dropped" in caplog.text
+    assert "has accepted this failure in 7 days; dropping it" in caplog.text
     assert store.failures.claim(60) is None
     assert receiver.got == []
 
@@ -218,8 +218,8 @@ def test_a_webhook_is_signed_over_its_id_its_time_and_its_body(receiver: Receive
         ({"url": "ftp://h/"}, r"expected a URL \(http:// or https://\), or a command as a list of arguments"),
         ({"url": "http://h/", "retries": 3}, "unknown key 'retries'; expected url, secret, timeout"),
         ({"command": ["x"], "secret": "y" * 20}, "unknown key 'secret'; expected command, timeout"),
-        ({"url": "http://h/", "secret": "short"}, "secret: too short or no text; write whsec_ and base64"),
-        ({"url": "http://h/", "secret": "whsec_#"}, "secret: what follows whsec_ is not base64"),
+        ({"url": "http://h/", "secret": "short"}, "secret: too short, or not text; write whsec_ and base64"),
+        ({"url": "http://h/", "secret": "whsec_#"}, "secret: the text after whsec_ is not base64"),
         ({"url": "http://h/", "timeout": 0}, "timeout: expected seconds or a duration > 0 and ≤ 300"),
         ({"command": "page me"}, r"expected a URL \(http"),
     ],

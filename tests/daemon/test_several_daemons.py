@@ -11,7 +11,7 @@ from psched.supervisor.pidfile import read_running
 from psched.supervisor.running_masters import is_title, master_title
 from tests.daemon.pschedd import Pschedd
 
-_ROOT = "warning: running as root, and so do all handlers"
+_ROOT = "warning: running as root, and so are all handlers"
 
 
 def _second_configuration(pschedd: Pschedd, kind: str) -> tuple[str, ...]:

@@ -89,7 +89,7 @@ def test_a_stop_gives_running_tasks_back_before_the_service_manager_kills_the_ma
     began = time.monotonic()
     assert daemon.end(signal.SIGTERM) == 0
     assert 1 < time.monotonic() - began < 10
-    assert "the 10 s for a stop (PSCHED_STOP_TIMEOUT) are nearly over" in daemon.log
+    assert "the 10 s for a stop (PSCHED_STOP_TIMEOUT) have nearly passed" in daemon.log
     assert [line["reason"] for line in daemon.traces("stopped")] == ["ImmediateProcessStopError"] * (type_ == "heed")
     assert not daemon.traces("ended")
     with daemon.schedules() as schedules:

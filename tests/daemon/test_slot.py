@@ -134,13 +134,12 @@ def test_a_slot_reports_when_it_forks_next_and_how_the_last_child_ended(slow_slo
     slow_slot.tick()
     booting = slow_slot.slot.pending
     assert booting is not None
-    assert (
-        booting.text(slow_slot.process_table.now) == "worker 2 is being restarted; the last one was killed by SIGSEGV"
-    )
+    expected = "worker 2 is being restarted; the previous one was killed by SIGSEGV"
+    assert booting.text(slow_slot.process_table.now) == expected
     slow_slot.crash()
     waiting = slow_slot.slot.pending
     assert waiting is not None
-    expected = "worker 2 is being restarted (in 59.2 s); the last one was killed by SIGSEGV"
+    expected = "worker 2 is being restarted (in 59.2 s); the previous one was killed by SIGSEGV"
     assert waiting.text(slow_slot.process_table.now + 0.8) == expected
     slow_slot.tick(LONGEST)
     slow_slot.process_table.forked[-1].child_pipe.send(READY)

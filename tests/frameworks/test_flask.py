@@ -182,7 +182,7 @@ def test_handlers_run_in_a_context_of_the_application_and_a_reload_takes_new_cod
             wait_until("torn down", 3)  # the first was that of `flask psched queue init`
             write_application(tmp_path, "two")
             master.send_signal(signal.SIGHUP)
-            wait_until("has left")
+            wait_until("has exited")
             queue.submit("3", "plain")
             wait_until("plain two")
             wait_for(lambda: queue["3"].metadata().status == "finished")

@@ -129,7 +129,7 @@ def test_a_master_and_child_woken_after_their_leases_settle_nothing_and_say_why(
     assert set(outcomes(cluster, child).values()) <= {"PreemptedError"}
     told = {line["key"]: line["reason"] for line in cluster.lines("told")}
     knows = told | outcomes(cluster, child)
-    assert knows == ALL_PREEMPTED or "leaving by force" in frozen.log or f"(pid {pid}) was killed by" in frozen.log
+    assert knows == ALL_PREEMPTED or "forced exit" in frozen.log or f"(pid {pid}) was killed by" in frozen.log
 
 
 def stored(cluster: Cluster) -> dict[str, ScheduleRow]:

@@ -98,7 +98,7 @@ def test_what_does_not_fit_the_function_is_refused_when_it_is_registered(site: S
 def test_the_name_of_a_bound_function_does_not_stand_for_it(site: Site) -> None:
     scheduler = site.scheduler()
     scheduler.register("report", "@daily", data={"region": "north"})
-    with pytest.raises(ArgumentsError, match="region is missing; data is no parameter"):
+    with pytest.raises(ArgumentsError, match="region is missing; data is not a parameter"):
         scheduler.bind(report)
     scheduler.unregister("report")
     scheduler.bind(report)

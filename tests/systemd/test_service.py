@@ -154,7 +154,7 @@ def test_a_shutdown_gives_a_long_task_back_before_it_is_killed(running: Service)
     machine.run("systemctl", "poweroff", "--no-block")
     wait_for(lambda: not machine.is_running())
     told = machine.console()
-    assert "the 10 s for a stop (PSCHED_STOP_TIMEOUT) are nearly over" in told
+    assert "the 10 s for a stop (PSCHED_STOP_TIMEOUT) have nearly passed" in told
     assert "Result=success" in told
     row = json.loads(next(line for line in told.splitlines() if line.startswith("{")))
     assert row["next_run_time"] < leased - 60, "it is given back: due at once, and not when its lease ends"

@@ -207,7 +207,7 @@ def test_values_that_would_let_a_frozen_child_outlive_its_lease_are_refused(keys
         ("psched.db", "expected a URL like"),
         ("mysql:/psched:s3cret@db/psched", "expected a URL like"),
         ("mysql://psched:s3cret@db:port/psched", "expected a URL like"),
-        ("mysql://psched:s3@cret@db/psched", "the password holds an '@'; write it as %40"),
+        ("mysql://psched:s3@cret@db/psched", "the password contains an '@'; write it as %40"),
         ("sqlite://psched.db", "three slashes"),
         ("sqlite:///file::memory:?uri=true", "not a file: URI"),
     ],
@@ -256,8 +256,8 @@ def test_an_unset_variable_is_named_with_its_key(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("content", "line", "problem"),
     [
-        (b"A=1\n\n  \ns3cret\n", ":4", "not NAME=value; quote a value that holds quotes"),
-        (b"A=1\nB='s3cret\n", ":2", "not NAME=value; quote a value that holds quotes"),
+        (b"A=1\n\n  \ns3cret\n", ":4", "not NAME=value; quote a value that contains quotes"),
+        (b"A=1\nB='s3cret\n", ":2", "not NAME=value; quote a value that contains quotes"),
         (b"A=s3cret\xff\n", "", "not UTF-8 text"),
     ],
 )
@@ -295,7 +295,7 @@ def test_a_file_for_a_value_that_cannot_be_used_is_named_with_its_key(tmp_path: 
         == f"{begin}: {secret}: cannot be read: No such file or directory"
     )
     secret.write_text("s3cret\nmore\n")
-    assert fault({**SQLITE, "table": f"${{file:{secret}}}"}) == f"{begin}: {secret}: not one line of text, but 2"
+    assert fault({**SQLITE, "table": f"${{file:{secret}}}"}) == f"{begin}: {secret}: expected one line of text, got 2"
     secret.write_text("s3cret!\n")
     assert fault({**SQLITE, "table": f"${{file:{secret}}}"}).endswith(f"got '${{file:{secret}}}'")
     for wrong in ("${file:}", "${file:x", "${file:${x}"):

@@ -724,7 +724,7 @@ def test_what_is_no_message_of_a_child_is_a_bug(bench: Bench) -> None:
     bench.start()
     fetcher = bench.fetcher
     assert fetcher is not None
-    with pytest.raises(ValueError, match="no message of a handler child"):
+    with pytest.raises(ValueError, match="not a message of a handler child"):
         fetcher._obey("w1", cast("Any", None), ("nonsense",))
 
 

@@ -91,7 +91,7 @@ def test_a_result_that_cannot_be_stored_fails_the_task_at_once_with_the_reason(
     reason = "handle['at']: the set {1} would come back from JSON as the list [1]; annotate it with its type"
     assert (row.status, row.has_result, row.attempts) == ("failed", False, 1)
     assert row.last_error is not None
-    assert row.last_error.startswith("its result cannot be stored: ")
+    assert row.last_error.startswith("the result cannot be stored: ")
     assert reason in row.last_error
     child.time += 1000
     child.poll()
@@ -191,7 +191,7 @@ def test_progress_that_could_not_be_written_is_written_with_the_next_renewal(
         (("5",), "done must be a finite number"),
         ((1, float("inf")), "total must be a finite number"),
         ((1, None, 5), "message must be text, got 5"),
-        ((1, None, "a\0b"), "message holds a character that cannot be stored, NUL"),
+        ((1, None, "a\0b"), "message contains a character that cannot be stored, NUL"),
     ],
 )
 def test_progress_that_cannot_be_stored_is_refused(child: Child, report: tuple[Any, ...], fault: str) -> None:

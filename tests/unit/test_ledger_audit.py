@@ -335,7 +335,7 @@ BEHIND = {
     "it waits behind an occurrence that has an expired lease, at attempt 1": {"status": "running", "attempts": 1},
     "it waits behind an occurrence that is running, or waits for a retry": {"status": "leased", "next_run_time": 1e10},
     "it waits behind an occurrence that cannot be run: no cron": {"problem": "no cron"},
-    "nothing is on record of it": {},
+    "it has no entry in the ledger": {},
 }
 
 
@@ -598,7 +598,7 @@ def test_the_time_before_the_first_recorded_change_is_unknown() -> None:
     past.rows = past.rows[-1:]
     verdict = past.judged()
     assert [(found.kind, found.what) for found in verdict.violations] == [
-        ("unknown", "nothing is on record before: it was deleted since")
+        ("unknown", "nothing is recorded before: older records were deleted")
     ]
 
 
@@ -637,7 +637,7 @@ def test_a_skip_is_right_only_while_the_run_before_was_going_on() -> None:
     past.settle("skipped", "overlap")
     [violation] = past.judged().violations
     assert (violation.kind, violation.time) == (Kind.UNPERMITTED, time + 600)
-    assert "the run before it was settled 199.500 s before it came due" in violation.what
+    assert "the previous run was settled 199.500 s before it was due" in violation.what
     assert past.judged(since=time + 600).violations == [violation]
     waiting = Past(policy=Policy())
     waiting.add()
@@ -647,4 +647,4 @@ def test_a_skip_is_right_only_while_the_run_before_was_going_on() -> None:
     unrun = Past(policy=Policy(overlap="skip"))
     unrun.add()
     unrun.settle("skipped", "overlap")
-    assert "no run before it is on record" in unrun.judged().violations[0].what
+    assert "no earlier run is recorded" in unrun.judged().violations[0].what

@@ -207,7 +207,7 @@ def test_opening_a_table_attaches_the_listeners_that_are_configured(tracing: ote
     ("value", "fault"),
     [
         (5, "config: telemetry: expected otel, a module, or a list of them; options as in otel: {parent: true}, got 5"),
-        ("otle", "config: telemetry: 'otle' is no module of psched; expected otel, or a module of yours such as"),
+        ("otle", "config: telemetry: 'otle' is not a module of psched; expected otel, or your own module such as"),
         ("no.such", "config: telemetry: cannot import no.such: No module named 'no'"),
         ("os.path", "config: telemetry: os.path has no function `instrument`"),
         ({"otel": {"parents": True}}, "config: telemetry.otel.parents: unknown option, expected parent; did you mean"),

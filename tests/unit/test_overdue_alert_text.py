@@ -13,25 +13,25 @@ def overdue(status: str, attempts: int, last_error: str | None, time: int = TIME
 
 def test_what_was_never_begun_asks_for_a_worker() -> None:
     assert overdue("waiting", 0, None) == (
-        "'report': its occurrence of 2020-09-13 12:26:40 UTC is not finished 305 s after its time (never begun);"
+        "'report': the occurrence of 2020-09-13 12:26:40 UTC is not finished 305 s after its time (never begun);"
         " is a worker running that routes the type 'mail'? (pschedd status, psched doctor)"
     )
 
 
 def test_what_fails_tells_its_last_error_and_where_there_is_more() -> None:
     assert overdue("waiting", 3, "KeyError('x')\nTraceback: all of it") == (
-        "'report': its occurrence of 2020-09-13 12:26:40 UTC is not finished 305 s after its time"
-        " (waiting by host/1/a, attempt 3); the last error: KeyError('x'); psched show 'report' has all of it"
+        "'report': the occurrence of 2020-09-13 12:26:40 UTC is not finished 305 s after its time"
+        " (waiting by host/1/a, attempt 3); the last error: KeyError('x'); psched show 'report' shows the whole error"
     )
 
 
 def test_what_runs_is_reported_as_that() -> None:
     assert overdue("running", 1, None).endswith(
-        "(running by host/1/a, attempt 1); is it still at work? (pschedd status)"
+        "(running by host/1/a, attempt 1); is the worker still busy with it? (pschedd status)"
     )
 
 
 def test_a_time_without_a_date_and_an_error_without_end_break_nothing() -> None:
-    assert "its occurrence of unix time 999999999999999 is" in overdue("waiting", 0, None, 999_999_999_999_999)
+    assert "the occurrence of unix time 999999999999999 is" in overdue("waiting", 0, None, 999_999_999_999_999)
     assert len(overdue("waiting", 1, "x" * 10_000)) < 500
     assert "the last error: ;" in overdue("waiting", 1, "")

@@ -230,8 +230,8 @@ def test_a_class_may_gain_a_field_with_a_default() -> None:
         (float, 10**400, r"value: expected a number, got 1000000"),
         (timedelta, timedelta.max, r"value: .*999999999.* is too long to be stored to the microsecond; round it"),
         (timedelta, timedelta(10**8, 0, 1), r"value: .* is too long to be stored to the microsecond; round it"),
-        (Any, holding_itself(list), r"value is nested too deeply, or holds itself; give flatter data"),
-        (dict, holding_itself(dict), r"value is nested too deeply, or holds itself; give flatter data"),
+        (Any, holding_itself(list), r"value is nested too deeply, or contains itself; use flatter data"),
+        (dict, holding_itself(dict), r"value is nested too deeply, or contains itself; use flatter data"),
         (datetime, datetime(2026, 10, 25, 2, 30, fold=1), r"value: fold=1 of .* without a time zone"),  # noqa: DTZ001
         (list[time], [time(2, 30, fold=1)], r"value\[0\]: fold=1 of .* without a time zone; give it a tzinfo"),
         (Noted, Noted(1, DAY), r"value\.note: the date .* would come back from JSON as the str"),
@@ -358,10 +358,10 @@ def report(region: str, *, day: date | None = None) -> None:
     ("data", "difference"),
     [
         ({}, "region is missing"),
-        ({"region": "x", "zone": "y"}, "zone is no parameter"),
-        ({"regoin": "x"}, r"region is missing; regoin is no parameter; did you mean 'region'\?"),
+        ({"region": "x", "zone": "y"}, "zone is not a parameter"),
+        ({"regoin": "x"}, r"region is missing; regoin is not a parameter; did you mean 'region'\?"),
         ({"region": "x", "day": "soon"}, "day: expected a date such as 2026-11-23, got 'soon'"),
-        ({"region": 5, "zone": "y"}, "region: expected text, got 5; zone is no parameter"),
+        ({"region": 5, "zone": "y"}, "region: expected text, got 5; zone is not a parameter"),
     ],
 )
 def test_a_task_of_another_signature_fails_with_the_difference_named(
@@ -395,9 +395,9 @@ class Connection:
         (Callable[[], int], r"the parameter value: values of .*Callable.* cannot be stored as JSON"),
         (
             date | datetime,
-            r"the parameter value: a JSON value does not show which of Union.* it is; annotate it",
+            r"the parameter value: a JSON value does not show which type of Union.* it has; use only one",
         ),
-        (list[date | datetime | None], "the parameter value: a JSON value does not show which of"),
+        (list[date | datetime | None], "the parameter value: a JSON value does not show which type of"),
         (dict[int, str], r"the parameter value: dict\[int, str\]: the names in a JSON object are text; annotate it as"),
         (
             list[Mapping[Number, str]],
@@ -436,7 +436,7 @@ def test_a_result_that_cannot_be_stored_is_reported_when_the_application_is_load
 def test_a_parameter_with_the_name_of_a_note_is_refused(app: App) -> None:
     with pytest.raises(ConfigError, match="the parameter _done begins with _; choose another name"):
         app.task("t")(lambda _done: None)
-    with pytest.raises(ValueError, match="_done begins with _, so it is no argument"):
+    with pytest.raises(ValueError, match="_done begins with _, so it is not an argument"):
         app.task("t")(lambda **more: None).new_task(_done=1)
 
 

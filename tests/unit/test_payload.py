@@ -48,20 +48,23 @@ def test_data_is_compact_and_escapes_no_more_than_it_must() -> None:
         (None, "got NoneType"),
         (
             {"x": math.nan},
-            r"cannot be stored as JSON: data\['x'\] is nan, which JSON has not .* a finite number, or null",
+            r"cannot be stored as JSON: data\['x'\] is nan, .* valid JSON; expected a finite number .* or null",
         ),
         ({"x": [1, math.inf]}, r"cannot be stored as JSON: data\['x'\]\[1\] is inf"),
         ({"x": {1, 2}}, r"cannot be stored as JSON: data\['x'\] is a set; expected text, a number, true"),
         ({"x": b"bytes"}, r"cannot be stored as JSON: data\['x'\] is a bytes"),
-        ({("a", "b"): 1}, r"cannot be stored as JSON: the name \('a', 'b'\) in data is no text"),
+        ({("a", "b"): 1}, r"cannot be stored as JSON: the name \('a', 'b'\) in data is not text"),
         (
             {"x": {"y": 10**5000}},
             r"data\['x'\]\['y'\] is a whole number of about 5001 digits; at most 4300 can be read",
         ),
-        ({1: "one"}, "cannot be stored as JSON: the name 1 in data is no text"),
-        ({"a": [{}, {"b": {None: 1}}]}, r"the name None in data\['a'\]\[1\]\['b'\] is no text"),
-        ({"x": "\ud800"}, r"cannot be stored as JSON: data\['x'\] holds half of a surrogate pair, which is no text"),
-        ({"x": {"\udfff": 1}}, r"cannot be stored as JSON: a name in data\['x'\] holds half of a surrogate pair"),
+        ({1: "one"}, "cannot be stored as JSON: the name 1 in data is not text"),
+        ({"a": [{}, {"b": {None: 1}}]}, r"the name None in data\['a'\]\[1\]\['b'\] is not text"),
+        (
+            {"x": "\ud800"},
+            r"cannot be stored as JSON: data\['x'\] contains half of a surrogate pair, which is not valid text",
+        ),
+        ({"x": {"\udfff": 1}}, r"cannot be stored as JSON: a name in data\['x'\] contains half of a surrogate pair"),
     ],
 )
 def test_what_is_no_json_is_refused_with_the_reason(data: Any, reason: str) -> None:
@@ -74,7 +77,7 @@ def test_data_that_is_nested_too_deeply_or_contains_itself_is_refused() -> None:
     itself["self"] = itself
     for data in (nested(100_000), itself):
         with pytest.raises(
-            ValueError, match="cannot be stored as JSON: it is nested too deeply, or holds itself; give flatter data"
+            ValueError, match="cannot be stored as JSON: it is nested too deeply, or contains itself; use flatter data"
         ):
             encode(data)
 

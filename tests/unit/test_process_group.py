@@ -44,7 +44,7 @@ def test_what_it_leaves_behind_ends_with_it(ledger: Ledger, tmp_path: Path, capl
     shell(ledger, "sleep 60 & echo $! >left", cwd=str(tmp_path))
     assert is_gone(int(wait_for(tmp_path / "left")))
     assert ledger.entries == [("finished",)]
-    assert "left processes behind in its group" in caplog.messages[0]
+    assert "left processes in its process group" in caplog.messages[0]
 
 
 def test_a_program_that_ignores_sigterm_and_writes_for_ever_is_ended(ledger: Ledger, tmp_path: Path) -> None:

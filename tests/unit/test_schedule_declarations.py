@@ -72,7 +72,7 @@ def test_a_schedule_needs_a_task_with_one_type_and_a_key_of_its_own() -> None:
     @app.task("report")
     def twice() -> None: ...
 
-    with pytest.raises(ConfigError, match="the key 'report' is that of a schedule of"):
+    with pytest.raises(ConfigError, match="the schedule of .* has the key 'report', too"):
         app.declared_schedules()
     with pytest.raises(ConfigError, match="owner must be non-empty text"):
         App(owner="")

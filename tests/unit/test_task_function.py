@@ -92,7 +92,7 @@ def test_a_delay_counts_from_now_on_the_databases_clock(delay: Any, queue: Queue
             {"run_at": datetime(2027, 1, 1, tzinfo=UTC).replace(tzinfo=None)},
             "run_at has no time zone: 2027-01-01 00:00:00",
         ),
-        ({"run_at": 1, "delay": 1}, "run_at and delay both say when the task runs; leave one of them out"),
+        ({"run_at": 1, "delay": 1}, "run_at and delay both define when the task runs; leave out one of them"),
     ],
 )
 def test_an_unusable_time_is_refused(options: dict[str, Any], message: str) -> None:
@@ -267,7 +267,7 @@ def test_a_server_that_is_down_is_named_beside_the_error_of_its_driver(app: App)
     [note] = caught.value.__notes__
     assert note == (
         f"queue: the database mysql+pymysql://root:***@127.0.0.1:{port}/psched is not available; does it run, "
-        "is `url:` right?"
+        "and is `url:` right?"
     )
 
 

@@ -161,7 +161,7 @@ def test_keys_types_and_users_that_cannot_be_stored_are_refused_in_queries(
         "list": [lambda: queue.list(type="\udcff"), lambda: queue.list(user="\udcff")],
     }
     for question in questions[ask]:
-        with pytest.raises(ValueError, match="holds a character that cannot be stored, U.DCFF"):
+        with pytest.raises(ValueError, match="contains a character that cannot be stored, U.DCFF"):
             question()
 
 
@@ -202,7 +202,7 @@ def test_a_wrong_collection_or_member_is_named(schedules: ScheduleCollection, qu
         "tasks must be of psched.NewTask, got 'x'": lambda: queue_.submit_many(["x"]),
         "types must be a collection of types .* got 'report'": lambda: queue_.poll(types="report"),
         "types must be a collection of types .* got 5": lambda: schedules_.poll(types=5),
-        "type holds a character that cannot be stored": lambda: queue_.poll_multi(1, types=["\udcff"]),
+        "type contains a character that cannot be stored": lambda: queue_.poll_multi(1, types=["\udcff"]),
         "keys must be a collection of keys": lambda: schedules_.audit(0, 1, keys="key"),
     }
     for message, ask in asked.items():

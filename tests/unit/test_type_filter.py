@@ -93,10 +93,10 @@ def test_globs_restrict_what_is_routed() -> None:
     [
         (["a"], None),
         (["a", "bx", "b?", "x*"], None),
-        (["a", "x"], "types: x matches none of the types that the application routes (/^b/, a); correct"),
+        (["a", "x"], "types: x matches no type that the application routes (/^b/, a); correct"),
         (
             ["x", "y"],
-            "types: x, y matches none of the types that the application routes (/^b/, a), so this worker runs",
+            "types: x, y matches no type that the application routes (/^b/, a), so this worker runs",
         ),
     ],
 )
@@ -111,7 +111,7 @@ def test_a_glob_for_another_section_or_a_catch_all_is_none_too_many() -> None:
     assert mismatch([TypeFilter(("a",)).serving(["a", "b"]), TypeFilter(("b",)).serving(["a", "b"])]) is None
     assert mismatch([TypeFilter(None).serving(["x"])]) is None
     assert mismatch([TypeFilter(("a",))]) is None
-    assert "x* matches none" in (mismatch([TypeFilter(("a",)).serving(["a", "x*"])]) or "")
+    assert "x* matches no type" in (mismatch([TypeFilter(("a",)).serving(["a", "x*"])]) or "")
 
 
 def test_one_without_routes_takes_nothing() -> None:

@@ -22,7 +22,7 @@ class SqlStore(LeaseStore):
     """A store in one table of one database."""
 
     def __init__(self, database: Database, schema: Schema) -> None:
-        """Connects to nothing yet."""
+        """Open the configured sections. This does not connect yet."""
         self._database = database
         self._schema = schema
         self.sent_within = sent_within(database.dialect.timeouts)

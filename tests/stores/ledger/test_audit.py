@@ -154,7 +154,7 @@ def test_what_finished_twice_is_doubled(store: ScheduleStore, schedules: Schedul
     advance(store, Entry())
     verdict = judged(schedules, begin, begin)
     assert found(verdict) == [("doubled", begin, 1)]
-    assert "it is on record twice: finished by host/1/h under fence" in verdict.violations[0].what
+    assert "it is recorded twice: finished by host/1/h under fence" in verdict.violations[0].what
 
 
 def test_what_no_rule_asks_for_is_extra(store: ScheduleStore, schedules: ScheduleCollection, begin: int) -> None:

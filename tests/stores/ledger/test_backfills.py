@@ -275,7 +275,7 @@ def test_a_backfill_is_no_schedule(bench: Bench, schedules: ScheduleCollection, 
             change()
     with pytest.raises(ValueError, match="audited with its schedule 'key'"):
         list(schedules.audit(0, 1, keys=[lane.key]))
-    with pytest.raises(ValueError, match="those of backfills"):
+    with pytest.raises(ValueError, match="reserved for backfills"):
         schedules.add("backfill:mine", "t", cron="@daily")
 
 

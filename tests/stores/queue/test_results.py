@@ -167,8 +167,8 @@ def test_a_concluded_run_keeps_its_result_when_it_is_given_back(ours: QueueBench
     ("value", "fault"),
     [
         ({"at": {1}}, r"result\['at'\] is a set; expected text"),
-        ({1: 2}, "the name 1 in result is no text"),
-        (float("nan"), "result is nan, which JSON has not"),
+        ({1: 2}, "the name 1 in result is not text"),
+        (float("nan"), "result is nan, which is not valid JSON"),
         ("x" * 65_535, "the result has 65537 bytes as JSON, at most 65536 can be stored"),
     ],
     ids=["set", "name", "nan", "large"],
