@@ -98,7 +98,7 @@ class Insight:
         return [part for part in (self.schedules, self.tasks) if part is not None]
 
     def close(self) -> None:
-        """Close every connection. May be called repeatedly."""
+        """Close every connection; idempotent."""
         for table in self._tables.values():
             table.close()
 

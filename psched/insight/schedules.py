@@ -262,7 +262,7 @@ class ScheduleInsight(TableInsight):
 
     @property
     def cron_dialect(self) -> CronDialect:
-        """The dialect of cron expressions."""
+        """The dialect in which cron expressions are read."""
         return self._schedules.cron_dialect
 
     def overdue(self, limit: int = 50) -> list[ScheduleRow]:

@@ -27,7 +27,7 @@ _LAZY = {
     "psched.testing.faults_decorator": ("faults",),
     "psched.testing.submitted": ("assert_not_submitted", "assert_submitted"),
 }
-"""Names that are imported on first use, by module."""
+"""Names that are imported when they are first used, by their modules."""
 
 
 def __getattr__(name: str) -> Any:

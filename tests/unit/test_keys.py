@@ -22,8 +22,8 @@ def test_any_text_up_to_255_characters_is_a_key(key: str) -> None:
         (7, "key must be non-empty text, got 7"),
         (b"key", "key must be non-empty text, got b'key'"),
         ("x" * 256, "key has 256 characters, at most 255 can be stored; shorten it: 'xxxx"),
-        ("a\0b", "holds a character that cannot be stored"),
-        ("a\ud800b", "holds a character that cannot be stored"),
+        ("a\0b", "contains a character that cannot be stored"),
+        ("a\ud800b", "contains a character that cannot be stored"),
     ],
 )
 def test_what_cannot_be_a_key_is_refused_with_the_reason(key: Any, reason: str) -> None:

@@ -22,7 +22,7 @@ class SqlStore(LeaseStore):
     """A store in one table of one database."""
 
     def __init__(self, database: Database, schema: Schema) -> None:
-        """Open the configured sections. This does not connect yet."""
+        """Connects to nothing yet."""
         self._database = database
         self._schema = schema
         self.sent_within = sent_within(database.dialect.timeouts)

@@ -25,7 +25,7 @@ class DjangoDatabase(Database):
     """Runs work on the calling thread's connection of one alias of DATABASES. Nothing is repeated after an error."""
 
     def __init__(self, dialect: Dialect, alias: str) -> None:
-        """Open the configured sections. This does not connect yet."""
+        """Connects to nothing yet."""
         self._alias = alias
         self._initializing = Lock()
         self._initialized = False
