@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 class Lifespan:
     """The lifespan of one application, in each of its processes. Create it with `lifespan`; the framework calls it.
 
-    If the application has its own lifespan function, enter this one inside it: `async with jobs(app): ...`.
+    If the application has its own lifespan function, enter this lifespan inside it: `async with jobs(app): ...`.
     """
 
     def __init__(

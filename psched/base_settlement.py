@@ -114,7 +114,7 @@ class Settlement(ABC):
         raise NotSupportedError(f"{claim.row.key!r}: {self.output_problem}")
 
     def attempts_allowed(self, row: Row, max_attempts: int | None) -> int | None:
-        """Return after how many failed attempts the row has failed for good; None means never.
+        """Return after how many attempts the row has failed for good; None means never.
 
         The row's own bound comes first, then `max_attempts` (the bound of its type), then the configured bound.
         """

@@ -160,7 +160,7 @@ def _check_names(value: Any, *path: Any) -> None:
 
 
 def _fault(value: object, name: str) -> str | None:
-    """Return where the first value is that cannot be stored, and which value is expected; None if all can be stored."""
+    """Return the place of the first value that cannot be stored, and the expected value; None if there is none."""
     try:
         return next(_faults(value, name), None)
     except RecursionError:
@@ -277,7 +277,7 @@ def decode(text: str | bytes, max_size: int = MAX_DATA_SIZE) -> dict[str, Any]:
 
 
 class _Decoder(json.JSONDecoder):
-    """Decodes JSON that `encode` wrote faster than `decode` does, as that JSON has no blanks around the value."""
+    """Decodes the JSON of `encode`. This is faster than `decode`, because the JSON has no blanks at its ends."""
 
     def value(self, text: str) -> Any:
         """Return the same value as `decode`. Raises ValueError."""

@@ -49,7 +49,7 @@ def run_context() -> dict[str, Any]:
     """Return log fields that describe the run of the calling thread or coroutine; empty outside of a run.
 
     The fields are section, key, type, attempt, fence, scheduled_time (ISO 8601) and trace_id. Unknown fields are left
-    out. In a thread that a handler starts, the fields are empty. They are there in a thread started by
+    out. In a thread that a handler starts, the fields are empty. They are set in a thread started by
     `asyncio.to_thread`, and if the handler starts the thread with the `run` method of `contextvars.copy_context()` as
     its target.
     """
@@ -83,7 +83,7 @@ class JSONFormatter(logging.Formatter):
 
     `event` is the name of an event of psched, such as `run_finished`; the text of the record is then in `message`. For
     all other records, `event` is the text of the record. Fields that a caller passes as `extra` keep their names. If
-    psched uses a name itself, `_` is appended.
+    psched itself uses such a name, `_` is appended to it.
     """
 
     def __init__(self) -> None:

@@ -174,7 +174,7 @@ class Task:
 
     @property
     def enqueued_key(self) -> str:
-        """The key of the queue task that `finish_by_submitting` submits for this occurrence."""
+        """The key of the queue task that a run of this occurrence submits."""
         extra = isinstance(self.row, ScheduleRow) and self.row.is_extra
         return enqueued_key(self.row.key, self.scheduled_time, extra)
 
@@ -390,7 +390,7 @@ class Task:
         """
         self._refuse_elsewhere()
         if not self._settlement.keeps_data:
-            raise NotSupportedError(f"{self.key!r} is a schedule, whose data its runs cannot change; queue tasks can")
+            raise NotSupportedError(f"{self.key!r} is a schedule; only the runs of queue tasks can change their data")
         wanted = object_of(changes)
         with self._changing:
             merged = {**self._data, **wanted}

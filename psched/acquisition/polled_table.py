@@ -64,7 +64,7 @@ class PolledTable:
 
 
 def open_table(name: SectionName, settings: Settings, open_section: Callable[[Section, str], Opened]) -> Opened:
-    """Open the table of a configured section for this process. Telemetry listeners get its submits.
+    """Open the table of a configured section for this process. Telemetry listeners see its submits.
 
     Raises ConfigError if the section or the table is missing.
     """

@@ -35,7 +35,7 @@ class _Undeclared:
 class Decorator(Protocol):
     """Turns a function into a task.
 
-    If the first parameter of the function is a Task, the function gets its run there.
+    If the function's first parameter is a Task, that parameter gets the run.
     """
 
     @overload

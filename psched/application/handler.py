@@ -104,7 +104,7 @@ class Base:
         self.task = task
 
     def run(self) -> None:
-        """Call before_perform, perform and after_perform; the decider decides about an Exception of theirs."""
+        """Call before_perform, perform and after_perform. If one raises an Exception, call the decider."""
         try:
             if self.before_perform() is not False:
                 try:
@@ -115,7 +115,7 @@ class Base:
             self.decide("unexpected_error_raised", error=error)
 
     def before_perform(self) -> bool | None:
-        """Prepare the run. Return False to end it here: `perform` and `after_perform` are not called then."""
+        """Prepare the run. Return False to end the run here, without `perform` and `after_perform`."""
         return None
 
     def perform(self) -> None:

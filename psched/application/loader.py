@@ -122,7 +122,7 @@ def _lookup(name: str, required: dict[str, ModuleType]) -> object:
 def import_module(name: str) -> ModuleType:
     """Return the module called `name` (`pkg.mod`). Raises ConfigError; its cause is the original error."""
     if not all(part.isidentifier() for part in name.split(".")):
-        raise ConfigError(f"{name!r} is no module name; expected `pkg.mod`")
+        raise ConfigError(f"{name!r} is not a module name; expected `pkg.mod`")
     try:
         return importlib.import_module(name)
     except (Exception, SystemExit) as error:
@@ -168,7 +168,7 @@ def _free_name(path: Path) -> str:
 def _execute(path: Path, name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise ConfigError(f"{str(path)!r} is no Python file; its name must end with .py")
+        raise ConfigError(f"{str(path)!r} is not a Python file; its name must end with .py")
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
     module = importlib.util.module_from_spec(spec)

@@ -138,7 +138,7 @@ class Parameters:
         return self._function(*bound.args, **bound.kwargs)
 
     def restored(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments that `stored` has converted to `data`.
+        """Convert `data`, which `stored` has returned, back to arguments.
 
         Raises ArgumentsError, which names each difference.
         """

@@ -248,7 +248,7 @@ def _cross_faults(settings: Settings, given: Mapping[str, Any]) -> Iterator[str]
         if section.type == "rdb_compat" and section.events is not None:
             yield f"events: type rdb_compat ({name}) does not record what was sent; use type: rdb"
         elif section.events is not None and section.events.channel is not None and not _is_postgresql(section):
-            yield f"events: channel is of PostgreSQL, which {name} does not use; write url or stream instead"
+            yield f"events: channel needs PostgreSQL, which {name} does not use; write url or stream instead"
         if section.type == "rdb_compat" and section.on_recovered:
             yield f"on_recovered: type rdb_compat ({name}) has no alerts; use type: rdb"
         if section.type != "rdb_compat":

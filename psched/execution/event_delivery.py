@@ -35,7 +35,7 @@ _INTERVAL = 1.0
 _FULL_INTERVAL = 10.0
 """Seconds between two reads of all entries since the watermark. After each such read the watermark is moved."""
 _RECENT = 2.0
-"""How many seconds before the last read a read of the newest entries begins."""
+"""Each read of the newest entries begins so many seconds before the previous read."""
 _PAGE = 100
 """How many events of the outbox are sent before they are deleted."""
 _TRIM_INTERVAL = 60.0

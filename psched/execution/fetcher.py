@@ -99,7 +99,7 @@ class ConnectedChild:
 
 
 class FetchLimit(BatchSizer):
-    """Returns as limit the number of rows that the fetcher sets. Averages the durations of the runs of each type."""
+    """A batch sizer whose limit the fetcher sets. It averages the durations of the runs of each type."""
 
     def __init__(self) -> None:
         super().__init__(1)

@@ -27,7 +27,7 @@ from psched.task import Task, locked
 _REPORT = 0.02
 """Seconds between two reports of ended runs while more runs are waiting in this child."""
 _LINGER = 0.02
-"""How many seconds a concluded run waits for others to be settled with, while no other run begins."""
+"""How many seconds a concluded run waits to be settled together with others, while no other run begins."""
 _PATIENCE = 0.03
 """Seconds. If a run takes longer, the tasks behind it are returned to the fetching child."""
 _RUNNING = 2.0
@@ -264,7 +264,7 @@ class FetchedTaskPoller(Poller):
         with locked(tasks) as free:
             for task in free:
                 if task.in_flight and not task.started:
-                    self._held.pop(task, None)  # before the task leaves flight, or `settle` would report it
+                    self._held.pop(task, None)  # before `in_flight` is False, or `settle` would report it
                     task.in_flight, task.outcome = False, "released"
                     returned.append(task)
         if not returned:
@@ -281,7 +281,7 @@ class FetchedTaskPoller(Poller):
         self._idle_since = min(self._idle_since, self._clock())
 
     def settle(self) -> bool:
-        """Settle the runs that have waited long enough for others. Return whether runs are left.
+        """Settle the collected runs that have waited long enough. Return whether runs are left.
 
         Callable from any thread.
         """

@@ -37,7 +37,7 @@ _PATIENCE = 1.0
 
 
 class ForcedExit:
-    """Ends the process. The parked thread may hold any lock, so after parking no wait is without a time limit."""
+    """Ends the process. The parked thread may hold any lock, so every wait after parking has a time limit."""
 
     def __init__(self, sources: Sequence[Source], runs: ActiveRuns, send: Callable[[str], None]) -> None:
         """Must be called in the main thread, which `leave` parks. `send`: sends the master a message."""

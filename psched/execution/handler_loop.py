@@ -112,7 +112,7 @@ class HandlerLoop:
         return True
 
     def flush_overdue(self) -> None:
-        """Settle runs that have waited too long for others to be settled with. Callable from any thread."""
+        """Settle collected runs that have waited too long. Callable from any thread."""
         for poller in self._pollers:
             poller.settlement_buffer.flush_overdue()
 

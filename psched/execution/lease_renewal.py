@@ -27,7 +27,7 @@ class LeaseRenewer(PeriodicThread):
     """Renews each lease one interval after it was last written.
 
     `prefetched`: if False, the thread renews the leases of running tasks. If True, it renews all other leases; before
-    that, it settles the runs that have waited too long for others to be settled with.
+    that, it settles collected runs that have waited too long.
     """
 
     def __init__(

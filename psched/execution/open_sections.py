@@ -58,6 +58,6 @@ def open_sections(settings: Settings, holder: str) -> list[OpenSection]:
 
 
 def short_lease(settings: Settings, section: Section) -> float:
-    """Return the seconds of a lease on a prefetched task. A frozen child must be killed before its leases end."""
+    """Return the seconds of a lease on a prefetched task: enough to kill a frozen child before its leases end."""
     frozen = settings.child_heartbeat_limit + settings.child_kill_interval
     return min(section.alive_time, max(_SHORT_LEASE, frozen + 3.0))

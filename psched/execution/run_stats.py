@@ -2,10 +2,11 @@
 
 A telemetry listener counts each settled run in the process that ran it. A handler child sends its counts to the
 fetching child every second. The child that polls writes them after the end of their minute. If a handler child is
-killed, the counts of one second are lost; if the fetching child is killed, those of up to a minute of its node.
+killed, its counts of one second are lost. If the child that polls is killed, its node loses up to a minute of counts.
 
-`psched.metrics.event_counters` counts the same runs for the exporter, in memory that outlives the process: not by
-minute, for one host, and only if there is a file of counters. Using one listener for both would save no work.
+`psched.metrics.event_counters` counts the same runs for the exporter, in memory that outlives the process. It
+counts for one host, does not separate minutes, and needs a file of counters. Using one listener for both would save no
+work.
 """
 
 from __future__ import annotations

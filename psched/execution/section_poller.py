@@ -36,7 +36,7 @@ _REMINDER = 600.0
 """Seconds after which a refused login is logged again."""
 
 _LISTENING = 6
-"""Each poll makes the listener listen for so many times the longest pause."""
+"""After each poll the listener listens for the longest pause, multiplied by this number."""
 
 _BURST = 1.0
 """For how many seconds maintenance is postponed while rows are found, or are due within this time."""
@@ -53,7 +53,7 @@ class Poller(ABC):
     trouble: str | None = None
     """The error of the last poll, or None. Any thread may read it."""
     patience = 0.25
-    """Seconds. If a run takes longer, the tasks behind it are given up, because a worker of another host may be idle.
+    """Seconds. If a run takes longer, the tasks behind it are released, because a worker of another host may be idle.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Poller(ABC):
         self.prefetch.observe_run(task.type, task.duration)
 
     def give_up(self, tasks: Sequence[Task], now: float) -> None:
-        """Give up those of `tasks` that have not begun. `now`: boottime seconds. Callable from any thread."""
+        """Let other workers run those of `tasks` that have not begun. `now`: boottime seconds. Any thread may call."""
         give_up_leases(tasks, now)
 
     def settle_before(self, now: float, type: str) -> None:

@@ -27,7 +27,7 @@ _FULL = 500
 """How many runs the handler thread settles by itself if handlers take no time. A second thread would only take turns
 with it."""
 _LAST_MOMENT = 1.0
-"""Seconds. Runs whose leases end within this time of one another are given up together."""
+"""Seconds. When retries end for one run, they also end for the runs whose leases end so soon after it."""
 
 
 class SettlementBuffer:

@@ -267,7 +267,7 @@ def _log_unsettled(task: Task, error: Exception | str) -> None:
     elif isinstance(error, IdempotentAlreadyFinishedError):
         _runs_log.debug("key=%s %s", task.key, error, extra=said)  # this worker settled it; the answer was lost
     elif isinstance(error, ScheduleError):
-        _runs_log.info("key=%s the result of this run was not stored: %s", task.key, error, extra=said)
+        _runs_log.info("key=%s the outcome of this run was not stored: %s", task.key, error, extra=said)
     else:
         words = "key=%s type=%s could not be settled: %s; it runs again when its lease ends"
         trace = None if is_driver_error(error) else error
@@ -278,10 +278,12 @@ def _log_error(task: Task, error: BaseException) -> None:
     name = (repr(error).splitlines() or [""])[0][:_LONGEST_NAME]
     said = _said("run_error", task, name)
     if task.settled:
-        words = "key=%s type=%s raised after it was %s"
+        words = "key=%s type=%s handler raised after the run was %s"
         _runs_log.error(words, task.key, task.type, task.outcome, exc_info=error, extra=said)
     elif task.stop_reason is not None:
-        _runs_log.info("key=%s type=%s raised when asked to stop: %r", task.key, task.type, error, extra=said)
+        _runs_log.info(
+            "key=%s type=%s handler raised when asked to stop: %r", task.key, task.type, error, extra=said
+        )
     else:
         good = " for good, as this was its last attempt" if task.last_attempt else ""
         _runs_log.error("key=%s type=%s failed%s: %s", task.key, task.type, good, name, exc_info=error, extra=said)

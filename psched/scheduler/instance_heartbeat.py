@@ -67,7 +67,7 @@ class InstanceRegistry:
         """How many heartbeats in a row have succeeded."""
 
     def register(self) -> float:
-        """Create this instance's row. Return the time of that, by the database's clock. Raises the driver's errors."""
+        """Create this instance's row. Return its creation time, by the database's clock. Raises the driver's errors."""
         self._queue.submit([NewTask(self.key, INSTANCE, self._data)])
         claim = self._queue.preempt(self.key, self._lease_time)
         self._lease = claim.lease

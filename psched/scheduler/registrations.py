@@ -89,7 +89,7 @@ def _interval(every: object) -> str:
 
 
 def _moment(at: object, timezone: str) -> str:
-    """Return a moment as local date and time in `timezone`. A datetime without a zone is taken as such already."""
+    """Return a moment as local date and time in `timezone`. A datetime without a zone is already local."""
     if isinstance(at, str):
         return at
     zone = ZoneInfo(timezone)
@@ -111,7 +111,7 @@ def checked_rule_of(cron: str, timezone: str, terms: Mapping[str, Any], dialect:
         if name in _OF_RUNS:
             instead = "retry=True tries a task again; @app.task(…) takes retry_wait, max_attempts and timeout"
             raise ValueError(
-                f"{name} concerns the runs of a schedule, and a registration only submits tasks; {instead}"
+                f"{name} applies to the runs of a schedule, but a registration only submits tasks; {instead}"
             )
         if name not in _OF_POLICY and name not in RULE_OPTIONS and name != "delay":
             raise TypeError(f"unknown option {name!r}")

@@ -443,7 +443,7 @@ class Scheduler:
             if any(
                 threads is not None and threads.owns_current_thread() for threads in (self._threads, self._stopping)
             ):
-                raise ScheduleError("a handler cannot stop its scheduler, which waits for handlers; let another thread")
+                raise ScheduleError("a handler cannot stop its scheduler, which waits for handlers; use another thread")
             if self._threads is not None:
                 self._stopping, self._threads = self._threads, None
             stopping = self._stopping

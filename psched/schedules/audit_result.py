@@ -30,7 +30,7 @@ class Why:
     """The explanation of a violation: text, and the times that belong to it (unix seconds).
 
     `behind`: the `scheduled_time` of the run for which the occurrences wait; None if they wait for no other run.
-    `next_attempt`: when that run is retried, or else the occurrence itself; None without a retry.
+    `next_attempt`: when that run, or else the occurrence itself, is retried; None without a retry.
     """
 
     what: str

@@ -511,7 +511,7 @@ class _Definition:
             return None if in_pause else f"skipped as {reason}, but the schedule was not paused then"
         if reason == OVERLAPPING:
             return self._not_overlapping(row, previous)
-        return f"skipped for no reason that a policy or a pause gives: {reason}"
+        return f"skipped as {reason}, which no policy or pause gives as a reason"
 
     def _not_overlapping(self, row: LedgerRow, previous: LedgerRow | None) -> str | None:
         """Return the violation unless the previous run was settled after the skipped occurrences were due."""

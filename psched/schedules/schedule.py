@@ -150,7 +150,7 @@ class Schedule:
         next. Raises NotFoundError and NotSupportedError. Raises ScheduleError while a run is in progress.
         """
         self._refuse_without_ledger("extra runs")
-        self._refuse_for_backfill("run beside its occurrences")
+        self._refuse_for_backfill("given an extra run")
         self._compare_and_set(RUN_NOW, lambda seen: (run_now(seen, self._store.now()), None))
 
     aexists = async_twin(exists)

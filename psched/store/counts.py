@@ -60,7 +60,7 @@ class UserCounts:
 
     @property
     def weight(self) -> float:
-        """The precedence of the user's next task; 0 if as many tasks run as may."""
+        """The precedence of the user's next task; 0 if `max_running` tasks are running already."""
         if self.max_running is None:
             return 1 / (self.running + 1)
         return self.max_running / (self.running + 1) if self.running < self.max_running else 0.0

@@ -228,8 +228,8 @@ class LeaseStore(ABC):
         """Return the seconds until a row is due by the database's clock: 0.0 if one is due now, None without a row.
 
         The end of a lease counts, too: the row is due then, unless it is settled before. `types` and `accepts` are as
-        for `acquire`. A due row may not be acquirable: another worker may be faster, or as many tasks of its user may
-        run as `max_running` allows. The cost grows with the number of `types`, not with the number of other types. A
+        for `acquire`. A due row may not be acquirable: another worker may be faster, or its user may be at the limit
+        of `max_running`. The cost grows with the number of `types`, not with the number of other types. A
         store may use this result when it next acquires rows of some types.
         """
 

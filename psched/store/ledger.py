@@ -101,7 +101,7 @@ def previous_ended_after(row: ScheduleRow, entry: Entry) -> float | Literal["now
 class Step(NamedTuple):
     """The arguments of `ScheduleStore.advance` for one occurrence; `advance_many` takes a list of them.
 
-    Unix seconds.
+    Times are unix seconds.
     """
 
     claim: Claim
@@ -140,7 +140,7 @@ class LedgerRow(Entry):
 
     @property
     def had_trouble(self) -> bool:
-        """Whether the occurrence was skipped or failed, or one of its attempts failed or was lost."""
+        """Whether the occurrence went wrong (see `Entry.went_wrong`), or one of its attempts failed or was lost."""
         return self.went_wrong or self.attempts > 1 or self.error is not None
 
     @property
@@ -295,6 +295,6 @@ class Ledger(Protocol):
     def trim(self, retention: float, count: int, limit: int, key: str | None) -> bool:
         """Delete about `limit` entries that are older than `retention` seconds or, of `key`, before its last `count`.
 
-        Also delete changes of one key that are older than all definitions which the remaining entries used. Return True
+        Also delete changes of one key that are older than the definitions of its remaining entries. Return True
         if there may be more to delete. Safe to call concurrently.
         """

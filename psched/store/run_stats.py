@@ -128,8 +128,8 @@ class RunStats(Protocol):
     def totals(self, window: StatsWindow, by_time: bool = False, durations: bool = True) -> list[RunTotals]:
         """Return the sums of all nodes, ordered by type and outcome.
 
-        `by_time`: by span (with runs) and outcome instead. Without `durations`, the numbers about how long runs took
-        may be 0. This is faster.
+        With `by_time`, they are ordered by span and outcome; spans without runs are left out. Without `durations`, the
+        numbers about how long runs took may be 0. This is faster.
         """
 
     def purge(self, retention: float, limit: int) -> bool:

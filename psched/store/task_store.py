@@ -25,7 +25,7 @@ NO_TRANSACTION = (
 )
 NO_RESULTS = "rdb_compat keeps neither results nor progress; use `type: rdb`"
 _LONG_DUE = 1000
-"""If a store has no index of due times, it looks for the tasks that are due longest among so many tasks."""
+"""A store without an index of due times searches only so many tasks for those that are due longest."""
 
 
 class TaskStore(LeaseStore):

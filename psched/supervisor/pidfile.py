@@ -51,7 +51,7 @@ class AlreadyRunningError(PidFileError):
 
 
 class _EndedError(Exception):
-    """No other process holds the lock, or no longer."""
+    """No other process holds the lock any more."""
 
 
 class PidFile(NamedTuple):

@@ -76,7 +76,7 @@ def events_in(receiver: Receiver) -> list[dict[str, Any]]:
         ({"stream": "redis://h", "max": 3}, "unknown key 'max'; expected stream, name, max_length"),
         ({"stream": "redis://h", "max_length": 0}, "max_length: write a whole number from 1"),
         ({"stream": "redis://h", "name": ""}, "name: write the key of the stream"),
-        ({"channel": "psched_events"}, "channel is of PostgreSQL, which schedules does not use"),
+        ({"channel": "psched_events"}, "channel needs PostgreSQL, which schedules does not use"),
         ({"channel": "é" * 32}, "channel: write a name of at most 63 bytes"),
         ({"url": "http://h/", "only": ["runs"]}, "only: write a list of some of run, late"),
         ({"url": "http://h/", "only": []}, "only: write a list"),

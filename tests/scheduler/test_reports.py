@@ -74,5 +74,5 @@ def test_a_receiver_that_hangs_delays_no_stop_for_long_and_the_scheduler_starts_
 def test_a_wrong_option_is_refused(site: Site) -> None:
     with pytest.raises(ConfigError, match="on_failure: expected a URL"):
         create_scheduler(site.url, on_failure="page me")
-    with pytest.raises(ConfigError, match="events: channel is of PostgreSQL"):
+    with pytest.raises(ConfigError, match="events: channel needs PostgreSQL"):
         create_scheduler(site.url, events={"channel": "c"})

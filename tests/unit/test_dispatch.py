@@ -78,7 +78,7 @@ def test_what_is_sound_passes_the_check() -> None:
         ({"a": "Frist"}, r"Made.routes\['a'\]: no 'Frist' in .*; did you mean 'First'\?"),
         ({"a": "Second.Iner"}, "no 'Second.Iner' in .*; did you mean 'Inner'"),
         ({"a": "psched.nowhere:X"}, "module 'psched.nowhere' not found"),
-        ({"a": "no module:X"}, "'no module' is no module name"),
+        ({"a": "no module:X"}, "'no module' is not a module name"),
         ({"a": "re:compile"}, "must be a subclass of psched.application.Base, got <function compile"),
         ({"a": 7}, "must be a subclass of psched.application.Base, got 7"),
         ({"a": dict}, "must be a subclass of psched.application.Base, got <class 'dict'>"),

@@ -429,8 +429,8 @@ def waiting_past() -> Past:
         (Policy("none"), "late", "it was in time"),
         (Policy("all", 30), "late", "it was in time"),
         (Policy("none", 5), "paused", "the schedule was not paused then"),
-        (Policy("none", 5), "a whim", "for no reason that a policy or a pause gives: a whim"),
-        (Policy("none", 5), None, "for no reason that a policy or a pause gives: None"),
+        (Policy("none", 5), "a whim", "skipped as a whim, which no policy or pause gives"),
+        (Policy("none", 5), None, "skipped as None, which no policy or pause gives"),
     ],
 )
 def test_a_skip_that_the_policy_does_not_permit_is_a_violation(policy: Policy, reason: str | None, what: str) -> None:

@@ -122,7 +122,7 @@ def test_update_data_refuses_values_that_are_no_json_and_changes_nothing(queue: 
 def test_a_run_cannot_update_the_data_of_its_schedule(queue: Queue) -> None:
     ledger = Ledger()
     ledger.keeps_data = False
-    with pytest.raises(NotSupportedError, match="queue tasks can"):
+    with pytest.raises(NotSupportedError, match="only the runs of queue tasks can"):
         ledger.task().update_data({"x": 1})
 
 

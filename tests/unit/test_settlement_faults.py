@@ -53,7 +53,7 @@ def test_a_lost_lease_is_reported_and_harms_no_other(child: Child, caplog: pytes
     assert finished(child) == ["quick.3", "robs.4"]
     assert keys_in(child.store, status="running") == ["quick.1"]
     assert "key=quick.1 preempted: " in caplog.text
-    assert "key=quick.2 the result of this run was not stored: " in caplog.text
+    assert "key=quick.2 the outcome of this run was not stored: " in caplog.text
     assert "section=queue 2 runs finished" in caplog.text
     assert not [record for record in caplog.records if record.levelno > logging.INFO]
     assert child.source.held == []
@@ -70,7 +70,7 @@ def test_a_row_that_is_gone_when_its_run_fails_is_reported_without_a_traceback(
     with caplog.at_level(logging.INFO):
         child.serve("robs.1")
     last = caplog.records[-1]
-    assert "key=robs.1 the result of this run was not stored: " in last.getMessage()
+    assert "key=robs.1 the outcome of this run was not stored: " in last.getMessage()
     assert last.exc_info is None
     assert child.source.held == []
 
