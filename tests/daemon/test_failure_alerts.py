@@ -89,7 +89,7 @@ def test_the_message_has_a_date_and_the_summary_of_the_error() -> None:
         "k", "t", 1_600_000_000, 1, 3, "ValueError('x')\nTraceback\nValueError: x\nand more", "h/1/1", 1.0
     )
     assert failure_facts(failure, "schedules")["message"] == (
-        "'k': its run of 2020-09-13 12:26:40+00:00 failed for good after 3 attempts: ValueError: x"
+        "'k': the run of 2020-09-13 12:26:40+00:00 failed for good after 3 attempts: ValueError: x"
     )
 
 

@@ -280,4 +280,4 @@ def test_a_schedule_names_the_hook_that_is_told_of_its_failures(
         "billing": ("own", True),
         "usual": ("unknown", False),
     }
-    assert "on_failure names the hook 'sales', which `hooks:` has not" in caplog.text
+    assert "on_failure names the hook 'sales', which `hooks:` does not define" in caplog.text
