@@ -281,9 +281,7 @@ def _log_error(task: Task, error: BaseException) -> None:
         words = "key=%s type=%s handler raised after the run was %s"
         _runs_log.error(words, task.key, task.type, task.outcome, exc_info=error, extra=said)
     elif task.stop_reason is not None:
-        _runs_log.info(
-            "key=%s type=%s handler raised when asked to stop: %r", task.key, task.type, error, extra=said
-        )
+        _runs_log.info("key=%s type=%s handler raised when asked to stop: %r", task.key, task.type, error, extra=said)
     else:
         good = " for good, as this was its last attempt" if task.last_attempt else ""
         _runs_log.error("key=%s type=%s failed%s: %s", task.key, task.type, good, name, exc_info=error, extra=said)
