@@ -167,7 +167,7 @@ local function lease_error(row, lease)
 end
 
 -- Returns a row's field `endings` for a checked lease that now ends with an outcome.
-local function lease_history(row, lease, outcome)
+local function lease_outcomes(row, lease, outcome)
   return (lease_parts(lease) .. ':' .. outcome .. ';' .. histories[row]):sub(1, MAX_HISTORY)
 end
 

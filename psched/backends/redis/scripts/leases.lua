@@ -154,7 +154,7 @@ local due_when_paused = tonumber(ARGV[1])
 return settle_each(2, 2, function(key, row, lease)
   increment(row, 'attempts', -1)
   local pause = due_when_paused and call('HMGET', row, 'paused_from', 'paused_until') or {}
-  end_lease(key, pause[1] and not pause[2] and due_when_paused or now, lease_history(row, lease, 'released'))
+  end_lease(key, pause[1] and not pause[2] and due_when_paused or now, lease_outcomes(row, lease, 'released'))
 end)
 
 --- script KIND/retry_many: common, KIND, leases
@@ -171,7 +171,7 @@ return settle_each(1, 6, function(key, row, lease, place)
     call('HSET', row, 'last_error', problem)
   end
   local is_other = version ~= '' and version_in(row) ~= version
-  end_lease(key, is_other and now or now + tonumber(wait), lease_history(row, lease, 'retried'))
+  end_lease(key, is_other and now or now + tonumber(wait), lease_outcomes(row, lease, 'retried'))
 end)
 
 --- script KIND/held_claims: common, KIND, leases

@@ -359,7 +359,7 @@ return settle_each(8, step, function(key, row, lease, place)
     put_event(ARGV[place + 4])
   end
   release_lease(key)
-  retire_row(key, status, retention, lease_history(row, lease, status))
+  retire_row(key, status, retention, lease_outcomes(row, lease, status))
   if attempts ~= '' then
     call('HSET', row, 'attempts', attempts)
   end

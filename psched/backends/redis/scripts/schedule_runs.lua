@@ -56,7 +56,7 @@ local function advance_row(first)
   if (tonumber(fields[10]) or 0) > 1 then
     call_repairing('ZREM', T .. 'failing', key)
   end
-  end_lease(key, tonumber(ARGV[first + 7]), lease_history(row, ARGV[first + 1], 'finished'))
+  end_lease(key, tonumber(ARGV[first + 7]), lease_outcomes(row, ARGV[first + 1], 'finished'))
 end
 
 --- script schedules/acquire: common, schedules, leases
