@@ -19,6 +19,7 @@ from benchmarks import (
     large_table,
     latency,
     markdown,
+    schedules_as_code,
     submit_rate,
     throughput,
     user_loads,
@@ -42,6 +43,7 @@ WORKLOADS = (
     *user_loads.WORKLOADS,
     *insight_questions.WORKLOADS,
     *web_pages.WORKLOADS,
+    *schedules_as_code.WORKLOADS,
 )
 
 

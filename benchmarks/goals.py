@@ -132,6 +132,17 @@ GOALS = (
     *_with_many_stored("second p50 ms", "due-together", "second p50 ms"),
     *_with_many_stored("second last ms", "due-together", "second last ms"),
     *_with_many_stored("PSS MB", "due-together", "PSS MB", 1.05),
+    *(
+        goal
+        for what in ("additions", "no change", "edits", "deletions")
+        for goal in _at_most("plan-apply", f"plan {what} s", 3, *ALL)
+    ),
+    *(
+        goal
+        for what in ("additions", "edits", "deletions")
+        for goal in _at_most("plan-apply", f"apply {what} s", 2, *ALL)
+    ),
+    *_at_most("simulate", "year s", 60, "sqlite"),
     *_at_most("idle", "queries/s", 0.2, "postgresql", "redis"),
     *_at_most("idle", "queries/s", 2.2, "mariadb", "sqlite"),  # two sections
     Goal("idle", "postgresql", "CPU %", at_most=0.1, meant=((0.118, "PgQueuer"), (0.118, "Procrastinate"))),

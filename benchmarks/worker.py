@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import psutil
 
@@ -28,6 +28,13 @@ PATIENCE = 180.0
 """Seconds after which a measurement counts as failed."""
 
 APPLICATION = "benchmarks.application:app"
+
+
+class CommandTimes(NamedTuple):
+    """How long a command took, and how much processor time it used, in seconds."""
+
+    seconds: float
+    processor: float
 
 
 class BenchmarkWorker:
@@ -95,6 +102,20 @@ class BenchmarkWorker:
     def _run_program(self, *arguments: str) -> None:
         """Run `psched` with these arguments to its end."""
         subprocess.run([*self.command, *arguments], check=True, stdout=subprocess.DEVNULL)
+
+    def timed(self, *arguments: str, code: int = 0) -> CommandTimes:
+        """Run `psched` with these arguments to its end, and return how long it took. Raises RuntimeError.
+
+        `code`: the exit code that is expected.
+        """
+        begun = time.perf_counter()
+        process = subprocess.Popen([*self.command, *arguments], stdout=subprocess.DEVNULL)
+        _, status, usage = os.wait4(process.pid, 0)
+        seconds = time.perf_counter() - begun
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode != code:
+            raise RuntimeError(f"psched {' '.join(arguments)}: exit code {process.returncode} instead of {code}")
+        return CommandTimes(seconds, usage.ru_utime + usage.ru_stime)
 
     @property
     def command(self) -> list[str]:
