@@ -69,17 +69,18 @@ _ADOPT = click.option("--adopt", is_flag=True, help="Take over declared schedule
 def plan_(chosen: Chosen, file: str | None, app: str | None, prune: bool, adopt: bool, out: str | None) -> int:
     """Show what psched apply would change.
 
-    FILE is a file of schedules, or - for standard input. Each schedule to be added (+), modified (~) or deleted (-) is
-    shown with what changes, the runs that it gains and loses in the next 7 days, what a clock change does to them, and
-    a warning if it would run at once or never. Schedules of other owners stay as they are. Nothing is changed.
+    FILE is a file of schedules, or - for standard input. The first line names the database. Each schedule to be added
+    (+), modified (~) or deleted (-) is shown with what changes, the runs that it gains and loses in the next 7 days,
+    what a clock change does to them, and a warning if it would run at once or never. Schedules of other owners stay as
+    they are. Nothing is changed.
 
     The exit code is 0 if there is nothing to change, 3 if there are changes, and 1 for an error.
 
-    --json prints what --out writes: an object with source, owners, at (unix seconds), unchanged (how many schedules),
-    undeclared (keys of the owners that are not declared and stay), others (how many schedules of other owners), herds
-    (minutes in which many of the schedules begin: time, starts, before, more) and changes: an array of objects with
-    action (add, modify or delete), key, version (of the row), definition, differences (name, before and after), gained
-    and lost (runs: count, first, exact), notes and warnings.
+    --json prints what --out writes: an object with source, database (its URL without the password), owners, at (unix
+    seconds), unchanged (how many schedules), undeclared (keys of the owners that are not declared and stay), others
+    (how many schedules of other owners), herds (minutes in which many of the schedules begin: time, starts, before,
+    more) and changes: an array of objects with action (add, modify or delete), key, version (of the row), definition,
+    differences (name, before and after), gained and lost (runs: count, first, exact), notes and warnings.
     """
     with opened(chosen) as schedules:
         found = _planned(chosen, schedules, file, app, prune=prune, adopt=adopt)
@@ -115,7 +116,7 @@ def apply_(chosen: Chosen, file: str | None, app: str | None, prune: bool, adopt
             found = _planned(chosen, schedules, file, app, prune=prune, adopt=adopt)
         else:
             name, text = read_source(planned)
-            found = read_plan(text, name)
+            found = _placed(chosen, read_plan(text, name))
             if file is not None or app is not None:
                 now = _planned(chosen, schedules, file, app, prune=prune, adopt=adopt)
                 _refuse_another(found, now, name)
@@ -306,6 +307,7 @@ def rollback(
             assert owner is not None
             assert before is not None
             found = rollback_to_time(schedules, owner, before(schedules.store.now()))
+        found = _placed(chosen, found)
         if yes:
             apply_plan(schedules, found)
     if out is not None:
@@ -335,14 +337,22 @@ def _planned(
         raise click.UsageError("give FILE or --app MODULE:NAME, one of them")
     check_keeps_owners(schedules)
     if file is None:
-        return plan(schedules, _declared_by(chosen, schedules, str(app)), prune=prune, adopt=adopt)
+        return _placed(chosen, plan(schedules, _declared_by(chosen, schedules, str(app)), prune=prune, adopt=adopt))
     name, text = read_source(file)
     declared = parse_schedules(text, name)
     try:
-        return plan(schedules, [declared], prune=prune, adopt=adopt)
+        return _placed(chosen, plan(schedules, [declared], prune=prune, adopt=adopt))
     except (ConfigError, ValueError):
         parse_schedules(text, name, schedules.check)  # raises each fault with its line
         raise
+
+
+def _placed(chosen: Chosen, found: Plan) -> Plan:
+    """Return the plan with the database of the configuration. Print a warning if it was made for another one."""
+    database = required_section(chosen.settings("schedules"), "schedules").masked_url
+    if found.database not in ("", database):
+        click.echo(f"warning: the plan was made for {found.database}; this database is {database}", err=True)
+    return replace(found, database=database)
 
 
 def _declared_by(chosen: Chosen, schedules: ScheduleCollection, app: str) -> list[DeclaredSchedules]:
@@ -366,12 +376,13 @@ def _write_applied(chosen: Chosen, found: Plan, brief: bool = False) -> None:
         write([json_line(plan_object(found))])
         return
     lines = [f"{_SIGNS[each.action]} {printable(each.key)}" for each in found.changes]
-    write([*(lines if brief else _change_lines(found)), f"applied: {_summary(found, done=True)}"])
+    end = f"applied to {printable(found.database)}: {_summary(found, done=True)}"
+    write([*(lines if brief else _change_lines(found)), end])
 
 
 def _plan_lines(found: Plan) -> Iterator[str]:
     owners = ", ".join(map(repr, found.owners)) or "none"
-    yield f"{printable(found.source)}: schedules of the owner {owners}"
+    yield f"{printable(found.source)}: schedules of the owner {owners} in {printable(found.database)}"
     yield from _change_lines(found)
     for herd in found.herds:
         more = f"; {herd.more} more minutes like that" if herd.more else ""

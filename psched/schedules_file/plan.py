@@ -64,6 +64,7 @@ class Plan:
     - `undeclared`: schedules of these owners that are not declared, but stay because the plan does not prune.
     - `others`: how many schedules have other owners or none. They do not change.
     - `rows`: the changes in the form that the store takes, if the plan is applied at once.
+    - `database`: the URL of the store without its password, if the caller has named it.
     """
 
     source: str
@@ -75,6 +76,7 @@ class Plan:
     others: int = 0
     herds: tuple[PlannedHerd, ...] = ()
     rows: tuple[RowChange, ...] = field(default=(), compare=False, repr=False)
+    database: str = ""
 
 
 def plan(

@@ -28,6 +28,7 @@ def plan_object(plan: Plan) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "source": plan.source,
+        "database": plan.database,
         "owners": list(plan.owners),
         "at": plan.at,
         "at_local": _local(plan.at),
@@ -80,7 +81,13 @@ def read_plan(text: str, name: str) -> Plan:
     try:
         changes = tuple(map(_read_change, content["changes"]))
         check_distinct([change.key for change in changes], "change")
-        return Plan(str(content["source"]), tuple(map(str, content["owners"])), float(content["at"]), changes)
+        return Plan(
+            str(content["source"]),
+            tuple(map(str, content["owners"])),
+            float(content["at"]),
+            changes,
+            database=str(content["database"]),
+        )
     except KeyError as error:
         raise ConfigError(f"{name}: not usable: the field {error} is missing; {_REMEDY}") from None
     except ValueError as error:

@@ -29,10 +29,16 @@ def test_a_plan_says_what_changes_and_apply_changes_it(psched: Commands) -> None
     code, out = outcome.code, outcome.out
     assert code == 3
     lines = out.splitlines()
-    assert lines[:2] == ["jobs.yml: schedules of the owner 'billing'", "+ invoices: report, 0 3 * * * Europe/Berlin"]
+    database = f"sqlite:///{psched.folder}/psched.db"
+    assert lines[:2] == [
+        f"jobs.yml: schedules of the owner 'billing' in {database}",
+        "+ invoices: report, 0 3 * * * Europe/Berlin",
+    ]
     assert lines[2].startswith("    gains 7 runs in 7 days: ")
     assert lines[-1] == "plan: 2 to add, 0 to modify, 0 to delete, 0 unchanged"
-    assert psched.ok("apply", "--plan", "plan.json").out.splitlines()[-1] == "applied: 2 added, 0 modified, 0 deleted"
+    applied = psched.ok("apply", "--plan", "plan.json")
+    assert applied.out.splitlines()[-1] == f"applied to {database}: 2 added, 0 modified, 0 deleted"
+    assert applied.err == ""
     assert psched.ok("plan", "jobs.yml").out.splitlines()[-1] == "plan: 0 to add, 0 to modify, 0 to delete, 2 unchanged"
     outcome = psched("apply", "--plan", "plan.json")
     code, error = outcome.code, outcome.err
@@ -41,6 +47,7 @@ def test_a_plan_says_what_changes_and_apply_changes_it(psched: Commands) -> None
     assert "nothing was applied" in error
     (psched.folder / "jobs.yml").write_text(_FILE.replace("0 3", "0 4").replace("  rates", "  other"))
     found = psched("plan", "jobs.yml", "--prune", "--json").json
+    assert found["database"] == database
     assert [(each["action"], each["key"]) for each in found["changes"]] == [
         ("modify", "invoices"),
         ("add", "other"),
@@ -69,6 +76,7 @@ def test_a_saved_plan_is_refused_for_a_file_that_needs_another_one(psched: Comma
         ("[" * 100_000, "not valid JSON"),
         (_broken(psched), "has the unknown option 'x'; make a new plan"),
         ('{"format": 1}', "'changes' is missing; make a new plan"),
+        ('{"format": 1, "changes": [], "source": "x", "owners": [], "at": 0}', "'database' is missing; make"),
         ('{"format": 1, "changes": [7]}', "a value has another type than in a plan; make"),
         ('{"format": 1, "changes": [{"action": "add", "key": [1], "version": null, "definition": {}}]}', "key must be"),
     ):
@@ -76,6 +84,15 @@ def test_a_saved_plan_is_refused_for_a_file_that_needs_another_one(psched: Comma
         outcome = psched("apply", "--plan", "plan.json")
         code, error = outcome.code, outcome.err
         assert (code, words in error, "Traceback" in error) == (1, True, False)
+
+
+def test_a_plan_for_another_database_is_applied_with_a_warning(psched: Commands) -> None:
+    (psched.folder / "jobs.yml").write_text(_FILE)
+    psched("plan", "jobs.yml", "--out", "plan.json")
+    plan = json.loads((psched.folder / "plan.json").read_text()) | {"database": "postgresql://me:***@elsewhere/jobs"}
+    (psched.folder / "plan.json").write_text(json.dumps(plan))
+    warned = psched("apply", "--plan", "plan.json").err
+    assert warned.startswith("warning: the plan was made for postgresql://me:***@elsewhere/jobs; this database is ")
 
 
 def _broken(psched: Commands) -> str:
@@ -95,7 +112,7 @@ def test_faults_name_their_line_and_owners_their_schedules(psched: Commands) -> 
     code, error = outcome.code, outcome.err
     assert code == 1
     assert "jobs.yml:4: schedules.rates: the schedule exists and has no owner, not 'billing'" in error
-    assert psched.ok("apply", "jobs.yml", "--adopt").out.splitlines()[-1] == "applied: 1 added, 1 modified, 0 deleted"
+    assert psched.ok("apply", "jobs.yml", "--adopt").out.splitlines()[-1].endswith(": 1 added, 1 modified, 0 deleted")
     for arguments in (("plan",), ("plan", "jobs.yml", "--app", "x:y"), ("rollback", "--owner", "x")):
         assert psched(*arguments).code == 2
 
