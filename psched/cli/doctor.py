@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import click
 
@@ -14,7 +15,9 @@ from psched.cli.routing_warnings import LeftToRuby
 from psched.cli.sections import opened_section
 from psched.config import Section, SectionName, Settings
 from psched.errors import ConfigError
-from psched.insight.doctor import configuration_findings, section_findings, tz_database_finding
+from psched.insight.doctor import configuration_findings, hook_findings, section_findings, tz_database_finding
+from psched.queue.queue import Queue
+from psched.schedules.collection import ScheduleCollection
 from psched.store import Finding
 from psched.store.type_filter import mismatch
 from psched.supervisor.preload import configured_application
@@ -26,10 +29,10 @@ def doctor(chosen: Chosen) -> int:
     """Check everything that a worker needs.
 
     Checks configuration, application, database, encryption, pooler, tables and writing to them, indexes, collations,
-    clocks, tz database, overdue and failing schedules. Each line is `ok`, a `warning`, or FAILED with the remedy. Lines
-    about the section `queue` begin with `queue`. The exit code is 1 if anything is FAILED. --json prints one array of
-    objects with subject, ok, message (with the remedy), warning, level (ok, warning or failed) and remedy (null if
-    there is nothing to do, or if the message has it).
+    clocks, tz database, hooks that schedules name, overdue and failing schedules. Each line is `ok`, a `warning`, or
+    FAILED with the remedy. Lines about the section `queue` begin with `queue`. The exit code is 1 if anything is
+    FAILED. --json prints one array of objects with subject, ok, message (with the remedy), warning, level (ok, warning
+    or failed) and remedy (null if there is nothing to do, or if the message has it).
     """
     findings = []
     for finding in _findings(chosen):
@@ -72,9 +75,18 @@ def application_finding(settings: Settings) -> Finding:
 def _section_findings(chosen: Chosen, name: SectionName, section: Section) -> Iterator[Finding]:
     try:
         with opened_section(chosen, name, check=False) as collection:
-            yield from section_findings(name, section, collection, True, LeftToRuby(chosen, name).findings)
+            yield from section_findings(name, section, collection, True, partial(_row_findings, chosen, name, section))
     except (ConfigError, DatabaseError) as error:
         yield Finding("queue database" if name == "queue" else "database", False, str(error))
+
+
+def _row_findings(
+    chosen: Chosen, name: SectionName, section: Section, collection: ScheduleCollection | Queue
+) -> Iterator[Finding]:
+    """Yield the findings for which many rows are read."""
+    yield from LeftToRuby(chosen, name).findings(collection)
+    if isinstance(collection, ScheduleCollection) and collection.store.keeps_policies:
+        yield from hook_findings(section, collection)
 
 
 def _as_json(finding: Finding) -> Fields:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -24,6 +25,8 @@ from psched.time_text import local_time, span
 
 _MAX_CLOCK_SKEW = 2.0  # seconds
 _MAX_OVERDUE = 20  # occurrences that are listed
+_NAMED = 3
+"""Hooks that one finding names."""
 _TABLE = "table"
 """The subject of the finding on whether the tables can be used."""
 
@@ -125,6 +128,29 @@ def routing_findings(store: LeaseStore, workers: Sequence[Node] | None) -> Itera
     else:
         remedy = f"deploy an application that does, or widen `types` ({alive})"
         yield Finding("workers", False, f"no live worker routes {unrouted}", remedy=remedy)
+
+
+def hook_findings(section: Section, schedules: ScheduleCollection) -> Iterator[Finding]:
+    """Yield the hooks that schedules name as their `on_failure`, and that the section does not have.
+
+    Reads the rules of all schedules that are not paused: 100,000 take a second.
+    """
+    unknown: dict[str, str] = {}
+    number: Counter[str] = Counter()
+    for use in schedules.store.reads.rules():
+        name = use.on_failure
+        if name is not None and name not in section.hooks and use.rule.backfill is None:
+            unknown.setdefault(name, use.key)
+            number[name] += use.count
+    if not number:
+        return
+    named = [f"{name!r} ({count:,} schedules, such as {unknown[name]!r})" for name, count in number.most_common(_NAMED)]
+    more = f" and {len(number) - _NAMED} more" if len(number) > _NAMED else ""
+    instead = "`on_failure:` is called instead" if section.on_failure else "nothing reports their failures"
+    message = f"schedules name hooks that `hooks:` does not have: {', '.join(named)}{more}; {instead}"
+    known = ", ".join(sorted(section.hooks)) or "none"
+    remedy = f"add them to `hooks:` (which has {known}), or `psched modify KEY --on-failure NAME`"
+    yield Finding("hooks", bool(section.on_failure), message, warning=bool(section.on_failure), remedy=remedy)
 
 
 def _node_findings(nodes: Sequence[Node]) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from psched.model import Rule
+from psched.model import Overlap, Rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +78,15 @@ class RuleUse:
     """How many schedules of one type have one rule. Paused schedules do not count.
 
     `type`: None if types are stored in the data (`rdb_compat`). `key`: the key of one of these schedules.
+    `overlap` and `on_failure`: as in the policy of these schedules.
     """
 
     rule: Rule
     type: str | None
     count: int
     key: str
+    overlap: Overlap = "wait"
+    on_failure: str | None = None
 
 
 class TableCounts(Protocol):

@@ -191,6 +191,21 @@ def test_what_is_later_than_its_alert_after_is_a_failure(psched: Commands) -> No
     assert findings(psched("doctor", "--json"))["overdue"] == none
 
 
+def test_hooks_that_only_schedules_have_are_reported(psched: Commands) -> None:
+    url, hooks = "sqlite:///../psched.db", "  hooks: {billing: [/bin/true]}\n"
+    psched.use(url, hooks)
+    psched.ok("add", "right", "t", "@daily", "{}", "--on-failure", "billing")
+    assert "hooks" not in findings(psched("doctor", "--json"))
+    for key in ("one", "two"):
+        psched("add", key, "t", "@daily", "{}", "--on-failure", "biling")
+    for more, level in (("", "failed"), ("  on_failure: [/bin/true]\n", "warning")):
+        psched.use(url, hooks + more)
+        [found] = [each for each in psched("doctor", "--json").json if each["subject"] == "hooks"]
+        assert "does not have: 'biling' (2 schedules, such as " in found["message"]
+        remedy = "add them to `hooks:` (which has billing), or `psched modify KEY --on-failure NAME`"
+        assert (found["level"], found["remedy"]) == (level, remedy)
+
+
 def test_a_pooler_is_reported_and_a_wrong_mode_with_the_remedy(fresh: Commands, postgresql: Server) -> None:
     with postgresql.database() as url, PgBouncer(postgresql, "transaction") as pooler:
         fresh.use(url)

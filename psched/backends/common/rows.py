@@ -27,6 +27,7 @@ from psched.model import (
 )
 from psched.payload import MAX_DATA_SIZE, decode, decode_value, is_compressed, pack
 from psched.schedule_options import decode_options, encode_options
+from psched.store.counts import RuleUse
 from psched.store.ledger import ACTIONS, OUTCOMES, Change, Definition, DefinitionTimes, Entry, KeptOutput, LedgerRow
 from psched.store.overdue_and_failures import Overdue, UnreportedFailure
 
@@ -325,6 +326,14 @@ def read_rule(fields: RowReader, options: Mapping[str, Any]) -> Rule:
     if "spread" in options:
         delay = round(delay - spread_offset(fields.text("key"), options["spread"]) / 1000, 3)
     return Rule(fields.text("cron"), fields.text("timezone"), delay, **options)
+
+
+def read_rule_use(row: Mapping[Any, Any], count: int) -> RuleUse:
+    """Return the use of a rule by `count` schedules, of which `row` has the key, the type, the rule and the options."""
+    fields = RowReader(row)
+    of_rule, of_policy = fields.options("options")
+    policy = {name: of_policy[name] for name in ("overlap", "on_failure") if name in of_policy}
+    return RuleUse(read_rule(fields, of_rule), row["type"], count, row["key"], **policy)
 
 
 def read_policy(fields: RowReader, options: Mapping[str, Any]) -> Policy:

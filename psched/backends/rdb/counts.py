@@ -13,9 +13,8 @@ from psched.backends.common.rows import (
     TASK_FAILED,
     TASK_FINISHED,
     WAITING,
-    RowReader,
     milliseconds,
-    read_rule,
+    read_rule_use,
 )
 from psched.backends.rdb.next_due import DueTimes
 from psched.backends.rdb.schema import has_status, has_user, is_no_backfill, user_column, using_type_index
@@ -198,9 +197,7 @@ class RdbScheduleCounts(RdbCounts):
             found = self._database.rows(statement, {"after": after})
             for row in found:
                 if row["count"]:
-                    fields = RowReader(row)
-                    rule = read_rule(fields, fields.options("options")[0])
-                    yield RuleUse(rule, row["type"], row["count"], row["key"])
+                    yield read_rule_use(row, row["count"])
             is_full = sum(row["every"] for row in found) == _PAGE
             keys = [row["key"] for row in found if isinstance(row["key"], str)]  # SQLite may hold other text
             after = max(keys, default=None) if is_full else None

@@ -12,9 +12,8 @@ from psched.backends.common.rows import (
     TASK_FAILED,
     TASK_FINISHED,
     WAITING,
-    RowReader,
     milliseconds,
-    read_rule,
+    read_rule_use,
 )
 from psched.backends.redis.ledger import Run
 from psched.backends.redis.rows import stored
@@ -63,8 +62,7 @@ class RedisScheduleCounts(RedisCounts):
             for key, *values in page:
                 row = stored(key, list(chain.from_iterable(zip(_RULE, values, strict=True))))
                 row["options"] = row["options"] or None
-                fields = RowReader(row)
-                yield RuleUse(read_rule(fields, fields.options("options")[0]), row["type"], 1, row["key"])
+                yield read_rule_use(row, 1)
             if not last:
                 return
 
