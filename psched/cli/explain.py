@@ -17,10 +17,11 @@ from psched.cli.sections import opened
 from psched.cron.explanation import DateVerdict, day_in, in_words, why
 from psched.cron.zones import load_zone
 from psched.errors import NotFoundError
-from psched.model import Rule
+from psched.model import Policy, Rule, ScheduleRow
 from psched.schedules import rule_occurrences
 from psched.schedules.collection import ScheduleCollection
-from psched.store.ledger import LedgerRow
+from psched.schedules.skip_policy import overlap_note
+from psched.store.ledger import Change, LedgerRow
 
 _MOST = 10
 """Occurrences of a date that are shown at the most."""
@@ -53,39 +54,48 @@ def explain(chosen: Chosen, cron: str | None, key: str | None, timezone: str | N
         section = chosen.settings().schedules if chosen.config or chosen.file.exists() else None
         dialect = crons.DIALECTS[0] if section is None else section.cron_dialect
         configured = "UTC" if section is None else section.timezone
-        _show(chosen, Rule(cron, configured if timezone is None else timezone), dialect, at, None)
+        _show(chosen, Rule(cron, configured if timezone is None else timezone), dialect, at)
         return
     if timezone is not None:
         raise click.UsageError("--timezone does not go with --key: a schedule has its own zone")
     with opened(chosen) as schedules:
-        rule, runs = _rule_and_runs(schedules, key, at)
-        _show(chosen, rule, schedules.cron_dialect, at, runs)
+        rule, policy, runs = _definition_and_runs(schedules, key, at)
+        _show(chosen, rule, schedules.cron_dialect, at, policy, runs)
 
 
-def _rule_and_runs(schedules: ScheduleCollection, key: str, at: date | None) -> tuple[Rule, Sequence[LedgerRow] | None]:
-    """Return the rule of a schedule; with `at` the one in force on that date, and what was settled of it."""
+def _definition_and_runs(
+    schedules: ScheduleCollection, key: str, at: date | None
+) -> tuple[Rule, Policy, Sequence[LedgerRow] | None]:
+    """Return the definition of a schedule; with `at` the one in force on that date, and what was settled of it."""
     row = schedules.store.get(key)
     changes = [] if at is None and row is not None else schedules.ledger.changes(key)
     if row is None and not changes:
         raise NotFoundError(f"no schedule has or had the key {key!r}")
+    last: ScheduleRow | Change = changes[-1] if row is None else row
     if at is None:
-        return (changes[-1].rule if row is None else row.rule), None
-    rule = changes[-1].rule if row is None else row.rule
-    until = day_in(rule.timezone, at)[1]
-    in_force = [change.rule for change in changes if change.first <= until]
+        return last.rule, last.policy, None
+    until = day_in(last.rule.timezone, at)[1]
+    in_force = [change for change in changes if change.first <= until]
     if in_force:
-        rule = in_force[-1]
+        last = in_force[-1]
     elif changes:
-        click.echo(f"the schedule was added later; its first occurrence is {_local(changes[0].first, rule)}", err=True)
-    since, until = day_in(rule.timezone, at)
-    return rule, list(schedules.history(key, since=since, until=until))
+        first = _local(changes[0].first, last.rule)
+        click.echo(f"the schedule was added later; its first occurrence is {first}", err=True)
+    since, until = day_in(last.rule.timezone, at)
+    return last.rule, last.policy, list(schedules.history(key, since=since, until=until))
 
 
 def _show(
-    chosen: Chosen, rule: Rule, dialect: crons.CronDialect, at: date | None, runs: Sequence[LedgerRow] | None
+    chosen: Chosen,
+    rule: Rule,
+    dialect: crons.CronDialect,
+    at: date | None,
+    policy: Policy = Policy(),  # noqa: B008 - frozen
+    runs: Sequence[LedgerRow] | None = None,
 ) -> None:
     load_zone(rule.timezone)  # refuses an unknown zone
-    words = ", ".join([in_words(rule.cron, dialect), *rule_occurrences.restrictions(rule)])
+    note = overlap_note(policy)
+    words = ", ".join([in_words(rule.cron, dialect), *rule_occurrences.restrictions(rule), *(() if note is None else (note,))])
     found: dict[str, Any] = {"cron": rule.cron, "timezone": rule.timezone, "words": words}
     verdict = None if at is None else _restricted(rule, why(rule.cron, rule.timezone, at, dialect))
     if chosen.json:

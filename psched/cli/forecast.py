@@ -44,11 +44,12 @@ def forecast(chosen: Chosen, days: int) -> None:
     A terminal shows a heatmap of the runs in the next days, and another heatmap of the workers that these runs keep
     busy. A run is assumed to take as long as the last runs of its type in the ledger. Into a pipe or file, hours are
     written as tab-separated text. Paused schedules, retries, extra runs and occurrences that are late now do not count.
-    Times are in this host's time zone.
+    Runs that `overlap: skip` may skip do count. Times are in this host's time zone.
 
     --json prints one object with schedules (how many were counted), unusable (how many have a rule that cannot be
-    used), unmeasured (types of which no run is in the ledger, and which busy leaves out) and hours: an array of objects
-    with time (unix seconds, and as time_local), starts and busy (mean number of busy workers, or null).
+    used), may_skip (how many have overlap: skip), unmeasured (types of which no run is in the ledger, and which busy
+    leaves out) and hours: an array of objects with time (unix seconds, and as time_local), starts and busy (mean number
+    of busy workers, or null).
     """
     with opened_section(chosen, "schedules", read_only=True) as schedules:
         found = ScheduleInsight(schedules).forecast(days * 24)
@@ -123,6 +124,10 @@ def _short(value: float) -> str:
 def _write_notes(found: Forecast) -> None:
     if found.unusable:
         click.echo(f"{found.unusable} schedules have a rule that cannot be used: psched list --state broken", err=True)
+    if found.may_skip:
+        have = "1 schedule has" if found.may_skip == 1 else f"{found.may_skip:,} schedules have"
+        note = "runs that come due during the previous run count, too, though they are skipped"
+        click.echo(f"{have} overlap: skip; {note}", err=True)
     if found.unmeasured:
         names = ", ".join(found.unmeasured[:10]) + (" and more" if len(found.unmeasured) > 10 else "")
         click.echo(f"busy workers leave out types without a run in the ledger: {names}", err=True)

@@ -18,6 +18,7 @@ from psched.cli.options import WHOLE_TIME, Chosen, common_options, count
 from psched.cli.sections import opened
 from psched.cron.zones import load_zone
 from psched.schedules import rule_occurrences
+from psched.schedules.skip_policy import overlap_note
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +49,8 @@ def next_(
 
     Shows each time in its zone and in UTC, with notes on clock changes. Without --key no configuration is
     needed. With --key the schedule's bounds and calendars count, and its delay and spread are shown. A pause, a run on
-    request and `modify --start` are not considered. TIME is unix seconds, or a date with a time zone such as
-    2026-12-01T08:00+01:00.
+    request and `modify --start` are not considered. With `overlap: skip` a line says that occurrences may be skipped.
+    TIME is unix seconds, or a date with a time zone such as 2026-12-01T08:00+01:00.
 
     --json prints one array of objects with time (unix seconds), local and utc (ISO 8601) and note (often empty); with
     --key also run_time (unix seconds).
@@ -105,6 +106,8 @@ def _of_schedule(chosen: Chosen, key: str, number: int, start: int | None) -> _F
     with opened(chosen) as schedules:
         row, dialect = schedules[key].metadata(), schedules.cron_dialect
         begin = int(schedules.store.now()) if start is None else start
+    if (note := overlap_note(row.policy)) is not None:
+        click.echo(f"an occurrence is {note}", err=True)
     rule = row.rule
     most = number if rule.max_runs is None else min(number, max(0, rule.max_runs - (row.runs or 0)))
     times = list(rule_occurrences.times(rule, begin, most, dialect))

@@ -41,7 +41,8 @@ class Forecast:
 
     `schedules`: how many were counted. `unmeasured`: types left out of `busy`, as no run of theirs is in the ledger.
     `unusable`: schedules whose rule cannot be used. `uncounted`: schedules left out because the time was up; they have
-    the rules that the fewest schedules have.
+    the rules that the fewest schedules have. `may_skip`: schedules with `overlap: skip`. Their starts count, though one
+    that comes due during a run is skipped.
     """
 
     hours: Sequence[HourForecast]
@@ -49,6 +50,7 @@ class Forecast:
     unmeasured: Sequence[str] = ()
     unusable: int = 0
     uncounted: int = 0
+    may_skip: int = 0
 
 
 @dataclass(slots=True)
@@ -84,7 +86,9 @@ def forecast(
 
     used: dict[tuple[Rule, float], Counter[str | None]] = defaultdict(Counter)
     types: dict[str | None, _OfType] = defaultdict(lambda: _OfType([0] * hours))
+    may_skip = 0
     for use in uses:
+        may_skip += use.count if use.overlap == "skip" else 0
         examples = types[use.type].examples
         counts = used[use.rule, use.rule.delay_of(use.key)]
         if use.type not in counts and len(examples) < _EXAMPLES:
@@ -105,7 +109,8 @@ def forecast(
         for type_, count in counts.items():
             for hour, found in starts.items():
                 types[type_].starts[hour] += found * count
-    return replace(_summed(types, begin, hours, durations, schedules, unusable), uncounted=uncounted)
+    found = _summed(types, begin, hours, durations, schedules, unusable)
+    return replace(found, uncounted=uncounted, may_skip=may_skip)
 
 
 def starts_per_hour(rule: Rule, delay: float, begin: int, hours: int, dialect: CronDialect) -> Mapping[int, int]:

@@ -67,6 +67,11 @@ def came_due_during(ended: float | None, run_time: float) -> TypeGuard[float]:
     return ended is not None and run_time <= ended
 
 
+def overlap_note(policy: Policy) -> str | None:
+    """Return in words what `overlap` may do to an occurrence, as the end of a sentence; None if nothing."""
+    return "skipped if it comes due during the previous run" if policy.overlap == "skip" else None
+
+
 def _until(row: ScheduleRow, end: float, reason: str, dialect: CronDialect) -> Entry:
     """Return the entry for the row's occurrence and the later ones whose run time is before `end`."""
     return _entry(row, math.ceil(end - row.delay) - 1, reason, dialect)

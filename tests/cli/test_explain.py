@@ -33,6 +33,10 @@ def test_a_schedule_is_explained_by_the_rule_that_was_in_force(psched: Commands)
     later = psched.ok("explain", "-k", "nightly", "--at", "2027-03-15").out
     assert "at 04:00 on Sunday" in later
     assert "because the date is a Monday, the expression wants Sunday" in later
+    psched.ok("modify", "nightly", "--overlap", "skip")
+    skips = "at 04:00 on Sunday, skipped if it comes due during the previous run"
+    assert psched.ok("explain", "-k", "nightly").out.strip().endswith(skips)
+    assert "skipped if" not in psched.ok("explain", "-k", "nightly", "--at", "2027-03-02").out
 
 
 def test_wrong_input_is_named(fresh: Commands) -> None:

@@ -155,6 +155,13 @@ def test_the_originals_table_has_no_statistics_and_says_so(fresh: Commands) -> N
         assert "rdb_compat keeps no statistics" in fresh.ok(*command).out
 
 
+def test_the_forecast_says_how_many_schedules_may_skip_runs(psched: Commands) -> None:
+    for key, overlap in (("one", "skip"), ("two", "skip"), ("three", "wait")):
+        psched.ok("add", key, "t", "@hourly", "{}", "--overlap", overlap)
+    assert psched("forecast", "--json").json["may_skip"] == 2
+    assert "2 schedules have overlap: skip; runs that come due during" in psched("forecast").err
+
+
 def test_the_forecast_into_a_pipe_has_a_line_for_each_hour(psched: Commands) -> None:
     psched.ok("add", "key", "mail", "0 * * * *", "{}")
     shown = psched("forecast", "--days", "2")

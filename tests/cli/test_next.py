@@ -74,5 +74,7 @@ def test_the_occurrences_of_a_schedule_are_those_that_its_options_leave(psched: 
     [row] = psched.ok("next", "-k", "key", "-n", "1", "-s", "2030-01-02T00:00Z", "--json").json
     assert (row["time"], row["run_time"], row["local"]) == (1893571200, 1893571290, "2030-01-02T09:00:00+01:00")
     assert "no schedule has the key" in psched.fault("next", "-k", "none")
+    psched.ok("modify", "key", "--overlap", "skip")
+    assert "an occurrence is skipped if it comes due during the previous run" in psched("next", "-k", "key").err
     for wrong in (("next",), ("next", "@daily", "-k", "key"), ("next", "-k", "key", "-t", "UTC")):
         assert psched(*wrong).code == 2

@@ -89,13 +89,14 @@ def test_a_spread_delays_the_run_and_all_that_is_counted_from_it(
 
 def test_the_forecast_knows_spread_and_end(schedules: ScheduleCollection) -> None:
     begin = int(schedules.store.now()) // 3600 * 3600 + 3600
-    new = NewSchedule("", "t", f"@every 1d phase {begin % DAY}s", spread=7200)
+    new = NewSchedule("", "t", f"@every 1d phase {begin % DAY}s", spread=7200, overlap="skip", on_failure="billing")
     schedules.add_many([new._replace(key=f"key{n}") for n in range(50)])
     schedules.add("ended", "t", cron=new.cron, end=FIRST)
     found = ScheduleInsight(schedules).forecast(24)
     later = sum(spread_offset(f"key{n}", 7200) >= 3_600_000 for n in range(50))
     assert [hour.starts for hour in found.hours[:3]] == [50 - later, later, 0]
-    assert found.schedules == 50
+    assert (found.schedules, found.may_skip) == (50, 50)
+    assert {use.on_failure for use in schedules.store.reads.rules()} == {"billing"}
     details = ScheduleInsight(schedules).details("key1")
     assert details.next_runs[0].time == pytest.approx(begin + spread_offset("key1", 7200) / 1000, abs=0.001)
     row = schedules["key1"].metadata()
