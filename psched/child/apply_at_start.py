@@ -7,20 +7,22 @@ import os
 import threading
 
 from psched.application import Application
+from psched.backends import is_driver_error
 from psched.config import Section
 from psched.error_messages import one_line
+from psched.errors import ConfigError
 from psched.schedules.collection import ScheduleCollection, open_schedules
 from psched.schedules_file.plan import apply_declared
 from psched.store import holder_name
 
 log = logging.getLogger(__name__)
 
-_PAUSE = 5.0
-"""Seconds between two attempts while the database does not answer."""
+_LONGEST_PAUSE = 30.0
+"""The most seconds between two attempts while the database does not answer or has no tables. The first are 1, 2, 4."""
 
 
 class ApplyAtStart:
-    """A thread that applies the schedules. It retries while the database is unavailable. An error stops no worker."""
+    """A thread that applies the schedules. It retries until the database is ready. An error stops no worker."""
 
     def __init__(self, section: Section, application: Application) -> None:
         self._section = section
@@ -35,19 +37,33 @@ class ApplyAtStart:
         self._stopping.set()
 
     def _run(self) -> None:
+        pause, told = 1.0, ""
         with open_schedules(self._section, holder_name(f"apply-{os.getpid()}")) as schedules:
-            while not self._stopping.is_set():
-                try:
-                    self._apply(schedules)
+            while (trouble := self._try(schedules)) is not None:
+                if trouble != told:
+                    log.warning("apply_at_start: %s; retrying", trouble)
+                    told = trouble
+                if self._stopping.wait(pause):
                     return
-                except Exception as error:
-                    if not schedules.store.is_unavailable(error):
-                        words = "apply_at_start: the schedules of the application were not applied: %s"
-                        log.error(words, one_line(error))
-                        log.debug("apply_at_start failed", exc_info=True)
-                        return
-                    log.warning("apply_at_start: the database does not answer: %s; retrying", one_line(error))
-                self._stopping.wait(_PAUSE)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _try(self, schedules: ScheduleCollection) -> str | None:
+        """Return why the database is not ready, or None at the end: the schedules are applied, or cannot be."""
+        store = schedules.store
+        try:
+            try:
+                store.check_tables()
+            except ConfigError as error:  # a table is missing, which `psched init` may create meanwhile
+                return str(error)
+            self._apply(schedules)
+        except Exception as error:
+            if store.is_unavailable(error):
+                return f"the database does not answer: {one_line(error)}"
+            if is_driver_error(error):
+                return f"{'the database refuses this user: ' if store.is_refused(error) else ''}{one_line(error)}"
+            log.error("apply_at_start: the schedules of the application were not applied: %s", one_line(error))
+            log.debug("apply_at_start failed", exc_info=True)
+        return None
 
     def _apply(self, schedules: ScheduleCollection) -> None:
         declared = self._application.declared_schedules()

@@ -6,6 +6,9 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
+from faultlab.laboratory import Lab
+from faultlab.proxy import Proxy
+from faultlab.redis import Redis
 from tests.daemon.harness import Daemon, wait_for
 
 _APP = """\
@@ -22,6 +25,23 @@ def ran() -> None:
     with open("ran", "a") as file:
         file.write("ran")
 """
+
+
+def test_a_database_that_is_away_at_the_start_gets_the_schedules_when_it_answers(tmp_path: Path, lab: Lab) -> None:
+    server = lab.shared(Redis)
+    with Proxy(server.port) as proxy:
+        url = server.url(server.create_database(), proxy.port)
+        with Daemon(tmp_path, type="redis", url=url, app="shop:app", schedules={"apply_at_start": True}) as daemon:
+            (tmp_path / "shop.py").write_text(_APP.format(owner="shop"))
+            proxy.refuse()
+            daemon.start()
+            daemon.wait_for_log("apply_at_start: the database does not answer: ")
+            proxy.pass_on()
+            daemon.wait_for_log("apply_at_start: 1 schedules added")
+            with daemon.schedules() as found:
+                assert found["declared"].metadata().policy.owner == "shop"
+            assert daemon.log.count("apply_at_start: the database does not answer") == 1
+            daemon.stop()
 
 
 def has_applied(daemon: Daemon) -> bool:
