@@ -193,11 +193,13 @@ class HandlerLoop:
         task = run.task
         task.finished_later = True
         is_routed = True
+        task.timeout = own_timeout = task.own_timeout  # already while the handler is being made
         try:
             handler = run.poller.application.handler(task)
             is_routed = handler is not None
             task.max_attempts = getattr(handler, "max_attempts", None)
-            task.timeout = getattr(handler, "timeout", None) if task.own_timeout is None else task.own_timeout
+            if own_timeout is None:
+                task.timeout = getattr(handler, "timeout", None)
             finished, failed = getattr(handler, "retention_time", None), getattr(handler, "failed_retention_time", None)
             if finished is not None or failed is not None:
                 task.keep_for(finished, failed)

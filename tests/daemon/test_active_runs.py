@@ -29,12 +29,15 @@ class Made(Dispatch):
 """
 
 
-def made(make_daemon: Make, body: str, **config: object) -> Daemon:
-    """Start a daemon whose handler does `body` while it is being made, and add a schedule for it."""
+def made(make_daemon: Make, body: str, timeout: float | None = None, **config: object) -> Daemon:
+    """Start a daemon whose handler does `body` while it is being made, and add a schedule for it with this timeout."""
     daemon = make_daemon(app="app:Made", **config)
     with (daemon.folder / "app.py").open("a") as app:
         app.write(_MAKING.format(body=body))
     daemon.add("s1", "made")
+    if timeout is not None:
+        with daemon.schedules() as schedules:
+            schedules["s1"].modify(timeout=timeout)
     return daemon.start()
 
 
@@ -58,6 +61,15 @@ def test_a_handler_that_is_never_made_is_timed_out_too(make_daemon: Make) -> Non
     daemon = made(make_daemon, "time.sleep(60)", task_timeout=0.5)
     daemon.wait_for_trace("making", count=2)
     assert "ran longer than task_timeout" in daemon.log
+    daemon.stop()
+
+
+def test_the_timeout_of_a_schedule_ends_a_run_that_hangs_in_place_of_the_section_s(make_daemon: Make) -> None:
+    daemon = made(make_daemon, "time.sleep(60 if task.attempts == 1 else 0)", timeout=0.4, task_timeout=60)
+    reason = "schedules:s1 did not stop: 's1' ran longer than the timeout of its schedule (0.4 s)"
+    daemon.wait_for_log(reason)
+    daemon.wait_for_trace("began")
+    daemon.wait_for_log(reason, 2)
     daemon.stop()
 
 
