@@ -159,7 +159,8 @@ class _FileReader:
                     self._fault((*path, name), str(error))
 
     def _fault(self, path: tuple[str, ...], message: str) -> None:
-        self.faults.append(f"{self._place(path)}: {message}")
+        is_named = len(self.faults) < _MOST_FAULTS  # finding its line takes longer than finding the fault
+        self.faults.append(f"{self._place(path)}: {message}" if is_named else "")
 
     def _place(self, path: tuple[str, ...]) -> str:
         line = self.document.line(*path)

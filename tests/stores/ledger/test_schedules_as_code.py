@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from psched.backends import open_stores
 from psched.errors import ConfigError, NotSupportedError
 from psched.model import LeaseTimes, NewSchedule, ScheduleRow
+from psched.retry_wait import Backoff
 from psched.schedules.collection import Defaults, ScheduleCollection
 from psched.schedules_file.declared import DeclaredSchedules
 from psched.schedules_file.definition_differences import definition_of
@@ -186,6 +187,11 @@ options: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
         "spread": seconds,
         "max_runs": st.none() | st.integers(1, 9),
         "exclude": st.sampled_from([(), None, ("holidays",), ["holidays", "holidays"]]),
+        "overlap": st.sampled_from(["wait", "skip"]),
+        "pause_after": st.none() | st.integers(1, 9),
+        "retry_wait": st.none() | st.integers(0, 900) | st.sampled_from([{"first": 1, "limit": 9}, Backoff(5, 2, 60)]),
+        "timeout": st.none() | st.floats(0.1, 10_000),
+        "on_failure": st.none() | texts,
     },
 )
 crons = st.sampled_from(
