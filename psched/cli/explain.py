@@ -94,8 +94,8 @@ def _show(
     runs: Sequence[LedgerRow] | None = None,
 ) -> None:
     load_zone(rule.timezone)  # refuses an unknown zone
-    note = overlap_note(policy)
-    words = ", ".join([in_words(rule.cron, dialect), *rule_occurrences.restrictions(rule), *(() if note is None else (note,))])
+    parts = (in_words(rule.cron, dialect), *rule_occurrences.restrictions(rule), overlap_note(policy))
+    words = ", ".join(part for part in parts if part is not None)
     found: dict[str, Any] = {"cron": rule.cron, "timezone": rule.timezone, "words": words}
     verdict = None if at is None else _restricted(rule, why(rule.cron, rule.timezone, at, dialect))
     if chosen.json:
