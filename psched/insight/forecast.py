@@ -109,8 +109,8 @@ def forecast(
         for type_, count in counts.items():
             for hour, found in starts.items():
                 types[type_].starts[hour] += found * count
-    found = _summed(types, begin, hours, durations, schedules, unusable)
-    return replace(found, uncounted=uncounted, may_skip=may_skip)
+    summed = _summed(types, begin, hours, durations, schedules, unusable)
+    return replace(summed, uncounted=uncounted, may_skip=may_skip)
 
 
 def starts_per_hour(rule: Rule, delay: float, begin: int, hours: int, dialect: CronDialect) -> Mapping[int, int]:
