@@ -22,8 +22,9 @@ T = TypeVar("T")
 
 _CONNECTIONS = 4
 _MOST_ANSWERS = 500
-_PATIENCE = 3.0
-"""Seconds for which a page waits for an answer that takes long."""
+_PATIENCE = 0.3
+"""Seconds for which a page waits for an answer that takes long. Most answers are there then, and 100,000 schedules take
+longer."""
 _THREADS = 2
 """Threads for questions that take long."""
 

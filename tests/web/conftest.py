@@ -51,7 +51,9 @@ def queue(settings: Settings) -> Iterator[Queue]:
 
 
 @pytest.fixture
-def visit(settings: Settings, url: str) -> Iterator[Visit]:
+def visit(settings: Settings, url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Visit]:
+    """Opens pages, which wait for every answer, however busy the machine is."""
+    monkeypatch.setattr("psched.web.shared_state._PATIENCE", 60.0)
     with ExitStack() as stack:
 
         def opened(

@@ -148,7 +148,7 @@ def test_the_page_of_a_schedule_does_not_wait_for_its_audit(
         return real(*given)
 
     monkeypatch.setattr(ScheduleInsight, "verdict", slow)
-    monkeypatch.setattr("psched.web.pages.schedules._PATIENCE", 0.01)
+    monkeypatch.setattr("psched.web.shared_state._PATIENCE", 0.01)
     client = visit()
     try:
         assert "The audit is not ready yet." in client.get("/schedule?key=k").text

@@ -47,7 +47,7 @@ def test_an_answer_that_takes_long_is_waited_for_by_the_browser(
     monkeypatch.setattr("psched.web.shared_state._PATIENCE", 0.1)
     try:
         answer = client.get("/week")
-        assert ("being computed" in answer.text, answer.headers["refresh"]) == (True, "3")
+        assert ("being computed" in answer.text, answer.headers["refresh"]) == (True, "1")
     finally:
         may_answer.set()
     wait_for(lambda: "1 schedule by its rule" in client.get("/week").text)

@@ -30,6 +30,8 @@ _PAGE = 25
 _LISTED = 10
 """Violations of one schedule that the page lists; the export has up to 1,000."""
 _KEPT = 300.0
+_EXPORT_PATIENCE = 60.0
+"""Seconds for which an export waits for its answer: a program that fetches it does not come back by itself."""
 _STEPS: Final = (3600, 3 * 3600, 6 * 3600, _DAY, 2 * _DAY, 7 * _DAY, 30 * _DAY, 90 * _DAY)
 _DRAWN: Mapping[Kind, str] = {Kind.UNKNOWN: "unknown", Kind.MISSING: "missing"}
 _LEGEND: Final = [
@@ -73,9 +75,10 @@ def proof(request: Request, shared: SharedState) -> Response:
     def ask() -> ProofPage:
         return table.proof(since, until, prefix=prefix, late=late, after=after, limit=_PAGE, keep=keep)
 
-    found = shared.slow_answer(("proof", since, until, prefix, late, after, keep), _KEPT, ask)
+    patience = _EXPORT_PATIENCE if is_export else None
+    found = shared.slow_answer(("proof", since, until, prefix, late, after, keep), _KEPT, ask, patience)
     if found is None:
-        return page(request, "computing.html", title="Proof", headers={"Refresh": "2"})
+        return page(request, "computing.html", title="Proof", headers={"Refresh": "1"})
     if is_export:
         return _export(found)
     wanted = {name: given[name] for name in ("from", "to", "prefix", "late") if given.get(name)}

@@ -31,8 +31,6 @@ _BACKFILLS = 10
 _WEEK = 7 * 86400
 _GOOD = ("finished", "enqueued")
 _AUDIT_KEPT = 60.0
-_PATIENCE = 0.3
-"""Seconds for which the page waits for the audit: without it, it says that the audit goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +108,7 @@ def schedule(request: Request, shared: SharedState) -> Response:
     is_lane = rule.backfill is not None
     audited: tuple[Verdict | None] | None = (None,)
     if not is_lane:
-        audited = shared.slow_answer(("audit", key), _AUDIT_KEPT, lambda: (_verdict(table, key, int(now)),), _PATIENCE)
+        audited = shared.slow_answer(("audit", key), _AUDIT_KEPT, lambda: (_verdict(table, key, int(now)),))
     until = int(given["until"]) if (given := request.query_params).get("until", "").isdecimal() else None
     listed = Page(found.history, found.older) if until is None else table.history_page(key, until)
     runs = [run for run in found.history if run.started is not None]

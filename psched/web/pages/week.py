@@ -48,7 +48,7 @@ def week(request: Request, shared: SharedState) -> Response:
     table = schedules_of(shared)
     found = shared.slow_answer("week ahead", _KEPT, table.week_ahead)
     if found is None:
-        return page(request, "computing.html", title="Week ahead", headers={"Refresh": "3"})
+        return page(request, "computing.html", title="Week ahead", headers={"Refresh": "1"})
     hours = found.forecast.hours
     has_busy = any(hour.busy is not None for hour in hours)
     return page(

@@ -65,7 +65,7 @@ def what_if(request: Request, shared: SharedState) -> Response:
     except ValueError as error:
         return page(request, "what_if.html", HTTPStatus.BAD_REQUEST, **shown | {"problem": one_line(error)})
     if answer is None:
-        return page(request, "computing.html", title="What if", headers={"Refresh": "3"})
+        return page(request, "computing.html", title="What if", headers={"Refresh": "1"})
     found = answer.found
     shown |= {
         "answer": answer,

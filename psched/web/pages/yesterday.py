@@ -85,10 +85,18 @@ def yesterday(request: Request, shared: SharedState) -> Response:
     until = None if wanted is None or wanted >= now else wanted
     number = int(given["page"]) if given.get("page", "").isdecimal() else 1
     prefix, length = given.get("prefix", ""), hours * _HOUR
-    found = shared.answer(("timeline", hours, until), _KEPT, lambda: table.timeline(length, until))
+
+    def ask() -> tuple[Timeline, Sequence[ScheduleLine]]:
+        timeline = table.timeline(length, until)
+        return timeline, _by_schedule(timeline.runs, timeline)
+
+    answer = shared.slow_answer(("timeline", hours, until), _KEPT, ask)
+    if answer is None:
+        return page(request, "computing.html", title="Yesterday", headers={"Refresh": "1"})
+    found, all_lines = answer
     end = found.until
     runs = [run for run in found.runs if run.key.startswith(prefix)]
-    lines = _by_schedule(runs, found)
+    lines = [line for line in all_lines if line.key.startswith(prefix)]
     return page(
         request,
         "yesterday.html",
