@@ -26,6 +26,10 @@ def make():
 def pending():
     return [sql for name in ("queue", "schedules") for sql in clients.of(name).store.pending_statements()]
 
+def problems():
+    found = [finding for name in ("queue", "schedules") for finding in clients.of(name).store.diagnose()]
+    return [finding.message for finding in found if not finding.ok]
+
 def is_in_transaction():
     if connection.vendor == "postgresql":
         return connection.connection.info.transaction_status != 0
@@ -62,9 +66,16 @@ def test_the_migrations_are_complete(project: Project) -> None:
     assert project.manage("dumpdata", "psched", "--all").strip() == "[]"
 
 
-def test_a_transaction_of_the_caller_can_make_the_tables(project: Project) -> None:
+def test_a_transaction_of_the_caller_can_look_for_the_tables_and_make_them(project: Project) -> None:
     """A statement that failed would abort the transaction on PostgreSQL."""
-    assert project.python(f"{_TABLES}with transaction.atomic():\n    make()\nprint(json.dumps(pending()))") == []
+    made = "with transaction.atomic():\n    found = problems()\n    make()\n"
+    shown = "print(json.dumps([found, problems(), pending()]))"
+    missing, problems, pending = project.python(f"{_TABLES}{made}{shown}")
+    assert [message.partition(";")[0] for message in missing] == [
+        "the table psched_queue does not exist",
+        "the table psched_schedules does not exist",
+    ]
+    assert (problems, pending) == ([], [])
     assert project.python(f"{_TABLES}print(json.dumps(pending()))") == []
 
 

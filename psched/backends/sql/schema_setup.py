@@ -165,7 +165,8 @@ class Schema:
         """
         statement = cached(_no_rows, table)
         try:
-            answer = execute_text(connection, *statement.step(connection, {}))
+            with self._database.savepoint(connection):
+                answer = execute_text(connection, *statement.step(connection, {}))
             return [column[0] for column in (answer.cursor if hasattr(answer, "cursor") else answer).description]
         except DBAPIError as error:
             if not self._database.dialect.is_missing_table(error):

@@ -7,7 +7,7 @@ that commits, and the tests of a `TestCase` see what they submit.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from threading import Lock
 from typing import Any, TypeVar
 
@@ -63,6 +63,12 @@ class DjangoDatabase(Database):
     def transaction(self, connection: Connection) -> Iterator[None]:
         """Run the statements in one transaction; within a transaction of the caller's, in a savepoint."""
         with transaction.atomic(using=self._alias):
+            yield
+
+    @contextmanager
+    def savepoint(self, connection: Connection) -> Iterator[None]:
+        """See `Database.savepoint`: PostgreSQL aborts the transaction of `transaction.atomic()` otherwise."""
+        with transaction.atomic(using=self._alias) if connections[self._alias].in_atomic_block else nullcontext():
             yield
 
     def change_rows(
