@@ -19,7 +19,8 @@ def nightly(task: psched.Task, region: str) -> None:
     night = datetime.fromtimestamp(task.scheduled_time, UTC).date()
     with closing(sqlite3.connect(HERE / "shop.db")) as shop:
         shop.execute("CREATE TABLE IF NOT EXISTS sales (day TEXT, region TEXT, amount INTEGER)")
-        rows = shop.execute("SELECT day, amount FROM sales WHERE region = ? AND day < ?", (region, night)).fetchall()
+        sold = "SELECT day, amount FROM sales WHERE region = ? AND day < ?"
+        rows = shop.execute(sold, (region, night.isoformat())).fetchall()
     folder = HERE / "out"
     folder.mkdir(exist_ok=True)
     unfinished = folder / f".{night}.{task.fence}"
