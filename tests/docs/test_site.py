@@ -36,6 +36,12 @@ def test_every_link_within_the_project_leads_somewhere(page: Path) -> None:
     assert not broken
 
 
+@pytest.mark.parametrize("page", _PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_page_of_the_site_links_to_markdown_outside_of_it(page: Path) -> None:
+    outside = [t for t in _targets(page) if t.endswith(".md") and not (page.parent / t).resolve().is_relative_to(_DOCS)]
+    assert not outside, "Sphinx cannot resolve these"
+
+
 def test_every_page_that_a_message_or_docstring_names_exists() -> None:
     named = {
         (file, found)
