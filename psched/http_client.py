@@ -48,7 +48,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 def post(request: Request) -> None:
     """Send one request, through the proxies that the environment names. Raises RequestError; its text omits the URL."""
     headers = {"User-Agent": _USER_AGENT, **request.headers}
-    sent = urllib.request.Request(request.url, request.body, headers, method="POST")  # noqa: S310 – http(s)
+    sent = urllib.request.Request(request.url, request.body, headers, method="POST")  # noqa: S310 – the URL is http or https
     opener = urllib.request.build_opener(_NoRedirects)
     try:
         with opener.open(sent, timeout=request.timeout):

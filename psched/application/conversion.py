@@ -226,7 +226,7 @@ def check_type(kind: Any, seen: frozenset[type] = frozenset()) -> None:
     elif origin in (Union, UnionType):
         kinds = [each for each in kinds if each is not NoneType]
         if len(kinds) > 1:
-            _hook_of(Union[tuple(kinds)])  # noqa: UP007 – of a list
+            _hook_of(Union[tuple(kinds)])  # noqa: UP007 – the types are in a list
     elif isinstance(origin, type):
         if issubclass(origin, Mapping) and kinds and not _is_text(next(iter(kinds))):
             raise TypeError(

@@ -111,7 +111,7 @@ class Base:
                     self.perform()
                 finally:
                     self.after_perform()
-        except Exception as error:  # noqa: BLE001 – the decider decides about errors of the handler
+        except Exception as error:  # noqa: BLE001 – the decider handles errors of the handler
             self.decide("unexpected_error_raised", error=error)
 
     def before_perform(self) -> bool | None:

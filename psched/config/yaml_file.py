@@ -56,7 +56,7 @@ class _QuickLoader(_UniqueKeys, Composer, getattr(yaml, "CSafeLoader", yaml.Safe
     }
 
     def __init__(self, stream: str) -> None:
-        super(Composer, self).__init__(stream)  # type: ignore[call-arg]  # that of SafeLoader
+        super(Composer, self).__init__(stream)  # type: ignore[call-arg]  # as in SafeLoader
         Composer.__init__(self)
 
 

@@ -44,7 +44,7 @@ class StreamSender:
         self._client: Any = None
 
     def send(self, id_: str, event: dict[str, object]) -> None:
-        import redis  # noqa: PLC0415 – an extra
+        import redis  # noqa: PLC0415 – an optional dependency
 
         if self._client is None:
             options: dict[str, Any] = {"socket_timeout": 10, "socket_connect_timeout": 10}

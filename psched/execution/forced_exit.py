@@ -118,7 +118,7 @@ class ForcedExit:
             with task.lock:
                 if not task.settled:
                     settle_stopped(task)
-        except Exception as error:  # noqa: BLE001 – whatever fails, the process ends next
+        except Exception as error:  # noqa: BLE001 – whatever fails here, the process ends
             log.warning("key=%s was not released: %s; its lease ends by itself", task.key, one_line(error))
 
 

@@ -205,7 +205,7 @@ class HandlerLoop:
                 task.keep_for(finished, failed)
             if handler is not None and self._may_run(run) and run.begin_handler(handler):
                 handler.run()
-        except BaseException as error:  # noqa: BLE001 – an application's error, even SystemExit, is its task's alone
+        except BaseException as error:  # noqa: BLE001 – an error of the application, even SystemExit, ends only its run
             self._leave_if_forked()
             if task.lease_lost and isinstance(error, PreemptedError | OutcomeUnknownError):
                 self._emit_unsettled(run, error)

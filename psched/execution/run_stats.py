@@ -228,7 +228,7 @@ def write_rest(counter: RunCounter) -> None:
     for section, counts in counter.sections.items():
         try:
             write_counts(counts)
-        except Exception as error:  # noqa: BLE001 – the process is leaving
+        except Exception as error:  # noqa: BLE001 – the process is exiting
             log.info("section=%s the statistics of the last minute were not written: %s", section, one_line(error))
 
 

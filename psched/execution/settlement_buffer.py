@@ -46,7 +46,7 @@ class SettlementBuffer:
         self._flushing = threading.Lock()
 
     def add(self, task: Task, now: float) -> None:
-        """Add a concluded run, or a finished run, for which only the event is emitted."""
+        """Add a concluded run. A finished run may be added, too: then only its event is emitted."""
         if not self._collected:
             self._since = now
         self._collected.append(task)

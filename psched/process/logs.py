@@ -145,7 +145,7 @@ class LogHandler(logging.Handler):
 
     def _emit_json(self, record: logging.LogRecord) -> None:
         if self._json is None:
-            from psched.structured_logging import JSONFormatter  # noqa: PLC0415 – only where it is configured
+            from psched.structured_logging import JSONFormatter  # noqa: PLC0415 – imported only if it is configured
 
             self._json = JSONFormatter()
         line = self._json.format(record)

@@ -204,7 +204,7 @@ class Queue(PolledTable):
         """Return the group submit of the running event loop."""
         from asyncio import get_running_loop  # noqa: PLC0415 – programs without asyncio save the time of this import
 
-        from psched.queue.async_group_submit import AsyncGroupSubmit  # noqa: PLC0415 – the same
+        from psched.queue.async_group_submit import AsyncGroupSubmit  # noqa: PLC0415 – it imports asyncio
 
         loop = get_running_loop()
         group = self._group_submits.get(loop)
@@ -242,7 +242,7 @@ class Queue(PolledTable):
                 raise ValueError(f"late= selects waiting tasks, not {status} ones; leave out late= or status=")
         return self.store.list(TaskFilter(status, type, user, prefix, late, after))
 
-    alist = async_iterator_twin(list)  # noqa: A003 – the method
+    alist = async_iterator_twin(list)  # noqa: A003 – a method may have this name
 
 
 _STORES_NONE = "its type stores no result; annotate what its function returns, or use @app.task(store_result=True)"

@@ -350,7 +350,7 @@ class Scheduler:
         """
         if positional:
             if len(positional) > 1 or data is not None:
-                raise TypeError("push takes a name and data; delay, retry and retry_timeout are given by keyword")
+                raise TypeError("push takes a name and data; give delay, retry and retry_timeout by keyword")
             (data,) = positional
             refuse_options("push", name, data)
         task_data = checked_task_data(data, retry, retry_timeout)
@@ -551,7 +551,7 @@ def _arguments(
     return dict(function.new_task(**(data or {})).data)
 
 
-def create_scheduler(  # noqa: PLR0913 – each is a keyword
+def create_scheduler(  # noqa: PLR0913 – all are keywords
     url: str,
     *,
     prefix: str = "_schedule_mq:",

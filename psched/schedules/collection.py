@@ -356,7 +356,7 @@ class ScheduleCollection(PolledTable):
         """Yield the keys in the ledger. Then yield the keys of schedules that another program added."""
         recorded = set()
         ledger = self.ledger
-        for key in ledger.keys():  # noqa: SIM118 – the ledger is no mapping
+        for key in ledger.keys():  # noqa: SIM118 – the ledger is not a mapping
             recorded.add(key)
             if not self._is_lane(key):
                 yield key
@@ -462,7 +462,7 @@ class ScheduleCollection(PolledTable):
 
     aadd = async_twin(add)
     aadd_many = async_twin(add_many)
-    alist = async_iterator_twin(list)  # noqa: A003 – the method
+    alist = async_iterator_twin(list)  # noqa: A003 – a method may have this name
     alate = async_iterator_twin(late)
     ahistory = async_iterator_twin(history)
     aoutputs = async_iterator_twin(outputs)

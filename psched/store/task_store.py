@@ -25,7 +25,7 @@ NO_TRANSACTION = (
 )
 NO_RESULTS = "rdb_compat keeps neither results nor progress; use `type: rdb`"
 _LONG_DUE = 1000
-"""A store without an index of due times searches only so many tasks for those that are due longest."""
+"""How many tasks a store without an index of due times reads to find those that are due longest."""
 
 
 class TaskStore(LeaseStore):

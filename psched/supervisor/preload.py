@@ -38,7 +38,7 @@ class LoadedConfig:
     def slots(self) -> int:
         """How many children there are.
 
-        With `processor_type: thread` there is one child, with a thread for each processor.
+        With `processor_type: thread` there is one child, with as many threads as `processors` says.
         """
         return 1 if self.settings.processor_type == "thread" else self.settings.processors
 
