@@ -197,7 +197,7 @@ def has_too_many_digits(number: int) -> bool:
 
 
 def long_number(text: str) -> str | None:
-    """Return what is wrong with JSON `text` if it contains a whole number that is too long for Python; else None."""
+    """Return the error for JSON `text` with a whole number that is too long for Python; None if there is none."""
     found = _LONG_NUMBER.search(text)
     if found is None:
         return None

@@ -22,7 +22,7 @@ _MANY = 100
 """After this many attempts the wait is the longest."""
 
 LOST_ATTEMPTS = "all allowed attempts began, but none was settled: their workers died or lost their leases"
-"""The error of a task whose allowed attempts all began and none of which was settled."""
+"""The error of a task if all its allowed attempts began, but none was settled."""
 
 
 class RunnableFilter:

@@ -202,9 +202,9 @@ class App(Router):
     def open(self, config: Config, environment: str | None = None) -> Queue:
         """Open the queue that `config` describes. The tasks of this app are submitted to it.
 
-        Raises like `psched.open_queue`. Without a queue of its own, an app submits to the queue of `psched.configure`,
-        else to the queue of the worker that it runs in, else to the queue in the file that $PSCHED_CONFIG names
-        (default: etc/psched.yml).
+        Raises like `psched.open_queue`. An app that opens no queue submits to the first of these queues that exists:
+        the queue of `psched.configure`, the queue of the worker that the app runs in, the queue in the file that
+        $PSCHED_CONFIG names (default: etc/psched.yml).
         """
         self._queue.own = open_configured_queue(config, environment)
         return self._queue.own

@@ -22,7 +22,7 @@ the database fails just after the start of a run, the lease survives an outage o
 
 @dataclass(frozen=True, slots=True)
 class OpenSection:
-    """One section with its source, and with its overdue alerts if the store supports them."""
+    """One section with its source and, if the store supports them, its overdue alerts."""
 
     name: str
     section: Section

@@ -104,7 +104,7 @@ class Poller(ABC):
         self.prefetch.observe_run(task.type, task.duration)
 
     def give_up(self, tasks: Sequence[Task], now: float) -> None:
-        """Let other workers run those of `tasks` that have not begun. `now`: boottime seconds. Any thread may call."""
+        """Let other workers run the tasks that have not begun. `now`: boottime seconds. Callable from any thread."""
         give_up_leases(tasks, now)
 
     def settle_before(self, now: float, type: str) -> None:
@@ -120,7 +120,7 @@ class Poller(ABC):
 
 
 def give_up_leases(tasks: Sequence[Task], now: float) -> None:
-    """Release the leases of those of `tasks` that have not begun. `now`: boottime seconds. Callable from any thread."""
+    """Release the leases of the tasks that have not begun. `now`: boottime seconds. Callable from any thread."""
     left = [task for task in tasks if task.in_flight and not task.started and now < task.deadline]
     try:
         release_many(left)

@@ -271,7 +271,7 @@ class QueuedTask(Generic[R_co]):
         results: ResultPoller,
         result_type: ResultType[R_co] | None = None,
     ) -> None:
-        """`result_type`: that of the function that the task calls, if known."""
+        """`result_type`: the result type of the function that the task calls, if known."""
         self.key = key
         self._store = store
         self._source = source

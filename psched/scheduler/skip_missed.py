@@ -58,8 +58,8 @@ class MissedOccurrences:
     def _overdue_row(self, name: str) -> ScheduleRow | None:
         """Return the schedule if it was due before this instance started and is overdue by more than the grace.
 
-        Return None for a paused schedule, as its pause decides about its occurrences, and for an extra run of
-        `run_now`.
+        Return None for a paused schedule, because resuming it decides about its occurrences. Return None for an extra
+        run by `run_now`.
         """
         row = self.schedules.store.get(name)
         if row is None or row.paused or row.is_extra or row.next_time >= self.since - self.grace:

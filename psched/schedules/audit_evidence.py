@@ -27,10 +27,14 @@ class Stretch:
 class AuditEvidence:
     """The records that an audit of one schedule read: changes of its definition, and entries of its ledger.
 
-    `sha256` is the hash of the records as lines of JSON, each followed by a newline. The order is: for each lane of the
-    schedule's backfills (in the order of keys) its changes and entries, then the changes of the schedule, the oldest
-    first, then its entries in the order of occurrences. A line is a JSON object with all fields, sorted by name,
-    without spaces, and with escapes for characters outside of ASCII.
+    `sha256` is the hash of the records as lines of JSON, each followed by a newline, in this order:
+
+    - for each lane of the schedule's backfills, in the order of keys: its changes, then its entries;
+    - the changes of the schedule, the oldest first;
+    - the entries of the schedule, in the order of occurrences.
+
+    A line is a JSON object with all fields, sorted by name, without spaces, and with escapes for characters outside of
+    ASCII.
 
     The audit also uses the present row of the schedule and its oldest entry. The hash leaves these out, because they
     change with time. `reached`: the present next occurrence; None if the schedule does not exist any more.

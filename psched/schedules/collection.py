@@ -265,7 +265,7 @@ class ScheduleCollection(PolledTable):
     ) -> Iterator[LedgerRow]:
         """Yield ledger entries.
 
-        Those of one schedule are ordered by occurrence, those of all by the time of settlement.
+        Entries of one schedule are ordered by occurrence, entries of all schedules by the time of settlement.
 
         - `failed`: only entries where an attempt failed or was lost, or that were skipped because they were too late.
         - `since`, `until`: unix seconds. With a key they limit the occurrences, without a key the times of settlement.

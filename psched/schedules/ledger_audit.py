@@ -72,7 +72,7 @@ class AuditRecords:
     - `present`: the schedule's row, read before `rows`; None if it was deleted.
     - `now`: the database's clock before that read.
     - `kept_since`: entries that were settled before this time may have been deleted.
-    - `reckoning`: that of this process; also used for definitions for which none was recorded.
+    - `reckoning`: of this process; also used for definitions without a recorded reckoning.
     - `runs_before`: for each version, how many entries before the span count for `max_runs`. Only needed if a
       definition has `max_runs`.
     - `earlier`: the last entries before the span. Only needed if a definition has `overlap: skip`.

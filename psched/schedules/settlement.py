@@ -231,10 +231,11 @@ class ScheduleSettlement(Settlement):
 
 
 def times_after(row: ScheduleRow, entry: Entry, dialect: CronDialect) -> tuple[int, float]:
-    """Return the occurrence after that of `row`, and when it is due. `entry`: how the occurrence of `row` is settled.
+    """Return the occurrence after the one of `row`, and when it is due.
 
-    After an extra run, this is the regular occurrence that was pending before. The row of a backfill is due at the
-    second in which its last run began, so that schedules which have been due longer come first.
+    `entry`: how the occurrence of `row` is settled. After an extra run, the result is the regular occurrence that was
+    pending before. The row of a backfill is due at the second in which its last run began, so that schedules which have
+    been due longer come first.
     """
     if row.is_backfill:
         time = next_to_backfill(row.rule, row.next_time, dialect)

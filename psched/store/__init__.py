@@ -61,14 +61,14 @@ class StoreSettings:
     - `ledger`: the ledger's table, for a store that keeps a ledger only on request.
     - `problem`: returns why psched cannot run a schedule, or None. A store that shares its table with other programs
       (`rdb_compat`) does not acquire such rows.
-    - `pooler`: which database session a client has behind a connection pooler: `session` (its own), `transaction` (any,
-      another for each transaction), or `auto` (PostgreSQL: find out whether there is a pooler, and if so assume
-      `transaction`).
+    - `pooler`: the kind of connection pooler: `session` (each client keeps a database session), `transaction` (each
+      transaction may get another session), or `auto` (PostgreSQL only: find out whether there is a pooler, and if so
+      assume `transaction`).
     - `disable_resource_limit`, `use_connection_pooling`: options of PerfectQueue, for a queue that is shared with it.
     - `keeps_failures`: whether runs that fail for good are kept until they were reported.
     - `keeps_endings`: whether the end of each queue task is put into the outbox.
-    - `database`: creates the object through which a store on SQL uses its database, for its dialect. None: a `Database`
-      with connections of its own.
+    - `database`: creates the object through which a store on SQL uses its database. None: a `Database` with its own
+      connections.
     - `read_only`: for `psched.insight`: the store never writes, its sessions refuse writes, and no statement takes
       longer than 2 s.
     - `long_reads`: a read-only store may take as long for a statement as other stores.

@@ -44,7 +44,7 @@ class TypeCounts:
 
 @dataclass(frozen=True, slots=True)
 class UserCounts:
-    """The tasks of one user. The tasks without a user are counted as those of one more user, None.
+    """The tasks of one user. All tasks without a user count as the tasks of one more user, None.
 
     - `due`: how many tasks are due.
     - `oldest`: how many seconds the first of them has been due.

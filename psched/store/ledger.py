@@ -255,7 +255,7 @@ class Ledger(Protocol):
     def rows(self, wanted: LedgerFilter) -> Iterator[LedgerRow]:
         """Yield entries, read a page at a time.
 
-        The entries of one key are ordered by occurrence, those of all keys by the time of settlement. An entry that
+        Entries of one key are ordered by occurrence, entries of all keys by the time of settlement. An entry that
         stands for several occurrences is ordered by the first.
         """
 

@@ -142,7 +142,7 @@ def read_nodes(rows: Iterable[Mapping[Any, Any]]) -> list[Node]:
 
 
 def tz_difference(nodes: Iterable[Node], here: str | None = None) -> str | None:
-    """Return which nodes have which tz database, and the remedy; None if all have the same.
+    """Return the tz databases of the nodes as text, with the remedy; None if all nodes have the same.
 
     `here`: the tz database of this process, if it does not belong to a node.
     """
@@ -154,13 +154,13 @@ def tz_difference(nodes: Iterable[Node], here: str | None = None) -> str | None:
 
 
 def version_difference(nodes: Iterable[Node]) -> str | None:
-    """Return which nodes have which version of psched; None if all have the same."""
+    """Return the psched versions of the nodes as text; None if all nodes have the same."""
     found = _differing((node.version, node.name) for node in nodes)
     return None if found is None else f"nodes run different versions of psched: {found}"
 
 
 def _differing(found: Iterable[tuple[str, str]]) -> str | None:
-    """Given pairs of node and value, return which nodes have which value; None if all have the same value."""
+    """Return each value with its nodes as text, given pairs of node and value; None if all values are equal."""
     named: dict[str, set[str]] = {}
     for value, node in found:
         named.setdefault(value, set()).add(node)

@@ -165,7 +165,7 @@ def _open(path: Path, flags: int) -> int:
 
 
 def _check_trust(path: Path, found: os.stat_result) -> None:
-    """Refuse a file through which another user could choose which process is signalled."""
+    """Refuse a file that lets another user choose the process to signal."""
     if not stat.S_ISREG(found.st_mode):
         raise PidFileError(f"pid file {path} is not a regular file; name another one (pid_file)")
     if found.st_mode & stat.S_IWOTH:
@@ -316,7 +316,7 @@ def _holds_lock(pid: int, file: os.stat_result) -> bool:
     process = Path(f"/proc/{pid}")
     try:
         for descriptor in (process / "fd").iterdir():
-            with suppress(FileNotFoundError):  # closed meanwhile
+            with suppress(FileNotFoundError):  # closed in the meantime
                 flags = (process / "fdinfo" / descriptor.name).read_text()
                 if os.path.samestat(descriptor.stat(), file) and " FLOCK " in flags:
                     return True
