@@ -18,7 +18,7 @@ from psched.store import holder_name
 log = logging.getLogger(__name__)
 
 _LONGEST_PAUSE = 30.0
-"""The most seconds between two attempts while the database does not answer or has no tables. The first are 1, 2, 4."""
+"""The longest pause between two attempts, in seconds. The first pauses are 1, 2 and 4 s."""
 
 
 class ApplyAtStart:
@@ -48,12 +48,12 @@ class ApplyAtStart:
                 pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _try(self, schedules: ScheduleCollection) -> str | None:
-        """Return why the database is not ready, or None at the end: the schedules are applied, or cannot be."""
+        """Return why the database is not ready. Return None if the schedules were applied, or cannot be applied."""
         store = schedules.store
         try:
             try:
                 store.check_tables()
-            except ConfigError as error:  # a table is missing, which `psched init` may create meanwhile
+            except ConfigError as error:  # a missing table, which `psched init` may still create
                 return str(error)
             self._apply(schedules)
         except Exception as error:

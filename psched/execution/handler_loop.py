@@ -193,7 +193,7 @@ class HandlerLoop:
         task = run.task
         task.finished_later = True
         is_routed = True
-        task.timeout = own_timeout = task.own_timeout  # already while the handler is being made
+        task.timeout = own_timeout = task.own_timeout  # the timeout also limits the creation of the handler
         try:
             handler = run.poller.application.handler(task)
             is_routed = handler is not None

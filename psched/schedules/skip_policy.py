@@ -68,7 +68,7 @@ def came_due_during(ended: float | None, run_time: float) -> TypeGuard[float]:
 
 
 def overlap_note(policy: Policy) -> str | None:
-    """Return in words what `overlap` may do to an occurrence, as the end of a sentence; None if nothing."""
+    """Return the effect of `overlap` on an occurrence, as the end of a sentence; None if there is none."""
     return "skipped if it comes due during the previous run" if policy.overlap == "skip" else None
 
 

@@ -159,7 +159,7 @@ class _FileReader:
                     self._fault((*path, name), str(error))
 
     def _fault(self, path: tuple[str, ...], message: str) -> None:
-        is_named = len(self.faults) < _MOST_FAULTS  # finding its line takes longer than finding the fault
+        is_named = len(self.faults) < _MOST_FAULTS  # finding the line of an error takes longer than finding the error
         self.faults.append(f"{self._place(path)}: {message}" if is_named else "")
 
     def _place(self, path: tuple[str, ...]) -> str:

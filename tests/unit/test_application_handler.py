@@ -109,7 +109,7 @@ def test_an_error_after_settling_changes_nothing_and_is_logged(
     handler.run()
     assert ledger.entries == [("finished",)]
     [record] = caplog.records
-    assert "after it was finished" in record.getMessage()
+    assert "after the run was finished" in record.getMessage()
     assert record.exc_info is not None
 
 
