@@ -168,6 +168,7 @@ class Fetcher:
         """How many rows a child gets at a time, for sections whose `task_prefetch` is a number."""
         self._limits = {opened.name: FetchLimit() for opened in sections}
         self.pollers = {opened.name: self._poller(opened, types[opened.name]) for opened in sections}
+        self._order = deque(self.pollers)
         self.has_worked = False
         """Whether rows were acquired since this flag was last set to False."""
 
@@ -324,10 +325,12 @@ class Fetcher:
         return min(_LARGEST, free * moment + ahead - len(self._fetched))
 
     def _poll(self) -> None:
-        for name, poller in self.pollers.items():
+        """Poll the sections, each time in another order: the first one may have enough due rows for all children."""
+        self._order.rotate()
+        for name in self._order:
             self._limits[name].wanted = self._wanted()
             if self._limits[name].wanted > 0:
-                rows: Sequence[Any] = poller.poll()
+                rows: Sequence[Any] = self.pollers[name].poll()
                 self._fetched.extend(rows)
                 self.has_worked = self.has_worked or bool(rows)
 

@@ -422,6 +422,17 @@ def test_rows_keep_their_sections(bench: Bench) -> None:
     assert len(came) == 2
 
 
+def test_sections_with_more_due_rows_than_free_children_take_turns(bench: Bench) -> None:
+    child = bench.child("w1")
+    bench.schedules.add(50, "cron")
+    bench.queue.add(50, "slow")
+    bench.start()
+    for _ in range(20):
+        bench.turn()
+        child.run(child.receive(), SLOW)
+    assert min(Counter(child.sections.values())[name] for name in ("schedules", "queue")) >= 5
+
+
 def test_returned_rows_go_before_all_others_in_their_order_and_to_another_child(bench: Bench) -> None:
     first = bench.child("w1")
     bench.start()
