@@ -130,13 +130,14 @@ def planned(
     after = [present[key] for key in undeclared]
     for new in schedules.rows_of(wanted):
         seen = present.get(new.key)
+        if seen is not None and _is_defined_as(seen, new):
+            after.append(seen)
+            continue
         row = new if seen is None else redefined(seen, new, now, schedules.cron_dialect)
         after.append(row)
         definition = definition_of(new)
         differing: tuple[OptionDifference, ...] = ()
         if seen is not None:
-            if _is_defined_as(seen, new):
-                continue
             differing = tuple(differences(definition_of(seen), definition))
             if not differing:  # another process is writing a new version of a calendar
                 continue

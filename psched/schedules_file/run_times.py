@@ -106,11 +106,13 @@ class RunTimeComparison:
         if before is None or after is None or 0 in counts or max(counts) > _MOST_LISTED:
             is_exact = 0 in counts
             lost, gained = (
-                RunTimes(count, () if row is None else tuple(islice(self._runs(row), SHOWN)), is_exact)
+                RunTimes(count, () if row is None else tuple(islice(self._runs(row), min(count, SHOWN))), is_exact)
                 for row, count in zip((before, after), counts, strict=True)
             )
             return lost, gained
-        were, become = list(self._runs(before)), list(self._runs(after))
+        were, become = (
+            list(islice(self._runs(row), count)) for row, count in zip((before, after), counts, strict=True)
+        )
         removed, added = set(were).difference(become), set(become).difference(were)
         return _first(were, removed), _first(become, added)
 
@@ -125,18 +127,17 @@ class RunTimeComparison:
         return found if most is None else min(found, max(0, most - (row.runs or 0)))
 
     def _runs(self, row: ScheduleRow) -> Iterator[float]:
-        return islice(self._endless(row.regular()), self._count(row))
-
-    def _endless(self, row: ScheduleRow) -> Iterator[float]:
+        """Yield the runs. At least as many as `_count` returns; a caller takes no more than these."""
+        row = row.regular()
         if row.settled:
             yield row.next_run_time
-        rule, last = _plain(row.rule), self._last_of(row)
+        rule, last, delay = _plain(row.rule), self._last_of(row), row.delay
         if self._number(rule, row.next_time, last) <= _MOST_LISTED:
-            yield from (time + row.delay for time in self._occurrences(rule, row.next_time, last))
+            yield from [time + delay for time in self._occurrences(rule, row.next_time, last)]
             return
         time = row.next_time
         while (time := rule_occurrences.next_time(rule, time, self.dialect)) < NEVER:
-            yield time + row.delay
+            yield time + delay
 
     def _last_of(self, row: ScheduleRow) -> int:
         """Return the last second whose occurrence, if any, has its run before `until`."""
@@ -151,11 +152,7 @@ class RunTimeComparison:
 
     def _find_occurrences(self, rule: Rule, after: int, until: int) -> Sequence[int]:
         """Return the occurrences after `after` and up to `until`."""
-        found = []
-        time = after
-        while (time := rule_occurrences.next_time(rule, time, self.dialect)) <= until:
-            found.append(time)
-        return found
+        return list(rule_occurrences.listed(rule, after, until, self.dialect))
 
     def _warnings(self, before: ScheduleRow | None, after: ScheduleRow | None) -> Iterator[str]:
         if after is None:
