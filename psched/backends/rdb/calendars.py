@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlalchemy import BigInteger, Column, Connection, Integer, MetaData, Table, bindparam, select, update
 
 from psched.backends.common.table_name_check import checked_name
+from psched.backends.sql.compiled_statements import cached_on_class
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import MYSQL_OPTIONS, ExactText, LongText, now_ms
 from psched.store.calendars import StoredCalendar
@@ -29,6 +30,10 @@ class RdbCalendars:
     def __init__(self, database: Database, table: Table) -> None:
         self._database = database
         self._table = table
+        self._write_statements(table)
+
+    @cached_on_class
+    def _write_statements(self, table: Table) -> None:
         c = table.c
         self._all = select(*c).order_by(c.name)
         self._one = select(*c).where(c.name == bindparam("of_name"))

@@ -8,6 +8,7 @@ from sqlalchemy import BigInteger, Column, Connection, MetaData, String, Table, 
 
 from psched.backends.common.rows import milliseconds
 from psched.backends.common.table_name_check import checked_name
+from psched.backends.sql.compiled_statements import cached_on_class
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import MYSQL_OPTIONS, ExactText, now_ms
 from psched.store.delivery_watermarks import Watermark, WatermarkKind
@@ -35,6 +36,10 @@ class RdbWatermarks:
     def __init__(self, database: Database, table: Table) -> None:
         self._database = database
         self._table = table
+        self._write_statements(table)
+
+    @cached_on_class
+    def _write_statements(self, table: Table) -> None:
         c = table.c
         this = (c.kind == bindparam("of_kind"), c.name == bindparam("of_name"))
         unmoved = (*this, c.position == bindparam("of_position"))

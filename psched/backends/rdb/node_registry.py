@@ -22,6 +22,7 @@ from sqlalchemy import (
     update,
 )
 
+from psched.backends.sql.compiled_statements import cached_on_class
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import MYSQL_OPTIONS, ExactText, LongText, now_ms
 from psched.store.node_registry import ALIVE, FORGOTTEN, Announcement, Node, read_nodes
@@ -63,7 +64,11 @@ class RdbNodes:
         """`table`: the name of the table of the rows."""
         self._database = database
         self._table_name = table
-        self._nodes = nodes = nodes_table()
+        self._nodes = nodes_table()
+        self._write_statements(self._nodes)
+
+    @cached_on_class
+    def _write_statements(self, nodes: Table) -> None:
         c = nodes.c
         own = (c.node == bindparam("own_node"), c.table_name == bindparam("of_table"))
         told: dict[str, ColumnElement[Any]] = {name: bindparam(f"new_{name}") for name in _TOLD}

@@ -11,6 +11,7 @@ from sqlalchemy import BigInteger, BindParameter, Column, Connection, MetaData, 
 
 from psched.backends.common.rows import milliseconds
 from psched.backends.common.table_name_check import checked_name
+from psched.backends.sql.compiled_statements import cached_on_class
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import MYSQL_OPTIONS, LongText, now_ms
 from psched.store.outbox import PendingEvent
@@ -33,6 +34,10 @@ class RdbOutbox:
 
     def __init__(self, database: Database, table: Table) -> None:
         self._database = database
+        self._write_statements(table)
+
+    @cached_on_class
+    def _write_statements(self, table: Table) -> None:
         c = table.c
         self._insert = insert(table).values(at=now_ms())
         self._page = select(*c).order_by(c.at, c.number).limit(bindparam("limit"))

@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy import BigInteger, Connection, Table, bindparam, delete, func, insert, or_, select, update
 
 from psched.backends.common.rows import milliseconds, read_failure, read_overdue, storable
+from psched.backends.sql.compiled_statements import cached_on_class
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import now_ms
 from psched.model import Claim
@@ -19,6 +20,10 @@ class RdbOverdueAlerts:
 
     def __init__(self, database: Database, table: Table) -> None:
         self._database = database
+        self._write_statements(table)
+
+    @cached_on_class
+    def _write_statements(self, table: Table) -> None:
         c = table.c
         is_late = c.alert_at <= now_ms()
         occurrence = func.coalesce(c.regular_time, c.next_time)
@@ -60,6 +65,10 @@ class RdbFailures:
     def __init__(self, database: Database, table: Table, holder: str) -> None:
         self._database = database
         self._holder = holder
+        self._write_statements(table)
+
+    @cached_on_class
+    def _write_statements(self, table: Table) -> None:
         c = table.c
         self._insert = insert(table).values(failed=now_ms())
         this = c.key == bindparam("of_key"), c.scheduled_time == bindparam("of_time"), c.fence == bindparam("of_fence")
