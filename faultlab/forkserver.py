@@ -94,6 +94,9 @@ class ForkServer:
         if not self._loaded:
             for name in (*_LOADED, *self._modules):
                 importlib.import_module(name)
+            if "PSCHED_TEST_UNSYNCED_SQLITE" in os.environ:
+                unsynced: Any = importlib.import_module("faultlab.unsynced_sqlite")
+                unsynced.sync_nothing()
             for url in _URLS:
                 _preload(url)
             setproctitle.getproctitle()  # finds the place of titles, which is next to that of the first environment

@@ -23,6 +23,7 @@ from faultlab.postgresql import PostgreSQL
 from faultlab.redis import Redis
 from faultlab.servers import Server
 from faultlab.unprivileged import chown_to_server_user
+from faultlab.unsynced_sqlite import SQLITE, sync_nothing
 
 pytest_plugins = ["faultlab.pytest_plugin", "tests.compiled_cache", "pytester"]
 
@@ -53,6 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(folder.cleanup)
         chown_to_server_user(Path(folder.name))
         os.environ[_TEMPLATES] = folder.name
+    os.environ[SQLITE] = "1"
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -98,6 +100,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 @pytest.fixture(scope="session")
 def lab() -> Iterator[Lab]:
     """Shared servers, started when a test first asks for them, and private ones."""
+    sync_nothing()
     with pytest.MonkeyPatch.context() as patch, Lab(Path(os.environ[_TEMPLATES])) as lab:
         patch.setenv(MARK, uuid.uuid4().hex)
         patch.setenv(SOCKET, str(lab.forks.path))
