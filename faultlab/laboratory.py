@@ -27,6 +27,8 @@ class Lab:
         self._templates = templates
         self._shared: dict[type[Server], Server] = {}
         self.forks = Forks()
+        self.kept: set[int] = set()
+        """Further file descriptors that stay open from test to test."""
 
     def __enter__(self) -> Self:
         self.forks.__enter__()
@@ -86,4 +88,4 @@ class Lab:
     @property
     def descriptors(self) -> set[int]:
         """The file descriptors kept open for these servers."""
-        return self.forks.descriptors.union(*(server.descriptors for server in self._shared.values()))
+        return self.forks.descriptors.union(self.kept, *(server.descriptors for server in self._shared.values()))

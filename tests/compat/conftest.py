@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,9 +16,10 @@ from tests.stores.databases import DATABASES, SharedDatabases
 
 
 @pytest.fixture(scope="session")
-def databases(lab: Lab) -> SharedDatabases:
+def databases(lab: Lab) -> Iterator[SharedDatabases]:
     """The databases that the tests share."""
-    return SharedDatabases(lab)
+    with contextlib.closing(SharedDatabases(lab)) as databases:
+        yield databases
 
 
 @pytest.fixture(params=DATABASES)

@@ -17,9 +17,10 @@ from tests.stores.databases import KINDS, SERVER_PAIRS, SharedDatabases
 
 
 @pytest.fixture(scope="session")
-def databases(lab: Lab) -> SharedDatabases:
+def databases(lab: Lab) -> Iterator[SharedDatabases]:
     """The databases that the tests share."""
-    return SharedDatabases(lab)
+    with contextlib.closing(SharedDatabases(lab)) as databases:
+        yield databases
 
 
 @pytest.fixture(params=[*SERVER_PAIRS, ("redis", "redis")], ids="-".join)

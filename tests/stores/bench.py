@@ -10,6 +10,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import sqlalchemy as sa
@@ -19,6 +20,7 @@ from psched.clock import boottime
 from psched.errors import AlreadyFinishedError, PreemptedError
 from psched.model import Claim, Rule, ScheduleRow
 from psched.store import ScheduleStore, StoreSettings
+from tests.prepared_sqlite import make_tables
 from tests.stores.rows import Columns, RedisRows, Rows, SqlRows
 
 Result = TypeVar("Result")
@@ -48,6 +50,8 @@ class Bench:
     url: str
     table: str = "schedules"
     pooler: str = "auto"
+    engine: sa.Engine | None = None
+    """What looks at the rows, if it stays open when the test ends."""
     _opened: list[ScheduleStore] = field(default_factory=list)
     _numbers: Iterator[int] = field(default_factory=itertools.count)
     _rows: Rows | None = None
@@ -87,7 +91,7 @@ class Bench:
         return self._rows
 
     def _sql_rows(self) -> SqlRows:
-        return SqlRows(self.url, self.table, self.columns, () if self.compat else self.beside)
+        return SqlRows(self.url, self.table, self.columns, () if self.compat else self.beside, self.engine)
 
     @property
     def sql(self) -> SqlRows:
@@ -97,7 +101,15 @@ class Bench:
 
     def make(self) -> None:
         """Make the table."""
+        if self.database == "sqlite":
+            file = Path(str(sa.make_url(self.url).database))
+            make_tables(file, (type(self), self.type, self.table), self._create)
+        else:
+            self._create()
+
+    def _create(self) -> None:
         self.open().create_tables()
+        self._opened[-1].close()
 
     def settle_on(self, rows: SqlRows) -> None:
         """Be on this table, which is made."""
@@ -185,11 +197,13 @@ def soon() -> float:
 
 
 def eventually(condition: Callable[[], Result], within: float = 10) -> Result:
-    """Return the first true answer of `condition`, asked again and again; fail after `within` seconds."""
+    """Return the first true answer of `condition`, asked ever more rarely; fail after `within` seconds."""
     deadline = time.monotonic() + within
+    pause = 0.01
     while not (answer := condition()):
         assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
+        time.sleep(pause)
+        pause = min(1.2 * pause, 0.05)
     return answer
 
 

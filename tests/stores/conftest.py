@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -37,9 +38,10 @@ def _words(value: object) -> tuple[object, ...]:
 
 
 @pytest.fixture(scope="session")
-def databases(lab: Lab) -> SharedDatabases:
+def databases(lab: Lab) -> Iterator[SharedDatabases]:
     """The databases that the tests share."""
-    return SharedDatabases(lab)
+    with closing(SharedDatabases(lab)) as databases:
+        yield databases
 
 
 @pytest.fixture(params=PAIRS, ids="-".join)

@@ -7,6 +7,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -20,7 +21,7 @@ from faultlab.postgresql import PostgreSQL
 from faultlab.redis import Redis
 from faultlab.servers import Server
 from tests.stores.bench import Bench
-from tests.stores.rows import SqlRows
+from tests.stores.rows import SqlRows, plain_engine
 
 KINDS: dict[str, type[Server]] = {"mariadb": MariaDB, "postgresql": PostgreSQL}
 DATABASES = ["sqlite", *KINDS]
@@ -65,13 +66,20 @@ class SharedDatabases:
     def __init__(self, lab: Lab) -> None:
         self._lab = lab
         self._urls: dict[str, str] = {}
-        self._numbers = itertools.count()
+        self._engines: dict[str, sa.Engine] = {}
+        self._numbers = defaultdict[tuple[str, str], Iterator[int]](itertools.count)
+        self._unused = defaultdict[tuple[str, str], list[int]](list)
         self._kept = defaultdict[tuple[type[Bench], str, str, bool], list[SqlRows]](list)
 
     def bench(self, type_: str, database: str, folder: Path) -> Bench:
-        """Return a bench for a table that does not exist yet; SQLite's file is in `folder`."""
+        """Return a bench for a table that does not exist yet; SQLite's file is in `folder`.
+
+        Databases have tables of the same few names: a store builds statements for 30 ms where it has a new name.
+        """
         url = f"sqlite:///{folder}/psched.db" if database == "sqlite" else self._url(database)
-        return Bench(type_, url, f"schedules_{next(self._numbers)}", pooler=pooler_of(database))
+        unused = self._unused[type_, url]
+        number = unused.pop() if unused else next(self._numbers[type_, url])
+        return Bench(type_, url, f"schedules_{type_}_{number}", pooler_of(database), self._engine(url, database))
 
     @contextlib.contextmanager
     def made(self, bench: Bench, new: bool = False, unchecked: bool = False) -> Iterator[None]:
@@ -83,6 +91,7 @@ class SharedDatabases:
         url = sa.make_url(bench.url)
         kind = (type(bench), bench.type, f"{url.drivername}:{url.port}")
         if not new and (kept := self._kept[*kind, unchecked]):
+            self._unused[bench.type, bench.url].append(int(bench.table.rpartition("_")[2]))
             bench.settle_on(kept.pop())
             bench.sql.empty()
         else:
@@ -90,6 +99,26 @@ class SharedDatabases:
         yield
         if not new and isinstance(bench.rows, SqlRows) and bench.rows.as_made:
             self._kept[*kind, bench.rows.unchecked].append(bench.rows)
+
+    def _engine(self, url: str, database: str) -> sa.Engine | None:
+        """Return what looks at the rows of all tests on a server, so that no test needs a connection for it."""
+        if database in ("sqlite", "redis"):
+            return None
+        if url not in self._engines:
+            self._engines[url] = engine = plain_engine(url)
+            sa.event.listen(engine, "connect", self._keep)
+            sa.event.listen(engine, "close", lambda _, record: self._lab.kept.discard(record.info["descriptor"]))
+        return self._engines[url]
+
+    def _keep(self, connection: Any, record: Any) -> None:
+        """Tell the leak check of a connection of PyMySQL or psycopg."""
+        record.info["descriptor"] = getattr(connection, "_sock", connection).fileno()
+        self._lab.kept.add(record.info["descriptor"])
+
+    def close(self) -> None:
+        """Close the connections that look at rows."""
+        for engine in self._engines.values():
+            engine.dispose()
 
     def _url(self, database: str) -> str:
         if database == MYSQLCLIENT:

@@ -23,6 +23,15 @@ MANY = 500
 """Rows that leave traces in a table when they are deleted."""
 
 
+def plain_engine(url: str) -> sa.Engine:
+    """Return an engine that knows nothing of psched, with one connection while idle."""
+    parsed = sa.make_url(url)
+    kind = parsed.get_backend_name()
+    arguments = _ARGUMENTS.get(kind, {})
+    plain = parsed.set(drivername=DRIVERS[kind])
+    return sa.create_engine(plain, pool_size=1, pool_pre_ping=True, connect_args=arguments)
+
+
 @dataclass(frozen=True)
 class Columns:
     """How a store names the due time, and how many of its units make a second."""
@@ -79,8 +88,10 @@ class Rows(Protocol):
 class SqlRows:
     """A table of a SQL database."""
 
-    def __init__(self, url: str, table: str, columns: Columns, beside: Sequence[str] = ()) -> None:
-        """`beside`: the ends of the names of the tables that belong to it."""
+    def __init__(
+        self, url: str, table: str, columns: Columns, beside: Sequence[str] = (), engine: sa.Engine | None = None
+    ) -> None:
+        """`beside`: the ends of the names of the tables that belong to it. `engine`: one that stays open."""
         self.url = url
         self.table = table
         self.as_made = True
@@ -91,15 +102,15 @@ class SqlRows:
         self._beside = beside
         parsed = sa.make_url(url)
         self.plain_url = parsed.set(drivername=DRIVERS[parsed.get_backend_name()])
-        self._engine: sa.Engine | None = None
+        self._engine = engine
+        self._owns_engine = engine is None
         self._reflected: sa.Table | None = None
 
     @contextlib.contextmanager
     def connect(self) -> Iterator[sa.Connection]:
         """Yield a connection that knows nothing of psched, in one transaction."""
         if self._engine is None:
-            arguments = _ARGUMENTS.get(self.plain_url.get_backend_name(), {})
-            self._engine = sa.create_engine(self.plain_url, pool_size=1, pool_pre_ping=True, connect_args=arguments)
+            self._engine = plain_engine(self.url)
         with self._engine.begin() as connection:
             yield connection
 
@@ -202,7 +213,7 @@ class SqlRows:
             connection.execute(sa.text(f"DROP TABLE {self.table}"))
 
     def close(self) -> None:
-        if self._engine is not None:
+        if self._engine is not None and self._owns_engine:
             self._engine.dispose()
 
     def _only_row(self, connection: sa.Connection, what: str) -> tuple[sa.Table, dict[str, Any]]:

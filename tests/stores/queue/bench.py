@@ -31,9 +31,9 @@ class QueueBench(Bench):
         self._queues.append(store)
         return store
 
-    def make(self) -> None:
-        """Make the table."""
+    def _create(self) -> None:
         self.queue().create_tables()
+        self._queues[-1].close()
 
     def close(self) -> None:
         """Close all that was opened here."""

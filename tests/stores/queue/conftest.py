@@ -15,7 +15,8 @@ from tests.stores.queue.bench import QueueBench
 
 def open_bench(databases: SharedDatabases, type_: str, database: str, folder: Path) -> QueueBench:
     schedules = databases.bench(type_, database, folder)
-    return QueueBench(schedules.type, schedules.url, schedules.table.replace("schedules", "queue"), schedules.pooler)
+    table = schedules.table.replace("schedules", "queue")
+    return QueueBench(schedules.type, schedules.url, table, schedules.pooler, schedules.engine)
 
 
 @contextlib.contextmanager
