@@ -3,7 +3,7 @@
 - `ReturningAcquire`: schedules, and a queue's rows without user, on PostgreSQL and SQLite (UPDATE … RETURNING).
 - `SelectingAcquire`: the same rows on MariaDB and MySQL.
 - `FairAcquire` (fair_acquire.py): a queue. Users take turns; without due rows of users it uses the classes above.
-- `CombinedAcquire` (combined_acquire.py): on top of a queue's acquire, when several threads of a process acquire.
+- `AcquireCombiner` (acquire_combiner.py): on top of a queue's acquire, when several threads of a process acquire.
 """
 
 from __future__ import annotations

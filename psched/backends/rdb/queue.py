@@ -25,7 +25,7 @@ from psched.backends.common.rows import (
     read_task,
     storable,
 )
-from psched.backends.rdb.combined_acquire import CombinedAcquire
+from psched.backends.rdb.acquire_combiner import AcquireCombiner
 from psched.backends.rdb.counts import RdbTaskCounts
 from psched.backends.rdb.fair_acquire import FairAcquire
 from psched.backends.rdb.inserts import RowInserts, task_columns, task_insert
@@ -64,7 +64,7 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
         strategy = FairAcquire(database, tasks, users)
         super().__init__(database, settings, claimed_task, read_task, tasks, users, strategy=strategy)
         self._keeps_endings = settings.keeps_endings
-        self._combined_acquire = CombinedAcquire(super()._acquire)
+        self._acquire_combiner = AcquireCombiner(super()._acquire)
         self._callers = CallersConnections(database, table)
         self._inserts = RowInserts(database, self._table, cached(task_insert, type(database.dialect), self._table))
         self._statements = cached(QueueStatements, self.lease_statements, self._table, users)
@@ -74,7 +74,7 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
         self._statements.retire.prepare(connection)
 
     def _acquire(self, limit: int, options: AcquireOptions, callers: int = 1) -> builtins.list[Claim]:
-        return self._combined_acquire.acquire(limit, options._replace(accepts=None))
+        return self._acquire_combiner.acquire(limit, options._replace(accepts=None))
 
     @property
     def reads(self) -> RdbTaskCounts:

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from faultlab.sql import connect
-from psched.backends.rdb.combined_acquire import CombinedAcquire
+from psched.backends.rdb.acquire_combiner import AcquireCombiner
 from psched.model import Claim, Lease, TaskRow
 from psched.store import AcquireOptions
 from tests.stores.bench import keys_of
@@ -48,7 +48,7 @@ def slow() -> Slow:
     return Slow()
 
 
-def together(slow: Slow, combined: CombinedAcquire, limits: list[int]) -> list[list[Claim] | BaseException]:
+def together(slow: Slow, combined: AcquireCombiner, limits: list[int]) -> list[list[Claim] | BaseException]:
     """Acquire in one thread, and, while that one is at it, in as many more as there are `limits`; return the latter."""
     found: dict[int, list[Claim] | BaseException] = {}
 
@@ -75,7 +75,7 @@ def together(slow: Slow, combined: CombinedAcquire, limits: list[int]) -> list[l
 
 
 def test_those_who_ask_while_one_is_at_it_are_served_at_once_and_nobody_gets_more_than_he_wants(slow: Slow) -> None:
-    claims = together(slow, CombinedAcquire(slow), [1, 3, 2])
+    claims = together(slow, AcquireCombiner(slow), [1, 3, 2])
     assert slow.asked == [1, 6]
     assert [len(some) for some in claims if isinstance(some, list)] == [1, 3, 2]
     keys = [key for some in claims if isinstance(some, list) for key in keys_of(some)]
@@ -84,17 +84,17 @@ def test_those_who_ask_while_one_is_at_it_are_served_at_once_and_nobody_gets_mor
 
 def test_what_the_database_refuses_is_reported_to_all_who_asked(slow: Slow) -> None:
     slow.error = sa.exc.OperationalError("SELECT", {}, Exception("gone"))
-    assert together(slow, CombinedAcquire(slow), [1, 1]) == [slow.error, slow.error]
+    assert together(slow, AcquireCombiner(slow), [1, 1]) == [slow.error, slow.error]
 
 
 def test_an_interrupted_thread_leaves_the_others_to_acquire_themselves(slow: Slow) -> None:
     slow.error = KeyboardInterrupt()
-    together(slow, CombinedAcquire(slow), [1, 1])
+    together(slow, AcquireCombiner(slow), [1, 1])
     assert slow.asked == [1, 2, 1], "the second request was lost"
 
 
 def test_nothing_is_acquired_for_a_thread_that_is_interrupted_while_it_waits(slow: Slow) -> None:
-    combined = CombinedAcquire(slow)
+    combined = AcquireCombiner(slow)
     first = threading.Thread(target=combined.acquire, args=(1, OPTIONS))
     first.start()
     assert slow.entered.acquire(timeout=PATIENCE)
@@ -114,7 +114,7 @@ def test_nothing_is_acquired_for_a_thread_that_is_interrupted_while_it_waits(slo
 def test_other_types_and_other_leases_are_asked_for_apart(slow: Slow) -> None:
     for _ in range(4):
         slow.go_on.release()
-    combined = CombinedAcquire(slow)
+    combined = AcquireCombiner(slow)
     calls: list[Callable[[], list[Claim]]] = [
         lambda: combined.acquire(2, OPTIONS),
         lambda: combined.acquire(3, OPTIONS._replace(alive_time=20)),

@@ -24,7 +24,7 @@ class AcquireRequest:
     answer: list[Claim] | Exception | None = None
 
 
-class CombinedAcquire:
+class AcquireCombiner:
     """`LeaseStore.acquire` for several threads: while one thread acquires, later requests wait, and become one acquire.
 
     Requests with equal options are combined, up to `BATCH` rows unless one request alone wants more. The statements
