@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 
 from psched.application import Application
-from psched.child.apply_at_start import ApplyAtStart
+from psched.child.apply_declared_schedules import ApplyDeclaredSchedules
 from psched.execution.alert_and_event_threads import AlertAndEventThreads
 from psched.execution.node_heartbeat import NodeHeartbeat, RecordedSection
 from psched.execution.open_sections import OpenSection
@@ -35,7 +35,7 @@ class NodeThreads:
         """
         self._alert_and_event_threads = AlertAndEventThreads(sections)
         self._applying = [
-            ApplyAtStart(opened.section, application.of(opened.name))
+            ApplyDeclaredSchedules(opened.section, application.of(opened.name))
             for opened in sections
             if is_first and opened.name == "schedules" and opened.section.apply_at_start
         ]

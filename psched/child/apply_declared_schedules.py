@@ -21,7 +21,7 @@ _LONGEST_PAUSE = 30.0
 """The longest pause between two attempts, in seconds. The first pauses are 1, 2 and 4 s."""
 
 
-class ApplyAtStart:
+class ApplyDeclaredSchedules:
     """A thread that applies the schedules. It retries until the database is ready. An error stops no worker."""
 
     def __init__(self, section: Section, application: Application) -> None:
