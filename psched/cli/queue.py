@@ -23,7 +23,7 @@ from psched.cli.formatting import (
     write_rows,
 )
 from psched.cli.import_from_json import import_tasks
-from psched.cli.init import CHECK, init_sections
+from psched.cli.init_tables import CHECK, init_tables
 from psched.cli.migrate_from_ruby import migrate_command
 from psched.cli.options import (
     LIMIT,
@@ -82,7 +82,7 @@ def init(chosen: Chosen, check: bool) -> int:
     Does for the queue alone what `psched init` does; see `psched init --help`. Only these two commands create a SQLite
     file.
     """
-    return init_sections(chosen, ["queue"], check)
+    return init_tables(chosen, ["queue"], check)
 
 
 @queue.command("list")

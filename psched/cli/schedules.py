@@ -21,7 +21,7 @@ from psched.cli.formatting import (
     write_object,
     write_rows,
 )
-from psched.cli.init import CHECK, init_sections
+from psched.cli.init_tables import CHECK, init_tables
 from psched.cli.options import (
     LIMIT,
     NO_BOUND,
@@ -171,7 +171,7 @@ def init(chosen: Chosen, check: bool) -> int:
     the statements are printed (on Redis the scripts); 1 if a table is missing or cannot be upgraded. --json prints one
     array of objects with section and statement.
     """
-    return init_sections(chosen, [name for name, _ in chosen.settings().named_sections], check)
+    return init_tables(chosen, [name for name, _ in chosen.settings().named_sections], check)
 
 
 @click.command("list")

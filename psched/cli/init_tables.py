@@ -16,7 +16,7 @@ UPGRADE_NEEDED = 3
 CHECK = click.option("--check", is_flag=True, help="Change nothing; exit with 3 if an upgrade is needed, and print it.")
 
 
-def init_sections(chosen: Chosen, names: Sequence[SectionName], check: bool) -> int:
+def init_tables(chosen: Chosen, names: Sequence[SectionName], check: bool) -> int:
     """Create or upgrade the tables of sections, or check them. Returns the exit code. Raises as `opened_section`."""
     if not check:
         for name in names:
