@@ -26,7 +26,7 @@ from attrs import Factory, asdict, frozen
 from psched.application import Base, Dispatch
 from psched.application.router import Routes
 from psched.config.structuring import Check
-from psched.handlers.options import mapping, number, read, text
+from psched.handlers.options_from_data import mapping, number, read, text
 from psched.model import NewTask
 from psched.queue.queue import checked_task
 from psched.schedules.validation import ENQUEUED
