@@ -22,7 +22,7 @@ from psched.error_messages import on_one_line, shown
 from psched.errors import ConfigError
 from psched.importers.arguments import data_of_call
 from psched.importers.comparison import following_of, next_clock_change, problem_of
-from psched.importers.cron_fields import MatchingFields, definitions_of
+from psched.importers.cron_from_fields import MatchingFields, definitions_of
 from psched.importers.entries import Definition, Following, Imported, ImportedEntry, duration_text
 from psched.importers.host_timezone import zone_name
 

@@ -19,7 +19,7 @@ from psched.cron.zones import check_timezone, load_zone, offset_at, offset_of_wa
 from psched.error_messages import shown
 from psched.errors import ConfigError
 from psched.importers.comparison import following_of, problem_of
-from psched.importers.cron_fields import field_text
+from psched.importers.cron_from_fields import field_text
 from psched.importers.entries import Definition, Following, Imported, ImportedEntry, duration_text
 from psched.time_text import parse_seconds
 
