@@ -214,7 +214,7 @@ def compress_to_text(text: str) -> str:
 
 
 def is_compressed(stored: str | bytes) -> bool:
-    """Return whether `stored` was compressed. The JSON of an object never begins with these bytes."""
+    """Return whether `stored` is compressed, by its first bytes. The JSON of an object never begins with them."""
     return stored.startswith(_GZIP) if isinstance(stored, bytes) else stored.startswith(_GZIP_AS_TEXT)
 
 

@@ -170,7 +170,7 @@ class ControlThread(threading.Thread):
             if self._role is not None:
                 self._role.report_suspects()
         except Exception:
-            log.exception("an error in the control thread; exiting nevertheless")
+            log.exception("the running tasks could not be reported to the master; exiting at once")
         try:
             kill_descendants()
         finally:

@@ -71,7 +71,7 @@ def expression_of(cron: str | None, every: Every | None, at: At | None, timezone
     given = {name: value for name, value in (("cron", cron), ("every", every), ("at", at)) if value is not None}
     if len(given) != 1:
         names = ", ".join(given) or "none of them"
-        raise ValueError(f"give cron=, every= or at=, got {names}; at= is for a task that comes once")
+        raise ValueError(f"give cron=, every= or at=, got {names}; at= is for a task that runs once")
     if cron is not None:
         return cron
     return f"@every {_interval(every)}" if every is not None else f"@at {_moment(at, timezone)}"

@@ -127,7 +127,7 @@ class FaultyProcess:
 class _Sleep:
     """Distinguishes a process that waits for a lock from one that waits for a processor, however busy the machine is.
 
-    Where the system does not show what a process does (not Linux), each look finds it asleep.
+    Only Linux shows whether a process sleeps. On other systems each look counts as asleep.
     """
 
     def __init__(self) -> None:

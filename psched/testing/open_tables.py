@@ -33,7 +33,7 @@ class OpenTables:
     """The queue and the schedules of one test, opened when they are first used. They must be empty."""
 
     def __init__(self, config: Config, application: Iterable[object] | None) -> None:
-        """`application`: Apps and Dispatch classes, or their names (`module:NAME`); None: every App of a module."""
+        """`application`: Apps and Dispatch classes, or their names (`module:NAME`). None: all loaded Apps."""
         self.settings = coerce(config, None)
         self._names = None if application is None else tuple(application)
         self._application: Application | None = None

@@ -17,8 +17,8 @@ T = TypeVar("T")
 class LoginBackoff:
     """The logins of one process to one server. Safe to use from several threads.
 
-    A wrong password may be right soon, while it is changed on the server and in the configuration. But servers count
-    failed logins, and lock accounts and hosts. So a process waits longer after each failed login.
+    A login may fail for a short time only, while a password is being changed. So logins are tried again. But servers
+    count failed logins, and lock accounts and hosts. So a process waits longer after each failed login.
     """
 
     LONGEST = 45.0

@@ -174,7 +174,7 @@ class RowReader:
         return None if self._row[name] is None else self.seconds(name, per_second)
 
     def spans(self, name: str, per_second: int = 1) -> tuple[tuple[float, float], ...]:
-        """Return a column of spans, `<from>-<until> …`, as pairs of times like `seconds`; () for NULL."""
+        """Return the spans in a column, `<from>-<until> …`, as pairs of seconds; () for NULL. Units as in `seconds`."""
         text = self.optional_text(name)
         if text is None:
             return ()

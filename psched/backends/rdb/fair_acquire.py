@@ -2,8 +2,8 @@
 
 A band is a set of rows with equal precedence: the rows of one priority with user, or the rows of one priority without.
 Higher bands are acquired first. The list of bands is read again when the known bands have too few rows, and when it is
-more than a second old. A queue without users and priorities has one band. It is acquired like schedules, and its list
-does not expire: the statement itself takes nothing if a higher band has rows.
+more than a second old. A queue without users and priorities has one band, and is acquired like schedules. The list of
+such a queue does not expire, because its statement acquires no row while a higher band has rows.
 """
 
 from __future__ import annotations

@@ -52,7 +52,8 @@ class RowInserts:
     ) -> None:
         """`values`: parameters of `insert` besides those of the rows.
 
-        `record` records the rows among these keys that have this nonce, in the transaction that inserts them.
+        `record(connection, keys, nonce)`: called within the transaction of the insert, if any row is new. It records
+        the rows that have one of `keys` and the nonce.
         """
         self._database = database
         self._insert = insert

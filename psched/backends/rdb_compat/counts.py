@@ -86,4 +86,4 @@ class CompatTaskCounts(CompatCounts):
         return self._database.scalar(sa.select(count)), None
 
     def users(self, limit: int, most: int) -> DueUsers:
-        raise NotSupportedError("rdb_compat does not tell running tasks from waiting ones, so users have no turn here")
+        raise NotSupportedError("rdb_compat cannot list users with due tasks: its rows do not show which tasks run")
