@@ -457,14 +457,14 @@ Row = ScheduleRow | TaskRow
 """
 
 
-WORKER_DIED = "the worker that was running it died"
-OUT_OF_MEMORY = "the worker that was running it was killed by the kernel for lack of memory"
+WORKER_DIED = "the worker died during this run"
+OUT_OF_MEMORY = "the worker was killed by the kernel for lack of memory during this run"
 """The errors of a run whose worker died: for an unknown cause, and when the kernel killed the worker."""
 
 
 def worker_died(end: str) -> str:
     """Return the error of a run whose worker died. `end`: such as "was killed by SIGSEGV"."""
-    return f"the worker that was running it {end}"
+    return f"the worker {end} during this run"
 
 
 class RunResult(NamedTuple):

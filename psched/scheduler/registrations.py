@@ -61,7 +61,7 @@ class Registration:
 
     @property
     def changes(self) -> Changes:
-        """The values to store in the schedule. It keeps the terms that the program does not give."""
+        """The values to store in the schedule. The schedule keeps the terms that the program does not give."""
         rule = self.rule
         return {"type": self.name, "cron": rule.cron, "timezone": rule.timezone, "data": self.data, **self.terms}  # type: ignore[typeddict-item]
 
@@ -83,7 +83,7 @@ def _interval(every: object) -> str:
     seconds = every.total_seconds() if isinstance(every, timedelta) else every
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds != seconds // 1 or seconds < 1:
         raise ValueError(
-            f"every must be whole seconds, at least 1, a timedelta, or text such as '5m', got {shown(every)}"
+            f"every must be a number of whole seconds (from 1), a timedelta, or text such as '5m', got {shown(every)}"
         )
     return f"{seconds:.0f}s"
 
