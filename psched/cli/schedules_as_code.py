@@ -84,10 +84,9 @@ def plan_(chosen: Chosen, file: str | None, app: str | None, prune: bool, adopt:
     """
     with opened(chosen) as schedules:
         found = _planned(chosen, schedules, file, app, prune=prune, adopt=adopt)
-    text = json_line(plan_object(found))
     if out is not None:
-        Path(out).write_text(f"{text}\n", encoding="utf-8")
-    write([text] if chosen.json else _plan_lines(found))
+        Path(out).write_text(f"{json_line(plan_object(found))}\n", encoding="utf-8")
+    write([json_line(plan_object(found))] if chosen.json else _plan_lines(found))
     return CHANGES if found.changes else 0
 
 
