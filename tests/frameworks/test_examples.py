@@ -18,6 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from faultlab import forkserver_client
 from faultlab.ports import HOST, free_port
 from faultlab.servers import Server
 from tests.daemon.harness import wait_for
@@ -34,14 +35,14 @@ class Program:
 
     def __init__(self, command: Sequence[str], folder: Path, **environ: str) -> None:
         self._file = folder / f"{len(list(folder.glob('*.out')))}.out"
+        environ = {**os.environ, "PYTHONPATH": str(ROOT), **environ}
+        self.process: forkserver_client.Process
         with self._file.open("w") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, *command],
-                cwd=folder,
-                env={**os.environ, "PYTHONPATH": str(ROOT), **environ},
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
+            if command[0] == "-m":
+                words = [sys.executable, *command]
+                self.process = subprocess.Popen(words, cwd=folder, env=environ, stdout=output, stderr=output)
+            else:
+                self.process = forkserver_client.start(command, folder, environ, stdout=output, stderr=output)
 
     @property
     def output(self) -> str:
@@ -166,45 +167,64 @@ _SERVERS = {
 }
 
 
+_OTHERS = [("gunicorn-preload", "fastapi_app:app"), ("uvicorn", "starlette_app:app"), ("uvicorn", "litestar_app:app")]
+
+
 @pytest.mark.parametrize(
     ("server", "application"),
     [
-        *((server, "fastapi_app:app") for server in _SERVERS),
-        ("uvicorn", "starlette_app:app"),
-        ("uvicorn", "litestar_app:app"),
+        ("uvicorn", "fastapi_app:app"),
+        ("gunicorn", "fastapi_app:app"),
+        *(pytest.param(*pair, marks=pytest.mark.trial) for pair in _OTHERS),
     ],
 )
 def test_an_asgi_application_with_two_workers_that_are_reloaded(
     start: Start, folder: Path, server: str, application: str
 ) -> None:
     """No occurrence is lost at the reload, and none runs twice; what is submitted comes to be run."""
-    psched(folder, "init")
-    port = str(free_port())
-    web = start(*(word.replace("PORT", port) for word in _SERVERS[server]), application)
-    web.wait_for(lambda output: output.count("Application startup complete") == 2 and len(fired(output)[0]) > 1)
+    web, port = _started(start, folder, server, application)
     keys = [post(f"http://{HOST}:{port}/mails/ada")["key"]]
     before = {str(process.pid) for process in web.descendants}
     web.process.send_signal(signal.SIGHUP)
     web.wait_for(lambda output: output.count("Application shutdown complete") == 2)
-    # A worker that is ended while it starts never begins, and never shuts down.
-    web.wait_for(lambda output: output.count("Application startup complete") == 4)
     web.wait_for(lambda output: fired(output)[1] - before and len(fired(output)[0]) > 6)
     keys.append(post(f"http://{HOST}:{port}/mails/grace")["key"])
     if application.startswith("fastapi"):
         assert post(f"http://{HOST}:{port}/images/cat")["key"]
         web.wait_for(lambda output: "thumbnail of cat" in output)
-    web.stop(signal.SIGTERM)
-    occurrences = fired(web.output)[0]
-    assert sorted(occurrences.elements()) == list(range(min(occurrences), max(occurrences) + 1)), web.output
-    assert web.output.count("Application shutdown complete") == 4
-    assert "Traceback" not in web.output
+    _stop(web, shutdowns=4)
     daemon = start("bin/real/psched", "-c", "psched.yml", "run")
     daemon.wait_for(lambda output: output.count("mail to ada") == output.count("mail to grace") == 1)
     daemon.stop(signal.SIGTERM)
     assert all("finished" in psched(folder, "queue", "show", key) for key in keys)
 
 
-@pytest.mark.parametrize("preloaded", [(), ("--preload",)], ids=["", "preload"])
+@pytest.mark.parametrize(("server", "application"), _OTHERS)
+def test_an_asgi_application_with_two_workers(start: Start, folder: Path, server: str, application: str) -> None:
+    """No occurrence is lost, and none runs twice; what is submitted is in the queue."""
+    web, port = _started(start, folder, server, application)
+    key = post(f"http://{HOST}:{port}/mails/ada")["key"]
+    _stop(web, shutdowns=2)
+    assert "waiting" in psched(folder, "queue", "show", key)
+
+
+def _started(start: Start, folder: Path, server: str, application: str) -> tuple[Program, str]:
+    psched(folder, "init")
+    port = str(free_port())
+    web = start(*(word.replace("PORT", port) for word in _SERVERS[server]), application)
+    web.wait_for(lambda output: output.count("Application startup complete") == 2 and len(fired(output)[0]) > 1)
+    return web, port
+
+
+def _stop(web: Program, shutdowns: int) -> None:
+    web.stop(signal.SIGTERM)
+    occurrences = fired(web.output)[0]
+    assert sorted(occurrences.elements()) == list(range(min(occurrences), max(occurrences) + 1)), web.output
+    assert web.output.count("Application shutdown complete") == shutdowns
+    assert "Traceback" not in web.output
+
+
+@pytest.mark.parametrize("preloaded", [(), pytest.param(("--preload",), marks=pytest.mark.trial)], ids=["", "preload"])
 def test_a_flask_application_and_its_daemon_that_are_reloaded(
     start: Start, folder: Path, preloaded: tuple[str, ...]
 ) -> None:
