@@ -22,6 +22,8 @@ from faultlab.forkserver_client import main
 sys.exit(main([*{argv!r}, *sys.argv[1:]]))
 """
 _NAMES = ("psched", "pschedd")
+_OTHERS = ("django-admin", "flask", "pytest")
+"""Programs of users that import psched."""
 
 
 def programs(interpreter: str = sys.executable, source: str = str(ROOT)) -> dict[str, str]:
@@ -40,7 +42,9 @@ def install_programs(folder: Path) -> None:
 def install_forked_programs(folder: Path) -> None:
     """Write programs into a new folder that let the fork server be them, and `python` too, when it runs a file."""
     install_programs(folder / "real")
+    installed = Path(sys.executable).parent
     argv = {name: [str(folder / "real" / name)] for name in _NAMES}
+    argv |= {name: [str(installed / name)] for name in _OTHERS if (installed / name).exists()}
     for name, words in {**argv, "python": []}.items():
         text = _FORKED.format(interpreter=sys.executable, source=str(ROOT), argv=words)
         (folder / name).write_text(text)

@@ -10,22 +10,25 @@ from pathlib import Path
 import pytest
 
 from tests.docs.snippets import snippets
-from tests.programs import ROOT
+from tests.programs import ROOT, install_forked_programs
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def test_the_five_minutes_lead_to_a_task_that_has_run(tmp_path: Path) -> None:
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    install_forked_programs(tmp_path / "bin")
+    path = f"{tmp_path / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    work = tmp_path / "work"
+    work.mkdir()
     environ = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
     tutorial, [migration] = (_blocks(ROOT / "docs" / name) for name in ("tutorials/django-site.md", "django.md"))
     assert tutorial[-1].endswith("python manage.py pschedd stop\n")
     try:
         for block in tutorial[:-1]:  # the last but one waits for the task
-            _run(block, tmp_path, environ)
+            _run(block, work, environ)
     finally:
-        _run(tutorial[-1], tmp_path, environ)
-    _run(migration, tmp_path, environ)
+        _run(tutorial[-1], work, environ)
+    _run(migration, work, environ)
 
 
 def _blocks(document: Path) -> list[str]:
