@@ -33,6 +33,9 @@ FAR_OFF = 2_000_000_000
 
 HOURLY = Rule("0 * * * *", "UTC")
 
+_OF_ROWS = ("INSERT INTO {table}", "UPDATE {table}", "DELETE FROM {table}", "SELECT")
+"""How statements begin that change a table's rows and nothing else."""
+
 LOST = (PreemptedError, AlreadyFinishedError)
 """What a lease that its own holder has settled may raise: both say that nothing was changed."""
 
@@ -151,7 +154,7 @@ class Bench:
 
     def execute(self, statement: str, **values: Any) -> int:
         """Execute SQL past the store, `{table}` standing for the table; return how many rows it concerned."""
-        self.sql.as_made &= statement.startswith(("UPDATE {table}", "DELETE FROM {table}", "SELECT"))
+        self.sql.as_made &= statement.startswith(_OF_ROWS)
         with self.sql.connect() as connection:
             done: int = connection.execute(sa.text(statement.format(table=self.table)), values).rowcount
             return done

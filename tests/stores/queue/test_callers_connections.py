@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Awaitable, Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from tests.stores.queue.callers import (
     PyMySQLCaller,
     Sqlite3Caller,
 )
-from tests.stores.queue.conftest import open_bench
+from tests.stores.queue.conftest import made_bench, open_bench
 
 Place = tuple[QueueBench, Queue, Caller]
 
@@ -62,17 +63,30 @@ def callers(*kinds: type[Caller], on: tuple[str, ...] = tuple(CALLERS)) -> pytes
 def place(request: pytest.FixtureRequest, databases: SharedDatabases, tmp_path: Path) -> Iterator[Place]:
     """A queue, and a caller on its database, where the table `orders` is the caller's."""
     type_, database, kind = request.param
-    bench = open_bench(databases, type_, database, tmp_path)
-    try:
-        bench.queue().create_tables()
-        bench.execute("CREATE TABLE {table}_orders (number VARCHAR(50) NOT NULL PRIMARY KEY)")
-        yield bench, Queue(bench.queue(), LeaseTimes(100, 1, 100)), kind(bench.plain_url)
-    finally:
-        bench.close()
+    with made_bench(databases, type_, database, tmp_path) as bench:
+        with bench.sql.connect() as connection:
+            orders = f"{bench.table}_orders"
+            connection.execute(
+                sa.text(f"CREATE TABLE IF NOT EXISTS {orders} (number VARCHAR(50) NOT NULL PRIMARY KEY)")
+            )
+            connection.execute(sa.text(f"DELETE FROM {orders}"))
+        yield bench, Queue(bench.queue(), LeaseTimes(100, 1, 100)), kind(bench.sql.plain_url)
+
+
+@pytest.fixture(scope="session")
+def elsewhere(lab: Lab) -> Callable[[str], str]:
+    """A function that returns the URL of another database on a server."""
+
+    @cache
+    def url(database: str) -> str:
+        server = lab.shared(KINDS[database])
+        return server.url(server.create_database())
+
+    return url
 
 
 def orders(bench: QueueBench) -> list[str]:
-    with bench.connect() as connection:
+    with bench.sql.connect() as connection:
         return sorted(connection.scalars(sa.text(f"SELECT number FROM {bench.table}_orders")))
 
 
@@ -175,19 +189,19 @@ def test_a_database_error_of_the_caller_s_is_the_driver_s_own(place: Place) -> N
         assert bench.database == "postgresql"
 
 
-def test_a_caller_on_another_database_is_refused_and_may_go_on(place: Place, lab: Lab, tmp_path: Path) -> None:
+def test_a_caller_on_another_database_is_refused_and_may_go_on(
+    place: Place, elsewhere: Callable[[str], str], tmp_path: Path
+) -> None:
     bench, queue, caller = place
     if bench.database == "sqlite":
         other = f"sqlite:///{tmp_path}/other.db"
         sqlite3.connect(tmp_path / "other.db").close()
     else:
-        kinds = {"mysql": "mariadb", "postgresql": "postgresql"}
-        server = lab.shared(KINDS[kinds[bench.database]])
-        other = server.url(server.create_database())
-    elsewhere = QueueBench(bench.type, other, bench.table)
-    elsewhere.make()
-    stranger = type(caller)(elsewhere.plain_url)
-    names = (elsewhere.plain_url.database, bench.plain_url.database)
+        other = elsewhere({"mysql": "mariadb"}.get(bench.database, bench.database))
+    another = QueueBench(bench.type, other, bench.table)
+    another.make()
+    stranger = type(caller)(another.plain_url)
+    names = (another.plain_url.database, bench.sql.plain_url.database)
 
     async def work() -> None:
         expected = f"connection: it is on the database '{names[0]}', but the table {bench.table} .* in '{names[1]}'; "
@@ -197,8 +211,8 @@ def test_a_caller_on_another_database_is_refused_and_may_go_on(place: Place, lab
         await stranger.commit()
 
     stranger.run(work)
-    assert (keys_in(queue.store), keys_in(elsewhere.queue())) == ([], [])
-    elsewhere.close()
+    assert (keys_in(queue.store), keys_in(another.queue())) == ([], [])
+    another.close()
 
 
 @callers(PsycopgCaller, AsyncpgCaller, ConnectionCaller, DjangoCaller, on=("postgresql",))
