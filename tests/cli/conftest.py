@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import Commands
+from tests.prepared_sqlite import make_tables
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def fresh(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Comman
 def psched(fresh: Commands) -> Commands:
     """A command line with a SQLite database whose tables are made."""
     fresh.use("sqlite:///../psched.db")
-    fresh.ok("init")
+    make_tables(fresh.folder / "psched.db", ("init",), lambda: fresh.ok("init"))
     return fresh
 
 

@@ -14,6 +14,7 @@ from psched.config import Settings, from_mapping
 from psched.queue.queue import Queue, open_queue
 from psched.schedules.collection import ScheduleCollection, open_schedules
 from psched.web import AccessFunction, app
+from tests.prepared_sqlite import make_tables
 
 OWN = {"Sec-Fetch-Site": "same-origin"}
 """What a browser says about a form of the same site."""
@@ -29,12 +30,16 @@ def url(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def settings(url: str) -> Settings:
+def settings(url: str, tmp_path: Path) -> Settings:
     """Schedules and a queue, whose tables exist."""
     found = settings_of(url)
-    with schedules_of(found) as schedules, queue_of(found) as queue:
-        schedules.store.create_tables()
-        queue.store.create_tables()
+
+    def create() -> None:
+        with schedules_of(found) as schedules, queue_of(found) as queue:
+            schedules.store.create_tables()
+            queue.store.create_tables()
+
+    make_tables(tmp_path / "psched.db", ("web",), create)
     return found
 
 
