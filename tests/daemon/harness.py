@@ -50,9 +50,11 @@ _CONFIG: dict[str, Any] = {
 def wait_for(condition: Callable[[], T | None], explain: Callable[[], str] = str, within: float = PATIENCE) -> T:
     """Return the first true value of `condition`. Fails with `explain()` when there is none in time.
 
-    A condition that takes long is polled less often, to leave the processor to the processes under test.
+    A condition that takes long is polled less often, to leave the processor to the processes under test, and so is
+    one that has been polled for a while.
     """
     deadline = time.monotonic() + within
+    pause = 0.01
     while True:
         begun = time.thread_time()
         found = condition()
@@ -61,7 +63,8 @@ def wait_for(condition: Callable[[], T | None], explain: Callable[[], str] = str
             return found
         if time.monotonic() > deadline:
             raise AssertionError(f"it never came true\n{explain()}")
-        time.sleep(max(0.01, 2 * spent))
+        time.sleep(max(pause, 2 * spent))
+        pause = min(1.2 * pause, 0.05)
 
 
 class Daemon:
