@@ -75,12 +75,16 @@ class OtlpReceiver:
                 self._spans += [_received(span, about) for span in scope.spans]
 
     def spans(self, operation: str | None = None, key: str | None = None) -> list[ReceivedSpan]:
-        """Return the spans so far, of one operation and key if given."""
-        return [
+        """Return the spans so far in the order of their begin, of one operation and key if given.
+
+        Each process sends its spans by itself, so they may come in another order.
+        """
+        found = [
             span
             for span in list(self._spans)
             if operation in (None, span.name.partition(" ")[0]) and key in (None, span.key)
         ]
+        return sorted(found, key=lambda span: span.begin)
 
     def serve(self) -> None:
         """Receive until `close`."""
