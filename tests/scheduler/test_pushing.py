@@ -85,7 +85,7 @@ def test_other_data_may_be_given_by_position(site: Site, data: Any) -> None:
 def test_options_are_refused_by_position(site: Site) -> None:
     scheduler: Any = site.scheduler()
     for call in (lambda: scheduler.push("task", 1, 5), lambda: scheduler.push("task", 1, data=2)):
-        with pytest.raises(TypeError, match="given by keyword"):
+        with pytest.raises(TypeError, match="retry_timeout by keyword"):
             call()
 
 
