@@ -1,4 +1,4 @@
-"""The backends: one package for each `type`, imported when a configuration names it."""
+"""Backend packages, one for each value of `type`. A package is imported when a configuration names it."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ _DRIVER_ERRORS = (
     ("redis.exceptions", "RedisError"),
     ("redis.exceptions", "RedisClusterException"),
 )
-"""Modules and classes of the errors that drivers raise."""
+"""Module and class name of each base class of driver errors."""
 
 
 def open_stores(type_: str, settings: StoreSettings) -> Stores:
-    """Return the stores of the backend `type_` for the tables that `settings` name. Connects to nothing.
+    """Return the stores of the backend `type_` for the tables that `settings` name. Opens no connection.
 
     Raises:
-        ConfigError: there is no such backend, it has no `open_stores`, or it refuses the settings.
+        ConfigError: the backend does not exist, has no `open_stores`, or refuses the settings.
     """
     check_name(type_)
     module = _module(type_)
     try:
         opener: Callable[[StoreSettings], Stores] | None = getattr(import_module(module), "open_stores", None)
     except ModuleNotFoundError as error:
-        if error.name == type_:  # the driver of the same name
+        if error.name == type_:  # the driver has the same name as the type
             raise missing_driver(error, type_, f"type {type_}") from error
-        if not f"{module}.".startswith(f"{error.name}."):  # a module that the backend imports is missing
+        if not f"{module}.".startswith(f"{error.name}."):  # an import inside the backend failed
             raise
         raise ConfigError(_unknown(type_)) from None
     if opener is None:
-        raise ConfigError(f"type: no store {type_!r}; its package has no open_stores(settings)")
+        raise ConfigError(f"type: package {type_!r} is no store: it has no function open_stores(settings)")
     return opener(settings)
 
 
 def check_name(type_: str) -> None:
-    """Raise ConfigError unless `type_` can name a backend. Imports nothing, since root checks configurations too.
+    """Raise ConfigError unless `type_` can name a backend. Imports nothing, because root also checks configurations.
 
-    A name with a dot is a third-party package with its own `open_stores(settings)`. Only its first part is looked
-    up, because Python imports a package in order to look inside it.
+    A name with a dot names a module of a third-party package. Only the package is looked up, because Python would
+    import it to look inside.
     """
     name = _module(type_)
     known = all(part.isidentifier() for part in name.split("."))
@@ -55,17 +55,23 @@ def check_name(type_: str) -> None:
 
 
 def is_driver_error(error: BaseException) -> bool:
-    """Return whether a database driver raised `error`, so that its text says more than a traceback. Imports nothing."""
+    """Return whether a database driver raised `error`.
+
+    The text of such an error says more than its traceback. Imports no driver.
+    """
     loaded = [(sys.modules[module], name) for module, name in _DRIVER_ERRORS if module in sys.modules]
     return isinstance(error, tuple(getattr(module, name) for module, name in loaded))
 
 
 def database_problem(url: str, error: Exception, is_away: bool) -> str:
-    """Return a sentence about a driver's error. `url`: without its password. `is_away`: as `is_unavailable` says."""
+    """Return one sentence for people about a driver's error.
+
+    `url`: without its password. `is_away`: the result of the store's `is_unavailable`.
+    """
     if is_away:
-        hint = "does it run, and is `url:` right? `psched doctor` looks closer"
+        hint = "is the server running, and is `url:` right? For details run `psched doctor`"
         return f"the database {url} is not available: {one_line(error)} ({hint})"
-    return f"the database {url} refuses: {one_line(error)}"
+    return f"the database {url} refused the request: {one_line(error)}"
 
 
 def _module(type_: str) -> str:
@@ -73,4 +79,4 @@ def _module(type_: str) -> str:
 
 
 def _unknown(type_: str) -> str:
-    return f"type: no store {type_!r}; there are rdb, redis and rdb_compat, or a package of your own"
+    return f"type: no store {type_!r}; choose rdb, redis or rdb_compat, or name a package of your own"

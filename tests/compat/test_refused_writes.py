@@ -22,11 +22,11 @@ from tests.stores.queue.bench import QueueBench, keys_in
 from tests.stores.queue.conftest import open_bench
 
 FATAL = {
-    "* * * * * *": "has no seconds",
-    "0 0 9 * * 1": "has no seconds",
-    "0 9 * * mon#1": "no nth and no last weekday",
-    "0 9 * * 5L": "no nth and no last weekday",
-    "0 9 * * mon,fril": "no nth and no last weekday",
+    "* * * * * *": "without seconds",
+    "0 0 9 * * 1": "without seconds",
+    "0 9 * * mon#1": "does not support the nth or last weekday",
+    "0 9 * * 5L": "does not support the nth or last weekday",
+    "0 9 * * mon,fril": "does not support the nth or last weekday",
     "@midnight": "knows only @hourly",
     "@DAILY": "in small letters",
     " @daily": "in small letters",

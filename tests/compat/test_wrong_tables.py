@@ -23,7 +23,7 @@ def test_a_queue_that_is_configured_for_schedules_is_an_error_that_names_its_sec
     OriginalQueue(bench).make_table()
     store = bench.open()
     for use in (store.check_tables, store.create_tables):
-        with pytest.raises(ConfigError, match=r"is PerfectQueue's.*`queue:`, or use `psched queue …`"):
+        with pytest.raises(ConfigError, match=r"belongs to PerfectQueue.*`queue:`, or use `psched queue …`"):
             use()
     [table] = store.diagnose()
     assert (table.subject, table.ok) == ("table", False)
@@ -33,7 +33,7 @@ def test_schedules_that_are_configured_for_a_queue_are_an_error_that_names_their
     bench: Bench, original: Original
 ) -> None:
     queue = QueueBench(bench.type, bench.url, bench.table).queue()
-    with pytest.raises(ConfigError, match=r"is PerfectSched's.*`schedules:`, or use `psched …`"):
+    with pytest.raises(ConfigError, match=r"belongs to PerfectSched.*`schedules:`, or use `psched …`"):
         queue.check_tables()
     queue.close()
 
@@ -54,6 +54,6 @@ def test_the_remedy_for_a_table_of_an_older_perfectqueue_works(shared: Shared) -
 def test_a_table_of_another_program_is_not_taken_for_the_others(databases: SharedDatabases, tmp_path: Path) -> None:
     bench = open_bench(databases, "rdb_compat", "sqlite", tmp_path)
     bench.execute("CREATE TABLE {table} (id INT PRIMARY KEY, timeout INT)")
-    with pytest.raises(ConfigError, match="is none that PerfectQueue makes"):
+    with pytest.raises(ConfigError, match="PerfectQueue did not create the table"):
         bench.queue().check_tables()
     bench.close()

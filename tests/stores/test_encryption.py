@@ -86,7 +86,7 @@ def test_doctor_asks_mysqlclient_as_well(lab: Lab) -> None:
         assert told(url, {"verify": "none"}).startswith("encrypted, but the server's certificate is not verified")
 
 
-REMEDY = "set `tls:`, with the authority of the certificate as `ca`"
+REMEDY = "set `tls:` with `ca`, the file of the authority that signed the certificate"
 
 
 @pytest.mark.parametrize(

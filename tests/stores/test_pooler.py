@@ -222,7 +222,7 @@ def test_a_pooler_that_has_come_since_ends_listening(
         assert wakeup is not None
         connect = psycopg.connect
         monkeypatch.setattr(psycopg, "connect", lambda *_, **options: connect(*_, **{**options, "port": pooler.port}))
-        with pytest.raises(PoolerError, match="found by polls only"):
+        with pytest.raises(PoolerError, match="find new rows only by polling"):
             wakeup.listen(1)
         assert queue.open_wakeup() is None
 
@@ -273,7 +273,7 @@ def test_doctor_says_whether_a_pooler_is_there(
         told[server] = findings[0].text if findings else None
     assert "nothing in its sessions" in str(told[pooler])
     assert told[postgresql] == (
-        None if setting == "auto" else "there is none; leave `pooler:` out, so that new rows wake workers"
+        None if setting == "auto" else "there is no pooler; remove `pooler:`, so that new rows wake workers"
     )
 
 
@@ -323,7 +323,7 @@ def test_doctor_names_what_a_server_behind_a_pooler_should_have_set(mariadb: Ser
 
 
 def test_the_lock_that_perfectqueue_shares_is_refused_behind_a_pooler_of_transactions() -> None:
-    with pytest.raises(ConfigError, match="PerfectQueue's workers share a table lock, which needs a session"):
+    with pytest.raises(ConfigError, match="PerfectQueue's workers share a table lock, and holding it needs a session"):
         opened("rdb_compat", "mysql://u:p@h/d", "transaction")
     for is_fine in ({"pooler": "auto"}, {"pooler": "transaction", **UNLOCKED}):
         opened("rdb_compat", "mysql://u:p@h/d", **is_fine)

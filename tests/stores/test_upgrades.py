@@ -41,7 +41,7 @@ def test_tables_are_upgraded_while_old_programs_go_on(
     held = store.acquire(1, 100)[0]
     next_layout.install(patch)
     new = bench.open()
-    with pytest.raises(ConfigError, match="layout 1, and this version of psched needs 2; upgrade .* psched init"):
+    with pytest.raises(ConfigError, match="layout 1, but this version of psched needs 2; upgrade .* psched init"):
         new.check_tables()
     assert [finding.ok for finding in new.diagnose() if finding.subject == "table"] == [False]
     pending = new.pending_statements()
@@ -159,7 +159,7 @@ def test_tables_that_are_too_new_are_refused(bench: Bench, store: ScheduleStore)
         with pytest.raises(ConfigError, match="layout 9 of a newer psched; this version knows the layouts up to 2"):
             refused()
     if bench.database == "redis":
-        with pytest.raises(Exception, match="psched doctor says what to do"):
+        with pytest.raises(Exception, match="psched doctor shows the remedy"):
             store.acquire(1, 100)
     record(bench, 9, 1)
     bench.open().check_tables()

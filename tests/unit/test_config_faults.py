@@ -36,11 +36,11 @@ def file_fault(tmp_path: Path, content: str | bytes, environment: str = "product
     [
         (
             {"type": "rbd"},
-            "config: type: no store 'rbd'; there are rdb, redis and rdb_compat, or a package of your own",
+            "config: type: no store 'rbd'; choose rdb, redis or rdb_compat, or name a package of your own",
         ),
         (
             {"type": "nowhere.store"},
-            "config: type: no store 'nowhere.store'; there are rdb, redis and rdb_compat, or a package of your own",
+            "config: type: no store 'nowhere.store'; choose rdb, redis or rdb_compat, or name a package of your own",
         ),
         (
             {"pooler": "session"},

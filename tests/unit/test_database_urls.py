@@ -85,7 +85,8 @@ def test_a_driver_without_its_system_library_is_reported_on_one_line(
     with pytest.raises(ConfigError) as caught:
         open_database("postgresql://u:p@h/d", {})
     assert str(caught.value) == (
-        "the driver of postgresql+psycopg:// lacks a library of the system: no pq wrapper - libpq library not found; "
+        "the driver of postgresql+psycopg:// needs a system library that is missing: "
+        "no pq wrapper - libpq library not found; "
         "install it, or pip install 'psched[postgresql]'"
     )
 

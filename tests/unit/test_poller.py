@@ -173,12 +173,12 @@ def test_a_pooler_that_comes_in_between_is_reported_in_one_line(caplog: pytest.L
     road = Road(1000.0)
 
     def refuse(*_: object, **__: object) -> list[Any]:
-        raise PoolerError("a pooler stands before this PostgreSQL")
+        raise PoolerError("a pooler is in front of this PostgreSQL")
 
     road.poller.source.poll_multi = refuse  # type: ignore[method-assign]
     road.poller.source.store.is_unavailable = lambda _: False  # type: ignore[method-assign]
     road.drive(30)
     assert [record.getMessage() for record in caplog.records] == [
-        "section=queue polling fails: a pooler stands before this PostgreSQL; retrying"
+        "section=queue polling fails: a pooler is in front of this PostgreSQL; retrying"
     ]
     assert caplog.records[0].exc_info is None

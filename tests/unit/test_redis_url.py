@@ -39,10 +39,10 @@ def test_whether_it_is_a_cluster_is_asked_or_said(text: str, cluster: bool | Non
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        ("mysql://u:s3cret@h/d", "mysql:// is none of Redis"),
-        ("redis://:s3cret@h:port/0", "no URL of a Redis"),
-        ("redis://:s3cret@h/zero", "a database of Redis is a number"),
-        ("redis://:s3cret@h/0?db=-1", "a database of Redis is a number"),
+        ("mysql://u:s3cret@h/d", "mysql:// is not a scheme of Redis"),
+        ("redis://:s3cret@h:port/0", "not a URL of Redis"),
+        ("redis://:s3cret@h/zero", "the database must be a number"),
+        ("redis://:s3cret@h/0?db=-1", "the database must be a number"),
         ("redis://:s3cret@h/0?read_timeout=soon", "read_timeout must be a number of seconds, got 'soon'"),
         ("redis://:s3cret@h/0?read_timeout=0", "read_timeout must be a number of seconds"),
         ("redis://:s3cret@h/0?cluster=perhaps", "cluster must be auto, true or false"),
@@ -50,7 +50,7 @@ def test_whether_it_is_a_cluster_is_asked_or_said(text: str, cluster: bool | Non
         ("redis://:12/s3cret@h:6379/0", "%2F"),
         ("redis://:12?s3cret@h:6379/0", "%3F"),
         ("redis://:12#s3cret@h:6379/0", "%23"),
-        ("redis://:12[s3cret@h:6379/0", "no URL of a Redis"),
+        ("redis://:12[s3cret@h:6379/0", "not a URL of Redis"),
     ],
 )
 def test_a_url_that_cannot_be_meant_is_refused_without_its_password(url: str, words: str) -> None:

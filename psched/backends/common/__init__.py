@@ -1,1 +1,1 @@
-"""What all backends share: lease history, retries, reading of rows."""
+"""Code that all backends share, such as lease history, retries and the reading of rows."""

@@ -1,4 +1,4 @@
-"""Parts of a batch that one statement or script writes, so that none is long."""
+"""Splits a batch into parts. One statement or script writes one part, so that no statement takes long."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from psched.model import Claim
 T = TypeVar("T")
 
 _RESULTS_AT_ONCE = 1_000_000
-"""Characters of results in one statement: MariaDB bounds its length, in which each character may be escaped twice."""
+"""The most characters of results in one statement. MariaDB limits the length of a statement, and escaping may double
+it.
+"""
 
 
 def parts(rows: Sequence[T], sizes: Sequence[int], most: int, most_bytes: int) -> Iterator[Sequence[T]]:
-    """Split rows into parts of at most `most` rows, whose `sizes` are about `most_bytes` in total."""
+    """Split rows into parts of at most `most` rows and about `most_bytes`. `sizes`: the bytes of each row."""
     first, total = 0, 0
     for place, size in enumerate(sizes):
         total += size
@@ -26,6 +28,6 @@ def parts(rows: Sequence[T], sizes: Sequence[int], most: int, most_bytes: int) -
 
 
 def retired_together(claims: Sequence[Claim]) -> Iterator[Sequence[Claim]]:
-    """Split claims into parts that are retired together. Few of them have results."""
+    """Split claims into parts that one statement retires. Yields one part unless a claim has a result."""
     sizes = [0 if claim.result is None else len(claim.result.result or "") for claim in claims]
     return parts(claims, sizes, BATCH, _RESULTS_AT_ONCE) if any(sizes) else iter((claims,))

@@ -1,4 +1,4 @@
-"""How to reach a database or Redis: drivers, timeouts and TLS."""
+"""Options of a connection to a database or Redis: drivers, timeouts and TLS."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from psched.errors import ConfigError
 from psched.store import Finding
 
 _READ = 2.5
-"""Seconds that a reader waits for an answer: a person waits for it."""
+"""Seconds that a read-only session waits for an answer. It is short, because a person is waiting."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """How long one step may take, in seconds. `read` bounds every answer; the server gives up somewhat earlier.
+    """Time limits of one step, in seconds. `read` limits the wait for each answer. The server ends a statement earlier.
 
     A URL sets them by `?connect_timeout=…&read_timeout=…`.
     """
@@ -25,7 +25,7 @@ class Timeouts:
     connect: float
     read: float
     longest_lock: float | None = None
-    """Seconds that a statement waits for a lock, if that is not a part of `read`."""
+    """Seconds that a statement waits for a lock; None: a fixed part of `read`."""
 
     @classmethod
     def of(cls, query: Mapping[str, object]) -> Timeouts:
@@ -38,7 +38,7 @@ class Timeouts:
 
     @property
     def statement(self) -> float:
-        """Seconds after which the server ends a statement: before the client does, to keep the connection."""
+        """Seconds after which the server ends a statement: less than `read`, so that the connection stays usable."""
         return self.read * 0.8
 
     @property
@@ -60,7 +60,7 @@ def _seconds(query: Mapping[str, object], name: str, default: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Files of the transport encryption. `verify` is full (certificate and host), ca (certificate only) or none."""
+    """Files for TLS. `verify`: full (check certificate and host name), ca (check the certificate only) or none."""
 
     ca: str | None = None
     cert: str | None = None
@@ -69,12 +69,16 @@ class Tls:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Tls | None:
-        """Read the configuration's `tls` mapping; None if it is empty. Raises ConfigError."""
+        """Read the `tls:` mapping of the configuration. Returns None if it is empty.
+
+        Raises:
+            ConfigError: a key or a value is wrong, or a file cannot be read.
+        """
         if not settings:
             return None
         unknown = sorted(set(settings) - {"ca", "cert", "key", "verify"})
         if unknown:
-            raise ConfigError(f"tls: unknown key {unknown[0]!r}; known are ca, cert, key and verify")
+            raise ConfigError(f"tls: unknown key {unknown[0]!r}; the known keys are ca, cert, key and verify")
         tls = cls(**settings)
         if tls.verify not in ("full", "ca", "none"):
             raise ConfigError(f"tls: verify must be full, ca or none, got {tls.verify!r}")
@@ -85,18 +89,18 @@ class Tls:
 
 _UNVERIFIED = "the server's certificate is not verified, so another machine could pose as the server"
 _ENCRYPTED = {
-    "full": "encrypted, and the server's certificate and name are verified",
-    "ca": "encrypted, and the server's certificate is verified, its name is not",
+    "full": "encrypted; the server's certificate and host name are verified",
+    "ca": "encrypted; the server's certificate is verified, but not its host name",
     "none": f"encrypted, but {_UNVERIFIED}",
 }
-_REMEDY = "set `tls:`, with the authority of the certificate as `ca`"
+_REMEDY = "set `tls:` with `ca`, the file of the authority that signed the certificate"
 
 
 def encryption_finding(encrypted: bool, verify: str, host: str, tls: Tls | None, remedy: str = _REMEDY) -> Finding:
-    """Return the finding of `psched doctor` on one connection.
+    """Return the finding of `psched doctor` about the encryption of one connection.
 
-    `verify`: as in `Tls`. `host`: empty or a path for a local socket. `tls`: None if it is not configured; then a
-    connection that others can read or forge is a warning.
+    `verify`: as in `Tls`. `host`: empty or a path for a local socket. `tls`: None if it is not configured. Without TLS
+    to another host the finding is a warning, because others could read or change the traffic.
     """
     local = host.startswith(("/", "127.")) or host in ("", "localhost", "::1")
     what = _ENCRYPTED[verify] if encrypted else "not encrypted"
@@ -105,21 +109,24 @@ def encryption_finding(encrypted: bool, verify: str, host: str, tls: Tls | None,
 
 
 _EXTRAS = {"psycopg": "psched[postgresql]", "mysqldb": "psched[mysqlclient]", "redis": "psched[redis]"}
-"""Driver → the extra that has it."""
+"""Driver → the extra of psched that installs it."""
 
 
 def missing_driver(error: ImportError, driver: str, user: str) -> ConfigError:
-    """Return the error for a driver that cannot be imported. `user` needs it, such as `postgresql://`."""
+    """Return the error for a driver that cannot be imported. `user`: what needs the driver, such as `postgresql://`."""
     remedy = f"pip install '{_EXTRAS.get(driver, error.name)}'"
     if isinstance(error, ModuleNotFoundError):
         return ConfigError(f"the driver of {user} is not installed: {remedy}")
     return ConfigError(
-        f"the driver of {user} lacks a library of the system: {one_line(error)}; install it, or {remedy}"
+        f"the driver of {user} needs a system library that is missing: {one_line(error)}; install it, or {remedy}"
     )
 
 
 def _check_file(name: str, path: str | None) -> None:
-    """Raise ConfigError unless the file can be read. A driver may report it only at the first task."""
+    """Raise ConfigError unless the file can be read.
+
+    Otherwise the error might appear only when a driver opens the file.
+    """
     try:
         if path is not None:
             Path(path).open("rb").close()

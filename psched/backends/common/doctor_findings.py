@@ -6,10 +6,10 @@ from psched.store import Finding
 
 
 def unwritable(table: str, error: object) -> Finding:
-    """Return the finding on a table whose test write raised `error`."""
+    """Return the finding about a table whose test write raised `error`."""
     return Finding(
         "writing",
         False,
-        f"{table} cannot be written, and workers wait until it can: {error}; "
-        "is this a standby, read-only, or does the user lack the right?",
+        f"{table} cannot be written, so workers wait: {error}; check that the server is no read-only standby, and "
+        "that the user may write",
     )

@@ -1,11 +1,11 @@
-"""The number of the table layout, and what this version of psched can do with tables of another one.
+"""The layout number of the tables, and whether this version of psched can use tables of another layout.
 
-All backends have the same number. A layout is released with the first version of psched that has it; from then on its
-tables never change, and a change of the tables is the next layout: an upgrade step, and `LAYOUT` one higher. Tables
-record their layout, their schema, and the oldest layout whose programs can use them.
+All backends use the same number. A change of released tables makes a new layout: it needs an upgrade step, and `LAYOUT`
+grows by 1. The tables of a released layout never change. Tables record their layout, their schema, and the oldest
+layout whose programs can use them.
 
-A step only adds what programs of the layout before need not know, so these run on beside new ones. So programs of
-layout N use tables of the layouts N and N + 1.
+An upgrade step only adds columns and tables that older programs can ignore. So programs of layout N can use tables of
+the layouts N and N + 1, and old and new workers can run at the same time.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from enum import Enum
 from typing import NamedTuple
 
 LAYOUT = 1
-"""The layout that this version makes and needs."""
+"""The layout that this version creates and needs."""
 
 
 class RecordedLayout(NamedTuple):
-    """What is recorded of tables. `schema` distinguishes unreleased states of a layout."""
+    """What tables record about themselves. `schema` tells unreleased states of a layout apart."""
 
     layout: int
     schema: str
@@ -30,10 +30,10 @@ class Standing(Enum):
     """What this version can do with existing tables."""
 
     CURRENT = "use them"
-    NEWER = "use them: a newer version, whose layout is the next one, has upgraded them"
+    NEWER = "use them: psched of the next layout has upgraded them"
     TOO_NEW = "refuse them: their layout is newer, and this version cannot use it"
     OLDER = "upgrade them"
-    UNRELEASED = "refuse them: their schema is none of a released version"
+    UNRELEASED = "refuse them: no released version has their schema"
 
     @property
     def is_usable(self) -> bool:
@@ -46,7 +46,11 @@ def oldest_usable() -> int:
 
 
 def standing(recorded: RecordedLayout | None, schema: str, released: Callable[[int], Collection[str]]) -> Standing:
-    """Return what this version can do with tables. `schema`: its own; `released`: the schemas of an earlier layout."""
+    """Return what this version can do with tables.
+
+    `recorded`: None if the tables record no layout. `schema`: the schema of this version. `released`: returns the
+    released schemas of an earlier layout.
+    """
     if recorded is None:
         return Standing.UNRELEASED
     if recorded.layout == LAYOUT:
@@ -57,29 +61,30 @@ def standing(recorded: RecordedLayout | None, schema: str, released: Callable[[i
 
 
 def too_new(tables: str, layout: int) -> str:
-    """Return the error of `Standing.TOO_NEW`. `tables`: how the message names them."""
+    """Return the message for `Standing.TOO_NEW`. `tables`: begins the message, such as "the tables have"."""
     return (
-        f"{tables} the layout {layout} of a newer psched; this version knows the layouts up to {LAYOUT + 1}: "
-        "upgrade psched on this host"
+        f"{tables} the layout {layout} of a newer psched; this version knows the layouts up to {LAYOUT + 1}: upgrade "
+        "psched on this host"
     )
 
 
 def needs_upgrade(tables: str, layout: int) -> str:
-    """Return the error of `Standing.OLDER`."""
+    """Return the message for `Standing.OLDER`."""
     return (
-        f"{tables} the layout {layout}, and this version of psched needs {LAYOUT}; upgrade them with: psched init "
-        f"(a queue's: psched queue init). Workers of a version with layout {LAYOUT - 1} go on meanwhile and after it"
+        f"{tables} the layout {layout}, but this version of psched needs {LAYOUT}; upgrade them with: psched init (for "
+        f"a queue: psched queue init). Workers whose version has layout {LAYOUT - 1} can run during and after the "
+        "upgrade"
     )
 
 
 def newer(tables: str, layout: int) -> str:
-    """Return what is told of `Standing.NEWER`."""
+    """Return the message for `Standing.NEWER`."""
     return f"{tables} the layout {layout} of a newer psched, which this version can use; upgrade psched on this host"
 
 
 def skips_layouts(tables: str, layout: int, workers: int) -> str:
-    """Return the error of an upgrade over several layouts while workers are alive, which may be too old for it."""
+    """Return the message for an upgrade by more than one layout while workers are alive."""
     return (
-        f"{tables} the layout {layout}, and this version needs {LAYOUT}: workers older than layout {LAYOUT - 1} cannot "
-        f"use it, and {workers} workers are alive; stop all of them, and run psched init again"
+        f"{tables} the layout {layout}, but this version needs {LAYOUT}. Workers older than layout {LAYOUT - 1} cannot "
+        f"use the upgraded tables, and {workers} workers are alive; stop all of them, and run psched init again"
     )

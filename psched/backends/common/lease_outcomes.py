@@ -1,7 +1,7 @@
-"""How the last leases of a row have ended, as stored in the row.
+"""How the last leases of a row ended. The row itself stores this history.
 
-The statement that ends a lease prepends the text `<fence>:<number of the acquire>:<outcome>;`, and cuts off what is too
-long.
+The statement that ends a lease prepends the text `<fence>:<number of the acquire>:<outcome>;`, and cuts the text off at
+`MOST_CHARACTERS`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from psched.errors import (
 from psched.model import Lease
 
 MOST_CHARACTERS = 160
-"""Room for the last four leases, as a rule."""
+"""The longest history: enough for about four leases."""
 
 RELEASED = "released"
 RETRIED = "retried"
 FINISHED = "finished"
-"""Outcomes; a task may also be `failed` or `cancelled`."""
+"""Outcomes. A task can also end as `failed` or `cancelled`."""
 
 _ENDED = re.compile(r"(-?\d+):(-?\d+):(\w+);")
 
@@ -34,8 +34,8 @@ _ENDED = re.compile(r"(-?\d+):(-?\d+):(\w+);")
 class LostRow(NamedTuple):
     """The present state of a row whose lease is lost.
 
-    `endings`: how its last leases ended. `nonce`: the number of the call that created it. `owner`: words about its
-    present holder.
+    `endings`: how the last leases of the row ended. `nonce`: the number of the call that created the row. `owner`:
+    words about the present holder.
     """
 
     endings: str
@@ -44,10 +44,10 @@ class LostRow(NamedTuple):
 
 
 def refusal(lease: Lease, row: LostRow | None, outcome: str | None, uncertain: bool) -> ScheduleError | None:
-    """Return the error for a write that changed no row. None if an earlier attempt, whose answer was lost, succeeded.
+    """Return the error for a write that changed no row, or None if an earlier attempt of the call succeeded.
 
     The write was to end `lease` with `outcome` (None: the lease stays). `row`: the present row, None if it is gone.
-    `uncertain`: an attempt of this call had no answer.
+    `uncertain`: whether the answer to an earlier attempt was lost.
     """
     key = lease.key
     if row is None:
@@ -62,19 +62,19 @@ def refusal(lease: Lease, row: LostRow | None, outcome: str | None, uncertain: b
     if doubtful and (outcome is None or not _was_never_ended(lease, row)):
         return OutcomeUnknownError(
             f"{key!r}: the connection was lost while this run was being settled, and the row no longer shows whether "
-            f"it was settled; {row.owner}"
+            f"the run was settled; {row.owner}"
         )
     return PreemptedError(f"{key!r}: the lease of this run is lost; {row.owner}")
 
 
 def finished_before(lease: Lease) -> ScheduleError:
-    """Return the error for a lease that an earlier call has ended with the same outcome."""
+    """Return the error for a lease that an earlier call has already finished."""
     return IdempotentAlreadyFinishedError(f"{lease.key!r}: this run was already {FINISHED}")
 
 
 def _was_never_ended(lease: Lease, row: LostRow) -> bool:
-    """Return whether the row proves that the holder of `lease` has not ended it."""
-    if row.nonce != lease.nonce:  # another row, created since
+    """Return whether the row proves that the holder of `lease` never ended this lease."""
+    if row.nonce != lease.nonce:  # a row created later under the same key
         return False
     fences = [fence for fence, _, _ in _parsed(row.endings)]
     return len(row.endings) < MOST_CHARACTERS or any(fence < lease.fence for fence in fences)

@@ -17,12 +17,12 @@ T = TypeVar("T")
 class LoginBackoff:
     """The logins of one process to one server. Safe to use from several threads.
 
-    A login may fail for a short time only, while a password is being changed. So logins are tried again. But servers
-    count failed logins, and lock accounts and hosts. So a process waits longer after each failed login.
+    A refused login may succeed soon, for example while the password is changed on the server and in the configuration.
+    But servers count failed logins, and lock accounts and hosts. So a process waits longer after each failed login.
     """
 
     LONGEST = 45.0
-    """Seconds between two logins at the most; workers poll a little more rarely, so that each poll may log in."""
+    """The most seconds between two logins. Workers poll a little less often, so that each poll may log in."""
 
     def __init__(self, clock: Clock = monotonic, chance: Callable[[float, float], float] = random.uniform) -> None:
         self._clock = clock
@@ -36,9 +36,9 @@ class LoginBackoff:
         return 0.0 if refused is None else max(0.0, refused[1] - self._clock())
 
     def log_in(self, connect: Callable[[], T], is_refused: Callable[[Exception], bool]) -> T:
-        """Return what `connect` returns, and raise what it raises.
+        """Return the result of `connect`, or raise its error.
 
-        After a login that was refused the same error is raised again, without asking the server, until `pause` is over.
+        After a refused login, raises the same error without asking the server until `pause` returns 0.
         """
         refused = self._refused
         if refused is not None and self._clock() < refused[1]:
@@ -56,24 +56,24 @@ class LoginBackoff:
 
 
 def sent_within(timeouts: Timeouts) -> float:
-    """Return for how many seconds after its begin a call without a deadline may still reach the database.
+    """Return the seconds after its start in which a call without a deadline may still reach the database.
 
-    The last attempt after conflicts may lose its connection and be repeated, and each of the two connects first.
+    The last attempt after conflicts may lose its connection and be repeated. Both attempts connect first.
     """
     return Retries.SPAN + 2 * (timeouts.connect + timeouts.read)
 
 
 class Retries:
-    """The repetitions of one call: how many, and how long before each."""
+    """Decides whether one call is repeated, and after which pause."""
 
     CONFLICTS = 10
     SPAN = 10.0
-    """The most conflicts, and seconds of conflicts, of a call without a deadline."""
+    """Limits for a call without a deadline: the number of conflicts, and the seconds that it retries."""
     LONGEST = 0.5
-    """Seconds between two attempts under a deadline, which is the end of a lease: it may be near."""
+    """The longest pause before an attempt under a deadline. It is short, because the deadline is the end of a lease."""
 
     def __init__(self, begun: float, until: float | None, clock: Clock, logins: LoginBackoff | None = None) -> None:
-        """`begun`: when the call began. `until`: its deadline, None for calls that their caller repeats."""
+        """`begun`: when the call began. `until`: its deadline, or None if the caller itself repeats the call."""
         self._until = until
         self._logins = logins
         self._end = begun + self.SPAN if until is None else until
@@ -82,9 +82,9 @@ class Retries:
         self._losses = 0
 
     def pause(self, reason: RetryReason | None, is_refused: bool = False) -> float | None:
-        """Return the seconds to wait before the next attempt, or None for no further attempt.
+        """Return the seconds to wait before the next attempt, or None to give up.
 
-        A refused login is repeated only under a deadline, and when `logins` allows the next one.
+        A refused login is repeated only under a deadline, and only when `logins` allows the next login.
         """
         pause = 0.0
         if reason is RetryReason.CONFLICT:
@@ -95,7 +95,7 @@ class Retries:
         elif reason is RetryReason.LOST:
             self._losses += 1
             if self._losses == 1:
-                return 0  # the pooled connection may have been dead for hours: that is no outage
+                return 0  # not an outage: the pooled connection may have been closed long ago
             if self._until is None:
                 return None
             pause = min(self.LONGEST, 0.05 * 2 ** min(self._losses, 10)) * random.uniform(0.5, 1)
@@ -112,4 +112,4 @@ class RetryReason(enum.Enum):
     """Why a database error is temporary."""
 
     CONFLICT = "rolled back because of another transaction (deadlock, serialisation, lock or statement timeout)"
-    LOST = "the connection or the server is gone, and whether it has executed the statement is unknown"
+    LOST = "the connection or the server is gone; whether the server executed the statement is unknown"

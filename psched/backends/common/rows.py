@@ -1,4 +1,4 @@
-"""Reads stored rows, and makes the columns to write."""
+"""Converts stored rows to the model, and the model to columns."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ from psched.store.ledger import ACTIONS, OUTCOMES, Change, Definition, Definitio
 from psched.store.overdue_and_failures import Overdue, UnreportedFailure
 
 LAST_SECOND = 253_402_300_799
-"""The end of the year 9999 in unix seconds."""
+"""Unix seconds at the end of the year 9999."""
 BATCH = 500
-"""The most rows of one statement or script that acquires for several threads, extends, settles or reads."""
+"""The most rows that one statement or script extends, settles, reads, or acquires for several threads."""
 LAST_ERROR_LENGTH = 8000
-"""Characters kept of an error."""
+"""The most characters of an error in the row of a schedule or task."""
 _LEDGER_ERROR_LENGTH = 2000
-"""Characters that the ledger keeps of an error: the schedule's row has more of it."""
+"""The most characters of an error in the ledger. The schedule's row keeps a longer text."""
 
 _LEASED = ("key", "ready", "fence", "due", "claim", "nonce")
 _SHARED = ("type", "data", "attempts", "last_error")
 POLICY_COLUMNS = ("catch_up", "max_lateness_ms", "alert_after_ms", "max_attempts")
-"""The first columns of a `Policy`, in the order of its fields; all but the first are numbers."""
+"""Columns of the first fields of a `Policy`, in their order. All but the first hold numbers."""
 OPTION_COLUMNS = ("options", "owner")
-"""Text: the options of `psched.schedule_options` as JSON, and the owner."""
+"""Text columns: the options of `psched.schedule_options` as JSON, and the owner."""
 CLAIMED_OF_TASK = (
     *_LEASED,
     *_SHARED,
@@ -63,13 +63,13 @@ CLAIMED_OF_SCHEDULE = (
     *("version", "size"),
     "taken_ahead",
 )
-"""The columns that are read of a row just leased, in this order."""
+"""Columns that are read of a row just leased, in this order."""
 AHEAD = 1
-"""`taken_ahead` of a lease whose run is not recorded as begun."""
+"""Value of `taken_ahead` for a prefetched row: its run is not recorded as started."""
 AHEAD_AGAIN = 2
-"""The same, when the row's last lease ended by itself: this run is recorded as begun before it begins."""
+"""Like `AHEAD`, if the previous lease expired: the start of the run is recorded before the handler is called."""
 EXPIRED = 3
-"""`taken_ahead` of a waiting row whose last lease ended by itself."""
+"""Value of `taken_ahead` for a waiting row whose last lease expired."""
 WAITING: Final = "waiting"
 RUNNING: Final = "running"
 TASK_FINISHED: Final = "finished"
@@ -82,14 +82,14 @@ _LAST_MS = LAST_SECOND * 1000
 _ERRORS = {str, type(None)}
 _SCHEDULE_AHEAD = CLAIMED_OF_SCHEDULE.index("taken_ahead")
 _NOT_APART = [None] * 10
-"""The values of the columns from `extra` to `previous_ended` in most rows."""
+"""The values of the columns from `extra` to `previous_ended` in a usual row."""
 DEFINITION = ("cron", "timezone", "delay_ms", "version")
-"""The columns that distinguish definitions: the version, and the rule, which may have been changed by hand."""
+"""Columns that identify a definition: the version, and the rule, because somebody may change the rule by hand."""
 _SPANS = re.compile(r"[0-9]{1,15}-[0-9]{1,15}( [0-9]{1,15}-[0-9]{1,15})*")
 
 
 class UndecodableText(bytes):
-    """Stored text of SQLite that is no UTF-8. It differs from a BLOB of the same bytes."""
+    """Stored text of SQLite that is not UTF-8. It is unequal to a BLOB of the same bytes."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, UndecodableText) and super().__eq__(other)
@@ -98,9 +98,12 @@ class UndecodableText(bytes):
 
 
 def text_or_bytes(stored: bytes) -> str | bytes:
-    """Return a stored text, or its bytes if they are not UTF-8: the driver's own conversion fails the whole answer.
+    """Decode a stored text.
 
-    It is as fast as that conversion (3.2 against 4.0 microseconds for a row of five texts, 2026-11-22).
+    Returns the bytes if they are not UTF-8, so that one such text does not fail the whole answer.
+
+    The driver's own decoder would raise an error. This function is as fast as that decoder (3.2 against 4.0
+    microseconds for a row of five texts, 2026-11-22).
     """
     try:
         return stored.decode()
@@ -109,10 +112,10 @@ def text_or_bytes(stored: bytes) -> str | bytes:
 
 
 class RowReader:
-    """The columns of one row. `problem` names the first invalid column."""
+    """Reads the columns of one row and checks them. `problem` describes the first invalid column."""
 
     def __init__(self, row: Mapping[Any, Any], max_data_size: int = MAX_DATA_SIZE) -> None:
-        """`max_data_size`: the most bytes that data may have as JSON."""
+        """`max_data_size`: the most bytes of data as JSON."""
         self._row = row
         self._max_data_size = max_data_size
         self.problem: str | None = None
@@ -125,24 +128,24 @@ class RowReader:
         return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
     def key(self, name: str) -> str:
-        """Return a column of keys: non-empty text without NUL."""
+        """Return a column that holds a key: text that is not empty and has no NUL."""
         value = self.text(name)
         if not value or "\0" in value:
-            self._complain(name, "non-empty text without NUL", value)
+            self._complain(name, "text that is not empty and has no NUL", value)
         return value
 
     def optional_text(self, name: str) -> str | None:
         return None if self._row[name] is None else self.text(name)
 
     def one_of(self, name: str, words: Collection[Word]) -> Word:
-        """Return the stored text, even if it is none of `words`."""
+        """Return the stored text. If it is not one of `words`, `problem` names the column."""
         value = self.text(name)
         if value not in words:
             self._complain(name, " or ".join(words), value)
         return cast("Word", value)
 
     def number(self, name: str) -> int:
-        """Return an integer column; 0 when it holds something else."""
+        """Return a column of integers; 0 if it holds anything else."""
         value = self._row[name]
         if isinstance(value, int):
             return value
@@ -153,7 +156,7 @@ class RowReader:
         return None if self._row[name] is None else self.number(name)
 
     def limit(self, name: str) -> int | None:
-        """Return an integer column of limits; None for NULL, and for a limit below 1."""
+        """Return a column of limits; None for NULL and for a limit below 1."""
         value = self.optional_number(name)
         if value is None or value >= 1:
             return value
@@ -161,16 +164,19 @@ class RowReader:
         return None
 
     def seconds(self, name: str, per_second: int = 1) -> float:
-        """Return a time, stored in units of 1/`per_second` s, in seconds; 0 for a time after the year 9999."""
+        """Return a stored time in seconds; 0 for a time after the year 9999.
+
+        `per_second`: the stored units of one second.
+        """
         units = self.number(name)
         seconds = units // per_second if units % per_second == 0 else units / per_second
         if abs(seconds) <= LAST_SECOND:
             return seconds
-        self._complain(name, "seconds within the year 9999", self._row[name])
+        self._complain(name, "a time before the year 10000", self._row[name])
         return 0
 
     def optional_seconds(self, name: str, per_second: int = 1) -> float | None:
-        """Return a time that may be NULL, like `seconds`."""
+        """Return a time in seconds as `seconds` does, or None for NULL."""
         return None if self._row[name] is None else self.seconds(name, per_second)
 
     def spans(self, name: str, per_second: int = 1) -> tuple[tuple[float, float], ...]:
@@ -183,12 +189,12 @@ class RowReader:
             return ()
         times = [int(time) / per_second for time in re.split("[- ]", text)]
         if max(times) > LAST_SECOND:
-            self._complain(name, "spans within the year 9999", text)
+            self._complain(name, "spans before the year 10000", text)
             return ()
         return tuple(zip(times[::2], times[1::2], strict=True))
 
     def json(self, name: str) -> dict[str, Any]:
-        """Return a column of JSON; {} when it is no object."""
+        """Return a column that holds a JSON object; {} if it holds anything else."""
         try:
             return decode(self.text(name), self._max_data_size)
         except (ValueError, RecursionError) as error:
@@ -196,7 +202,7 @@ class RowReader:
             return {}
 
     def json_value(self, name: str) -> Any:
-        """Return the value of a column of JSON; None when it is NULL or no JSON."""
+        """Return a column that holds any JSON value; None for NULL and for invalid JSON."""
         text = self.optional_text(name)
         try:
             return None if text is None else decode_value(text)
@@ -205,16 +211,16 @@ class RowReader:
             return None
 
     def optional_json(self, name: str) -> dict[str, Any]:
-        """Return a column of JSON; {} when it is NULL or no object."""
+        """Return a column that holds a JSON object; {} for NULL and for anything else."""
         return {} if self._row[name] is None else self.json(name)
 
     def options(self, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return a column of `psched.schedule_options`: those of a rule, and those of a policy."""
+        """Return the options of the rule and the options of the policy, as `psched.schedule_options` encodes them."""
         text = self.optional_text(name)
         try:
             return ({}, {}) if text is None else decode_options(text)
         except (ValueError, RecursionError) as error:
-            self._complain(name, f"the options of a schedule ({error})", text)
+            self._complain(name, f"options of a schedule as JSON ({error})", text)
             return {}, {}
 
     def _complain(self, name: str, expected: str, found: object) -> None:
@@ -223,11 +229,11 @@ class RowReader:
 
 
 def claimed_schedule(holder: str, max_data_size: int, row: Sequence[Any]) -> Claim:
-    """Return a schedule that `holder` has just leased, read with the columns `CLAIMED_OF_SCHEDULE`.
+    """Return a schedule that `holder` has just leased. `row`: the values of the columns `CLAIMED_OF_SCHEDULE`.
 
-    For speed, a usual row is checked in one pass: valid, never paused, no extra run, and no `max_lateness`,
-    `alert_after`, `max_attempts` or options of its own. Any other row is read column by column, so that its problem
-    names the column.
+    For speed, a usual row is checked in one pass: it is valid, was never paused, has no extra run, and sets neither
+    `max_lateness`, `alert_after`, `max_attempts` nor options. Any other row is read column by column, so that its
+    problem names the column.
     """
     schedule = _plain_schedule(holder, max_data_size, row)
     if schedule is None:
@@ -238,7 +244,7 @@ def claimed_schedule(holder: str, max_data_size: int, row: Sequence[Any]) -> Cla
 
 
 def _plain_schedule(holder: str, max_data_size: int, row: Sequence[Any]) -> ScheduleRow | None:
-    """Return the schedule of a valid row that was never paused and has no extra run; None for any other row."""
+    """Return the schedule of a usual row, as `claimed_schedule` defines it; None for any other row."""
     key, _, fence, due, _, _, type_, data, attempts, error, cron, timezone, delay, time, last, *rest = row
     *apart, catch_up, lateness, alert, most, options, owner, version, _, _ = rest
     texts = key.__class__ is type_.__class__ is data.__class__ is cron.__class__ is timezone.__class__ is str
@@ -284,7 +290,7 @@ def _unbounded(catch_up: CatchUp, owner: str | None) -> Policy:
 
 
 def read_schedule(row: Mapping[Any, Any], max_data_size: int = MAX_DATA_SIZE) -> ScheduleRow:
-    """Return a stored schedule. An invalid column becomes its `problem`."""
+    """Return a stored schedule. If a column is invalid, `problem` describes it."""
     fields = RowReader(row, max_data_size)
     key = fields.key("key")
     fields.number("fence")
@@ -321,7 +327,10 @@ def read_schedule(row: Mapping[Any, Any], max_data_size: int = MAX_DATA_SIZE) ->
 
 
 def read_rule(fields: RowReader, options: Mapping[str, Any]) -> Rule:
-    """`options`: those of a rule, as `RowReader.options` returns them. See `rule_columns` for the delay."""
+    """Return the rule of a row. `options`: the rule's options, from `RowReader.options`.
+
+    The column `delay_ms` includes the spread of the key; the delay of the rule does not.
+    """
     delay = fields.seconds("delay_ms", 1000)
     if "spread" in options:
         delay = round(delay - spread_offset(fields.text("key"), options["spread"]) / 1000, 3)
@@ -337,7 +346,7 @@ def read_rule_use(row: Mapping[Any, Any], count: int) -> RuleUse:
 
 
 def read_policy(fields: RowReader, options: Mapping[str, Any]) -> Policy:
-    """`options`: those of a policy, as `RowReader.options` returns them."""
+    """Return the policy of a row. `options`: the policy's options, from `RowReader.options`."""
     return Policy(
         fields.one_of("catch_up", CATCH_UP),
         fields.optional_seconds("max_lateness_ms", 1000),
@@ -349,18 +358,21 @@ def read_policy(fields: RowReader, options: Mapping[str, Any]) -> Policy:
 
 
 def optional_whole(fields: RowReader, name: str) -> int | None:
-    """Return an occurrence, in whole seconds, or None for NULL."""
+    """Return an occurrence in whole seconds, or None for NULL."""
     seconds = fields.optional_seconds(name, 1000)
     return None if seconds is None else int(seconds)
 
 
 def with_tag(rows: Iterator[ScheduleRow], tag: str | None) -> Iterator[ScheduleRow]:
-    """Return the schedules with a tag, or all if it is None."""
+    """Return the schedules that have the tag `tag`; all schedules if `tag` is None."""
     return rows if tag is None else (row for row in rows if tag in row.policy.tags)
 
 
 def rule_columns(key: str, rule: Rule) -> dict[str, Any]:
-    """Return the columns of a rule. `delay_ms` includes the spread of `key`, for statements that compute run times."""
+    """Return the columns of a rule.
+
+    `delay_ms` includes the spread of `key`, because statements compute run times from it.
+    """
     delay = milliseconds(rule.delay)
     if rule.spread:
         delay += spread_offset(key, rule.spread)
@@ -368,7 +380,7 @@ def rule_columns(key: str, rule: Rule) -> dict[str, Any]:
 
 
 def definition_columns(row: ScheduleRow) -> dict[str, Any]:
-    """Return the columns `DEFINITION`. A time computed from them holds only while they are unchanged."""
+    """Return the columns `DEFINITION`. A time that was computed from them is valid only while they are unchanged."""
     return {**rule_columns(row.key, row.rule), "version": row.version}
 
 
@@ -386,7 +398,7 @@ def option_columns(row: ScheduleRow) -> dict[str, str | None]:
 
 
 def alert_at(row: ScheduleRow) -> int | None:
-    """Return when the next regular occurrence is overdue, in milliseconds, or None for never."""
+    """Return when the next regular occurrence becomes overdue, in milliseconds, or None for never."""
     time = regular_time(row)
     if row.policy.alert_after is None or row.paused or time >= NEVER:
         return None
@@ -394,19 +406,19 @@ def alert_at(row: ScheduleRow) -> int | None:
 
 
 def regular_time(row: ScheduleRow) -> int:
-    """Return the next regular occurrence; ignores a pending extra run."""
+    """Return the next regular occurrence. Ignores a pending extra run."""
     return row.next_time if row.regular_time is None else row.regular_time
 
 
 def settled_time(row: ScheduleRow, entry: Entry) -> int | None:
-    """Return the regular occurrence settled last once `entry` is written, in milliseconds."""
+    """Return the last settled regular occurrence after `entry` is written, in milliseconds."""
     if entry.extra:
         return optional_milliseconds(row.previous)
     return milliseconds(row.next_time if entry.last is None else entry.last)
 
 
 def changed_columns(seen: ScheduleRow, wanted: ScheduleRow, max_data_size: int) -> dict[str, Any]:
-    """Return the columns that differ."""
+    """Return the columns whose values differ between the rows `seen` and `wanted`."""
     before, after = all_columns(seen), all_columns(wanted)
     changes = {name: value for name, value in after.items() if value != before[name]}
     if wanted.data != seen.data:
@@ -416,7 +428,7 @@ def changed_columns(seen: ScheduleRow, wanted: ScheduleRow, max_data_size: int) 
 
 
 def entry_columns(row: ScheduleRow, entry: Entry) -> dict[str, Any]:
-    """Return the columns of a ledger entry except key, scheduled time, start and reckoning."""
+    """Return the columns of a ledger entry without key, scheduled time, start and reckoning."""
     error = storable(row.last_error)
     return {
         "outcome": entry.outcome,
@@ -432,7 +444,7 @@ def entry_columns(row: ScheduleRow, entry: Entry) -> dict[str, Any]:
 
 
 def ledger_columns(row: ScheduleRow, entry: Entry, reckoning: str) -> dict[str, Any]:
-    """Return the columns of a ledger entry except those that the settling statement itself computes."""
+    """Return the columns of a ledger entry, without those that the settling statement computes."""
     return {
         **entry_columns(row, entry),
         "key": row.key,
@@ -443,7 +455,7 @@ def ledger_columns(row: ScheduleRow, entry: Entry, reckoning: str) -> dict[str, 
 
 
 def optional_milliseconds(seconds: float | None) -> int | None:
-    """Return seconds as tables keep them."""
+    """Convert seconds to milliseconds, the unit of tables. Returns None for None."""
     return None if seconds is None else milliseconds(seconds)
 
 
@@ -452,7 +464,7 @@ def _spans(pauses: Sequence[tuple[float, float]]) -> str | None:
 
 
 def all_columns(row: ScheduleRow) -> dict[str, Any]:
-    """Return all columns of `row` but key and data."""
+    """Return all columns of `row` except key and data."""
     return {
         "type": row.type,
         **rule_columns(row.key, row.rule),
@@ -478,13 +490,13 @@ def all_columns(row: ScheduleRow) -> dict[str, Any]:
 _CANCELLED = CLAIMED_OF_TASK.index("cancel_requested")
 _TASK_AHEAD = CLAIMED_OF_TASK.index("taken_ahead")
 _LIMITS = {int, type(None)}
-"""The types of limits and errors."""
+"""Allowed types of limits."""
 
 
 def claimed_task(holder: str, max_data_size: int, row: Sequence[Any]) -> Claim:
-    """Return a task that `holder` has just leased, read with the columns `CLAIMED_OF_TASK`.
+    """Return a task that `holder` has just leased. `row`: the values of the columns `CLAIMED_OF_TASK`.
 
-    For speed, a valid row with data that is not compressed is checked in one pass, any other row column by column.
+    For speed, a valid row whose data is not compressed is checked in one pass. Any other row is read column by column.
     """
     lease = Lease(row[0], row[2], row[3] / 1000, bool(row[_CANCELLED]), row[4], row[5])
     task = _plain_task(holder, max_data_size, row)
@@ -534,7 +546,7 @@ def _plain_task(holder: str, max_data_size: int, row: Sequence[Any]) -> TaskRow 
 
 
 def read_task(row: Mapping[Any, Any], max_data_size: int = MAX_DATA_SIZE) -> TaskRow:
-    """Return a stored task. An invalid column becomes its `problem`."""
+    """Return a stored task. If a column is invalid, `problem` describes it."""
     fields = RowReader(row, max_data_size)
     key = fields.key("key")
     stored = row["data"]
@@ -583,14 +595,17 @@ def read_outcome(row: Mapping[Any, Any]) -> TaskOutcome:
 
 
 def milliseconds(seconds: float) -> int:
-    """Convert unix seconds to whole milliseconds, as in tables. Raises ValueError for a time that cannot be stored."""
+    """Convert unix seconds to whole milliseconds, the unit of tables.
+
+    Raises ValueError for a time that cannot be stored.
+    """
     if not abs(seconds) < LAST_SECOND + 1:
-        raise ValueError(f"{seconds!r} is no time that can be stored: the last year is 9999")
+        raise ValueError(f"{seconds!r} is too large: tables store times up to the year 9999")
     return round(seconds * 1000)
 
 
 def storable(error: str | None) -> str | None:
-    """Return `error` without characters that PostgreSQL refuses, shortened to its summary and its end."""
+    """Return `error` without characters that PostgreSQL refuses, shortened to its first and its last part."""
     if error is None:
         return None
     return stored_text(shortened(error, LAST_ERROR_LENGTH))
@@ -659,7 +674,7 @@ def read_change(row: Mapping[Any, Any]) -> Change:
 
 
 RUN_TIMES: Final = ("key", "version", "delay_ms", "first_time", "due", "options")
-"""The columns that `read_run_times` reads. The delay includes that of the spread."""
+"""Columns that `read_run_times` reads. The column `delay_ms` includes the spread."""
 
 
 def read_run_times(row: Mapping[Any, Any]) -> tuple[Definition, DefinitionTimes]:
@@ -674,7 +689,7 @@ def read_run_times(row: Mapping[Any, Any]) -> tuple[Definition, DefinitionTimes]
 
 
 def read_overdue(row: Mapping[Any, Any]) -> Overdue:
-    """Return the overdue occurrence of a schedule. `row` also has the column `now`, the database's time."""
+    """Return the overdue occurrence of a schedule. `row` also needs a column `now`, the database's time."""
     fields = RowReader(row)
     time = fields.seconds("next_time", 1000)
     return Overdue(

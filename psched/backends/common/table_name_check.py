@@ -5,7 +5,7 @@ from __future__ import annotations
 from psched.errors import ConfigError
 
 _LONGEST_NAME = 50
-"""Of a table: its indexes' names must fit in PostgreSQL's 63 characters."""
+"""The most characters of a table's name. The names of its indexes are longer, and PostgreSQL allows 63 characters."""
 
 
 def checked_name(name: str) -> str:

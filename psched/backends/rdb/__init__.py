@@ -10,7 +10,7 @@ from psched.store import Stores, StoreSettings
 
 
 def open_stores(settings: StoreSettings) -> Stores:
-    """Return a store for each table that is named. Raises ConfigError."""
+    """Return a store for each table that `settings` name. Raises ConfigError."""
 
     def database() -> Database:
         return open_database(

@@ -1,9 +1,9 @@
-"""Leasing due rows so that each row has one holder. The classes, and when each of them is used:
+"""Leases due rows so that each row has one holder. These classes do so:
 
 - `ReturningAcquire`: schedules, and a queue's rows without user, on PostgreSQL and SQLite (UPDATE … RETURNING).
 - `SelectingAcquire`: the same rows on MariaDB and MySQL.
-- `FairAcquire` (fair_acquire.py): a queue. Users take turns; without due rows of users it uses the classes above.
-- `AcquireCombiner` (acquire_combiner.py): on top of a queue's acquire, when several threads of a process acquire.
+- `FairAcquire` (fair_acquire.py): a queue. Users take turns. For rows without user it uses the classes above.
+- `AcquireCombiner` (acquire_combiner.py): wraps the acquire of a queue for a process with several threads.
 """
 
 from __future__ import annotations
@@ -26,22 +26,23 @@ from psched.payload import MAX_BATCH_SIZE, count_within
 
 Parameters = dict[str, Any]
 ClaimedRow = Sequence[Any]
-"""The columns of `LeaseStatements.claimed`, the key first."""
+"""The columns of `LeaseStatements.claimed`. The key is the first."""
 
 TYPES_AT_ONCE = 8
-"""The most types that one statement reads apart, since it may lock as many rows of each type as are wanted."""
+"""The most types that one statement reads separately. It may lock as many rows of each type as the whole acquire wants.
+"""
 
 
 def types_parameter(types: Sequence[str]) -> str:
-    """Return the parameter :types of `LeaseStatements.due_types`."""
+    """Return the value of the parameter :types of `LeaseStatements.due_types`."""
     return as_parameter([{"type": type_} for type_ in types], ["type"])
 
 
 @dataclass(frozen=True, slots=True)
 class WantedTypes:
-    """The types of the rows to acquire, each once; None for all types.
+    """The types of the rows to acquire, without duplicates; None for all types.
 
-    `apart`: each type is read by its own range of the index, since many rows of other types may be due.
+    `apart`: read each type separately by its own range of the index, because many rows of other types may be due.
     """
 
     types: tuple[str, ...] | None = None
@@ -51,7 +52,8 @@ class WantedTypes:
     def shape(self) -> TypesShape | None:
         """The number of types in the statement; None for all types.
 
-        Unless `apart` it is rounded up to a power of two, so that few statements are compiled; the last type fills up.
+        Unless `apart`, the number is rounded up to a power of two, so that few statements are compiled. The last type
+        is then repeated.
         """
         if self.types is None:
             return None
@@ -60,7 +62,7 @@ class WantedTypes:
 
     @property
     def parameters(self) -> Parameters:
-        """The parameters :type_0, :type_1, and so on, and :types."""
+        """The parameters :type_0, :type_1, and so on. Unless `apart`, also :types."""
         if self.types is None or self.shape is None:
             return {}
         padded = (*self.types, *self.types[-1:] * (self.shape.count - len(self.types)))
@@ -69,36 +71,39 @@ class WantedTypes:
 
     @property
     def too_many(self) -> Sequence[str]:
-        """The types, if they are read apart and are too many for one statement; else none."""
+        """All types if they are read separately and one statement cannot read so many; else an empty sequence."""
         return self.types if self.types is not None and self.apart and len(self.types) > TYPES_AT_ONCE else ()
 
     def each(self) -> Sequence[WantedTypes]:
-        """Return each type if they are read apart, else all of them together."""
+        """Return each type by itself if types are read separately; else all types together."""
         return [WantedTypes((type_,), True) for type_ in self.types or ()] if self.apart else [self]
 
 
 class AcquireStrategy(Protocol):
-    """How due rows are chosen and leased.
+    """Chooses due rows and leases them.
 
-    The parameters are those of `LeaseStatements.claim`, :limit (rows), :budget (bytes of data in total), and :least
-    (rows that are leased whatever their size).
+    The parameters are those of `LeaseStatements.claim`, and :limit (rows), :budget (bytes of data in total) and :least
+    (the number of rows that are leased even if they exceed :budget).
     """
 
     def acquire(self, connection: Connection, parameters: Parameters, types: WantedTypes) -> Sequence[ClaimedRow]:
-        """Lease up to :limit due rows; return the columns `LeaseStatements.claimed` of them, in the order of runs."""
+        """Lease up to :limit due rows.
+
+        Return their columns `LeaseStatements.claimed`, in the order in which to run them.
+        """
         ...
 
     def prepare(self, connection: Connection, types: WantedTypes) -> None:
-        """Compile the usual statements of `acquire`, without executing any."""
+        """Compile the usual statements of `acquire` without executing them."""
         ...
 
 
 _SIZE = CLAIMED_OF_TASK.index("size") - len(CLAIMED_OF_TASK)
-"""The place of `size` in the columns of a leased row, counted from the end: the same for tasks and schedules."""
+"""The index of `size` in a leased row, counted from the end. It is the same for tasks and schedules."""
 
 
 def after_rows(parameters: Parameters, rows: Sequence[ClaimedRow]) -> Parameters:
-    """Return what is left of :limit, :budget and :least after these rows were taken."""
+    """Return the parameters with :limit, :budget and :least reduced by the rows already taken."""
     sizes = [row[_SIZE] for row in rows]
     taken = sum(size if isinstance(size, int) and 0 <= size <= MAX_BATCH_SIZE else MAX_BATCH_SIZE for size in sizes)
     budget, least = parameters["budget"] - taken, max(parameters["least"] - len(rows), 0)
@@ -115,15 +120,15 @@ _READY_AND_KEY = itemgetter(1, 0)
 
 
 def _earliest_first(rows: Sequence[ClaimedRow]) -> Sequence[ClaimedRow]:
-    """Return rows that were just leased in the order of their due times before the lease."""
+    """Return rows that were just leased, ordered by their due times before the lease."""
     try:
         return sorted(rows, key=_READY_AND_KEY)
-    except TypeError:  # SQLite stores keys that are not text
+    except TypeError:  # SQLite may hold keys that are not text
         return sorted(rows, key=lambda row: (row[1], str(row[0])))
 
 
 class OrderedAcquire(ABC):
-    """Leases the rows that have been due longest."""
+    """Leases the due rows with the earliest due times."""
 
     def __init__(self, dialect: type[Dialect], table: Table, statements: LeaseStatements) -> None:
         self._write_statements(dialect, table, statements)
@@ -137,9 +142,9 @@ class OrderedAcquire(ABC):
         self._due_types = Statement(statements.due_types())
 
     def acquire(self, connection: Connection, parameters: Parameters, types: WantedTypes) -> Sequence[ClaimedRow]:
-        """Lease up to :limit due rows. Of many types, a statement reads `TYPES_AT_ONCE`, those due longest first.
+        """Lease up to :limit due rows. If there are many types, each statement reads `TYPES_AT_ONCE` of them.
 
-        So rows are in the order of their due times only among the types of one statement.
+        The types with the earliest due rows come first. Rows are in the order of due times only within one statement.
         """
         if not types.too_many:
             return self._acquire(connection, parameters, types)
@@ -153,7 +158,7 @@ class OrderedAcquire(ABC):
         return rows
 
     def due_types(self, connection: Connection, parameters: Parameters, types: Sequence[str]) -> tuple[str, ...]:
-        """Return the types that have a due row, the type that has been due longest first."""
+        """Return the types that have a due row, the type with the earliest due row first."""
         found = self._due_types.rows(connection, {**parameters, "types": types_parameter(types)})
         return tuple([type_ for type_, _ in found])
 
@@ -163,14 +168,17 @@ class OrderedAcquire(ABC):
 
     @abstractmethod
     def _build(self, types: TypesShape | None, any_size: bool) -> Statement:
-        """Return the first statement of an acquire. `any_size`: it takes rows of any size, and sums no sizes."""
+        """Return the first statement of an acquire. `any_size`: take rows of any size, without adding up sizes."""
 
     @abstractmethod
     def _acquire(self, connection: Connection, parameters: Parameters, types: WantedTypes) -> Sequence[ClaimedRow]: ...
 
 
 class ReturningAcquire(OrderedAcquire):
-    """UPDATE … RETURNING; a subquery selects the keys, and locks the rows where the database has row locks."""
+    """Leases rows by UPDATE … RETURNING.
+
+    A subquery selects the keys, and locks the rows if the database has row locks.
+    """
 
     def _acquire(self, connection: Connection, parameters: Parameters, types: WantedTypes) -> Sequence[ClaimedRow]:
         statement = self._statement(types.shape, parameters["limit"] <= parameters["least"])
@@ -185,12 +193,13 @@ class ReturningAcquire(OrderedAcquire):
 
 
 class SelectingAcquire(OrderedAcquire):
-    """SELECT candidates, UPDATE those that are still due, SELECT the rows that were updated. Free of deadlocks.
+    """Leases rows by three statements, without deadlocks.
 
-    Workers that select at the same time find the same candidates, and only the first worker gets them all. A worker
-    that gets less than it found selects `_windows` times as many candidates the next time, and takes a random part of
-    them; with no competitors `_windows` returns to 1, the earliest rows. The last SELECT finds the rows by holder:
-    hundreds of keys would cost more to send and to look up.
+    The first SELECT finds candidates, the UPDATE leases those that are still due, and the last SELECT reads the updated
+    rows. Workers that select at the same time find the same candidates, and the first worker gets all of them. A worker
+    that gets fewer rows than it found selects `_windows` times as many candidates the next time, and tries a random
+    part of them. Without competitors `_windows` returns to 1, and so to the earliest rows. The last SELECT finds the
+    rows by their holder, because hundreds of keys would cost more to send and to look up.
     """
 
     TRIES = 6
@@ -208,7 +217,10 @@ class SelectingAcquire(OrderedAcquire):
         self._taken = Statement(select(*statements.claimed).where(*ours))
 
     def _acquire(self, connection: Connection, parameters: Parameters, types: WantedTypes) -> Sequence[ClaimedRow]:
-        """Lease up to :limit due rows; none when none is due, or when other workers were faster in each of `TRIES`."""
+        """Lease up to :limit due rows.
+
+        Returns none if none is due, or if other workers were faster in all `TRIES` attempts.
+        """
         for _ in range(self.TRIES):
             keys = self._candidates(connection, parameters, types)
             if not keys:
@@ -218,7 +230,7 @@ class SelectingAcquire(OrderedAcquire):
                 min(self._windows * 2, self.MAX_WINDOWS) if taken < len(keys) else max(self._windows // 2, 1)
             )
             if taken:
-                candidates = set(keys)  # rows that this acquire took before, in another band, have its number, too
+                candidates = set(keys)  # rows that this acquire took in another band have the same acquire number
                 held = self._taken.rows(connection, parameters)
                 return _earliest_first([row for row in held if row[0] in candidates])
         return []
@@ -244,5 +256,5 @@ class SelectingAcquire(OrderedAcquire):
 
 
 def ordered_acquire(dialect: type[Dialect], table: Table, statements: LeaseStatements) -> OrderedAcquire:
-    """Return how rows are leased in the order of their due times on this database."""
+    """Return the acquire for this database that leases rows in the order of their due times."""
     return (ReturningAcquire if dialect.returning else SelectingAcquire)(dialect, table, statements)

@@ -1,4 +1,4 @@
-"""One acquire for several threads of a process that acquire at the same time."""
+"""Combines the acquires of several threads of a process."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from psched.model import Claim
 from psched.store import AcquireOptions
 
 Acquire = Callable[[int, AcquireOptions, int], list[Claim]]
-"""Takes limit, options, and the number of threads that the rows are for."""
+"""Leases rows. Takes the limit, the options, and the number of threads that want the rows."""
 
 
 @dataclass(eq=False)
 class AcquireRequest:
-    """The limit of one thread, and the answer: claims or an error; None without an answer yet."""
+    """The limit of one thread, and its answer: claims, an error, or None before the answer."""
 
     limit: int
     answer: list[Claim] | Exception | None = None
 
 
 class AcquireCombiner:
-    """`LeaseStore.acquire` for several threads: while one thread acquires, later requests wait, and become one acquire.
+    """`LeaseStore.acquire` for several threads. While one thread acquires, later requests wait and are then combined.
 
-    Requests with equal options are combined, up to `BATCH` rows unless one request alone wants more. The statements
-    that answer a call begin after the call.
+    Requests with equal options are combined up to `BATCH` rows. A single request may want more. The statements that
+    answer a call always start after the call.
     """
 
     def __init__(self, acquire: Acquire) -> None:
@@ -37,19 +37,19 @@ class AcquireCombiner:
         fork_safety.register_for_fork(self)
 
     def reset_after_fork(self) -> None:
-        """Forget all requests: a process that was forked off has no threads that wait."""
+        """Forget all requests, because the threads that wait for them exist only in the parent process."""
         self._changed = threading.Condition()
         self._requests: dict[AcquireOptions, list[AcquireRequest]] = {}
         self._busy: set[AcquireOptions] = set()
 
     def acquire(self, limit: int, kind: AcquireOptions) -> list[Claim]:
-        """Lease up to `limit` rows. Raises the error of the combined acquire in each thread that waits for it."""
+        """Lease up to `limit` rows. If a combined acquire fails, each of its threads raises the error."""
         mine = AcquireRequest(limit)
         with self._changed:
             self._requests.setdefault(kind, []).append(mine)
             try:
                 self._changed.wait_for(lambda: mine.answer is not None or kind not in self._busy)
-            except BaseException:  # an interrupt withdraws `mine`
+            except BaseException:  # withdraw the request of the interrupted thread
                 if mine in self._requests.get(kind, ()):
                     self._requests[kind].remove(mine)
                 raise
@@ -63,7 +63,7 @@ class AcquireCombiner:
         return mine.answer or []
 
     def _acquire_for(self, kind: AcquireOptions, requests: list[AcquireRequest], mine: AcquireRequest) -> None:
-        """Acquire for all `requests`. After an interrupt the requests of other threads are left to the next thread."""
+        """Acquire for all `requests`. After an interrupt, the requests of other threads are left to the next thread."""
         limits = [request.limit for request in requests]
         answers: Sequence[list[Claim] | Exception] = ()
         try:
@@ -82,7 +82,7 @@ class AcquireCombiner:
 
 
 def share_out(claims: list[Claim], limits: Sequence[int]) -> list[list[Claim]]:
-    """Return the claims for each of `limits`: one in turn for each, and for none more than its limit."""
+    """Divide the claims into a list for each of `limits`: one claim each in turn, up to the limit."""
     if len(limits) == 1:
         return [claims]
     shares: list[list[Claim]] = [[] for _ in limits]

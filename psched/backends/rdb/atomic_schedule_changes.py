@@ -1,4 +1,4 @@
-"""Many changes of schedules in one transaction, all or none: new, modified and deleted rows."""
+"""Applies many changes of schedules (new, modified and deleted rows) in one transaction: all of them or none."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from psched.store import RowChange, StoreSettings
 from psched.store.ledger import DELETE, MODIFY
 
 _BYTES_AT_ONCE = 500_000
-"""Characters of data in one statement: MariaDB bounds its length, in which each character may be escaped twice."""
+"""The most characters of data in one statement. MariaDB limits the length of a statement, and escaping may double it.
+"""
 _EMPTY = ScheduleRow(
     key="",
     type="",
@@ -33,7 +34,7 @@ _EMPTY = ScheduleRow(
     next_run_time=NO_OCCURRENCE,
 )
 _COLUMNS = ("data", "size", *all_columns(_EMPTY))
-"""The columns that a modified row gets."""
+"""The columns that the UPDATE of a modified row sets."""
 
 
 class AtomicScheduleChanges:
@@ -48,12 +49,12 @@ class AtomicScheduleChanges:
         self._write_statements(table)
 
     def rows(self, keys: Sequence[str]) -> Iterator[sa.RowMapping]:
-        """Yield the rows of those keys that exist."""
+        """Yield the existing rows of these keys."""
         for start in range(0, len(keys), BATCH):
             yield from self._database.rows(self._whole, {"of_keys": list(keys[start : start + BATCH])})
 
     def apply(self, changes: Sequence[RowChange]) -> list[str]:
-        """Do what `ScheduleStore.apply` says."""
+        """See `ScheduleStore.apply`."""
         new = [
             schedule_columns(change.wanted, self._max_data_size)
             for change in changes
@@ -92,7 +93,7 @@ class AtomicScheduleChanges:
         return {"key": wanted.key, "data": text, "size": size, **all_columns(wanted)}
 
     def _is_done(self, connection: sa.Connection, first: RowChange, number: int) -> bool:
-        """Return whether an attempt without an answer was committed, by its first change: all were, or none."""
+        """Return whether an attempt whose answer was lost was committed. One change tells it for all changes."""
         if first.seen is None:
             return self._inserts.has_inserted(connection, first.key, number)
         return self._records.has_change_of(connection, first.key, number)
@@ -100,7 +101,7 @@ class AtomicScheduleChanges:
     def _conflicts(
         self, connection: sa.Connection, seen: Mapping[str, ScheduleRow], deleted: set[str]
     ) -> Iterator[str]:
-        """Lock the rows and yield the keys of those that are not as they were seen."""
+        """Lock the rows. Yield the keys of rows that differ from `seen`."""
         keys = list(seen)
         found: dict[str, Sequence[Any]] = {}
         for start in range(0, len(keys), BATCH):
@@ -153,7 +154,7 @@ class AtomicScheduleChanges:
 
 
 def _is_same(present: Sequence[Any], seen: ScheduleRow) -> bool:
-    """Return whether status and times are as they were seen; each renewal of a lease moves the due time."""
+    """Return whether status and times equal those in `seen`. A renewed lease differs, because it has a new due time."""
     _, _, status, next_time, due = present
     if (status, next_time) != (seen.status, milliseconds(seen.next_time)):
         return False

@@ -1,4 +1,4 @@
-"""Named calendars in `rdb`: a small table beside that of the schedules."""
+"""Stores named calendars in a table beside the table of schedules."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from psched.store.calendars import StoredCalendar
 
 
 def calendars_table(metadata: MetaData, schedules: str) -> Table:
-    """Return the table of calendars; `content` is JSON, NULL for a deleted one, `changed` unix milliseconds."""
+    """Return the table of calendars. `content`: JSON; NULL if deleted. `changed`: unix milliseconds."""
     return Table(
         f"{checked_name(schedules)}_calendars",
         metadata,
@@ -58,7 +58,7 @@ class RdbCalendars:
             return done or uncertain
 
         done = self._database.run(work)
-        found = self.get(name) if done else None  # after a lost answer the row may be that of another writer
+        found = self.get(name) if done else None  # after a lost answer, the row may come from another writer
         return found is not None and found.version > seen and (found.version > seen + 1 or found.content == content)
 
 

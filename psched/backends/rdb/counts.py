@@ -1,4 +1,7 @@
-"""What `psched.insight` asks of the tables of `rdb`: capped counts, and how often rules are used."""
+"""Answers questions of `psched.insight` from the tables of `rdb`.
+
+It counts rows up to a limit, and how often rules are used.
+"""
 
 from __future__ import annotations
 
@@ -27,21 +30,21 @@ from psched.model import NEVER, NO_OCCURRENCE
 from psched.store.counts import Counted, DueUsers, RuleUse, TypeCounts, UserCounts
 
 _PAGE = 10_000
-"""Schedules whose rules one statement reads."""
+"""The most schedules whose rules one statement reads."""
 _MOST_FINISHED = 1000
-"""The most finished tasks that are counted: the index that finds them also has failed ones."""
+"""The most finished tasks that are counted, because the index that finds them also contains failed tasks."""
 _MOST_RUNNING = 10_000
-"""Running tasks without a user are counted up to this."""
+"""The most running tasks without user that are counted."""
 _LEASED = "leased"
 _AT_ONCE = 16
-"""Types of a band that one statement counts."""
+"""The most types of a band that one statement counts."""
 _WAITING: sa.ColumnElement[str] = sa.literal_column(f"'{WAITING}'")
 
 
 class _Leased(NamedTuple):
-    """The numbers of rows that a worker holds, and of those whose lease is valid, by type.
+    """By type, the number of leased rows and the number of rows whose lease is valid.
 
-    `more`: there are more than were counted.
+    `more`: whether more rows are leased than were counted.
     """
 
     of_types: Mapping[str, tuple[int, int]]
@@ -49,7 +52,7 @@ class _Leased(NamedTuple):
 
 
 class _First(NamedTuple):
-    """The number of the first rows of a type, the number of those due, and for how many seconds the first has been."""
+    """The first rows of a type: their number, how many are due, and for how many seconds the first has been due."""
 
     rows: int
     due: int
@@ -57,7 +60,7 @@ class _First(NamedTuple):
 
 
 class RdbCounts:
-    """Implements `Reads` for both kinds of tables."""
+    """Implements `Reads` for tables of schedules and of tasks."""
 
     def __init__(self, database: Database, table: sa.Table, due_times: DueTimes) -> None:
         self._database = database
@@ -96,7 +99,10 @@ class RdbCounts:
     def _first_of_types(
         self, connection: sa.Connection, wanted: Sequence[tuple[str, int | None]], most: int, leased: _Leased
     ) -> Mapping[tuple[str, int | None], _First]:
-        """Return the counts and ages of the first rows of each type and band. One statement reads several of these."""
+        """Return what `_First` holds, for the first rows of each type and band.
+
+        One statement reads several of these.
+        """
         found: dict[tuple[str, int | None], _First] = {}
         for start in range(0, len(wanted), _AT_ONCE):
             part = wanted[start : start + _AT_ONCE]
@@ -110,7 +116,7 @@ class RdbCounts:
             statement = cached(_first_of_each, self._table, count)
             for place, rows, due, earliest, now in statement.rows(connection, values):
                 if place < len(part):
-                    is_due = isinstance(earliest, int) and earliest <= now  # SQLite holds any value
+                    is_due = isinstance(earliest, int) and earliest <= now  # SQLite columns may hold any value
                     found[part[place]] = _First(rows, due, (now - earliest) / 1000 if is_due else None)
         return found
 
@@ -121,10 +127,10 @@ class RdbCounts:
 
 
 def _first_of_each(table: sa.Table, count: int) -> Statement:
-    """Return a SELECT about the first rows, in due order, of each of `count` types in bands.
+    """Return a SELECT about the first rows, in due order, of each of `count` pairs of type and band.
 
-    Its columns are the place of the type and band among the parameters, the number of rows, the number of those due,
-    the earliest due time, and the clock.
+    Its columns are the position of the pair among the parameters, the number of rows, the number of due rows, the
+    earliest due time, and the clock.
     """
     c, parts = table.c, []
     for place in range(count):
@@ -140,7 +146,7 @@ def _first_of_each(table: sa.Table, count: int) -> Statement:
 
 
 def _waiting_of_type(table: sa.Table, bands: Sequence[int | None]) -> CappedCounts:
-    """Return the statement that counts the waiting rows of the type :of_type by looking at each row."""
+    """Return the statement that counts the waiting rows of the type :of_type. It reads each row."""
     c = table.c
     of_type = c.type == sa.bindparam("of_type", type_=c.type.type)
     rows = [
@@ -151,7 +157,7 @@ def _waiting_of_type(table: sa.Table, bands: Sequence[int | None]) -> CappedCoun
 
 
 def _leased_types(table: sa.Table) -> Statement:
-    """Return the SELECT of the types of leased rows: how many, and how many of them have a valid lease."""
+    """Return the SELECT that counts, by type, the leased rows and the rows whose lease is valid."""
     c, leased = table.c, _leased(table)
     live = sa.case((c.due > now_ms(), 1)).label("live")
     limit = sa.bindparam("most", type_=sa.Integer, required=True)
@@ -160,7 +166,7 @@ def _leased_types(table: sa.Table) -> Statement:
 
 
 def _leased(table: sa.Table) -> Indexed:
-    """Return the rows with a holder, also those whose lease has ended."""
+    """Return the rows that have a holder, including those whose lease has expired."""
     c = table.c
     return Indexed((c.status == sa.literal_column(f"'{RUNNING}'"), c.holder.is_not(None)), (c.holder,))
 
@@ -199,7 +205,8 @@ class RdbScheduleCounts(RdbCounts):
                 if row["count"]:
                     yield read_rule_use(row, row["count"])
             is_full = sum(row["every"] for row in found) == _PAGE
-            keys = [row["key"] for row in found if isinstance(row["key"], str)]  # SQLite may hold other text
+            # SQLite may hold keys that are not text
+            keys = [row["key"] for row in found if isinstance(row["key"], str)]
             after = max(keys, default=None) if is_full else None
 
 
@@ -229,7 +236,7 @@ class RdbTaskCounts(RdbCounts):
             found = cached(_task_counts, self._table, bands).read(connection, most)
             leased = found.pop(_LEASED)
             no_lease_expired = not leased.more and leased == found[RUNNING]
-            if found["due"].more and no_lease_expired:  # so all the due tasks are waiting
+            if found["due"].more and no_lease_expired:  # then no due task is running
                 waiting = found["due"]
             else:
                 waiting = self._waiting(connection, bands, leased, most)
@@ -238,9 +245,9 @@ class RdbTaskCounts(RdbCounts):
         return self._database.run(work)
 
     def _waiting(self, connection: sa.Connection, bands: tuple[int, ...], leased: Counted, most: int) -> Counted:
-        """Return the number of waiting tasks: all that are not retired, which an index counts, minus the leased ones.
+        """Return the number of waiting tasks: those that are not retired, counted by an index, minus the leased ones.
 
-        If more are leased than were counted, look at each row instead, and count up to a tenth of `most`.
+        If more tasks are leased than were counted, reads each row instead, and counts up to a tenth of `most`.
         """
         if leased.more:
             return cached(_waiting_tasks, self._table, bands).read(connection, most // 10)[WAITING]
@@ -268,7 +275,7 @@ class RdbTaskCounts(RdbCounts):
             is_full = sum(row.number for row in rows) == most
             more = more or is_full
             for name, due, least, number, now in rows:
-                if not isinstance(due, int):  # SQLite holds any value
+                if not isinstance(due, int):  # SQLite columns may hold any value
                     continue
                 of_band = _DueOfUser(number, is_full, (now - due) / 1000, least_of(least, None))
                 found[name] = of_band if name not in found else found[name].and_of(of_band)
@@ -284,7 +291,10 @@ class RdbTaskCounts(RdbCounts):
 
     @property
     def _first_by_user(self) -> sa.Select[str, int, int | None, int, int]:
-        """The first :most due rows in :of_band, by user: due time of the first, least limit, number, and the clock."""
+        """Return a SELECT about the first :most due rows in :of_band, grouped by user.
+
+        Its columns are the user, the first due time, the lowest limit, the number of rows, and the clock.
+        """
         c = self._table.c
         due = sa.select(c.user_name, c.due, c.max_running).where(c.band == sa.bindparam("of_band"), c.due <= now_ms())
         rows = due.order_by(c.due, c.key).limit(sa.bindparam("most")).subquery()
@@ -311,7 +321,7 @@ class RdbTaskCounts(RdbCounts):
 
 
 class _DueOfUser(NamedTuple):
-    """The due tasks of one user. `more`: there may be more."""
+    """The due tasks of one user. `more`: whether there may be more than were read."""
 
     number: int
     more: bool
@@ -319,7 +329,7 @@ class _DueOfUser(NamedTuple):
     max_running: int | None
 
     def and_of(self, other: _DueOfUser) -> _DueOfUser:
-        """Return the due tasks of both bands."""
+        """Return the sum of the due tasks of two bands."""
         return _DueOfUser(
             self.number + other.number,
             self.more or other.more,
@@ -353,13 +363,16 @@ def _tasks_in_bands(table: sa.Table, bands: tuple[int, ...]) -> CappedCounts:
 
 
 def _finished(table: sa.Table) -> Indexed:
-    """Return the finished tasks. MariaDB would read all tasks without a holder, also those never to be purged."""
+    """Return the finished tasks.
+
+    For MariaDB an index is forced, because MariaDB would read all tasks without a holder.
+    """
     conditions = (*has_status(table, TASK_FINISHED), table.c.purge_at > _number(0))
     return Indexed(conditions, (table.c.purge_at,), f"{table.name}_held", _MOST_FINISHED)
 
 
 def _ended(table: sa.Table, status: str) -> Indexed:
-    """Return the failed or the cancelled tasks, by conditions on the columns of their index alone."""
+    """Return the failed or the cancelled tasks, by conditions on columns of their index only."""
     c = table.c
     if "ended" in c:
         return Indexed((c.ended == sa.literal_column(f"'{status}'"),), (c.ended, c.key))

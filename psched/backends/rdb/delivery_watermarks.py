@@ -1,4 +1,4 @@
-"""Watermarks in `rdb`: a small table beside that of the rows."""
+"""Stores watermarks in a table beside the table of the rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from psched.store.delivery_watermarks import Watermark, WatermarkKind
 
 
 def watermarks_table(metadata: MetaData, rows: str) -> Table:
-    """Return the table of watermarks; `position` and `since` are in unix milliseconds."""
+    """Return the table of watermarks. `position` and `since` are unix milliseconds."""
     return Table(
         f"{checked_name(rows)}_watermarks",
         metadata,

@@ -1,9 +1,9 @@
-"""Leasing due tasks of a queue fairly: by priority, and by turns between users. See acquire.py for the other classes.
+"""Leases due tasks of a queue by priority, and in turns between users. See acquire.py for the other classes.
 
-A band is a set of rows with equal precedence: the rows of one priority with user, or the rows of one priority without.
-Higher bands are acquired first. The list of bands is read again when the known bands have too few rows, and when it is
-more than a second old. A queue without users and priorities has one band, and is acquired like schedules. The list of
-such a queue does not expire, because its statement acquires no row while a higher band has rows.
+A band is a set of rows of equal rank: the rows of one priority with user, or the rows of one priority without user.
+Higher bands are acquired first. The list of bands is read again if the known bands have too few rows, or if the list is
+more than a second old. A queue without users and priorities has one band: it is acquired like schedules. Its list of
+bands does not expire, because the statement itself takes nothing if a higher band has rows.
 """
 
 from __future__ import annotations
@@ -41,13 +41,15 @@ from psched.backends.sql.dialect import Dialect
 from psched.clock import monotonic
 
 _FRESH = 1.0
-"""Seconds until bands are read again although the known bands have enough rows; one band is never read again."""
+"""Seconds until the bands are read again even if the known bands have enough rows. A single band is not read again."""
 _MOST_USERS = 20
-"""Users in one transaction, divided by the bands and by types that are read apart: each combination costs a read."""
+"""The most users in one transaction. It is divided by the number of bands and of separately read types, because each
+combination costs a read.
+"""
 _MOST_CUT_OFF = 100
-"""Users in `FairAcquire.cut_off`."""
+"""The most users in `FairAcquire.cut_off`."""
 _ROUNDS = 6
-"""How often one acquire divides the rows that it may still take among the users."""
+"""How often one acquire divides the remaining rows among the users."""
 
 
 class FairAcquire:
@@ -58,7 +60,8 @@ class FairAcquire:
         self.database = database
         self.statements = cached(UserStatements, dialect, table, users)
         self.cut_off: dict[str, WaitingUser] = {}
-        """Users that got no row because the rows of others used up :budget; the next acquire begins with them."""
+        """Users that got no row because the rows of others used up :budget. The next acquire begins with these users.
+        """
         self._in_band = ordered_acquire(dialect, table, cached(_statements_in_band, dialect, table))
         self._waiting_users = WaitingUsersQuery(self.statements)
         self._due_times = DueTimes(database, table)
@@ -89,7 +92,7 @@ class FairAcquire:
     ) -> list[ClaimedRow]:
         if any(map(has_users, bands)):
             some = self._some_types(connection, bands, types)
-            # Users that were cut off may have due rows of other types only.
+            # users that were cut off may have due rows of other types only
             seen = [user for name, user in self.cut_off.items() if name != NO_USER and some == types]
             waiting = self._waiting_users.find(connection, bands, some, parameters["limit"], seen)
             if any(user.name != NO_USER for user in waiting):
@@ -104,10 +107,10 @@ class FairAcquire:
         return rows
 
     def _some_types(self, connection: Connection, bands: Sequence[int], types: WantedTypes) -> WantedTypes:
-        """Return `types`; of many types that are read apart `TYPES_AT_ONCE` with due rows.
+        """Return `types`, or `TYPES_AT_ONCE` types with due rows if more types are read separately.
 
-        These are the next types by name after the types of the last acquire, as all users of the types before may be at
-        their limits.
+        Chooses the next types by name after the types of the last acquire, because all users of those may be at their
+        limits.
         """
         if not types.too_many:
             return types
@@ -123,11 +126,11 @@ class FairAcquire:
 
 @dataclass
 class _AcquireInTurn:
-    """One acquire of rows of the users `waiting`; the rows without user count as one more user, `NO_USER`.
+    """One acquire for the users in `waiting`. The rows without user count as one more user, `NO_USER`.
 
-    `left`: the parameters of what may still be taken. `had_turn`: the users that got a turn. `served`: the users that
-    got a row or have none. `busy`: the users whose rows another worker is acquiring. `is_cut`: a row was too large for
-    what was left.
+    `left`: the parameters, reduced by the rows already taken. `had_turn`: the users that got a turn. `served`: the
+    users that got a row or have no due row. `busy`: the users whose rows another worker is acquiring. `is_cut`: whether
+    a row was larger than the remaining :budget.
     """
 
     strategy: FairAcquire
@@ -143,10 +146,10 @@ class _AcquireInTurn:
     is_cut: bool = False
 
     def acquire(self) -> list[ClaimedRow]:
-        """Lease rows round by round; the share that one user does not need goes to the other users.
+        """Lease rows in rounds. A share that one user does not need goes to the other users.
 
-        Rows of a user that another worker is serving are waited for only when there are no other rows. A user that
-        gets no row because the rows of others use up :budget is first in the next acquire.
+        If another worker is acquiring rows of a user, waits for that worker only if there are no other rows. A user
+        that gets no row because the rows of others used up :budget is the first in the next acquire.
         """
         cut_off = self.strategy.cut_off
         for _ in range(_ROUNDS):
@@ -165,7 +168,7 @@ class _AcquireInTurn:
         return self.rows
 
     def _take_turns(self, order: Sequence[str], patient: bool = False) -> None:
-        """Lease a row for each turn in `order`, of as many users as one transaction may have.
+        """Lease a row for each turn in `order`, for as many users as one transaction may have.
 
         A user that gets fewer rows than its share has no more due rows, or its next row is too large.
         """
@@ -187,11 +190,11 @@ class _AcquireInTurn:
     def _lease(
         self, order: Sequence[str], shares: Mapping[str, int], patient: bool
     ) -> tuple[Mapping[str, int], Collection[str], Collection[str]]:
-        """Lease a row for each turn in `order`; return the number of rows by user.
+        """Lease a row for each turn in `order`. Return the number of rows by user.
 
-        Also return the users that were left out, as another worker is acquiring their rows, and the users whose next
-        row is too large for what is left of :budget. `patient`: wait for the other worker; for a single user only, else
-        two workers could wait for each other.
+        Also returns the users that were left out because another worker is acquiring their rows, and the users whose
+        next row is larger than the remaining :budget. `patient`: wait for the other worker. Only for a single user,
+        because otherwise two workers could wait for each other.
         """
         users = [user for user in shares if user != NO_USER]
         statements = self.strategy.statements
@@ -217,7 +220,7 @@ class _AcquireInTurn:
     def _choose(self, order: Sequence[str], shares: Mapping[str, int]) -> tuple[dict[str, str], Collection[str]]:
         """Return the keys to lease, each with its user, and the users whose next row is too large.
 
-        A user gets a row at each of its turns, until it has `max_running` rows or its next row is too large.
+        A user gets a row at each of its turns, until `max_running` of its tasks run or its next row is too large.
         """
         running = self._running([user for user in shares if user != NO_USER])
         due = self._due(shares) if shares else {}
@@ -242,7 +245,10 @@ class _AcquireInTurn:
         return chosen, cut
 
     def _running(self, users: list[str]) -> dict[str, tuple[int, int | None]]:
-        """Return the number of running tasks of each user and their least `max_running`; ends expired leases first."""
+        """Return, for each user, the number of running tasks and their lowest `max_running`.
+
+        Ends expired leases first.
+        """
         if not users:
             return {}
         rows = self.connection.execute(self.strategy.statements.leased, {"users": users}).all()
@@ -252,7 +258,7 @@ class _AcquireInTurn:
         return {row.user_name: (row.live, row.most) for row in rows}
 
     def _due(self, shares: Mapping[str, int]) -> dict[str, Iterator[RowMapping]]:
-        """Return up to `shares` due rows of each user per band, in the order of runs."""
+        """Return up to `shares` due rows of each user per band, in the order in which to run them."""
         parts = [
             (user, band, types)
             for user in shares
@@ -273,12 +279,14 @@ class _AcquireInTurn:
 
 
 def _is_plain(bands: Collection[int]) -> bool:
-    """Return whether there is at most one band, without users."""
+    """Return whether there is at most one band, and that band has no users."""
     return len(bands) < 2 and not any(map(has_users, bands))
 
 
 def _statements_in_band(dialect: type[Dialect], table: Table) -> LeaseStatements:
-    """Return the statements on the rows in :of_band. They find none if a band between it and :known_above has rows.
+    """Return statements on the rows in :of_band.
+
+    They find nothing if a band between :of_band and :known_above has rows.
 
     PostgreSQL and MariaDB test that before they read rows.
     """

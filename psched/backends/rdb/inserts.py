@@ -1,4 +1,4 @@
-"""INSERTs of new schedules and queue tasks; existing keys are left alone."""
+"""INSERTs of new schedules and tasks. Rows whose keys exist stay unchanged."""
 
 from __future__ import annotations
 
@@ -37,9 +37,10 @@ _NONCE = bindparam("nonce", type_=BigInteger)
 
 
 class RowInserts:
-    """Inserts the new rows of one table.
+    """Inserts new rows into one table.
 
-    Each call writes a number of its own, the nonce, into its rows, to recognise them after a lost answer.
+    Each call writes a number of its own, the nonce, into its rows. By the nonce it recognises its rows after a lost
+    answer.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class RowInserts:
         values: Mapping[str, Any] = MappingProxyType({}),
         record: Callable[[Connection, Sequence[str], int], None] | None = None,
     ) -> None:
-        """`values`: parameters of `insert` besides those of the rows.
+        """`values`: parameters of `insert` that all rows share.
 
         `record(connection, keys, nonce)`: called within the transaction of the insert, if any row is new. It records
         the rows that have one of `keys` and the nonce.
@@ -73,7 +74,7 @@ class RowInserts:
         def work(connection: Connection, uncertain: bool) -> list[str]:
             if uncertain:
                 present = run_steps(connection, self._others(connection, keys, nonce))
-                if len(present) < len(keys):  # an attempt without an answer has inserted them
+                if len(present) < len(keys):  # an earlier attempt, whose answer was lost, has inserted them
                     return present
             with nullcontext() if is_one_statement else self._database.transaction(connection):
                 return self.insert_within(connection, rows, nonce)
@@ -83,7 +84,10 @@ class RowInserts:
         return present
 
     def insert_within(self, connection: Connection, rows: Sequence[Mapping[str, Any]], nonce: int) -> list[str]:
-        """Insert `rows` in the caller's transaction. The caller then calls `notify`. Return the keys that existed."""
+        """Insert `rows` in the caller's transaction, and return the keys that existed.
+
+        Afterwards the caller calls `notify`.
+        """
         keys = [row["key"] for row in rows]
         present = run_steps(connection, self._steps(connection, rows, keys, nonce))
         if self._record is not None and len(present) < len(rows):
@@ -91,7 +95,7 @@ class RowInserts:
         return present
 
     def notify(self) -> None:
-        """Wake this host's workers, where no server does."""
+        """Wake the workers of this host, if the database server cannot notify them."""
         if self._host_socket is not None:
             notify_host(self._host_socket)
 
@@ -100,7 +104,7 @@ class RowInserts:
         return not run_steps(connection, self._others(connection, [key], nonce))
 
     def steps(self, connection: Compilable, rows: Sequence[Mapping[str, Any]]) -> Steps[list[str]]:
-        """Do what `insert` does, in a caller's transaction. Records nothing."""
+        """Do what `insert` does, as steps in the caller's transaction. Records nothing."""
         return self._steps(connection, rows, [row["key"] for row in rows], new_number())
 
     def sql(self, connection: Compilable, row: Mapping[str, Any]) -> tuple[str, Any]:
@@ -114,7 +118,7 @@ class RowInserts:
         return [] if inserted == len(rows) else (yield from self._others(connection, keys, nonce))
 
     def _others(self, connection: Compilable, keys: Sequence[str], nonce: int) -> Steps[list[str]]:
-        """Return those of `keys` whose rows do not have this `nonce`."""
+        """Return the keys whose rows have another nonce."""
         ours: set[str] = set()
         for start in range(0, len(keys), BATCH):
             found = yield self._ours.step_on(connection, keys[start : start + BATCH], {"nonce": nonce})
@@ -123,21 +127,21 @@ class RowInserts:
 
 
 def schedule_insert(dialect: type[Dialect], table: Table, records: LedgerWriter) -> BulkInsert:
-    """Return the INSERT of schedules; where a statement can write to two tables, also of their definitions."""
+    """Return the INSERT of schedules. If one statement can write to two tables, it also inserts their definitions."""
     columns = [table.c[name] for name in _SCHEDULE_COLUMNS]
     further = records.insert_and_record if dialect.nested_writes else None
     return BulkInsert(dialect, table, columns, partial(_schedule_values, records), further)
 
 
 def schedule_columns(row: ScheduleRow, max_data_size: int) -> dict[str, Any]:
-    """Return the columns of a new schedule that are not NULL. Raises ValueError."""
+    """Return the columns of a new schedule, except those that are NULL. Raises ValueError."""
     text, size = pack(row.data, max_size=max_data_size)
     columns = {"key": row.key, "data": text, "size": size, **all_columns(row)}
     return {name: columns[name] for name in _SCHEDULE_COLUMNS if columns[name] is not None}
 
 
 def _schedule_values(records: LedgerWriter, given: GivenColumns, now: ColumnElement[int]) -> GivenColumns:
-    """Return the columns of a new row, its version and fence larger than those of an earlier row with this key."""
+    """Return the columns of a new row. Version and fence are larger than those of an earlier row with this key."""
     first = larger_of(now, records.last_version(given["key"]) + 1)
     return {**given, "fence": first, "version": first, "created": now, "updated": now, "nonce": _NONCE}
 
@@ -148,7 +152,7 @@ def task_insert(dialect: type[Dialect], table: Table) -> BulkInsert:
 
 
 def task_columns(task: NewTask, max_data_size: int) -> dict[str, Any]:
-    """Return the columns of a new task, without those that have their default values. Raises ValueError."""
+    """Return the columns of a new task, except those with default values. Raises ValueError."""
     data = task.data if isinstance(task.data, dict) else dict(task.data)
     text, size = pack(data, task.compression is not None, max_data_size)
     row: dict[str, Any] = {"key": task.key, "type": task.type, "data": text, "size": size}

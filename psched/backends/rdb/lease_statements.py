@@ -1,4 +1,4 @@
-"""The SQL of leases, built once per table. Each statement reads the database's clock itself."""
+"""The SQL of leases, built once per table. Each statement itself reads the database's clock."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from psched.backends.sql.dialect import Dialect, ExactText, LongText, larger_of,
 from psched.payload import MAX_BATCH_SIZE
 
 _LONGEST_BACKOFF = 30
-"""The most doublings of the wait after crashes: more would overflow."""
+"""The most doublings of the wait after crashes. More doublings would overflow."""
 
 LEASE_TYPES = {"key": ExactText(255), "fence": sa.BigInteger(), "claim": sa.BigInteger()}
-"""Values and types that a bulk statement takes of each lease."""
+"""Types of the values of a lease in a bulk statement."""
 
 _RETRY_TYPES = {
     **LEASE_TYPES,
@@ -31,7 +31,7 @@ _RETRY_TYPES = {
 
 
 def constant(value: str | int) -> sa.ColumnElement[Any]:
-    """Return a value as part of the statement's text, so that it is not sent at each call."""
+    """Return a value as part of the statement's text, so that calls need not send it."""
     return (
         sa.literal_column(f"'{value}'", sa.String)
         if isinstance(value, str)
@@ -40,31 +40,31 @@ def constant(value: str | int) -> sa.ColumnElement[Any]:
 
 
 def one_more(column: sa.ColumnElement[int], most: int = 2**31 - 1) -> sa.ColumnElement[int]:
-    """Return `column` + 1, but at most `most`: an overflow in one row would fail the statement for all rows."""
+    """Return `column` + 1, but at most `most`. An overflow in one row would fail the statement for all rows."""
     return sa.case((column < constant(most), column + constant(1)), else_=column)
 
 
 def size_column(table: sa.Table) -> sa.ColumnElement[int]:
-    """Return the bytes of a row's data as `size`. An invalid size counts as a whole batch."""
+    """Return the bytes of a row's data as the column `size`. An invalid size counts as a full batch."""
     size = table.c.size
     is_usual = size.between(constant(0), constant(MAX_BATCH_SIZE))
     return sa.case((is_usual, size), else_=constant(MAX_BATCH_SIZE)).label("size")
 
 
 _NOW = now_ms()
-"""The clock of a statement on one row; statements on many rows use `now_once`."""
+"""The clock, for a statement on one row. Statements on many rows use `now_once`."""
 
 
 def next_fence(table: sa.Table, now: sa.ColumnElement[int] = _NOW) -> sa.ColumnElement[int]:
-    """Return the fence of the next lease: larger than the last fence, and at least the clock in milliseconds.
+    """Return the fence of the next lease: larger than the last fence, and not below the clock in milliseconds.
 
-    The clock keeps fences unique after a failover to a server that lost the last acquires.
+    Because of the clock, fences stay unique after a failover to a server that lost the last acquires.
     """
     return larger_of(one_more(table.c.fence, 2**63 - 1), now)
 
 
 def has_no_run(table: sa.Table) -> sa.ColumnElement[bool]:
-    """Return the condition that no run is recorded as begun under a row's lease, which may have expired."""
+    """Return the condition that no run is recorded as started under a row's lease. The lease may have expired."""
     return sa.and_(
         table.c.status == constant(RUNNING), table.c.taken_ahead.in_([constant(AHEAD), constant(AHEAD_AGAIN)])
     )
@@ -72,17 +72,17 @@ def has_no_run(table: sa.Table) -> sa.ColumnElement[bool]:
 
 @dataclass(frozen=True, slots=True)
 class TypesShape:
-    """The number of types in a statement, and whether it reads each of them by its own index range (`apart`)."""
+    """The number of types in a statement. `apart`: whether it reads each type by its own index range."""
 
     count: int
     apart: bool
 
 
 def among_types(dialect: type[Dialect], table: sa.Table, types: TypesShape, number: int = 0) -> sa.ColumnElement[bool]:
-    """Return the condition that a row has one of the wanted types; with `types.apart` the type :type_<number>.
+    """Return the condition that a row has one of the wanted types. With `types.apart`: the type :type_<number>.
 
-    Unless `types.apart` no index on the type is used, and the types are one parameter; on MariaDB and MySQL, whose
-    planners would join it, one parameter per type.
+    Without `types.apart` no index on the type is used, and all types are one parameter. On MariaDB and MySQL each type
+    is a parameter, because their planners would turn one parameter into a join.
     """
     if types.apart:
         return table.c.type == sa.bindparam(f"type_{number}", type_=table.c.type.type)
@@ -93,19 +93,19 @@ def among_types(dialect: type[Dialect], table: sa.Table, types: TypesShape, numb
 
 
 def _type_parameters(table: sa.Table, types: TypesShape) -> list[sa.BindParameter[str]]:
-    """Return :type_0, :type_1, and so on, for the wanted types."""
+    """Return the parameters :type_0, :type_1, and so on, for the wanted types."""
     return [sa.bindparam(f"type_{number}", type_=table.c.type.type) for number in range(types.count)]
 
 
 class LeaseStatements:
     """The statements on one table with leases. `:name` in a docstring is a parameter.
 
-    MariaDB and MySQL assign from left to right, and a later expression reads the new value. So `ordered_values` reads
-    a column (`due`, `crashes`, `status`) before it writes that column.
+    MariaDB and MySQL assign columns from left to right, and later expressions read the new values. So `ordered_values`
+    reads a column (`due`, `crashes`, `status`) before it writes that column.
     """
 
     def __init__(self, dialect: type[Dialect], table: sa.Table, *scope: sa.ColumnElement[bool]) -> None:
-        """`scope`: conditions on due rows, for an index on their columns followed by due and key."""
+        """`scope`: conditions on due rows. An index must begin with their columns, followed by due and key."""
         self._dialect = dialect
         self._table = table
         self._scope = scope
@@ -113,7 +113,8 @@ class LeaseStatements:
         self._lease = [table.c[name] for name in ("key", "fence", "due", "claim", "nonce", *flags)]
         self._ended = {"status": constant(WAITING), "holder": sa.null()}
         self._is_running = table.c.status == constant(RUNNING)
-        # The key finds the row. With statistics of an idle table a planner would read all rows of the holder.
+        # The key must find the row. With the statistics of an idle table, a planner would read all rows of the holder
+        # instead.
         in_no_index = sa.func.coalesce(table.c.holder, constant(""))
         self._is_holder = in_no_index == sa.bindparam("lease_holder", type_=table.c.holder.type)
         self.claimed = [table.c[name] for name in table.info["claimed"]]
@@ -130,7 +131,8 @@ class LeaseStatements:
         undone = {**self._ended, "due": table.c.ready, "attempts": table.c.attempts - 1, "updated": now_ms()}
         lost = table.c.holder == sa.bindparam("claimer"), table.c.claim.in_(sa.bindparam("claims", expanding=True))
         self.undo = sa.update(table).where(*lost, self._is_running).values(undone)
-        """Restores the rows of the acquires numbered :claims of :claimer, whose answers were lost."""
+        """Restores the rows of acquires of :claimer whose answers were lost. :claims are the numbers of these acquires.
+        """
         dead = sa.bindparam("dead", type_=table.c.holder.type)
         self.give_back = self._giving_back(table.c.holder == dead)
         of_given = table.c.key.in_(sa.bindparam("given_back", expanding=True))
@@ -138,7 +140,7 @@ class LeaseStatements:
         self.held_claims = sa.select(table.c.key, table.c.claim).where(table.c.holder == dead, self._is_running)
 
     def writing(self, row: GivenColumns, now: sa.ColumnElement[int], **values: Any) -> sa.Update:
-        """Return the UPDATE that writes `values` to each row under the lease in `row`; the holder is :lease_holder."""
+        """Return the UPDATE that writes `values` to the rows whose leases are in `row`. The holder is :lease_holder."""
         c = self._table.c
         lease = (c.key == row["key"], c.fence == row["fence"], c.claim == row["claim"])
         return sa.update(self._table).where(*lease, self._is_holder, self._is_running).values(updated=now, **values)
@@ -146,9 +148,9 @@ class LeaseStatements:
     def settling(
         self, row: GivenColumns, now: sa.ColumnElement[int], outcome: str | sa.ColumnElement[str], **values: Any
     ) -> sa.Update:
-        """Return the UPDATE that ends the leases with `outcome` and writes `values`.
+        """Return the UPDATE that ends leases with `outcome` and writes `values`.
 
-        The column `endings` is described in `backends.common.lease_outcomes`.
+        The module `backends.common.lease_outcomes` describes the column `endings`.
         """
         c = self._table.c
         between, end = constant(":"), constant(";")
@@ -158,11 +160,11 @@ class LeaseStatements:
         return self.writing(row, now, **{**self._ended, "endings": endings, **values})
 
     def due(self, types: TypesShape | None, locked: bool = False, sized: bool = False) -> sa.Select[Any]:
-        """Return the keys and due times of up to :limit due rows, earliest first; only of :type_0, :type_1, … if given.
+        """Return a SELECT of the keys and due times of up to :limit due rows, earliest first.
 
-        `types.apart`: each type is read by its own index range, so that due rows of other types are not read.
-        Otherwise due rows of all types are read, and other types are skipped: cheap while these have few rows.
-        `sized`: with the size of the data.
+        `types`: only of the types :type_0, :type_1, and so on. With `types.apart` each type is read by its own index
+        range. Otherwise rows of other types are read and skipped, which is cheap while few of them are due. `sized`:
+        also select the size of the data.
         """
         c = self._table.c
         sizes = [size_column(self._table)] if sized else []
@@ -185,9 +187,10 @@ class LeaseStatements:
         return sa.select(*together.c).order_by(together.c.due, together.c.key).limit(sa.bindparam("limit"))
 
     def due_within(self, types: TypesShape | None) -> sa.Select[Any]:
-        """Lock the rows of `due`; return the first, up to :budget bytes of data in total, but :least rows in any case.
+        """Return a SELECT that locks the rows of `due`, and takes the first ones up to :budget bytes of data in total.
 
-        The running total relies on the order in which rows are read; a window ordered by due would cost a sort.
+        Takes at least :least rows. The running total relies on the order in which rows are read, because a window
+        ordered by due would cost a sort.
         """
         rows = self.due(types, locked=True, sized=True).subquery()
         total = sa.func.sum(rows.c.size).over(rows=(None, 0)).label("total")
@@ -199,7 +202,7 @@ class LeaseStatements:
         return sa.select(summed.c.key, summed.c.due).where(fits)
 
     def due_types(self) -> sa.Select[Any]:
-        """Return the types among :types that have a due row, with their earliest due times, earliest first."""
+        """Return a SELECT of the types in :types that have a due row, and their earliest due times, earliest first."""
         c = self._table.c
         wanted = wanted_types(self._table)
         of_type = (*self._scope, has_wanted_type(self._table, wanted), c.due <= now_ms())
@@ -208,9 +211,9 @@ class LeaseStatements:
         return sa.select(*types.c).where(types.c.first_due.is_not(None)).order_by(types.c.first_due)
 
     def claim(self, *conditions: sa.ColumnElement[bool], now: sa.ColumnElement[int] = _NOW) -> sa.Update:
-        """Return the UPDATE that leases due rows that meet `conditions`.
+        """Return the UPDATE that leases the due rows that meet `conditions`.
 
-        :ahead is 1 for a prefetch, 0 if the runs begin now.
+        :ahead is 1 for a prefetch, 0 if the runs start now.
         """
         c = self._table.c
         ahead = sa.bindparam("ahead", type_=sa.Integer)
@@ -227,7 +230,8 @@ class LeaseStatements:
     ) -> sa.Update:
         """Return the UPDATE of `rows` that leases them to :claimer for :alive milliseconds.
 
-        :claim_number is the number of the acquire. `ready` and `ahead`: the columns `ready` and `taken_ahead`.
+        :claim_number is the number of the acquire. `ready` and `ahead`: values of the columns `ready` and
+        `taken_ahead`.
         """
         c = self._table.c
         return rows.ordered_values(
@@ -249,13 +253,16 @@ class LeaseStatements:
     def _retrying(self, row: GivenColumns, now: sa.ColumnElement[int]) -> sa.Update:
         c = self._table.c
         due = now + row["wait"]
-        if "version" in c:  # due now when the definition is not the one because of which the row waits (NULL: any)
+        if "version" in c:  # due at once if the definition has changed since the run (seen_version NULL: never)
             due = sa.case((c.version != row["seen_version"], now), else_=due)
         kept, counted = sa.func.coalesce(row["error"], c.last_error), c.attempts - row["uncounted"]
         return self.settling(row, now, RETRIED, due=due, last_error=kept, attempts=counted, crashes=constant(0))
 
     def _extending(self, held: Sequence[sa.ColumnElement[bool]], **values: Any) -> sa.Update:
-        """Extend the :leases of :lease_holder by :alive and write `values`; :keys are the keys of the leases."""
+        """Return the UPDATE that extends the :leases of :lease_holder by :alive and writes `values`.
+
+        :keys are the keys of the leases.
+        """
         c = self._table.c
         ours = sa.tuple_(c.key, c.fence, c.claim).in_(sa.bindparam("leases", expanding=True))
         end = now_ms() + sa.bindparam("alive", type_=sa.BigInteger)
@@ -263,7 +270,10 @@ class LeaseStatements:
         return extend.returning(*self._lease) if self._dialect.returning else extend
 
     def _giving_back(self, *rows: sa.ColumnElement[bool]) -> sa.Update:
-        """Release the leases on `rows`. The fence grows, so that a holder that still runs loses its leases."""
+        """Return the UPDATE that releases the leases on `rows`.
+
+        A new fence ensures that the holder, if it still runs, loses them.
+        """
         c = self._table.c
         suspect = c.key.in_(sa.bindparam("suspects", expanding=True))
         longest = sa.bindparam("longest", type_=sa.BigInteger)

@@ -1,6 +1,6 @@
-"""The base class of both `rdb` stores: acquiring, extending, settling and releasing leases on one table.
+"""The base class of both `rdb` stores: acquires, extends, settles and releases leases on one table.
 
-The SQL is in lease_statements.py; acquire.py chooses the due rows.
+lease_statements.py has the SQL. acquire.py chooses the due rows.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from psched.store import Accepts, AcquireOptions, Finding, StoreSettings, Wakeup
 
 
 class RdbLeaseStore(SqlStore):
-    """Due rows with leases in one table."""
+    """Leases on the due rows of one table."""
 
     _kind: ClassVar[str]
-    """What the rows are: `schedules` or `queue`."""
+    """The kind of the rows: `schedules` or `queue`."""
 
     def __init__(
         self,
@@ -59,11 +59,11 @@ class RdbLeaseStore(SqlStore):
         *others: Table,
         strategy: AcquireStrategy | None = None,
     ) -> None:
-        """`others`: the tables that belong to `table`, besides those that each table has.
+        """`others`: tables that belong to `table`, besides those that each store has.
 
-        `read_claim` returns the claim of a leased row, given the holder, the most bytes of data, and the columns
-        `LeaseStatements.claimed`. `read` returns the schedule or task of a row, given the row and the most bytes of
-        data. `strategy`: how due rows are chosen and leased; None: the earliest first.
+        `read_claim` returns the claim of a leased row. Its arguments are the holder, the most bytes of data, and the
+        columns `LeaseStatements.claimed`. `read` returns the schedule or task of a row. Its arguments are the row and
+        the most bytes of data. `strategy`: chooses and leases due rows; None: the earliest first.
         """
         of_each = (failures_table, watermarks_table, outbox_table)
         failures, watermarks, outbox = (table_named(make, table.name) for make in of_each)
@@ -91,7 +91,7 @@ class RdbLeaseStore(SqlStore):
         fork_safety.register_for_fork(self)
 
     def reset_after_fork(self) -> None:
-        """Forget acquires without an answer: those of a parent process are the parent's to undo."""
+        """Forget acquires whose answers were lost. Only the parent process may undo its own acquires."""
         self._lock = threading.Lock()
         self._unanswered: dict[int, float] = {}
 
@@ -118,7 +118,7 @@ class RdbLeaseStore(SqlStore):
             yield unusable(self._due_times.never_due(NAMED + 1))
             name = self._table.name
             if self._database.dialect.notifies and not has_triggers(self._database, name):
-                message = f"the triggers of {name} that call idle workers are missing"
+                message = f"the triggers of {name} that wake idle workers are missing"
                 yield Finding("calls", False, message, remedy="run psched init")
 
     def open_wakeup(self, accepts: Accepts | None = None) -> Wakeup | None:
@@ -136,10 +136,12 @@ class RdbLeaseStore(SqlStore):
         send_notification(self._database, channel, text)
 
     def _acquire(self, limit: int, options: AcquireOptions, callers: int = 1) -> list[Claim]:
-        """Acquire for `callers` threads: at least one row for each, and more up to `MAX_BATCH_SIZE` each.
+        """Acquire rows for `callers` threads.
 
-        Each acquire writes a number of its own into its rows. If its answer is lost, the next acquire finds the rows by
-        this number and restores them.
+        Each thread gets at least one row if enough are due, and up to `MAX_BATCH_SIZE` bytes of data.
+
+        Each acquire writes its own number into its rows. If its answer is lost, the next acquire finds the rows by this
+        number and restores them.
         """
         types = options.types
         asked = boottime()
@@ -159,7 +161,7 @@ class RdbLeaseStore(SqlStore):
 
         def work(connection: Connection, uncertain: bool) -> Sequence[Sequence[Any]]:
             nonlocal begun
-            if begun:  # more than one statement takes rows, and some may have been executed
+            if begun:  # the first attempt may have executed some of its statements
                 connection.execute(self.lease_statements.undo, self._undo_values([number]))
             begun = True
             return self._strategy.acquire(connection, values, wanted)
@@ -251,9 +253,10 @@ class RdbLeaseStore(SqlStore):
         rows: Sequence[Mapping[str, Any]] | None = None,
         values: Mapping[str, Any] = MappingProxyType({}),
     ) -> list[ScheduleError | None]:
-        """Execute `statement`, which ends leases with `outcome` (None: they stay), in transactions of `BATCH` rows.
+        """Execute `statement` on leases, in transactions of `BATCH` rows. Return an error or None for each lease.
 
-        `rows`: the values of each row, with its `lease_values`. `values`: the values that all rows share.
+        `outcome`: how the statement ends the leases; None: it does not end them. `rows`: the values of each row,
+        including its `lease_values`. `values`: the values that all rows share.
         """
         answers: list[ScheduleError | None] = []
         values = {**values, "lease_holder": self._holder}
@@ -273,10 +276,11 @@ class RdbLeaseStore(SqlStore):
         until: float,
         uncertain: bool = False,
     ) -> tuple[Sequence[RowMapping | ScheduleError | None], bool]:
-        """End `leases` with `outcome` by `settle`, which returns the number of changed rows.
+        """End `leases` with `outcome` by calling `settle`, which returns the number of changed rows.
 
-        Return an empty sequence if all are settled, else for each None, the row if the lease still holds, or the error.
-        Also return whether an attempt of this call (if `uncertain`, of an earlier call) had no answer.
+        Returns an empty sequence if all were settled. Otherwise returns for each lease None, its row if the lease still
+        holds, or its error. Also returns whether the answer to an attempt of this call was lost (or of an earlier call,
+        if `uncertain`).
         """
 
         def work(connection: Connection, lost: bool) -> tuple[int, dict[str, RowMapping], bool]:
@@ -292,7 +296,7 @@ class RdbLeaseStore(SqlStore):
         if done == len(leases):
             return (), uncertain
         answers = [self._answer(lease, rows.get(lease.key), outcome, uncertain) for lease in leases]
-        if done:  # the rows do not tell whether this call or an earlier one has settled them
+        if done:  # the rows do not show whether this call or an earlier one has settled them
             answers = [None if isinstance(one, IdempotentAlreadyFinishedError) else one for one in answers]
         return answers, uncertain
 
@@ -313,7 +317,10 @@ class RdbLeaseStore(SqlStore):
         return connection.execute(read.with_for_update() if locked else read, {"lease_key": key}).mappings().first()
 
     def _undo_unanswered(self, now: float) -> None:
-        """Restore the rows of acquires without an answer whose leases may last: a statement may arrive late."""
+        """Restore the rows of acquires whose answers were lost.
+
+        Repeats this until their leases end, because the statement of such an acquire may arrive late.
+        """
         with self._lock:
             self._unanswered = {number: end for number, end in self._unanswered.items() if end > now}
             numbers = list(self._unanswered)
@@ -325,7 +332,10 @@ class RdbLeaseStore(SqlStore):
 
 
 def new_number() -> int:
-    """Return a number that no other call has. It marks the rows of a call in case the answer is lost."""
+    """Return a random number that marks the rows of a call.
+
+    If the answer is lost, the call recognises its rows by it.
+    """
     return secrets.randbits(62)
 
 
@@ -337,7 +347,7 @@ def lease_of(row: RowMapping) -> Lease:
 
 
 def refused(lease: Lease, answer: RowMapping | ScheduleError | None) -> ScheduleError | None:
-    """Return the error of a lease that `_settle` could not end, None if it has."""
+    """Return the error of a lease that `_settle` did not end; None if `_settle` ended the lease."""
     if answer is None or isinstance(answer, ScheduleError):
         return answer
     return PreemptedError(f"{lease.key!r}: this run could not be settled")

@@ -1,7 +1,7 @@
-"""Queries for due times; an idle poller sleeps until the next one.
+"""Queries for due times. An idle poller sleeps until the next due time.
 
-A queue's index is ordered by band (see fair_acquire.py) before due time, so the first due row of each band has to be
-found. Some databases cannot jump from band to band in an index. So a query names the bands that had rows last time,
+A queue's index is ordered by band (see fair_acquire.py) before due time, so the first due row of each band must be
+found. Some databases cannot skip from band to band in an index. So a query names the bands that had rows last time,
 reads the first row of each, and looks for new bands between them.
 """
 
@@ -29,9 +29,9 @@ class DueTimes:
     def __init__(self, database: Database, table: sa.Table) -> None:
         self._database = database
         self._bands: tuple[int, ...] = ()
-        """The bands that had rows last time, the highest first; empty for schedules."""
+        """The bands that had rows at the last query, highest first; empty for schedules."""
         self._due_types: frozenset[Any] | None = None
-        """The types of the rows that the last query by type found due; None before the first query."""
+        """The types of the due rows that the last query by type found; None before the first query."""
         self._write_statements(type(database.dialect), table)
 
     @cached_on_class
@@ -41,7 +41,10 @@ class DueTimes:
         self._by_type = Statement(_first_of_each_type(dialect, table))
 
     def next_due(self, types: Collection[str] | None) -> float | None:
-        """Return the seconds until a row is due, of `types` only or of any type; None without rows."""
+        """Return the seconds until a row is due, or None if there is no row.
+
+        `types`: only rows of these types; None: all.
+        """
         if types is not None and not types:
             return None
         rows = self._database.run(lambda connection, _: self._in_each_band(connection, types))
@@ -50,10 +53,10 @@ class DueTimes:
         return _wait([row[-1] for row in rows], rows[0][0])
 
     def others_may_be_due(self, types: Collection[str]) -> bool:
-        """Return whether the last query by type found due rows of other types, or no such query was made yet.
+        """Return whether the last query by type found due rows of other types, or whether there was no such query yet.
 
-        A worker queries when idle, and every few seconds while busy. Due rows of other types are the first rows then,
-        since the worker has taken the rows before them.
+        A worker queries when it is idle, and every few seconds while it is busy. Due rows of other types then come
+        first, because the worker has taken the rows before them.
         """
         return self._due_types is None or not self._due_types <= frozenset(types)
 
@@ -68,7 +71,7 @@ class DueTimes:
         return waits
 
     def types_in_order(self) -> list[str]:
-        """Return the types that have rows which are not retired, those with the earliest due time first."""
+        """Return the types of rows that are not retired, the type with the earliest due time first."""
         earliest: dict[str, int] = {}
         for type_, due, _ in self._database.run(lambda connection, _: self._by_type.rows(connection, {})):
             if isinstance(type_, str) and isinstance(due, int):  # SQLite columns may hold any value
@@ -81,9 +84,9 @@ class DueTimes:
         return tuple(sorted({row[1] for row in rows} - {None}, reverse=True))
 
     def never_due(self, most: int) -> list[str]:
-        """Return up to `most` keys of rows that can never be due: another program wrote their due times or bands."""
+        """Return up to `most` keys of rows that can never be due. Another program wrote their due times or bands."""
         c = self._table.c
-        too_late = c.due > _LAST_MS  # SQLite sorts due times that are not numbers after all numbers
+        too_late = c.due > _LAST_MS  # on SQLite, values that are not numbers sort after all numbers
 
         def work(connection: sa.Connection, uncertain: bool) -> list[str]:
             conditions = [too_late]
@@ -100,10 +103,10 @@ class DueTimes:
         return self._database.run(work)
 
     def _in_each_band(self, connection: sa.Connection, types: Collection[str] | None) -> Sequence[Sequence[Any]]:
-        """Return the rows of the statement that `_build` returns; only a new band costs a second statement."""
+        """Return the rows of the statement that `_build` returns. Repeats the statement only if it finds a new band."""
         while True:
             bands = self._bands
-            count = 1 << len(bands).bit_length()  # at least one more than bands
+            count = 1 << len(bands).bit_length()  # more places than bands, one of them above all bands
             padded = (*bands, *[ABOVE_ALL_BANDS] * (count - len(bands)))
             values: dict[str, Any] = {f"band_{place}": band for place, band in enumerate(padded)}
             if types is not None:
@@ -117,11 +120,12 @@ class DueTimes:
                 return rows
 
     def _build(self, count: int, of_types: bool) -> Statement:
-        """Return a statement that returns a row for each of the bands :band_0, :band_1, and so on.
+        """Return a statement that returns one row for each of the bands :band_0, :band_1, and so on.
 
-        Its first columns are the clock, and the highest band below this band that has rows. The third column is the due
-        time of the first row in this band. With `of_types` the third column is the type of that row, if the row is due,
-        and a fourth column, NULL in all rows but the first, is the earliest due time of the types :types in :bands.
+        Its first two columns are the clock, and the next lower band that has rows. The third column is the due time of
+        the first row in this band. With `of_types`, the third column is the type of this first row if the row is due,
+        and a fourth column, NULL except in the first row of the answer, is the earliest due time of the types :types in
+        :bands.
         """
         c = self._table.c
         rows = []
@@ -151,15 +155,18 @@ class DueTimes:
         return sa.select(sa.func.min(first)).select_from(every).scalar_subquery()
 
     def _first(self, value: sa.ColumnElement[Any], *conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
-        """Return the SELECT of `value` of the first row that is not retired; min() would make PostgreSQL read all."""
+        """Return a SELECT of `value` from the first row that is not retired.
+
+        With min() PostgreSQL would read all rows.
+        """
         c = self._table.c
         return sa.select(value).where(*conditions, c.due.is_not(None)).order_by(c.due, c.key).limit(1)
 
 
 def _first_of_each_type(dialect: type[Dialect], table: sa.Table) -> sa.Select[Any]:
-    """Return the SELECT of the type and due time of the first row of each type and band, and the clock.
+    """Return a SELECT of the type and due time of the first row of each type and band, and of the clock.
 
-    Where GROUP BY cannot skip from group to group in an index, a recursive statement does: each step finds the first
+    If GROUP BY cannot skip from group to group in an index, a recursive statement does so. Each step finds the first
     row of the next band of the same type, or else of the next type.
     """
     names = [name for name in ("type", "band") if name in table.c]
@@ -176,20 +183,23 @@ def _first_of_each_type(dialect: type[Dialect], table: sa.Table) -> sa.Select[An
 
     found = sa.select(first(table).subquery("earliest")).cte("first_rows", recursive=True)
     next_keys = []
-    # For (type, band) > (…, …) SQLite would read all rows of a type to find the next band.
+    # With (type, band) > (…, …) SQLite would read all rows of a type to find the next band.
     for place in reversed(range(len(names))):
         further = table.alias(f"further_{place}")
         same = [further.c[name] == found.c[name] for name in names[:place]]
         next_row = first(further, *same, further.c[names[place]] > found.c[names[place]])
         next_keys.append(next_row.with_only_columns(further.c.key).correlate(found).scalar_subquery())
     row = table.alias("row")
-    key = sa.select(sa.func.coalesce(*next_keys, sa.null()))  # SQLite's takes two arguments at least
+    key = sa.select(sa.func.coalesce(*next_keys, sa.null()))  # SQLite's coalesce needs at least two arguments
     step = sa.select(row.c.key, *(row.c[name] for name in names), row.c.due)
     found = found.union_all(step.select_from(found.join(row, dialect.among(row.c.key, key))))
     return sa.select(found.c.type, found.c.due, now_ms())
 
 
 def _wait(dues: Iterable[Any], now: int) -> float | None:
-    """Return the seconds until the earliest of these due times; SQLite columns may hold any value."""
+    """Return the seconds until the earliest of these due times.
+
+    Ignores values that are not numbers, as SQLite may hold them.
+    """
     earliest = min((due for due in dues if isinstance(due, int | float)), default=None)
     return None if earliest is None else max(0.0, (earliest - now) / 1000)

@@ -1,4 +1,4 @@
-"""The table `psched_nodes`: the workers that are alive, the types that they route, and what they run."""
+"""The table `psched_nodes`: the workers that are alive, the types that they route, and the tasks that they run."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from psched.backends.sql.dialect import MYSQL_OPTIONS, ExactText, LongText, now_
 from psched.store.node_registry import ALIVE, FORGOTTEN, Announcement, Node, read_nodes
 
 _TOLD = ("section", "types", "host", "pid", "version", "tz_database", "processes")
-"""The columns whose values a node announces."""
+"""The columns that a node fills with its own values."""
 
 
 @cache
 def nodes_table() -> Table:
-    """Return the table of all nodes that use this database, the same for all stores.
+    """Return the table of nodes. All stores of a database share it.
 
-    `seen` and `started` are in unix milliseconds by the database's clock, which was `clock_offset` ms ahead of the
-    node's. `processes`: JSON of `encode_processes`.
+    `seen` and `started` are unix milliseconds on the database's clock. `clock_offset`: by how many milliseconds this
+    clock was ahead of the node's clock. `processes`: JSON of `encode_processes`.
     """
     return Table(
         "psched_nodes",

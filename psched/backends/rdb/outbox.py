@@ -1,4 +1,4 @@
-"""The outbox in `rdb`: a small table beside that of the rows."""
+"""Stores the outbox in a table beside the table of the rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from psched.store.outbox import PendingEvent
 
 
 def outbox_table(metadata: MetaData, rows: str) -> Table:
-    """Return the outbox of a table. `at`: unix milliseconds; `number`: random; `facts`: JSON in ASCII."""
+    """Return the outbox of a table. `at`: unix milliseconds. `number`: a random number. `facts`: JSON in ASCII."""
     return Table(
         f"{checked_name(rows)}_outbox",
         metadata,
@@ -48,7 +48,7 @@ class RdbOutbox:
         self._old = select(*c).where(old).order_by(c.at, c.number).limit(bindparam("limit"))
 
     def insert(self, connection: Connection, events: Sequence[Mapping[str, object]]) -> None:
-        """Add events in a transaction of the caller."""
+        """Add events in the caller's transaction."""
         rows = [{"number": secrets.randbits(62), "facts": json.dumps(facts)} for facts in events]
         connection.execute(self._insert, rows)
 

@@ -1,4 +1,4 @@
-"""Alerts in `rdb`: occurrences that are overdue, found by an index, and runs that have failed for good."""
+"""Finds overdue occurrences in `rdb` by an index, and stores runs that failed for good until they are reported."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def _this(occurrence: Overdue | UnreportedFailure) -> dict[str, Any]:
 
 
 _FREE = 20
-"""Failures read by one claim: other callers may claim the first ones at the same time."""
+"""How many failures one claim reads. One is not enough, because other callers may claim the first ones."""
 
 
 class RdbFailures:
-    """Implements `UnreportedFailures` on a table of its own."""
+    """Implements `UnreportedFailures` on its own table."""
 
     def __init__(self, database: Database, table: Table, holder: str) -> None:
         self._database = database
@@ -79,7 +79,7 @@ class RdbFailures:
         self._delete = delete(table).where(*this)
 
     def insert(self, claim: Claim, error: str | None, on_commit: OnCommit | None = None) -> OnCommit:
-        """Return work for the transaction that settles a claimed run: `on_commit`, then inserting the failure."""
+        """Return a function for the transaction that settles `claim`. It calls `on_commit` and inserts the failure."""
         row = claim.row
         values = {
             "key": row.key,

@@ -53,12 +53,12 @@ from psched.store.outbox import task_ended
 
 
 class RdbTaskStore(RdbLeaseStore, TaskStore):
-    """A second table has a row per user, to be locked."""
+    """Stores the tasks of one queue. A second table has a row per user, which workers lock."""
 
     _kind = "queue"
 
     def __init__(self, database: Database, table: str, settings: StoreSettings) -> None:
-        """Connects to nothing yet. Raises ConfigError for a name that cannot be a table's."""
+        """Opens no connection. Raises ConfigError if `table` cannot be the name of a table."""
         tasks = table_named(queue_table, table, database.dialect.partial_indexes)
         users = table_named(users_table, table)
         strategy = FairAcquire(database, tasks, users)
@@ -98,7 +98,7 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
         c = self._table.c
         values = {c.type: wanted.type, c.user_name: wanted.user}
         conditions = [column == value for column, value in values.items() if value is not None]
-        of_index = None  # the conditions that the index by type or by user decides
+        of_index = None  # conditions that the index by type or by user can check by itself
         if wanted.status is not None:
             conditions += has_status(self._table, wanted.status)
         if wanted.prefix is not None:
@@ -107,7 +107,8 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
             conditions += (*has_status(self._table, WAITING), c.due <= now_ms() - milliseconds(wanted.late))
         if wanted.user is not None and (wanted.status == WAITING or wanted.late is not None):
             bands = self._database.run(lambda connection, _: self._due_times.bands(connection))
-            of_user = (has_user(self._table), user_column(self._table, "band").in_(bands))  # its index begins so
+            # the columns with which the index by user begins
+            of_user = (has_user(self._table), user_column(self._table, "band").in_(bands))
             conditions += of_user
             if wanted.type is None and wanted.late is None:
                 of_index = [c.user_name == wanted.user, *of_user]
@@ -165,9 +166,9 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
         until: float,
         uncertain: bool = False,
     ) -> builtins.list[ScheduleError | None]:
-        """Retire claims, and insert their events and failures, in one transaction; one by one if some are refused.
+        """Retire claims and insert their events and failures in one transaction; one by one if a claim is refused.
 
-        `uncertain`: an attempt without an answer may have retired them.
+        `uncertain`: whether an attempt whose answer was lost may have retired them.
         """
         leases, rows = [claim.lease for claim in claims], [_ending(claim) for claim in claims]
         values = {**values, "lease_holder": self._holder}
@@ -182,7 +183,7 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
             return [None] * len(claims)
         answers: builtins.list[ScheduleError | None] = []
         for claim, answer in zip(claims, found, strict=True):
-            if len(claims) > 1 and isinstance(answer, sa.RowMapping):  # it was refused with the others
+            if len(claims) > 1 and isinstance(answer, sa.RowMapping):  # it was refused only because another claim was
                 answers += self._retire_and_record([claim], status, values, until, uncertain)
             else:
                 answers.append(refused(claim.lease, answer))
@@ -217,7 +218,7 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
 
     def cancel_request(self, key: str, retention: float) -> None:
         of_waiting, of_running = self._statements.cancel, self._statements.flag
-        tries = (of_waiting, of_running, of_waiting)  # a running task may be released in between
+        tries = (of_waiting, of_running, of_waiting)  # a running task may be released between two statements
         values = {"retention": _milliseconds(retention)}
         self._act(key, tries, values, lambda _, row: row["status"] == TASK_CANCELLED, TASK_CANCELLED)
 
@@ -233,7 +234,7 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
         self._act(key, [self._statements.preempt], values, lambda _, row: row["claim"] == number)
         row = self._database.run(lambda connection, _: self._row(connection, key))
         if row is None or row["claim"] != number or row["due"] is None:
-            raise NotFoundError(f"{key!r} was taken, retired or deleted by another process at the same moment")
+            raise NotFoundError(f"{key!r} was acquired, retired or deleted by another process at the same moment")
         return Claim(self._read(row), lease_of(row))
 
     def retry_failed(self, key: str) -> None:
@@ -250,7 +251,7 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
             raise IdempotentNotFoundError(f"no task has the key {key!r}")
 
     def purge(self, limit: int) -> int:
-        """Delete up to `limit` tasks whose retention is over, and the rows of their users."""
+        """Delete up to `limit` tasks whose retention is over, and the rows of their users in the table of users."""
 
         def work(connection: sa.Connection, uncertain: bool) -> int:
             rows = connection.execute(self._statements.over, {"limit": limit}).all()
@@ -258,7 +259,7 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
                 return 0
             done: int = connection.execute(self._statements.purge, {"keys": [key for key, _ in rows]}).rowcount
             users = {user for _, user in rows if user}
-            if users:  # an acquire for one of these users inserts the row again
+            if users:  # the next acquire for one of these users inserts its row again
                 connection.execute(self._statements.forget_users, {"users": sorted(users)})
             return done
 
@@ -272,10 +273,13 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
         is_done: Callable[[sa.RowMapping, sa.RowMapping], bool],
         ending: TaskStatus | None = None,
     ) -> None:
-        """Execute `statements` until one of them finds the row. Raises what `_refusal` returns when none does.
+        """Execute `statements` until one of them changes the row.
 
-        `is_done(before, now)`: whether an earlier attempt, whose answer was lost, has already changed the row. A row
-        that was created since the call began is not changed. `ending`: the status by which statements may end the task.
+        If none does, raises the error that `_refusal` returns.
+
+        A row that was created after the call began is not changed. `is_done(before, now)`: whether an earlier attempt,
+        whose answer was lost, has already changed the row. `ending`: the status with which the statements may end the
+        task.
         """
         seen = self._database.run(lambda connection, _: self._row(connection, key))
         parameters = {"task_key": key, "task_nonce": None if seen is None else seen["nonce"], **values}
@@ -307,7 +311,7 @@ def _rowcount(connection: sa.Connection, statement: sa.Update, parameters: Mappi
 
 
 def _ending(claim: Claim) -> dict[str, Any]:
-    """Return the values of a row that is retired, for `QueueStatements.retire`."""
+    """Return the values of a claim for `QueueStatements.retire`."""
     lease, left = claim.lease, claim.result
     return {
         "key": lease.key,
@@ -334,7 +338,7 @@ def _refusal(key: str, row: sa.RowMapping | None) -> ScheduleError:
 def _retired(now: sa.ColumnElement[int]) -> dict[str, Any]:
     """Return the columns of a row that is retired now and kept for :retention milliseconds (NULL: for ever).
 
-    The progress of an earlier run is not kept.
+    The progress of an earlier run is deleted.
     """
     return {
         "due": sa.null(),
@@ -348,8 +352,8 @@ def _retired(now: sa.ColumnElement[int]) -> dict[str, Any]:
 class QueueStatements:
     """The statements on one queue.
 
-    Parameters: :task_key and :task_nonce (the call that submitted it), :keys, :users, :retention and :alive
-    (milliseconds), …
+    Parameters: :task_key, :task_nonce (the number of the call that submitted the task), :keys, :users, :retention and
+    :alive (both in milliseconds), …
     """
 
     def __init__(self, leases: LeaseStatements, table: sa.Table, users: sa.Table) -> None:
@@ -409,7 +413,7 @@ class QueueStatements:
 
 
 def _long_due(tasks: sa.Table, bands: tuple[int, ...], of_type: bool) -> Statement:
-    """Return a SELECT of due times and keys: the first :limit waiting rows in each band, due for :age milliseconds."""
+    """Return a SELECT of due times and keys of the first :limit waiting rows in each band that were due :age ms ago."""
     c, parts = tasks.c, []
     limit = sa.bindparam("limit", type_=sa.Integer, required=True)
     for band in bands:

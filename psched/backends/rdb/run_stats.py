@@ -1,4 +1,4 @@
-"""The table `psched_stats`: per minute and per hour, how many runs ended, and how long they took and waited."""
+"""The table `psched_stats`: the number of runs per minute and per hour, and how long they took and waited."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from psched.store.run_stats import (
 )
 
 _ALL = 2**62
-"""Later than any time."""
+"""A number larger than any time."""
 _MOST_ROWS = 20_000
-"""Rows of one answer: some months of hours of 64 types."""
+"""The most rows of one answer: several months of 64 types by hour."""
 
 
 def _bucket_names(measure: str) -> list[str]:
@@ -38,7 +38,7 @@ def _bucket_names(measure: str) -> list[str]:
 
 
 NUMBERS = ("runs", "duration_us", "wait_us", *_bucket_names("duration"), *_bucket_names("wait"))
-"""The columns of a `RunSums`, in its order."""
+"""The columns of a `RunSums`, in the same order."""
 _SUMS = NUMBERS[:3]
 _WITHOUT_DURATIONS = tuple(name for name in NUMBERS if not name.startswith("duration"))
 _KIND = ("span", "time", "type", "outcome")
@@ -46,10 +46,11 @@ _KIND = ("span", "time", "type", "outcome")
 
 @cache
 def stats_table() -> sa.Table:
-    """Return the table of the statistics of all tables of a database, the same for all stores.
+    """Return the table of statistics. All stores of a database share it.
 
-    `span` is 60 or 3600 seconds, `time` its begin in unix seconds. Buckets do not contain those before them. `number`:
-    of the call that wrote the row last; a call without an answer recognises its row by it.
+    `span` is 60 or 3600 seconds; `time` is its start in unix seconds. Each bucket counts only its own runs, not those
+    of the buckets before it. `number`: the number of the call that last wrote the row; a call whose answer was lost
+    recognises its row by this number.
     """
     return sa.Table(
         "psched_stats",
@@ -87,7 +88,7 @@ class RdbRunStats:
             "number": sa.bindparam("call_number", type_=c.number.type),
         }
         names = [column.name for column in c]
-        # Without a condition SQLite takes ON CONFLICT for a join's ON.
+        # Without a condition SQLite reads ON CONFLICT as the ON of a join.
         rows = sa.select(*(given[name].label(name) for name in names)).select_from(new)
         rows = rows.where(sa.literal_column("1 = 1"))
         self._add = Statement(dialect.insert_or_add(table, names, rows, added=NUMBERS, replaced=("number",)))
@@ -161,5 +162,5 @@ def _row(span: int, kind: RunKind, numbers: Sequence[int]) -> dict[str, Any]:
 
 
 def _totals(row: Mapping[Any, Any], by_time: bool) -> RunTotals:
-    sums = RunSums([int(row.get(name, 0)) for name in NUMBERS])  # a sum is a Decimal on some databases
+    sums = RunSums([int(row.get(name, 0)) for name in NUMBERS])  # some databases return a sum as Decimal
     return RunTotals(row["time"] if by_time else None, None if by_time else row["type"], row["outcome"], sums)

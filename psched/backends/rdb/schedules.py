@@ -58,14 +58,14 @@ from psched.store.ledger import (
 
 _COUNTERS = ("counted", "failed_in_row", "run_ended")
 _AT_ONCE = -1
-"""As the end of a run: the time of the statement that settles it."""
+"""Marks the time of the settling statement as the end of a run."""
 
 
 class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
     _kind = "schedules"
 
     def __init__(self, database: Database, table: str, settings: StoreSettings) -> None:
-        """Connects to nothing yet. Raises ConfigError for a name that cannot be a table's."""
+        """Opens no connection. Raises ConfigError if `table` cannot be the name of a table."""
         rows = table_named(schedules_table, table)
         ledger, changes, outputs = (table_named(make, table) for make in LEDGER_TABLES)
         calendars = table_named(calendars_table, table)
@@ -129,7 +129,7 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
         if not changes:
             return True
         statement = self._unchanged(seen).values(**changes, updated=now_ms(), version=self._table.c.version + 1)
-        if entry is not None:  # else its entry may have the key of the entry of the last run
+        if entry is not None:  # otherwise the new ledger entry might have the same key as the entry of the last run
             statement = statement.values(fence=self._table.c.fence + 1)
 
         pending = milliseconds(regular_time(seen) if entry is None or entry.last is None else entry.last + 1)
@@ -159,7 +159,10 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
         only(self._settle_many(self._park, RELEASED, [lease], until, values={"parked_until": milliseconds(due)}))
 
     def advance_many(self, steps: Sequence[Step], until: float) -> builtins.list[ScheduleRow | ScheduleError | None]:
-        """Advance each `BATCH` schedules in one transaction, or one by one when some of them were changed."""
+        """Advance schedules in transactions of `BATCH`.
+
+        If some schedules of a transaction were changed, advance one by one.
+        """
         answers: builtins.list[ScheduleRow | ScheduleError | None] = []
         for start in range(0, len(steps), BATCH):
             part = steps[start : start + BATCH]
@@ -174,7 +177,7 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
     def _advance_together(self, steps: Sequence[Step], until: float) -> tuple[bool, bool]:
         """Advance all `steps` in one transaction. Change nothing if one of the rows was changed.
 
-        Return whether the rows were advanced, and whether an attempt without an answer may have advanced them.
+        Return whether the rows were advanced, and whether an attempt whose answer was lost may have advanced them.
         """
         rows = [self._step_values(step) for step in steps]
 
@@ -186,7 +189,7 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
         return self._database.run(work, until)
 
     def _advance_one(self, step: Step, until: float, uncertain: bool) -> ScheduleRow | ScheduleError | None:
-        """`uncertain`: an attempt without an answer may have advanced it."""
+        """`uncertain`: whether an attempt whose answer was lost may have advanced the schedule."""
         row, lease = cast("ScheduleRow", step.claim.row), step.claim.lease
         given, on_commit = self._step_values(step), self._on_commit(step)
         values = {
@@ -235,7 +238,7 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
         return [read_schedule({**row, "data": "{}"}) for row in self._database.rows(statement, values)]
 
     def _unchanged(self, seen: ScheduleRow) -> sa.Update:
-        """Return an UPDATE on the condition that the row is as `seen`, except the end of a lease (`due`)."""
+        """Return an UPDATE on the condition that the row equals `seen`, except for the end of a lease (`due`)."""
         c = self._table.c
         same = [c.version == seen.version, c.status == seen.status, c.next_time == milliseconds(seen.next_time)]
         if seen.status != RUNNING:

@@ -23,68 +23,73 @@ from psched.backends.sql.ledger import limit_columns, option_columns
 from psched.keys import BACKFILL_PREFIX
 
 HAS_ENDED = f"status IN ('{TASK_FAILED}', '{TASK_CANCELLED}')"
-"""SQL for the rows in the index of failed and cancelled tasks. Finished tasks, which are most, are not in it."""
+"""SQL condition of the index of failed and cancelled tasks. Most ended tasks are finished; the index leaves these out.
+"""
 
 
 def user_column(queue: sa.Table, name: str) -> sa.ColumnElement[Any]:
-    """Return the column `band`, `due` or `holder` in the indexes of tasks with a user.
+    """Return the column `band`, `due` or `holder` of the indexes of tasks with user.
 
-    It is NULL for tasks without, unless the database has partial indexes.
+    For tasks without user the column is NULL, unless the database has partial indexes.
     """
     return queue.c.get(f"user_{name}", queue.c[name])
 
 
 def has_user(queue: sa.Table) -> sa.ColumnElement[bool]:
-    """Return the condition that a row is in the indexes of users; with a parameter no planner would use them."""
+    """Return the condition that a row is in the indexes of users. If it were a parameter, no planner would use them."""
     return queue.c.user_name > sa.literal_column("''")
 
 
 def is_no_backfill(schedules: sa.Table) -> sa.ColumnElement[bool]:
-    """Return the condition that a row is a schedule, not a row of a backfill."""
+    """Return the condition that a row is a real schedule, not the row of a backfill."""
     first: sa.ColumnElement[str] = sa.literal_column(f"'{BACKFILL_PREFIX}'")
-    end: sa.ColumnElement[str] = sa.literal_column(f"'{BACKFILL_PREFIX[:-1]};'")  # ";" follows ":"
+    end: sa.ColumnElement[str] = sa.literal_column(f"'{BACKFILL_PREFIX[:-1]};'")  # ";" is the character after ":"
     return (schedules.c.key < first) | (schedules.c.key >= end)
 
 
 def has_user_and_type(queue: sa.Table) -> sa.ColumnElement[bool]:
     """Return the condition that a row is in the index of users by type.
 
-    It equals `has_user`, but is written differently so that a query by type does not use the index of users. Such a
-    query gets the user's name from a subquery: from a parameter PostgreSQL concludes that the name is not empty.
+    It means the same as `has_user`, but its text differs, so that a query by type does not use the index of users. Such
+    a query must get the user's name from a subquery, because from a parameter PostgreSQL concludes that the name is not
+    empty.
     """
     return queue.c.user_name != sa.literal_column("''")
 
 
 def using_type_index(rows: sa.Select[Any], table: sa.Table) -> sa.Select[Any]:
-    """Return a SELECT of rows of one type that uses the index on type.
+    """Return a SELECT of rows of one type, changed so that it uses the index by type.
 
-    When most rows are of this type, MariaDB and MySQL use the index of all types, and read due rows of other types.
+    If most rows have this type, MariaDB and MySQL would use the index of all types, and read due rows of other types.
     """
     force = f"FORCE INDEX ({table.name}_type_due)"
     return rows.with_hint(table, force, "mysql").with_hint(table, force, "mariadb")
 
 
 def wanted_types(table: sa.Table) -> sa.FromClause:
-    """Return the rows of :types, a parameter made by `types_parameter`, with the column `wanted_type`."""
+    """Return a table of the types in :types, with the column `wanted_type`.
+
+    `types_parameter` makes the value of :types.
+    """
     return rows_in("types", [sa.column("wanted_type", table.c.type.type)])
 
 
 def has_wanted_type(table: sa.Table, types: sa.FromClause) -> sa.ColumnElement[bool]:
     """Return the condition that the type of a row is among `types`, the result of `wanted_types`.
 
-    The type is a subquery: for an expression on JSON PostgreSQL may prefer the index of all types.
+    The type is a subquery, because for an expression on JSON PostgreSQL may prefer the index of all types.
     """
     return table.c.type == sa.select(types.c.wanted_type).correlate(types).scalar_subquery()
 
 
 def _index(table: sa.Table, suffix: str, columns: Sequence[sa.ColumnElement[Any]], where: str | None = None) -> None:
-    """Add an index. Where the database has partial indexes, it contains only the rows that meet `where`."""
+    """Add an index. If the database has partial indexes, it contains only rows that meet `where`."""
     condition = None if where is None else sa.text(where)
     sa.Index(f"{table.name}_{suffix}", *columns, postgresql_where=condition, sqlite_where=condition)
 
 
 def _add_partial_indexes(queue: sa.Table) -> None:
-    """Add partial indexes, which leave out rows that no query needs."""
+    """Add partial indexes. They leave out rows that no query needs."""
     c = queue.c
     _index(queue, "user_due", [c.band, c.user_name, c.due, c.key], "band IS NOT NULL AND user_name > ''")
     _index(queue, "type_user_due", [c.type, c.band, c.user_name, c.due, c.key], "band IS NOT NULL AND user_name <> ''")
@@ -95,18 +100,19 @@ def _add_partial_indexes(queue: sa.Table) -> None:
 
 
 def has_status(queue: sa.Table, status: str) -> Sequence[sa.ColumnElement[bool]]:
-    """Return the conditions that find the rows with a status by an index."""
+    """Return conditions by which an index finds the rows with this status."""
     c, is_status = queue.c, queue.c.status == sa.literal_column(f"'{status}'")
     if status in (TASK_FAILED, TASK_CANCELLED):
         has_ended = c.status.in_([sa.literal_column(f"'{each}'") for each in (TASK_FAILED, TASK_CANCELLED)])
-        return (is_status, c.ended == status if "ended" in c else has_ended)  # as in the condition of its index
+        # the same text as in the condition of the index
+        return (is_status, c.ended == status if "ended" in c else has_ended)
     if status == TASK_FINISHED:
         return (is_status, c.holder.is_(None), c.purge_at.is_not(None))
     return (is_status, c.band.is_not(None) if status == WAITING else c.holder.is_not(None))
 
 
 def _add_full_indexes(queue: sa.Table) -> None:
-    """Add the columns that `user_column` returns, their indexes, and one index of rows that are held or retained."""
+    """Add the columns of `user_column`, their indexes, and one index of rows that are held or retained."""
     for source in (queue.c.band, queue.c.due, queue.c.holder):
         made = sa.Computed(f"CASE WHEN user_name > '' THEN {source.name} END", persisted=True)
         queue.append_column(sa.Column(f"user_{source.name}", source.type, made))
@@ -121,23 +127,26 @@ def _add_full_indexes(queue: sa.Table) -> None:
 
 
 USER_BAND = 1000
-"""Added to the priority, for the band of tasks with a user; more than twice any priority."""
+"""Added to the priority to get the band of tasks with user. It is more than twice any priority."""
 ABOVE_ALL_BANDS = 2 * USER_BAND
 
 
 def schedules_table(metadata: sa.MetaData, name: str) -> sa.Table:
-    """Return the table of schedules. Raises ConfigError for a name that is no plain identifier.
+    """Return the table of schedules. Raises ConfigError if `name` is not a plain identifier.
 
-    `version` counts the changes of the definition; `last_time` is the regular occurrence that was settled last, `extra`
-    the last one that `run_now` asked for. While `next_time` is that of an extra run, `regular_time` is the regular
-    occurrence that comes after it, due at `regular_due`. `paused_from` and `paused_until` (NULL: it lasts) are the last
-    pause, `earlier_pauses` those before it that may have occurrences still to be skipped, as `<from>-<until>` with
-    spaces between them; `extra_waits` is 1 when a run by `run_now` waits for the end of the pause. `runs` counts for
-    `max_runs`, `failures` those in a row for `pause_after`; `previous_ended` is when the run before was settled, for
-    `overlap`. Of the alert: `alert_at` is when the next regular occurrence is overdue (NULL for never), `alerted` the
-    last occurrence whose alert was sent, `alert_claimed_until` the end of the claim of the node that is sending one.
-    `failing` is when `next_time` was to run, NULL unless an attempt of it has failed: a schedule without
-    failures never writes to its index.
+    - `version` counts the changes of the definition.
+    - `last_time` is the last settled regular occurrence. `extra` is the last occurrence that `run_now` requested.
+    - `regular_time` is set while `next_time` is an extra run: the next regular occurrence, due at `regular_due`.
+    - `paused_from` and `paused_until` are the last pause; `paused_until` is NULL while it lasts.
+    - `earlier_pauses` are earlier pauses with occurrences still to skip, as `<from>-<until>`, separated by spaces.
+    - `extra_waits` is 1 if a run by `run_now` waits for the end of the pause.
+    - `runs` counts runs for `max_runs`. `failures` counts failures in a row for `pause_after`.
+    - `previous_ended` is when the previous run was settled, for `overlap`.
+    - `alert_at` is when the next regular occurrence becomes overdue; NULL for never.
+    - `alerted` is the last occurrence whose alert was sent. A node that sends an alert claims it until
+      `alert_claimed_until`.
+    - `failing` is the run time of `next_time` if an attempt has failed, else NULL. So a schedule without failures never
+      writes to the index on `failing`.
     """
     table = _leased_table(
         metadata,
@@ -181,9 +190,9 @@ def schedules_table(metadata: sa.MetaData, name: str) -> sa.Table:
 
 
 def failures_table(metadata: sa.MetaData, name: str) -> sa.Table:
-    """Return the table of runs that have failed for good and are not reported yet.
+    """Return the table of runs that failed for good and are not reported yet.
 
-    `claimed_until` is the end of the claim of the node that is reporting the failure.
+    A node that reports a failure claims it until `claimed_until`.
     """
     table = sa.Table(
         f"{checked_name(name)}_failures",
@@ -204,15 +213,16 @@ def failures_table(metadata: sa.MetaData, name: str) -> sa.Table:
 
 
 def queue_table(metadata: sa.MetaData, name: str, partial_indexes: bool) -> sa.Table:
-    """Return the table of queue tasks. Raises ConfigError for a name that is no plain identifier.
+    """Return the table of queue tasks. Raises ConfigError if `name` is not a plain identifier.
 
-    `band` (see `band_of`) is NULL once a task is retired, as is `due`; `purge_at` is NULL until then. `user_name` is
-    empty for a task without user. `headers`, `progress` and `result` are JSON. The indexes find: due tasks in a band;
-    due tasks of a user in a band, and of one type; the running tasks of a user; due tasks of a type; tasks whose
-    retention is over; the tasks of a holder; failed and cancelled tasks.
+    `band` (see `band_of`) and `due` are NULL after a task is retired; `purge_at` is NULL before. `user_name` is empty
+    for a task without user. `headers`, `progress` and `result` are JSON. The indexes find: due tasks in a band; due
+    tasks of a user in a band, also by type; the running tasks of a user; due tasks of a type; tasks whose retention is
+    over; the tasks of a holder; failed and cancelled tasks.
 
-    Each index that contains a task costs several writes per run. `partial_indexes`: the indexes of users leave tasks
-    without user out. Else these indexes are on columns of their own (`user_column`), which are NULL for such tasks.
+    Each index that contains a task costs several writes per run. `partial_indexes`: whether the indexes of users leave
+    out tasks without user. If not, these indexes are on separate columns (`user_column`), which are NULL for such
+    tasks.
     """
     table = _leased_table(
         metadata,
@@ -248,7 +258,7 @@ def queue_table(metadata: sa.MetaData, name: str, partial_indexes: bool) -> sa.T
 
 
 def users_table(metadata: sa.MetaData, queue: str) -> sa.Table:
-    """Return the table of a queue's users: a worker that claims tasks of a user locks and changes the user's row."""
+    """Return the table of a queue's users. A worker that claims tasks of a user locks and changes the user's row."""
     return sa.Table(
         f"{checked_name(queue)}_users",
         metadata,
@@ -259,7 +269,10 @@ def users_table(metadata: sa.MetaData, queue: str) -> sa.Table:
 
 
 def band_of(user: str | None, priority: int) -> int:
-    """Return the band of a waiting or running task: rows of equal precedence; higher bands are claimed first."""
+    """Return the band of a waiting or running task.
+
+    All rows of a band have equal rank; higher bands are claimed first.
+    """
     return priority if user is None else priority + USER_BAND
 
 
@@ -273,17 +286,19 @@ def _leased_table(
 ) -> sa.Table:
     """Return a table of due rows with leases: the columns that lease_statements.py writes, and `columns`.
 
-    CHECK constraints refuse rows that could never be due, and keys that only SQLite would store. Any other invalid
-    value affects its row only, but such rows could not be named, settled or deleted.
+    CHECK constraints refuse rows that could never be due, and keys that only SQLite would store: no statement could
+    find, settle or delete such rows. Any other invalid value harms only its own row.
 
     `claimed`: the columns that are read of a row that was just leased.
 
-    `size` is how many bytes the data has as JSON, compressed or not. Among `columns` is `due`: when the row is due or
-    its lease ends, NULL once it is finished for good. `ready` is what `due` was before the last acquire, `claim` the
-    number of that acquire, `nonce` the number of the call that inserted the row, `endings` how its last leases ended;
-    `holder` is NULL unless it is leased. `attempts` counts the present lease and earlier leases that were not released,
-    but no lease that expired while `taken_ahead` was `AHEAD` or `AHEAD_AGAIN`: no run began under it. `taken_ahead` is
-    0 once a run is recorded as begun.
+    - `size` is the number of bytes of the data as JSON, compressed or not.
+    - `due`, one of `columns`, is when the row is due or its lease ends; NULL after the row is finished for good.
+    - `ready` is the value of `due` before the last acquire, `claim` the number of that acquire.
+    - `nonce` is the number of the call that inserted the row. `endings` tells how its last leases ended.
+    - `holder` is NULL unless the row is leased.
+    - `attempts` counts the present lease and earlier leases that were not released. It does not count a
+      lease that expired while `taken_ahead` was `AHEAD` or `AHEAD_AGAIN`, because no run started under it.
+    - `taken_ahead` is 0 after a run is recorded as started.
     """
     return sa.Table(
         checked_name(name),

@@ -1,4 +1,4 @@
-"""The table `psched_actions`: what visitors of the web pages did."""
+"""The table `psched_actions`: the actions of visitors of the web pages."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from psched.store.visitor_actions import VisitorAction
 
 @cache
 def actions_table() -> sa.Table:
-    """Return the table of the actions on all tables of a database, the same for all stores.
+    """Return the table of visitors' actions. All stores of a database share it.
 
-    `number`: of the call; a call without an answer recognises its row by it. `at`: unix milliseconds.
+    `number`: the number of the call; a call whose answer was lost recognises its row by it. `at`: unix milliseconds.
     """
     return sa.Table(
         "psched_actions",

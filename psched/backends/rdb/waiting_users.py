@@ -1,6 +1,6 @@
 """Finds the users of a queue that have due tasks, and divides the rows of one acquire among them.
 
-Users are found without reading the whole backlog. The SQL for both is here too.
+It finds users without reading the whole backlog. The SQL is in this module, too.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from psched.backends.sql.compiled_statements import cached
 from psched.backends.sql.dialect import Dialect, now_ms
 
 NO_USER = ""
-"""The user name of all tasks without user, which together count as one user."""
+"""The user name of tasks without user. Together these tasks count as one user."""
 
 _HAS_ROW = -1
-"""A number of tasks that means: the user has a row in the table of users."""
+"""In the place of a number of tasks: the user has a row in the table of users."""
 
 _WINDOW = 100
-"""Rows read, those that have been due longest, to find users with due rows."""
+"""How many of the earliest due rows are read to find users with due rows."""
 _WALK = 64
-"""Further users read, in the order of their names, when the users of the window may not run enough tasks."""
+"""How many more users are read, in the order of their names, if the users of the window may not run enough tasks."""
 _STRIDE = 8
-"""Users read between two tests whether the users found so far may run enough tasks."""
+"""How many users are read before the next test whether the users found so far may run enough tasks."""
 _SHORT_WALK = 4
-"""Further users read by every second acquire when the window is enough, so that other users get their share."""
+"""How many more users every second acquire reads if the window is enough, so that other users get their share."""
 
 _Range = tuple[int, WantedTypes]
-"""A band, and one type that is read apart or all types: users are walked through by name within it."""
+"""A band, and either one separately read type or all types. Users are read in the order of their names within it."""
 
 FirstRows = Mapping[str, Mapping[Any, Any]]
 """The first due row of each user."""
@@ -52,9 +52,9 @@ FirstRows = Mapping[str, Mapping[Any, Any]]
 
 @dataclass(frozen=True, slots=True)
 class WaitingUser:
-    """A user with rows due since `due` (milliseconds), and at most `max_running` running tasks (None: no limit).
+    """A user with rows that have been due since `due` (milliseconds).
 
-    `taken`: how many of the `running` tasks this acquire took.
+    `max_running`: the most running tasks; None: no limit. `taken`: how many of the `running` tasks this acquire took.
     """
 
     name: str
@@ -67,7 +67,8 @@ class WaitingUser:
     def room(self) -> int | None:
         """How many more tasks this acquire may take; None: any number.
 
-        Half of the free places are left to other workers, else one worker acquires all tasks and runs them in turn.
+        Half of the free places are left to other workers. Otherwise one worker would acquire all tasks and run them one
+        after another.
         """
         if self.max_running is None:
             return None
@@ -79,15 +80,15 @@ class WaitingUser:
         return replace(self, running=self.running + count, taken=self.taken + count)
 
     def weight(self, more: int = 0) -> float:
-        """Return the precedence of the next task once `more` further tasks are running (as in PerfectQueue)."""
+        """Return the rank of the user's next task when `more` further tasks are running, as in PerfectQueue."""
         return (1 if self.max_running is None else self.max_running) / (self.running + more + 1)
 
 
 def turns(users: Iterable[WaitingUser], limit: int, first: Sequence[str] = ()) -> list[str]:
-    """Return the users of the next `limit` tasks, a name for each task, in the order of the tasks.
+    """Return the users of the next `limit` tasks: one name for each task, in the order of the tasks.
 
-    Each task goes to the user with the greatest weight, among equal weights to the user that has waited longest. The
-    users in `first` get their first task before all others, in that order.
+    Each task goes to the user with the greatest weight. Among equal weights, the user that has waited longest is first.
+    The users in `first` get their first task before all others, in the given order.
     """
     by_name = {user.name: user for user in users if user.room != 0}
     order = [name for name in first if name in by_name][:limit]
@@ -109,15 +110,15 @@ def turns(users: Iterable[WaitingUser], limit: int, first: Sequence[str] = ()) -
 
 
 def least_of(one: object, other: object) -> int | None:
-    """Return the smaller limit, None without any; a value that is not an integer from 1 on is no limit."""
+    """Return the smaller limit, or None without any limit. A value that is not an integer above 0 is no limit."""
     return min((limit for limit in (one, other) if isinstance(limit, int) and limit >= 1), default=None)
 
 
 class UserStatements:
-    """The statements on one queue and its table of users. Most have :users, a list of names.
+    """The statements on one queue and its table of users. Most have the parameter :users, a list of names.
 
-    A worker that leases rows of a user holds a lock on the user's row, and changes the row: members of a Galera cluster
-    may let two workers have the lock, and refuse the second change.
+    A worker that leases rows of a user locks the user's row and also changes it. In a Galera cluster two workers may
+    get the lock on different members, but the cluster refuses the second change.
     """
 
     def __init__(self, dialect: type[Dialect], table: sa.Table, users: sa.Table) -> None:
@@ -145,7 +146,7 @@ class UserStatements:
         self.live_userless = sa.select(sa.func.count()).where(
             c.user_name == NO_USER, c.holder > "", c.status == RUNNING, is_live
         )
-        # MariaDB assigns from left to right, and reads assigned values: `status` is read before it is written.
+        # MariaDB assigns from left to right, and later expressions read new values: read `status` before writing it.
         self.end_expired = (
             sa.update(table)
             .where(*leased, c.due <= now_ms())
@@ -174,18 +175,17 @@ class UserStatements:
         self.next_user_of_type = next_user.where(*of_type)
 
     def _build_window(self, types: TypesShape | None) -> sa.Select[Any]:
-        """Return the SELECT of the :limit rows in :of_band that have been due longest, of the wanted types."""
+        """Return a SELECT of the :limit earliest due rows of the wanted types in :of_band."""
         c = self._table.c
         due = sa.select(c.user_name, c.due, c.max_running).where(c.band == sa.bindparam("of_band"), c.due <= now_ms())
         window = due.order_by(c.due, c.key).limit(sa.bindparam("limit"))
         return window if types is None else window.where(among_types(self._dialect, self._table, types))
 
     def _build_due(self, without_user: tuple[bool, ...], types: TypesShape | None) -> sa.Select[Any]:
-        """Return the SELECT of the due rows of several users; the column `part` is the number of the user, from 0.
+        """Return a SELECT of the due rows of several users. The column `part` is the number of the user, from 0.
 
-        `without_user` has a value for each user: whether the user is `NO_USER`.
-        The parameters of the first user are :user_0 (unless it is `NO_USER`), :band_0, :limit_0 and, if types are read
-        apart, :type_0.
+        `without_user`: for each user, whether it is `NO_USER`. The parameters of the first user are :user_0 (unless it
+        is `NO_USER`), :band_0, :limit_0, and :type_0 if types are read separately.
         """
         rows = [self._due_of_one(number, types, is_no_user) for number, is_no_user in enumerate(without_user)]
         if len(rows) == 1:
@@ -227,10 +227,12 @@ class WaitingUsersQuery:
         enough: int,
         seen: Iterable[WaitingUser] = (),
     ) -> list[WaitingUser]:
-        """Return users with due rows in `bands` that may run more tasks; some of them when many rows are due.
+        """Return users with due rows in `bands` that may run more tasks.
 
-        `enough`: the number of wanted tasks. Once the users found may run as many, few other users are read. `seen`:
-        users that had due rows in the last acquire, and need not be found again.
+        If many rows are due, only some of these users.
+
+        `enough`: the number of wanted tasks. Once the users found so far may run as many, few other users are read.
+        `seen`: users that had due rows at the last acquire, and need not be found again.
         """
         first_rows: dict[str, Mapping[Any, Any]] = {}
         is_full = False
@@ -254,7 +256,7 @@ class WaitingUsersQuery:
         return found
 
     def _with_room(self, connection: sa.Connection, first_rows: FirstRows) -> list[WaitingUser]:
-        """Return the users that may run more tasks; insert missing rows into the table of users."""
+        """Return the users that may run more tasks. Inserts missing rows into the table of users."""
         running: dict[str, tuple[int, int | None]] = {}
         if NO_USER in first_rows:
             running[NO_USER] = (connection.execute(self._statements.live_userless).scalar_one(), None)
@@ -266,7 +268,7 @@ class WaitingUsersQuery:
                     without_row.discard(user)
                 else:
                     running[user] = (live, most)
-        if without_row:  # sorted, as other workers may insert the same users
+        if without_row:  # sorted against deadlocks: other workers may insert the same users
             connection.execute(self._statements.insert, [{"user_name": user} for user in sorted(without_row, key=str)])
         found = []
         for user, row in first_rows.items():
@@ -278,7 +280,7 @@ class WaitingUsersQuery:
     def _further(
         self, connection: sa.Connection, bands: Sequence[int], types: WantedTypes, known: FirstRows, missing: int
     ) -> list[WaitingUser]:
-        """Return users that are not `known`, until these may run `missing` more tasks."""
+        """Return users that are not in `known`, until these users may run `missing` more tasks."""
         self._walked = not self._walked
         strides = [_STRIDE] * (_WALK // _STRIDE) if missing > 0 else [_SHORT_WALK] * self._walked
         kinds = types.each() if types.apart else [WantedTypes()]
@@ -295,10 +297,10 @@ class WaitingUsersQuery:
     def _walk(
         self, connection: sa.Connection, ranges: Sequence[_Range], known: FirstRows, steps: int
     ) -> tuple[FirstRows, list[_Range]]:
-        """Return the first due rows of users that are not `known`, and the ranges that have more users.
+        """Return the first due rows of users that are not in `known`, and the ranges that have more users.
 
-        Each step is a statement; the steps are divided among the ranges. A walk begins where the last walk in the same
-        range ended.
+        Each step is one statement. The steps are divided among the ranges. In each range, the walk continues where the
+        last walk ended.
         """
         found: dict[str, Mapping[Any, Any]] = {}
         further: list[_Range] = []
@@ -322,5 +324,5 @@ class WaitingUsersQuery:
 
 
 def _room(users: Iterable[WaitingUser], enough: int) -> int:
-    """Return how many tasks the users may run; `enough` for each user without limit."""
+    """Return how many tasks the users may run. A user without limit counts as `enough`."""
     return sum(enough if user.room is None else user.room for user in users)

@@ -1,4 +1,7 @@
-"""What `psched.insight` asks of the tables of PerfectSched and PerfectQueue: types are in the data, unknown here."""
+"""Answers questions of `psched.insight` from the tables of PerfectSched and PerfectQueue.
+
+These tables keep the type of a row inside its data, so psched cannot count by type.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +19,18 @@ from psched.model import Rule
 from psched.store.counts import Counted, DueUsers, RuleUse, TypeCounts
 
 _PAGE = 10_000
-"""Schedules whose rules one statement reads."""
+"""The most schedules whose rules one statement reads."""
 
 
 class CompatCounts:
-    """Implements `Reads` for both kinds of tables."""
+    """Implements `Reads` for tables of schedules and of tasks."""
 
     def __init__(self, database: Database, table: sa.Table) -> None:
         self._database = database
         self._table = table
 
     def types(self, limit: int, most: int) -> list[TypeCounts]:
-        raise NotSupportedError("rdb_compat keeps types in the data, so it cannot count by type; type: rdb can")
+        raise NotSupportedError("rdb_compat keeps types inside the data, so it cannot count by type; `type: rdb` can")
 
     def _counts(self, wanted: Mapping[str, Sequence[Indexed]], most: int) -> Mapping[str, Counted]:
         statement = CappedCounts(self._table, wanted)
@@ -35,7 +38,7 @@ class CompatCounts:
 
 
 class CompatScheduleCounts(CompatCounts):
-    """Implements `ScheduleCounts`. The table distinguishes neither runs nor failures, and knows no pauses."""
+    """Implements `ScheduleCounts`. The table shows neither runs, failures nor pauses."""
 
     def counts(self, most: int) -> Mapping[str, Counted]:
         timeout = self._table.c.timeout
@@ -66,10 +69,13 @@ class CompatScheduleCounts(CompatCounts):
 
 
 class CompatTaskCounts(CompatCounts):
-    """Implements `TaskCounts`. The table does not distinguish a lease from a wait: what is due later is `running`."""
+    """Implements `TaskCounts`.
+
+    The table does not distinguish a lease from a wait: a task that is due later is `running`.
+    """
 
     def __init__(self, database: Database, table: sa.Table, first_timeout: int) -> None:
-        """`first_timeout`: the timeouts of finished tasks are up to this."""
+        """`first_timeout`: finished tasks have timeouts up to this one."""
         super().__init__(database, table)
         self._first_timeout = first_timeout
 

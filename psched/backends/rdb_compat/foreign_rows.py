@@ -14,15 +14,15 @@ from psched.store import Accepts
 log = logging.getLogger(__name__)
 
 _REMEMBERED = 100_000
-"""Foreign rows remembered. Further foreign rows are read again at each poll."""
+"""The most foreign rows that are remembered. Other foreign rows are read again at each poll."""
 _FORGOTTEN = 60.0
-"""Seconds after which a row with the same due time is read again: its data or its rule may have changed."""
+"""Seconds after which a foreign row is read again, because its data or rule may have changed."""
 _REPORTED = 10_000
-"""Keys whose problem was logged; the problems of further keys are logged again."""
+"""The most keys whose logged problem is remembered. The problems of other keys are logged again."""
 
 
 class ForeignRows:
-    """Remembers foreign rows by key and due time, as they were read. Safe to use from several threads."""
+    """Remembers foreign rows by key and due time. Safe to use from several threads."""
 
     def __init__(self, clock: Clock = boottime) -> None:
         self._clock = clock
@@ -33,7 +33,7 @@ class ForeignRows:
         fork_safety.register_for_fork(self)
 
     def reset_after_fork(self) -> None:
-        """In a forked process: make a new lock, since a thread of the parent may hold the old one."""
+        """In a forked process, make a new lock, because a thread of the parent may hold the old one."""
         self._lock = threading.Lock()
 
     def refresh(self, accepts: Accepts | None) -> bool:
@@ -67,4 +67,4 @@ class ForeignRows:
             self._reported[key] = problem
             if len(self._reported) > _REPORTED:
                 self._reported.popitem(last=False)
-        log.warning("key=%s cannot be run by psched: %s; the row is left to Ruby workers", key, problem)
+        log.warning("key=%s psched cannot run this row: %s; it is left to Ruby workers", key, problem)

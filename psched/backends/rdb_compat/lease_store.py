@@ -1,8 +1,9 @@
 """The base class of both `rdb_compat` stores: leases in the tables of PerfectSched and PerfectQueue.
 
-A worker holds a row by having written its timeout. The fence of a lease is the occurrence and the timeout written last:
-an acquire writes a later timeout, a finish a later occurrence. Until a lease ends, only its holder writes the row. So
-if the answer to an extend is lost, and the row has a new timeout while the old lease lasts, the holder itself wrote it.
+A worker holds a row by writing the row's timeout. The fence of a lease consists of the occurrence and the last written
+timeout: an acquire writes a later timeout, and a finish writes a later occurrence. Until a lease ends, only its holder
+writes the row. So after the answer to an extend was lost, a new timeout in the row during the old lease proves that the
+extend succeeded.
 
 Rows that this process cannot run are foreign rows. It leaves them to other workers and writes nothing to them.
 """
@@ -61,35 +62,36 @@ log = logging.getLogger(__name__)
 
 
 _PAGE = 5000
-"""Due times and keys read by one statement, when foreign rows are known."""
+"""How many due times and keys one statement reads when foreign rows are known."""
 
 _EXAMINED_AT_ONCE = 100
-"""Rows read by one statement to find out which of them are foreign."""
+"""How many rows one statement reads to find out which of them are foreign."""
 
 _EXAMINED = 20_000
-"""Due rows that one acquire examines at the most. Rows behind more foreign rows wait for the next acquire."""
+"""The most due rows that one acquire examines. If more rows than this are foreign, the rows behind them wait."""
 
-_NO_TYPES = "rdb_compat cannot look for rows of some types only; type: rdb can"
+_NO_TYPES = "rdb_compat cannot select rows by type; `type: rdb` can"
 
 
 class CompatLeaseStore(SqlStore):
-    """Due rows with leases in a table of PerfectSched or PerfectQueue. Implements `LeaseStore`."""
+    """Leases on due rows in a table of PerfectSched or PerfectQueue. Implements `LeaseStore`."""
 
     shows_fence = False
     knows_holders = False
     keeps_types = False
 
     _kind: str
-    """The rows in messages: `schedule` or `task`."""
+    """The word for a row in messages: `schedule` or `task`."""
     _identity: Collection[str]
-    """Columns that no run changes. They distinguish a row from a later row with the same key."""
+    """Columns that no run changes. They tell a row from a later row with the same key."""
     _written: Collection[str]
-    """Columns by which an attempt to create a row recognises a row that an earlier attempt has created."""
+    """Columns by which an attempt to create a row recognises the row of an earlier attempt."""
 
     def __init__(self, database: Database, table: Table, maker: str, occurrence: ColumnElement[Any]) -> None:
-        """Connects to nothing yet.
+        """Opens no connection.
 
-        `maker`: PerfectSched or PerfectQueue. `occurrence`: an SQL expression that changes when a run is finished.
+        `maker`: PerfectSched or PerfectQueue. `occurrence`: an SQL expression whose value changes when a run is
+        finished.
         """
         super().__init__(database, OriginalSchema(database, table, "id", maker))
         self._table = table
@@ -100,20 +102,20 @@ class CompatLeaseStore(SqlStore):
         fork_safety.register_for_fork(self)
 
     def reset_after_fork(self) -> None:
-        """Forget the parent's extends without an answer."""
+        """Forget the parent's extends whose answers were lost."""
         self._lock = threading.Lock()
         self._unanswered: dict[Lease, float] = {}
 
     @abstractmethod
     def _read_row(self, row: Mapping[Any, Any]) -> Row:
-        """Return a stored row. An invalid column becomes its `problem`."""
+        """Return a stored row. If a column is invalid, `problem` describes it."""
 
     def _acquire(self, limit: int, options: AcquireOptions) -> list[Claim]:
-        """Lease up to `limit` due rows that can be run here, and write to no other row.
+        """Lease up to `limit` due rows that this process can run, and write to no other row.
 
-        Rows are taken while their stored data has at most `MAX_BATCH_SIZE` bytes together, and one in any case. When
-        the answer was lost, these leases end by themselves. `ahead` is ignored, as no attempts are counted. Raises
-        NotSupportedError for `types`, which are no column.
+        The stored data of all rows has at most `MAX_BATCH_SIZE` bytes; a single row may have more. If the answer was
+        lost, the leases end by themselves. `ahead` is ignored, because the table counts no attempts. Raises
+        NotSupportedError for `types`, because the table has no column of types.
         """
         _refuse(options.types)
         accepts = options.accepts
@@ -127,7 +129,7 @@ class CompatLeaseStore(SqlStore):
         return claims
 
     def next_due(self, types: Collection[str] | None = None, accepts: Accepts | None = None) -> float | None:
-        """Return the seconds until a row is due, without rows known to be left to Ruby; None without one."""
+        """Return the seconds until a row is due, ignoring rows known to be foreign; None if there is no such row."""
         _refuse(types)
         if self._foreign.refresh(accepts):
             return self._database.run(self._next_due_of_ours)
@@ -168,8 +170,11 @@ class CompatLeaseStore(SqlStore):
         return [self._settle_one(lease, self._release, {}, until) for lease in leases]
 
     def retry_many(self, retries: Sequence[Retry], until: float) -> list[ScheduleError | None]:
-        """Each wait is rounded up to whole seconds. The table has no columns for `error`, `counted` and `version`."""
-        if len(retries) == 1:  # 40 % less processor time than a transaction with a locking read (2026-11-22)
+        """See `LeaseStore.retry_many`. Rounds each wait up to whole seconds.
+
+        The table has no columns for `error`, `counted` and `version`.
+        """
+        if len(retries) == 1:  # takes 40 % less processor time than a transaction with a locking read (2026-11-22)
             ((lease, wait, *_),) = retries
             return [self._settle_one(lease, self._retry, {"wait": _rounded_up(wait)}, until)]
         waits = {retry.lease: _rounded_up(retry.wait) for retry in retries}
@@ -181,7 +186,7 @@ class CompatLeaseStore(SqlStore):
         return self._settle_together(list(waits), until, write)
 
     def held_claims(self, holder: str) -> dict[str, int]:
-        """Return nothing: the table does not record holders."""
+        """Return an empty mapping, because the table does not record holders."""
         return {}
 
     def give_back(
@@ -192,7 +197,7 @@ class CompatLeaseStore(SqlStore):
         error: str = WORKER_DIED,
         keys: Collection[str] | None = None,
     ) -> int:
-        """Return 0: the table does not record holders."""
+        """Return 0, because the table does not record holders."""
         return 0
 
     def delete(self, key: str) -> None:
@@ -203,18 +208,18 @@ class CompatLeaseStore(SqlStore):
         connection.execute(self._delete, {"lease_key": row["id"]})
 
     def _row(self, connection: Connection, key: str, locked: bool = False) -> RowMapping | None:
-        """Return the row with exactly this key: in Ruby's collation `a` finds `A` too."""
+        """Return the row with exactly this key. In Ruby's collation, `a` finds `A` too."""
         statement = self._read.with_for_update() if locked else self._read
         row = connection.execute(statement, {"lease_key": key}).mappings().first()
         return row if row is not None and row["id"] == key else None
 
     def _insert(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        """Insert rows, and return those whose keys exist already."""
+        """Insert rows, and return the rows whose keys existed."""
         insert = self._database.dialect.insert_one
         return [row for row in rows if not insert(connection, self._table, row)]
 
     def _older_keys(self, connection: Connection, present: Sequence[Mapping[str, Any]], uncertain: bool) -> list[str]:
-        """Return the keys that existed before: not those of rows that an `uncertain` attempt has inserted."""
+        """Return the keys that existed before the call, without those that an `uncertain` attempt has inserted."""
         return [row["id"] for row in present if not (uncertain and self._is_written(connection, row))]
 
     def _is_written(self, connection: Connection, wanted: Mapping[str, Any]) -> bool:
@@ -228,9 +233,11 @@ class CompatLeaseStore(SqlStore):
         write: Callable[[Connection, list[Lease]], None],
         outcome: Mapping[str, Any] | None = None,
     ) -> list[ScheduleError | None]:
-        """Lock the rows of the leases, and `write` those that are still held; each `BATCH` in one transaction.
+        """Lock the rows of the leases, and call `write` with the leases that still hold.
 
-        `outcome`: as for `_settle`.
+        Each transaction has up to `BATCH` leases.
+
+        `outcome`: see `_settle`.
         """
 
         def work(fences: Mapping[Lease, Fence], connection: Connection, uncertain: bool) -> list[ScheduleError | None]:
@@ -259,10 +266,11 @@ class CompatLeaseStore(SqlStore):
         outcome: Mapping[str, Any] | None = None,
         on_commit: OnCommit | None = None,
     ) -> RowMapping | ScheduleError | None:
-        """Execute `statement`, one of `_settling`, and `on_commit` in one transaction.
+        """Execute `statement`, made by `_settling`, and `on_commit` in one transaction.
 
-        Return None if that is done, the row if the lease holds but another condition of the statement does not, else
-        the error. `outcome`: columns of the settled row, if known beforehand; a row with these was settled before.
+        Returns None if both were executed. Returns the row if the lease still holds but another condition of the
+        statement does not. Otherwise returns the error. `outcome`: the columns of a settled row, if known: a row that
+        already has them was settled before.
         """
         fence = self._present_fence(lease, until)
         parameters = {"lease_key": lease.key, "seen_timeout": fence.timeout, "seen_occurrence": fence.occurrence}
@@ -287,27 +295,34 @@ class CompatLeaseStore(SqlStore):
         until: float,
         outcome: Mapping[str, Any] | None = None,
     ) -> ScheduleError | None:
-        """Execute `statement`, whose only condition is the lease."""
+        """Execute `statement`. The lease must be its only condition."""
         answer = self._settle(lease, statement, values, until, outcome)
         return answer if isinstance(answer, ScheduleError) else None
 
     def _settling(self, *conditions: ColumnElement[bool], **values: Any) -> Update:
-        """Return the UPDATE that ends the lease on :lease_key and writes `values`, if `conditions` hold."""
+        """Return the UPDATE that ends the lease on :lease_key and writes `values`, if `conditions` are met."""
         c = self._table.c
         under_lease = (
             c.id == bindparam("lease_key"),
             c.timeout == bindparam("seen_timeout", type_=BigInteger),
-            # A cast, since SQLite may hold anything there; such a row is put off under the occurrence 0.
+            # SQLite may hold any value here, so it is cast. A row with an invalid value is put off under the occurrence
+            # 0.
             cast(self._occurrence, BigInteger) == bindparam("seen_occurrence", type_=BigInteger),
         )
         return update(self._table).where(*under_lease, *conditions).values(values)
 
     def _acquire_lock(self, connection: Connection) -> AbstractContextManager[bool]:
-        """Hold the lock that workers hold while they acquire rows, if there is one. Yield False if it is not free."""
+        """Hold the lock that workers hold while they acquire rows. Yields False if the lock is not free.
+
+        Here there is no such lock; the queue overrides this method.
+        """
         return nullcontext(True)
 
     def _acquire_chosen(self, values: Mapping[str, Any], accepts: Accepts | None) -> tuple[list[Claim], int, bool]:
-        """Lease rows. Return the claims, their bytes, and whether foreign rows were among the chosen rows."""
+        """Choose due rows and lease those that this process can run.
+
+        Returns the claims, their bytes, and whether foreign rows were among the chosen rows.
+        """
 
         def work(connection: Connection, uncertain: bool) -> tuple[list[Claim], int, bool]:
             with self._acquire_lock(connection) as is_held:
@@ -335,7 +350,7 @@ class CompatLeaseStore(SqlStore):
         return row.problem
 
     def _runnable(self, row: Mapping[Any, Any], timeout: int, accepts: Accepts | None) -> Row | None:
-        """Return a row that this process can run. Remember any other with its stored `timeout`, and return None."""
+        """Return the row if this process can run it. If not, remember it with its stored `timeout`, and return None."""
         known = self._read_row(row)
         is_accepted = accepts is None or accepts(known.type)
         problem = self._problem(known) if is_accepted else None
@@ -345,7 +360,7 @@ class CompatLeaseStore(SqlStore):
         return None
 
     def _choose(self, connection: Connection, values: Mapping[str, Any]) -> Sequence[RowMapping]:
-        """Return rows to lease, locked, with `lease_end`, and foreign rows that are not known yet."""
+        """Return locked rows to lease, with the column `lease_end`. Some may be foreign rows that are not known yet."""
         if self._foreign:
             return self._take(connection, self._due_keys(connection, values["limit"]), values)
         if values["limit"] == values["least"] == 1:
@@ -353,7 +368,7 @@ class CompatLeaseStore(SqlStore):
         return self._take_sized(connection, connection.execute(self._due_sizes, values).mappings().all(), values)
 
     def _take(self, connection: Connection, keys: Sequence[Any], values: Mapping[str, Any]) -> Sequence[RowMapping]:
-        """Return the first rows of these keys, as many as may be taken together; see `_take_sized`."""
+        """Lock the first rows of these keys, as many as `_take_sized` allows. Return those still due."""
         if len(keys) == values["least"] == 1:
             return self._lock_due.read(connection, keys, values)
         return self._take_sized(connection, self._sizes.read(connection, keys), values)
@@ -361,12 +376,12 @@ class CompatLeaseStore(SqlStore):
     def _take_sized(
         self, connection: Connection, sized: Sequence[RowMapping], values: Mapping[str, Any]
     ) -> Sequence[RowMapping]:
-        """Lock the first rows, :least or as many as :budget has bytes for. Return those still due."""
+        """Lock the first rows, as many as :budget has bytes for, but at least :least. Return those still due."""
         count = count_within([row["bytes"] for row in sized], values["budget"], values["least"])
         return self._lock_due.read(connection, [row["id"] for row in sized[:count]], values)
 
     def _due_keys(self, connection: Connection, count: int) -> list[Any]:
-        """Return the keys of the first rows that are due and not known to be foreign."""
+        """Return the keys of the first due rows that are not known to be foreign."""
         return [place["key"] for place in islice(self._places(connection, self._due_places), count)]
 
     def _next_due_of_ours(self, connection: Connection, _: bool) -> float | None:
@@ -379,9 +394,9 @@ class CompatLeaseStore(SqlStore):
             yield from (place for place in page if not self._foreign.has(place["key"], place["due"]))
 
     def _examine_due(self, wanted: int, accepts: Accepts | None) -> bool:
-        """Find foreign rows among the due rows, up to the first `wanted` others. Return whether there are others.
+        """Find foreign rows among the due rows, until `wanted` rows are found that this process can run.
 
-        Nothing is locked or written.
+        Returns whether there is a row that this process can run. Locks and writes nothing.
         """
         runnable = 0
         keys = self._database.run(lambda connection, _: self._due_keys(connection, _EXAMINED))
@@ -393,12 +408,12 @@ class CompatLeaseStore(SqlStore):
         return runnable > 0
 
     def _locked_rows(self, connection: Connection, leases: Collection[Lease], alive: int = 0) -> dict[str, RowMapping]:
-        """Lock the rows of `leases`. Return them by key, with the time `alive` seconds from now as `lease_end`."""
+        """Lock the rows of `leases` and return them by key. Their column `lease_end` is the time in `alive` seconds."""
         values = {"keys": [lease.key for lease in leases], "alive": alive}
         return {row["id"]: row for row in connection.execute(self._locked, values).mappings()}
 
     def _present_fence(self, lease: Lease, until: float | None = None) -> Fence:
-        """Return the fence of a lease. After an extend without an answer, it is read from the row."""
+        """Return the present fence of a lease. Reads it from the row if the answer to an extend was lost."""
         fence = Fence.of(lease)
         with self._lock:
             doubtful = lease in self._unanswered
@@ -406,7 +421,7 @@ class CompatLeaseStore(SqlStore):
         return Fence.in_row(row) if row is not None and fence.may_be_extended(row) else fence
 
     def _live(self, timeout: ColumnElement[int]) -> Sequence[ColumnElement[bool]]:
-        """Return the conditions on a row that can be due; `timeout` is its timeout."""
+        """Return the conditions that a row can become due. `timeout`: its timeout."""
         return ()
 
     def _write_statements(self) -> None:
@@ -426,7 +441,8 @@ class CompatLeaseStore(SqlStore):
 
         self._due, self._due_sizes = due(claimed), due(select(c.id, size))
         self._sizes = ByKeys(select(c.id, size), c.id)
-        # The sum keeps a database that has no statistics yet from reading the index of due times for a few keys.
+        # The sum prevents a wrong plan: without statistics, a database would read the index of due times for a few
+        # keys.
         still_due = claimed.where(*self._live(c.timeout + 0), c.timeout + 0 <= now)
         self._lock_due = ByKeys(still_due.with_for_update(skip_locked=True), c.id)
         self._rows = RowsByKeys(self._whole, c.id)
@@ -447,12 +463,12 @@ class CompatLeaseStore(SqlStore):
 
 
 def seconds(milliseconds: ColumnElement[int]) -> ColumnElement[int]:
-    """Return whole seconds in SQL, rounded down."""
+    """Return an SQL expression for whole seconds, rounded down."""
     return cast(milliseconds // 1000, BigInteger)
 
 
 def is_same(row: RowMapping, values: Mapping[str, Any]) -> bool:
-    """Return whether the row holds these values; bytes may be stored as text."""
+    """Return whether the row holds these values. Bytes may be stored as text."""
     return all(_bytes(row[name]) == _bytes(value) for name, value in values.items())
 
 
@@ -477,7 +493,7 @@ class Fence(NamedTuple):
 
     @classmethod
     def in_row(cls, row: RowMapping) -> Fence:
-        """Read the fence of a row, with 0 for values that are no integers."""
+        """Read the fence of a row. A value that is not an integer counts as 0."""
         fields = RowReader(row)
         return cls(fields.number("occurrence"), fields.number("timeout"))
 
@@ -485,7 +501,10 @@ class Fence(NamedTuple):
         return self == Fence.in_row(row)
 
     def lasts(self, row: RowMapping) -> bool:
-        """Return whether the lease still lasts by the clock in `row`: until its end only the holder writes the row."""
+        """Return whether the lease has not ended by the clock in `row`.
+
+        Until its end only the holder writes the row.
+        """
         return bool(row["now"] < self.timeout)
 
     def may_be_extended(self, row: RowMapping) -> bool:
@@ -493,7 +512,10 @@ class Fence(NamedTuple):
         return self.occurrence == Fence.in_row(row).occurrence and self.lasts(row)
 
     def lease(self, row: RowMapping, end: int) -> Lease:
-        """Return the lease on a row of this occurrence that ends at `end`. A `created_at` of 0 requests cancelling."""
+        """Return the lease on `row` that ends at `end`.
+
+        A `created_at` of 0 means that somebody requested its cancellation.
+        """
         is_cancelled = "created_at" in row and row["created_at"] == 0
         return Lease(row["id"], self.occurrence * _SHIFT + end, float(end), is_cancelled)
 
@@ -504,17 +526,17 @@ def _refuse(types: Collection[str] | None) -> None:
 
 
 def _rounded_up(wait: float) -> int:
-    """Return a wait in milliseconds, such that a later division to whole seconds rounds up."""
+    """Return the wait in milliseconds, increased so that a later division to whole seconds rounds up."""
     return math.ceil(wait * 1000) + (999 if wait > 0 else 0)
 
 
 def _error(
     lease: Lease, fence: Fence, row: RowMapping | None, uncertain: bool, outcome: Mapping[str, Any] | None
 ) -> ScheduleError | None:
-    """Return the error for a lease that no write has ended. None if an earlier attempt, whose answer was lost, did.
+    """Return the error for a lease that a write did not end, or None if an earlier attempt of the call ended it.
 
-    `row`: the present row, None if it is gone. `uncertain`: an attempt of this call had no answer. `outcome`: as for
-    `CompatLeaseStore._settle`.
+    `row`: the present row, None if it is gone. `uncertain`: whether the answer to an earlier attempt was lost.
+    `outcome`: see `CompatLeaseStore._settle`.
     """
     if row is None:
         return IdempotentNotFoundError(f"{lease.key!r}: the row is gone")
@@ -527,6 +549,6 @@ def _error(
     if uncertain or lease.unanswered:
         return OutcomeUnknownError(
             f"{lease.key!r}: the connection was lost while this run was being settled, and another worker has "
-            "acquired the row since; whether it was settled is unknown"
+            "acquired the row since; whether the run was settled is unknown"
         )
     return PreemptedError(f"{lease.key!r}: the lease of this run is lost; another worker has acquired the row since")

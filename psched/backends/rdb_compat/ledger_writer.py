@@ -1,6 +1,6 @@
-"""Writes the ledger of PerfectSched's table, which records neither versions nor holders.
+"""Writes the ledger for PerfectSched's table, which records neither versions nor holders.
 
-A change that Ruby makes is recorded when psched settles or changes the schedule the next time.
+A change that Ruby made is recorded when psched next settles or changes the schedule.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from psched.store.ledger import ADD, DELETE, MODIFY, UPGRADE, Entry
 
 
 class CompatLedgerWriter:
-    """Inserts entries and changes of definitions, in the transaction that changes the schedules."""
+    """Inserts ledger entries and definition changes in the transaction that changes the schedules."""
 
     def __init__(self, ledger: Table, changes: Table, holder: str, reckoning: str) -> None:
-        """`reckoning`: the cron dialect and the version of the tz database, as this process computes times."""
+        """`reckoning`: the cron dialect and the tz database version with which this process computes times."""
         self._holder = holder
         self._reckoning = reckoning
         self._entry_statement = insert(ledger)
@@ -44,12 +44,15 @@ class CompatLedgerWriter:
             self._insert_definition(connection, row, ADD, self._holder)
 
     def insert_change(self, connection: Connection, seen: ScheduleRow, row: ScheduleRow, action: str) -> None:
-        """Insert the change of a schedule from `seen` to `row`; the definition in `seen` first if it is unknown."""
+        """Insert the change of a schedule from `seen` to `row`.
+
+        Inserts the definition in `seen` first if it is not recorded.
+        """
         self._version(connection, seen)
         self._insert_definition(connection, row, action, self._holder, seen.next_time)
 
     def insert_entry(self, connection: Connection, claim: Claim, entry: Entry) -> None:
-        """Insert the entry of the claimed occurrence, whose fence is the clock: later leases may end earlier."""
+        """Insert the entry of the claimed occurrence. Its fence is the clock, because a later lease may end earlier."""
         row = cast("ScheduleRow", claim.row)
         version, now = self._version(connection, row), self._now(connection)
         before = connection.execute(self._last_entry, {"of_key": row.key}).first()
@@ -66,7 +69,7 @@ class CompatLedgerWriter:
         connection.execute(self._entry_statement, values)
 
     def _version(self, connection: Connection, row: ScheduleRow) -> int:
-        """Return the version of the definition in `row`, which is recorded first if it is unknown."""
+        """Return the version of the definition in `row`. Records the definition first if it is not recorded."""
         last = self._last(connection, row.key)
         if last is None:
             return self._insert_definition(connection, row, UPGRADE)
@@ -84,7 +87,7 @@ class CompatLedgerWriter:
         node: str | None = None,
         pending: int | None = None,
     ) -> int:
-        """Record the definition in `row` and return its version. `pending`: the next occurrence before."""
+        """Record the definition in `row` and return its version. `pending`: the next occurrence before the change."""
         last, now = self._last(connection, row.key), self._now(connection)
         version = now if last is None else max(now, int(last["version"]) + 1)
         values: Mapping[str, Any] = {
@@ -93,7 +96,7 @@ class CompatLedgerWriter:
             "changed": now,
             "action": action,
             "node": node,
-            "type": storable(row.type[:255]),  # in Ruby's tables it may be any text
+            "type": storable(row.type[:255]),  # Ruby may have stored any text here
             **rule_columns(row.key, row.rule),
             **policy_columns(Policy()),
             "pending": optional_milliseconds(pending),

@@ -54,19 +54,19 @@ from psched.store import NO_RESULTS, StoreSettings, TaskStore, only
 log = logging.getLogger(__name__)
 
 _RETIRED = 1_000_000_000
-"""Seconds subtracted from the timeout of a finished row."""
+"""Seconds that are subtracted from the timeout of a finished row."""
 
 _FIRST_TIMEOUT = 1_300_000_000
-"""No worker acquires rows with this timeout or earlier."""
+"""No worker acquires a row whose timeout is at or below this."""
 
 _FINISHED = {"created_at": None}
-"""The column by which a finished row is recognised."""
+"""The column that identifies a finished row."""
 
 
 class CompatTaskStore(CompatLeaseStore, TaskStore):
-    """`TaskStore` on a table that Ruby clients and workers may share.
+    """A `TaskStore` on a table that Ruby clients and workers may share.
 
-    The occurrence of a fence is 1 for a finished row, else 0: no other column shows for certain that a run is finished.
+    The occurrence in a fence is 1 for a finished row, else 0, because no other column proves that a run is finished.
     """
 
     keeps_headers = False
@@ -82,8 +82,9 @@ class CompatTaskStore(CompatLeaseStore, TaskStore):
         is_locked = is_shared and database.dialect.name == "mysql"
         if is_locked and database.dialect.pooler == "transaction":
             raise ConfigError(
-                "pooler: PerfectQueue's workers share a table lock, which needs a session; connect to the database "
-                "directly, or set disable_resource_limit and use_connection_pooling as for PerfectQueue"
+                "pooler: PerfectQueue's workers share a table lock, and holding it needs a session of their own; "
+                "connect to the database directly, or set disable_resource_limit and use_connection_pooling as for "
+                "PerfectQueue"
             )
         self._table_lock = TableLock(database, table) if is_locked else None
         self._callers = CallersConnections(database, table)
@@ -116,7 +117,7 @@ class CompatTaskStore(CompatLeaseStore, TaskStore):
         return self._callers.sql(paramstyle, lambda own: self._task_insert.sql(own, row, {}))
 
     def _insert_keys(self, connection: Compilable, rows: Sequence[Mapping[str, Any]]) -> Steps[builtins.list[str]]:
-        """Insert rows one by one, as JSON has no bytes, and return the keys that existed."""
+        """Insert rows one by one, because JSON cannot hold bytes. Return the keys that existed."""
         present = []
         for row in rows:
             if (yield from self._task_insert.steps(connection, [row], {})) == 0:
@@ -133,7 +134,7 @@ class CompatTaskStore(CompatLeaseStore, TaskStore):
         status = wanted.status if wanted.late is None else "waiting"
         if wanted.prefix is not None:
             conditions.append(begins_with(c.id, wanted.prefix))
-        if status is not None:  # the index of timeouts parts finished tasks from others
+        if status is not None:  # timeouts separate finished tasks from others, by an index
             conditions.append(c.timeout <= _FIRST_TIMEOUT if status == "finished" else c.timeout > _FIRST_TIMEOUT)
         if wanted.late is not None:
             conditions.append(c.timeout <= seconds(now_ms()) - math.ceil(wanted.late))
@@ -153,7 +154,7 @@ class CompatTaskStore(CompatLeaseStore, TaskStore):
     ) -> builtins.list[ScheduleError | None]:
         """Finish the claimed runs. The table has no columns for `status`, `error` and results."""
         seconds, leases = _whole_retention(retention), [claim.lease for claim in claims]
-        if len(leases) == 1:  # 40 % less processor time than a transaction with a locking read (2026-11-22)
+        if len(leases) == 1:  # takes 40 % less processor time than a transaction with a locking read (2026-11-22)
             return [self._settle_one(leases[0], self._retire, {"retention": seconds}, until, _FINISHED)]
 
         def write(connection: Connection, held: builtins.list[Lease]) -> None:
@@ -173,7 +174,7 @@ class CompatTaskStore(CompatLeaseStore, TaskStore):
         raise NotSupportedError(NO_RESULTS)
 
     def cancel_request(self, key: str, retention: float) -> None:
-        """Flag the task. Workers of psched retire a flagged task, newer Ruby workers run it."""
+        """Flag the task. Workers of psched retire a flagged task; newer Ruby workers run it."""
         self._act(key, self._cancel, {})
 
     def force_finish(self, key: str, retention: float) -> None:
@@ -193,7 +194,8 @@ class CompatTaskStore(CompatLeaseStore, TaskStore):
         done, row = self._database.run(work)
         if not done:
             raise ScheduleError(
-                f"{key!r}: timed out waiting for the table lock, which other workers hold to claim tasks; try again"
+                f"{key!r}: timed out waiting for the table lock; other workers hold it while they claim tasks; try "
+                "again"
             )
         if row is None or row["created_at"] is None:
             raise _refusal(key, row)
@@ -218,7 +220,7 @@ class CompatTaskStore(CompatLeaseStore, TaskStore):
     def _columns(self, task: NewTask) -> dict[str, Any]:
         """Return the row of a new task. Raises NotSupportedError and ValueError for values that do not fit."""
         if task.priority != 0 or task.max_attempts is not None or task.headers:
-            raise NotSupportedError("rdb_compat keeps no priority, max_attempts and headers; use `type: rdb`")
+            raise NotSupportedError("rdb_compat stores no priority, max_attempts and headers; use `type: rdb`")
         check_text("key", task.key)
         check_text("user", task.user)
         due = None if task.run_at is None else max(whole_seconds("run_at", task.run_at), _FIRST_TIMEOUT + 1)
@@ -232,7 +234,7 @@ class CompatTaskStore(CompatLeaseStore, TaskStore):
         return {name: value for name, value in columns.items() if value is not None}
 
     def _act(self, key: str, statement: Update, values: Mapping[str, Any]) -> None:
-        """Change the row of a task that is not finished. Raises NotFoundError, AlreadyFinishedError."""
+        """Change the row of a task that is not finished. Raises NotFoundError or AlreadyFinishedError."""
 
         def work(connection: Connection, uncertain: bool) -> tuple[bool, RowMapping | None]:
             if connection.execute(statement, {"lease_key": key, **values}).rowcount == 1:
@@ -249,14 +251,14 @@ class CompatTaskStore(CompatLeaseStore, TaskStore):
         return nullcontext(True) if self._table_lock is None else self._table_lock.held(connection)
 
     def _choose(self, connection: Connection, values: Mapping[str, Any]) -> Sequence[RowMapping]:
-        """Return the rows to lease, by weight, then due time; of each resource only as many as may run."""
+        """Return the rows to lease, by weight, then by due time. Each resource gets only as many rows as may run."""
         if not self._is_limited:
             return super()._choose(connection, values)
         running: Counter[str] = Counter()
         keys = []
         for row in self._first_candidates(connection, values["limit"]):
             resource, most = row["resource"], row["max_running"]
-            is_limited = resource is not None and isinstance(most, int)  # SQLite stores values of any type
+            is_limited = resource is not None and isinstance(most, int)  # SQLite columns may hold any value
             if is_limited and row["running"] + running[resource] >= most:
                 continue
             running[resource] += 1
@@ -295,13 +297,13 @@ class CompatTaskStore(CompatLeaseStore, TaskStore):
         self._cancel = live.values(created_at=0)
         self._force_finish = live.values(retired)
         end = now + bindparam("alive", type_=BigInteger)
-        self._preempt = live.values(timeout=case((c.timeout == end, end + 1), else_=end))  # another fence in any case
+        self._preempt = live.values(timeout=case((c.timeout == end, end + 1), else_=end))  # ensure another fence
         over = c.timeout <= now - _RETIRED, c.created_at.is_(None)
         self._over = select(c.id).where(*over).order_by(c.timeout).limit(bindparam("limit"))
         self._purge = delete(self._table).where(of_keys, *over)
 
     def _due_in_turn(self, now: ColumnElement[int], is_due: Sequence[ColumnElement[bool]]) -> Select[Any]:
-        """Return the due rows whose resource has room, those with the most room per running row first."""
+        """Return the due rows whose resource has room. Rows with more room per running row come first."""
         c = self._table.c
         t = self._table.alias("others")
         held = (
@@ -346,16 +348,16 @@ def _refusal(key: str, row: RowMapping | None) -> NotFoundError | AlreadyFinishe
 
 
 _WAIT = 2.0
-"""The most seconds to wait for the lock. Without it nothing is claimed until the next poll."""
+"""The most seconds to wait for the lock. After that, nothing is claimed until the next poll."""
 
 _GET = text("SELECT GET_LOCK(:name, :wait)")
 _RELEASE = text("DO RELEASE_LOCK(:name)")
 
 
 class TableLock:
-    """MariaDB's named lock that PerfectQueue's workers hold while they claim rows of a table.
+    """MariaDB's named lock, which PerfectQueue's workers hold while they claim rows of a table.
 
-    Threads may share it; each calls `held` with a connection of its own.
+    Threads may share this object. Each thread calls `held` with its own connection.
     """
 
     def __init__(self, database: Database, table: str) -> None:
@@ -365,11 +367,11 @@ class TableLock:
 
     @contextmanager
     def held(self, connection: Connection) -> Iterator[bool]:
-        """Hold the lock in the `with` block. Yield False if other workers keep it for too long: claim nothing then."""
+        """Hold the lock in the `with` block. Yields False if other workers hold it for too long; then claim nothing."""
         obtained = connection.execute(_GET, self._values).scalar() == 1
         if not obtained and not self._missed:
             log.warning(
-                "table=%s other workers have held its lock for %g s; nothing is claimed until it is free",
+                "table=%s other workers have held the table lock for %g s; nothing is claimed until it is free",
                 self._values["name"],
                 self._values["wait"],
             )
@@ -384,10 +386,10 @@ class TableLock:
             self._release(connection)
 
     def _release(self, connection: Connection) -> None:
-        """Release the lock. The server has released it already if the connection is lost."""
+        """Release the lock. If the connection is lost, the server has already released it."""
         try:
             connection.execute(_RELEASE, self._values)
         except DBAPIError as error:
             if self._database.retry_reason(error) is not RetryReason.LOST:
                 raise
-            connection.invalidate()  # without an error: the claims are committed
+            connection.invalidate()  # raise no error, because the claims are committed

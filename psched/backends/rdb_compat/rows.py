@@ -22,9 +22,9 @@ _LAST_CHARACTER = 0xFFFF
 
 
 def read_task(row: Mapping[Any, Any], max_data_size: int = MAX_DATA_SIZE) -> TaskRow:
-    """Return a stored task. An invalid column becomes its `problem`. `row["now"]`: the clock in unix seconds.
+    """Return a stored task. If a column is invalid, `problem` describes it. `row["now"]`: the clock in unix seconds.
 
-    The table does not distinguish a lease from a wait: a task that is due later is `running`, as in PerfectQueue.
+    The table does not distinguish a lease from a wait: as in PerfectQueue, a task that is due later is `running`.
     `run_at` is the time of submission. A finished task has neither `run_at` nor `due`.
     """
     fields = RowReader(row)
@@ -50,7 +50,7 @@ def read_task(row: Mapping[Any, Any], max_data_size: int = MAX_DATA_SIZE) -> Tas
 
 
 def read_schedule(row: Mapping[Any, Any], max_data_size: int = MAX_DATA_SIZE) -> ScheduleRow:
-    """Return a stored schedule. An invalid column becomes its `problem`.
+    """Return a stored schedule. If a column is invalid, `problem` describes it.
 
     The table does not distinguish a lease from the wait for a retry: both are `leased`.
     """
@@ -77,7 +77,7 @@ def read_schedule(row: Mapping[Any, Any], max_data_size: int = MAX_DATA_SIZE) ->
 def data_column(
     type_: str, data: Mapping[str, Any], max_data_size: int = MAX_DATA_SIZE, compressed: bool = False
 ) -> bytes:
-    """Return data as the originals write it: compact JSON with the member `type`, the last one unless `data` has it.
+    """Return data in the originals' form: compact JSON. The member `type` is last, unless `data` already has one.
 
     Raises ValueError if the data is too large.
     """
@@ -88,9 +88,9 @@ def data_column(
 
 
 def rule_columns(rule: Rule) -> dict[str, Any]:
-    """Return the columns of a rule. Raises ValueError for a rule that does not fit into this table."""
+    """Return the columns of a rule. Raises ValueError if the table cannot hold the rule."""
     if rule.delay != int(rule.delay):
-        raise ValueError(f"delay must be whole seconds in this table, got {rule.delay!r}; round it, or use type: rdb")
+        raise ValueError(f"delay must be whole seconds in this table, got {rule.delay!r}; round it, or use `type: rdb`")
     return {
         "cron": _fitting("cron", rule.cron, LONGEST_CRON),
         "timezone": _fitting("timezone", rule.timezone, LONGEST_TIMEZONE),
@@ -99,30 +99,30 @@ def rule_columns(rule: Rule) -> dict[str, Any]:
 
 
 def check_rule(key: str, rule: Rule) -> None:
-    """Raise NotSupportedError for a rule that would stop the Ruby workers that may share the table."""
+    """Raise NotSupportedError for a rule that would stop Ruby workers, because they may share the table."""
     problem = ruby_problem(rule.cron, rule.timezone)
     if problem is not None:
         raise NotSupportedError(
             f"{key!r}: cron {rule.cron!r} would stop the Ruby workers that may share this table: {problem}; "
-            "type: rdb and redis take it"
+            "type: rdb and redis accept it"
         )
 
 
 def check_text(name: str, text: str | None) -> None:
-    """Raise NotSupportedError for a character of four bytes in UTF-8: Ruby workers hang on such a row."""
+    """Raise NotSupportedError for a character of four bytes in UTF-8, because Ruby workers hang on such a row."""
     strange = next((character for character in text or "" if ord(character) > _LAST_CHARACTER), None)
     if strange is not None:
         raise NotSupportedError(
             f"{name} {text!r} would hang the Ruby workers that may share this table: U+{ord(strange):X} has four bytes "
-            "in UTF-8, and they read characters of up to three; type: rdb and redis take it"
+            "in UTF-8, and they read characters of up to three bytes; type: rdb and redis accept it"
         )
 
 
 def whole_seconds(name: str, seconds: float) -> int:
-    """Return seconds rounded up. Raises ValueError if they do not fit into 32 bits."""
+    """Return seconds, rounded up. Raises ValueError if they do not fit into 32 bits."""
     if not abs(seconds) <= _LAST:
         raise ValueError(
-            f"{name} {seconds!r} does not fit into the 32 bits of this table, which end in 2038; type: rdb takes it"
+            f"{name} {seconds!r} does not fit into the 32 bits of this table, which end in 2038; use `type: rdb`"
         )
     return math.ceil(seconds)
 
@@ -130,7 +130,7 @@ def whole_seconds(name: str, seconds: float) -> int:
 def _fitting(name: str, text: str, longest: int) -> str:
     if len(text) > longest:
         raise ValueError(
-            f"{name} has {len(text)} characters; this table holds at most {longest}; shorten it, or use type: rdb"
+            f"{name} has {len(text)} characters; this table holds at most {longest}; shorten it, or use `type: rdb`"
         )
     return text
 
@@ -140,7 +140,10 @@ def _raw(data: Any) -> str | bytes:
 
 
 def _content(fields: RowReader, row: Mapping[Any, Any], key: str, max_data_size: int) -> tuple[str, dict[str, Any]]:
-    """Return type and data. Data that is no JSON object is {}, as in the originals; too large data is a problem."""
+    """Return type and data.
+
+    Data that is not a JSON object counts as {}, as in the originals. Too large data is a problem.
+    """
     data: dict[str, Any] = {}
     try:
         data = decode(_raw(row["data"]), max_data_size)

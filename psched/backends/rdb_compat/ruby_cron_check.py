@@ -1,9 +1,9 @@
-"""Finds cron rules that PerfectSched 0.8.12 cannot read, or on which it loops for ever.
+"""Finds cron rules that PerfectSched 0.8.12 cannot parse, or on which it loops for ever.
 
-Such a row crashes or blocks a Ruby worker, so psched writes none into a table that Ruby workers may share. Observed
-behaviour of PerfectSched: before it parses a field, it replaces names by numbers (`sun` by 0). In the weekday field it
-also replaces every digit 7 by 0, even in a step. `L` is the last day of the month only as a capital letter and by
-itself.
+Such a row crashes or blocks a Ruby worker, so psched does not write it into a table that Ruby workers may share. How
+PerfectSched behaves: before it parses a field, it replaces names by numbers (`sun` by 0). In the weekday field it also
+replaces every digit 7 by 0, even in a step. `L` means the last day of the month only as a capital letter and alone in
+the field.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _TERM = re.compile(r"(?P<low>[0-9]+)(?:-(?P<high>[0-9]+))?(?:/(?P<step>[0-9]+))?
 _SPACES = re.compile(r"[ \t]+")
 
 _HALF_HOUR_ZONES = frozenset({"Australia/Lord_Howe", "Australia/LHI"})
-"""Where clocks are put back by half an hour, from 02:00 to 01:30: on the first Sunday of April."""
+"""Zones that put clocks back by half an hour, from 02:00 to 01:30, on the first Sunday of April."""
 
 
 class _CronFieldError(Exception):
-    """The part that PerfectSched does not understand, and its replacement."""
+    """A part of a cron rule that PerfectSched does not understand, and what to write instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +43,14 @@ class _RubyField:
     def values(self, text: str) -> set[int]:
         """Return the values of a field. Raises _CronFieldError."""
         terms = text.split(",")
-        while len(terms) > 2 and not terms[-1]:  # as Ruby splits
+        while len(terms) > 2 and not terms[-1]:  # Ruby's split drops empty terms at the end
             terms.pop()
         if self.name == "day" and set(terms) == {"L"} and len(terms) > 1:
             raise _CronFieldError(f"PerfectSched finds no day in {text!r}; write 'L'")
         return {value for term in terms for value in self._term(term)}
 
     def _term(self, term: str) -> range:
-        if self.name == "day" and term == "L":  # in a list it stands for nothing
+        if self.name == "day" and term == "L":  # in a list PerfectSched ignores L
             return range(0)
         plain = term.lower().replace("*", f"{self.low}-{self.high}")
         if self.words:
@@ -61,7 +61,9 @@ class _RubyField:
         low, high = int(match["low"]), int(match["high"] or match["low"])
         step = int(match["step"] or 1)
         if step == 0:
-            raise _CronFieldError(f"PerfectSched reads each 7 in {term!r} as 0, and cannot step by 0; list the days")
+            raise _CronFieldError(
+                f"PerfectSched reads each 7 in {term!r} as 0, and cannot step by 0; list the days instead"
+            )
         if not self.low <= low <= high <= self.high:
             sunday = "; it counts Sunday as day 0, so write Sunday as a separate term" if self.name == "weekday" else ""
             raise _CronFieldError(f"PerfectSched finds no {self.name} in {term!r}{sunday}")
@@ -70,7 +72,7 @@ class _RubyField:
     def _instead(self, term: str) -> str:
         if self.name == "day" and term == "l":
             return "; write 'L'"
-        return ", since it has no nth and no last weekday" if self.name == "weekday" else ""
+        return ", because it does not support the nth or last weekday of a month" if self.name == "weekday" else ""
 
 
 _FIELDS = (
@@ -83,7 +85,7 @@ _FIELDS = (
 
 
 def ruby_problem(cron: str, timezone: str) -> str | None:
-    """Return the error of a Ruby worker for this rule, or None. The rule must be valid in psched."""
+    """Return the error that a Ruby worker would raise for this rule, or None. The rule must be valid in psched."""
     try:
         fields = _split(cron)
         _, hours, days, months, weekdays = (field.values(text) for field, text in zip(_FIELDS, fields, strict=True))
@@ -94,13 +96,13 @@ def ruby_problem(cron: str, timezone: str) -> str | None:
     if not _may_be_first_sunday(fields[2], days, fields[4], weekdays):
         return None
     return (
-        f"in {timezone} PerfectSched computes for ever when clocks are put back by half an hour in April; "
-        "let hour 1 be among the hours, or use another time zone"
+        f"in {timezone} PerfectSched loops for ever when clocks are put back by half an hour in April; "
+        "include hour 1, or use another time zone"
     )
 
 
 def _may_be_first_sunday(day: str, days: set[int], weekday: str, weekdays: set[int]) -> bool:
-    """Return whether the first Sunday of a month can be among the days."""
+    """Return whether the days can include the first Sunday of a month."""
     if day == "L":
         return False
     by_day, by_weekday = not days.isdisjoint(range(1, 8)), 0 in weekdays
@@ -115,7 +117,7 @@ def _split(cron: str) -> list[str]:
         raise _CronFieldError(f"PerfectSched knows only {' '.join(_MACROS)}, in small letters")
     fields = _SPACES.split(cron.strip(" \t"))
     if len(fields) == 6:
-        raise _CronFieldError("PerfectSched reads five fields, and has no seconds")
+        raise _CronFieldError("PerfectSched reads five fields, without seconds")
     if len(fields) != 5 or any(field.split() != [field] for field in fields):
-        raise _CronFieldError("PerfectSched reads five fields with spaces or tabs between them")
+        raise _CronFieldError("PerfectSched reads five fields, separated by spaces or tabs")
     return fields

@@ -36,7 +36,7 @@ from psched.store.ledger import DELETE, MODIFY, Entry, OnCommit, Step
 
 
 class CompatScheduleStore(CompatLeaseStore, ScheduleStore):
-    """`ScheduleStore` on a table that Ruby clients and workers may share."""
+    """A `ScheduleStore` on a table that Ruby clients and workers may share."""
 
     _kind = "schedule"
     _identity = ("cron", "delay", "timezone", "data")
@@ -78,7 +78,7 @@ class CompatScheduleStore(CompatLeaseStore, ScheduleStore):
         yield from super().diagnose(writing)
         if self._others is not None:
             problem = self._others.problem()
-            yield Finding("ledger", problem is None, "its tables are there" if problem is None else problem)
+            yield Finding("ledger", problem is None, "its tables exist" if problem is None else problem)
 
     def add_many(self, schedules: Sequence[ScheduleRow]) -> builtins.list[str]:
         rows = [_columns(schedule, self.max_data_size) for schedule in schedules]
@@ -99,7 +99,7 @@ class CompatScheduleStore(CompatLeaseStore, ScheduleStore):
         return None if row is None else self._read_row(row)
 
     def list(self, wanted: ScheduleFilter = ScheduleFilter()) -> Iterator[ScheduleRow]:  # noqa: B008 - frozen
-        """Types are in the data, so a type is found by reading every row."""
+        """See `ScheduleStore.list`. Reads every row to filter by type, because the type is inside the data."""
         c = self._table.c
         conditions = [] if wanted.prefix is None else [begins_with(c.id, wanted.prefix)]
         if wanted.due_from is not None:
@@ -119,7 +119,7 @@ class CompatScheduleStore(CompatLeaseStore, ScheduleStore):
         keys = self._database.run(lambda connection, _: connection.execute(self._long_due, values).scalars().all())
         return [
             replace(self._read_row(row), data={}) for row in self._rows.read(self._database, keys)
-        ]  # the type stands in the data
+        ]  # the type is inside the data
 
     def failing(self, age: float, limit: int) -> builtins.list[ScheduleRow]:
         return []  # the table does not distinguish a lease from the wait for a retry
@@ -158,10 +158,10 @@ class CompatScheduleStore(CompatLeaseStore, ScheduleStore):
         return self._read_row(answer) if isinstance(answer, RowMapping) else answer
 
     def park(self, lease: Lease, due: float, until: float) -> None:
-        raise NotSupportedError(f"{lease.key!r}: rdb_compat knows no pauses; use `type: rdb` or `type: redis`")
+        raise NotSupportedError(f"{lease.key!r}: rdb_compat does not support pauses; use `type: rdb` or `type: redis`")
 
     def _with_entry(self, step: Step) -> OnCommit | None:
-        """Return the step's `on_commit` after inserting a ledger entry, if there is a ledger."""
+        """Return an `on_commit` that inserts the ledger entry (if there is a ledger) and then calls the step's."""
         records, on_commit = self._records, step.on_commit
         if records is None:
             return on_commit
@@ -201,7 +201,10 @@ class CompatScheduleStore(CompatLeaseStore, ScheduleStore):
 
 
 def _columns(schedule: ScheduleRow, max_data_size: int) -> dict[str, Any]:
-    """Return the row of a new schedule. Raises ValueError, NotSupportedError for what does not fit into the table."""
+    """Return the row of a new schedule.
+
+    Raises ValueError or NotSupportedError for values that do not fit into the table.
+    """
     check_text("key", schedule.key)
     check_rule(schedule.key, schedule.rule)
     return {
@@ -230,9 +233,9 @@ def _changes(seen: ScheduleRow, wanted: ScheduleRow, max_data_size: int) -> dict
 
 
 def _as_seen(present: ScheduleRow, seen: ScheduleRow) -> bool:
-    """Return whether every column is as it was seen. The timeout of a leased row is not compared: extending writes it.
+    """Return whether every column equals the one in `seen`, except the timeout of a leased row: extending changes it.
 
-    The table keeps no version of a definition to compare.
+    The table has no version of the definition to compare.
     """
     if (present.rule, present.next_time) != (seen.rule, seen.next_time):
         return False

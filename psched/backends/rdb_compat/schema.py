@@ -19,10 +19,10 @@ LONGEST_TIMEZONE = 255
 
 
 class LongBlob(LargeBinary):
-    """Bytes of any length. Read as whatever is stored: on SQLite the originals' may be text."""
+    """Bytes of any length. Reading returns the stored value, because on SQLite the originals may have stored text."""
 
     def result_processor(self, dialect: Any, coltype: Any) -> None:
-        """Leave the value as it is."""
+        """Return None, so that values are not converted."""
 
 
 @compiles(LongBlob)
@@ -31,7 +31,7 @@ def _long_blob(element: LongBlob, compiler: DDLCompiler, **options: Any) -> str:
 
 
 def schedules_table(metadata: MetaData, name: str) -> Table:
-    """Return the table as PerfectSched makes it, its keys compared byte by byte, with the index it lacks."""
+    """Return the table as PerfectSched creates it, with keys compared byte by byte and one more index."""
     table = _table(
         metadata,
         name,
@@ -46,7 +46,7 @@ def schedules_table(metadata: MetaData, name: str) -> Table:
 
 
 def queue_table(metadata: MetaData, name: str) -> Table:
-    """Return the table as PerfectQueue makes it, its keys compared byte by byte."""
+    """Return the table as PerfectQueue creates it, with keys compared byte by byte."""
     unsigned = BigInteger().with_variant(BIGINT(21, unsigned=True), "mysql", "mariadb")
     table = _table(
         metadata,
@@ -65,24 +65,24 @@ _MARKS = (
     ("PerfectSched", "schedules", "psched …", {"cron", "next_time"}),
     ("PerfectQueue", "queue", "psched queue …", {"created_at", "resource"}),
 )
-"""Of each original: its section of the configuration, the commands for that, and columns that only its table has."""
+"""For each original: its section of the configuration, the commands for it, and columns that only its table has."""
 
 
 class OriginalSchema(Schema):
-    """A table of PerfectSched or PerfectQueue, which may have made it."""
+    """A table of PerfectSched or PerfectQueue. The original program may have created it."""
 
     def _lacking(self, missing: Sequence[str], present: Collection[str]) -> str:
         name = self._table.name
         if missing == ["owner"]:
             return (
-                f"the table {name} was made by an older PerfectQueue, without the column owner; add it (MySQL, "
+                f"the table {name} was created by an older PerfectQueue, without the column owner; add it (MySQL, "
                 f"MariaDB): ALTER TABLE {name} ADD COLUMN owner BIGINT UNSIGNED NOT NULL DEFAULT 0"
             )
         for maker, section, commands, columns in _MARKS:
             if maker != self._maker and columns <= set(present):
                 return (
-                    f"the table {name} is {maker}'s, but is configured for {self._maker}; write its type, url and "
-                    f"table under `{section}:`, or use `{commands}`"
+                    f"the table {name} belongs to {maker}, but is configured for {self._maker}; write its type, url "
+                    f"and table under `{section}:`, or use `{commands}`"
                 )
         return super()._lacking(missing, present)
 

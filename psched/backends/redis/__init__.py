@@ -1,7 +1,7 @@
 """The backend `redis`: schedules and queue on Redis 6 or later. Each operation is one Lua script.
 
-All keys begin with `{psched}:`, so they are in one slot of a Redis Cluster, and one script can advance a schedule and
-submit its task. docs/redis.md describes the keys.
+All keys begin with `{psched}:`, so they are in one slot of a Redis Cluster. So one script can advance a schedule and
+submit a task of the queue. docs/redis.md describes the keys.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from psched.store import Stores, StoreSettings
 
 
 def open_stores(settings: StoreSettings) -> Stores:
-    """Return a store for each table that `settings` names. Connects to nothing. Raises ConfigError."""
+    """Return a store for each table that `settings` name. Opens no connection. Raises ConfigError."""
     stores = Stores()
     location = located(settings.url, settings.tls, settings.read_only and not settings.long_reads)
     if settings.schedules is not None:

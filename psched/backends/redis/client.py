@@ -1,6 +1,6 @@
-"""The connection to a Redis server or cluster: its URL, scripts and retries, and what redis-py's errors mean.
+"""The connection to a Redis server or cluster: its URL, scripts and retries, and the meaning of redis-py's errors.
 
-No message shows a URL, since it holds a password.
+No message shows a URL, because it holds a password.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ DriverError: tuple[type[Exception], ...] = (RedisError, RedisClusterException)
 """The base classes of redis-py's errors."""
 
 _REFUSED = (AuthenticationError, AuthorizationError, NoPermissionError)
-_UNANSWERED = (ConnectionError, TimeoutError, RedisClusterException)  # the last may wrap others
-"""Errors that leave open whether the server has executed the command."""
+_UNANSWERED = (ConnectionError, TimeoutError, RedisClusterException)  # RedisClusterException may wrap one of the others
+"""Errors after which it is unknown whether the server executed the command."""
 _TEMPORARY = (*_UNANSWERED, ClusterDownError, OutOfMemoryError, ReadOnlyError, TryAgainError)
 _TEMPORARY_WORDS = re.compile(
     r"\b(LOADING|READONLY|MASTERDOWN|OOM|CLUSTERDOWN|TRYAGAIN|MISCONF|NOREPLICAS|BUSY|MOVED|ASK)\b"
@@ -64,14 +64,17 @@ def is_temporary(error: Exception) -> bool:
 
 
 def is_refused(error: BaseException) -> bool:
-    """Return whether the server refuses the user (WRONGPASS, NOAUTH, NOPERM), also when a cluster's client wraps it."""
+    """Return whether the server refuses the user (WRONGPASS, NOAUTH, NOPERM).
+
+    The error of a cluster's client may wrap this.
+    """
     return isinstance(error, _REFUSED) or isinstance(error.__cause__, _REFUSED)
 
 
 _OPTIONS = ("connect_timeout", "read_timeout", "cluster", "db")
 _CLUSTER = {"auto": None, "true": True, "false": False}
-_EXPECTED = "expected such as redis://:password@host:6379/0, rediss://… or unix:///run/redis.sock?db=0"
-_ENCODED = "a password's / ? # @ are written as %2F %3F %23 %40 (and % as %25)"
+_EXPECTED = "expected for example redis://:password@host:6379/0, rediss://… or unix:///run/redis.sock?db=0"
+_ENCODED = "write / ? # @ in a password as %2F %3F %23 %40 (and % as %25)"
 _parse_url: Callable[[str], dict[str, Any]] = connection.parse_url
 _IDLE = 30
 """Seconds after which an idle connection is checked before use."""
@@ -79,10 +82,10 @@ _IDLE = 30
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """The address of a Redis database or cluster, as its URL gives it.
+    """The address of a Redis database or cluster, parsed from its URL.
 
-    `options`: the arguments of redis-py's connections, with the password. `cluster`: whether it is a cluster; None: the
-    server is asked.
+    `options`: arguments of redis-py's connections, including the password. `cluster`: whether it is a cluster; None:
+    ask the server.
     """
 
     options: Mapping[str, Any] = field(repr=False)
@@ -91,7 +94,7 @@ class Location:
     tls: Tls | None
 
     def encryption(self) -> Finding:
-        """Return whether connections are encrypted and verified."""
+        """Return the finding of `psched doctor` about encryption and verification."""
         encrypted = self.options.get("connection_class") is SSLConnection
         verified = "full" if self.options.get("ssl_check_hostname") else "ca"
         verify = verified if self.options.get("ssl_cert_reqs") == "required" else "none"
@@ -100,19 +103,22 @@ class Location:
 
 
 def located(url: str, tls: Mapping[str, Any], short_reads: bool = False) -> Location:
-    """Read a URL and the configuration's `tls` mapping. `short_reads`: no call takes over 2 s. Raises ConfigError."""
+    """Parse a URL and the configuration's `tls` mapping. Raises ConfigError.
+
+    `short_reads`: let no call take longer than 2 s.
+    """
     try:
         parts = urlsplit(url)
     except ValueError:
-        raise ConfigError(f"url: this is no URL of a Redis; {_EXPECTED}; {_ENCODED}") from None
+        raise ConfigError(f"url: not a URL of Redis; {_EXPECTED}; {_ENCODED}") from None
     if parts.scheme not in ("redis", "rediss", "unix"):
-        raise ConfigError(f"url: {parts.scheme}:// is none of Redis; {_EXPECTED}")
+        raise ConfigError(f"url: {parts.scheme}:// is not a scheme of Redis; {_EXPECTED}")
     if "@" in parts.path + parts.query + parts.fragment:
-        raise ConfigError(f"url: {_ENCODED}; {_EXPECTED}")  # after the host, an @ is part of a password
+        raise ConfigError(f"url: {_ENCODED}; {_EXPECTED}")  # an @ after the host belongs to a password
     given = dict(parse_qsl(parts.query, keep_blank_values=True))
     unknown = next((name for name in given if name not in _OPTIONS), None)
     if unknown is not None:
-        raise ConfigError(f"url: unknown option {unknown!r}; known are {', '.join(_OPTIONS)}")
+        raise ConfigError(f"url: unknown option {unknown!r}; the known options are {', '.join(_OPTIONS)}")
     timeouts, cluster, database = Timeouts.of(given), given.get("cluster", "auto"), given.get("db", "")
     if short_reads:
         timeouts = timeouts.for_readers()
@@ -121,7 +127,7 @@ def located(url: str, tls: Mapping[str, Any], short_reads: bool = False) -> Loca
     try:
         plain: dict[str, Any] = _parse_url(url.partition("?")[0])
     except ValueError:
-        raise ConfigError(f"url: this is no URL of a Redis; {_EXPECTED}") from None
+        raise ConfigError(f"url: not a URL of Redis; {_EXPECTED}") from None
     options = {
         **plain,
         "db": _database(database if database or plain.get("path") else parts.path.removeprefix("/")),
@@ -136,7 +142,7 @@ def located(url: str, tls: Mapping[str, Any], short_reads: bool = False) -> Loca
 
 def _database(text: str) -> int:
     if text and not (text.isascii() and text.isdigit() and len(text) < 9):
-        raise ConfigError(f"url: a database of Redis is a number, as in redis://host:6379/0; got {text!r}")
+        raise ConfigError(f"url: the database must be a number, as in redis://host:6379/0; got {text!r}")
     return int(text or 0)
 
 
@@ -144,7 +150,7 @@ def _encryption(scheme: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     tls = Tls.of(settings)
     if scheme != "rediss":
         if tls is not None:
-            raise ConfigError(f"tls: {scheme}:// is not encrypted; write rediss:// in `url:`, or leave `tls:` out")
+            raise ConfigError(f"tls: {scheme}:// is not encrypted; write rediss:// in `url:`, or remove `tls:`")
         return {}
     tls = tls or Tls()
     return {
@@ -159,10 +165,10 @@ def _encryption(scheme: str, settings: Mapping[str, Any]) -> dict[str, Any]:
 T = TypeVar("T")
 Argument = str | int | bytes
 Client = Any
-"""A Redis or a RedisCluster of redis-py, whose commands are the same."""
+"""A Redis or a RedisCluster of redis-py. Both have the same commands."""
 
 _NO_LIMIT = 2**31
-"""Connections of one pool; the number of threads is the only limit."""
+"""The most connections of one pool: no limit, because each thread uses only one connection."""
 
 
 class RedisServer:
@@ -177,10 +183,10 @@ class RedisServer:
         forks.register_for_fork(self)
 
     def run(self, work: Callable[[bool], T], until: float | None = None) -> T:
-        """Return `work(uncertain)`; repeat it when the connection is lost or the server is not ready.
+        """Return `work(uncertain)`. Repeats the call if the connection is lost or the server is not ready.
 
-        With `until` (boottime seconds) it is repeated until then. `uncertain` is true when the server may have
-        executed an earlier attempt. `work` must be safe to execute twice.
+        `until`: repeat until this time (boottime seconds). `uncertain` is true if the server may have executed an
+        earlier attempt. `work` must be safe to execute twice.
         """
         retries = Retries(boottime(), until, boottime, self._logins)
         uncertain = False
@@ -197,7 +203,10 @@ class RedisServer:
             time.sleep(pause)
 
     def call(self, script: Script, keys: Sequence[str], arguments: Sequence[Argument]) -> Any:
-        """Run `script` once by EVALSHA and return its answer, in bytes; by EVAL when the server does not know it."""
+        """Run `script` once and return its answer as bytes.
+
+        Uses EVALSHA, or EVAL if the server does not know the script.
+        """
         client = self.client()
         try:
             return client.evalsha(script.digest, len(keys), *keys, *arguments)
@@ -211,14 +220,14 @@ class RedisServer:
             return self._client
 
     def node(self, key: str) -> Client:
-        """Return a client of the server that has `key`. In a cluster, that server is looked up."""
+        """Return a client of the server that holds `key`. In a cluster, looks up that server."""
         client = self.client()
         if isinstance(client, Redis):
             return client
         return client.get_redis_connection(client.get_node_from_key(key))
 
     def new_connection(self, key: str) -> Any:
-        """Return a new connection to the server that has `key`. It is not connected yet."""
+        """Return a new connection to the server that holds `key`. It is not connected yet."""
         pool = self.node(key).connection_pool
         return pool.connection_class(**pool.connection_kwargs)
 
@@ -253,25 +262,29 @@ class RedisServer:
         if not cluster:
             return single
         _close(single)
-        options = {name: value for name, value in self.location.options.items() if name != "db"}  # a cluster has only 0
+        # a cluster has only database 0
+        options = {name: value for name, value in self.location.options.items() if name != "db"}
         if options.pop("connection_class", None) is SSLConnection:
             options["ssl"] = True
-        # No retries of its own: `run` must know which attempts are uncertain. It follows a slot that has moved.
+        # The client must not retry: `run` must know which attempts are uncertain. It still follows a slot that moved.
         return _Cluster(self._log_in, retry=Retry(NoBackoff(), 0), require_full_coverage=False, **options)
 
     def _log_in(self, connect: Callable[[], None]) -> None:
-        """Log in on a new connection by `connect`, or raise the last refusal again. Raises redis-py's errors."""
+        """Call `connect`, which logs in on a new connection; or raise the last refusal again.
+
+        Raises redis-py's errors.
+        """
         self._logins.log_in(connect, is_refused)
 
     def _drop_idle(self) -> None:
-        """Close idle connections, which may be dead or lead to a former primary."""
+        """Close idle connections, because they may be dead or lead to a former primary."""
         client = self._client
         if isinstance(client, Redis):
             client.connection_pool.disconnect(inuse_connections=False)
 
 
 class _Cluster(RedisCluster):
-    """A cluster's client whose connections log in by `log_in`."""
+    """A cluster's client. Its new connections log in by `log_in`."""
 
     def __init__(self, log_in: Callable[[Callable[[], None]], None], **options: Any) -> None:
         self._log_in = log_in
@@ -288,7 +301,7 @@ def _is_cluster(client: Redis) -> bool:
     except ResponseError as error:
         if is_temporary(error):
             raise
-        return False  # the user may not ask
+        return False  # the user may not read this setting
     return bool(found.get("cluster_enabled"))
 
 

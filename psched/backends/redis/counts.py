@@ -1,4 +1,4 @@
-"""What `psched.insight` asks of a table on Redis."""
+"""Answers questions of `psched.insight` from a table on Redis."""
 
 from __future__ import annotations
 
@@ -21,15 +21,18 @@ from psched.model import NEVER, NO_OCCURRENCE
 from psched.store.counts import Counted, DueUsers, RuleUse, TypeCounts, UserCounts
 
 _PAGE = 1000
-"""Schedules whose rules one script reads."""
+"""The most schedules whose rules one script reads."""
 _RULE = (b"type", b"cron", b"timezone", b"delay_ms", b"options")
 _SCHEDULES = ("total", "due", "running", "failing", "paused", "ended")
 _TASKS = (WAITING, "due", RUNNING, TASK_FAILED, TASK_CANCELLED, TASK_FINISHED)
-"""What the scripts `counts` return, in this order."""
+"""The counts that the scripts `counts` return, in this order."""
 
 
 class RedisCounts:
-    """Implements `Reads` for both kinds of tables. Sorted sets know their sizes, so most counts need no bound."""
+    """Implements `Reads` for tables of schedules and of tasks.
+
+    Sorted sets know their sizes, so most counts need no limit.
+    """
 
     def __init__(self, run: Run) -> None:
         """`run`: runs the script of a verb and returns its answer."""
@@ -93,7 +96,7 @@ class RedisTaskCounts(RedisCounts):
 
 
 def _named(names: Sequence[str], found: Sequence[Sequence[int]]) -> Mapping[str, Counted]:
-    """Return the counts by their names; a count that the script could not find out is empty."""
+    """Return the counts by name. A count that the script could not determine is empty."""
     return {name: _counted(number) for name, number in zip(names, found, strict=True) if number}
 
 

@@ -24,7 +24,7 @@ class RedisWatermarks:
         marks = []
         for field, text in self._run("watermarks", f"{kind}:", after, limit):
             name = field.decode(errors="replace").removeprefix(f"{kind}:")
-            with contextlib.suppress(ValueError, TypeError, KeyError):  # invalid JSON is skipped
+            with contextlib.suppress(ValueError, TypeError, KeyError):  # skip invalid JSON
                 known = json.loads(text)
                 marks.append(Watermark(kind, name, known["position"] / 1000, known["detail"], known["since"] / 1000))
         return marks

@@ -1,4 +1,4 @@
-"""`LeaseStore` on Redis: the base class of both stores."""
+"""The base class of both Redis stores, which implement `LeaseStore`."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ log = logging.getLogger(__name__)
 _ROW = {"schedules": "schedule", "queue": "task"}
 
 Answer = Sequence[Any]
-"""The answer of a script that settles, unless it is done: `changed`, `entered`, `lost` or `gone`, then arguments."""
+"""The answer of a settling script that did not settle: `changed`, `entered`, `lost` or `gone`, then details."""
 
 
 class RedisLeaseStore(LeaseStore):
-    """Due rows with leases in one table."""
+    """Leases on the due rows of one table."""
 
     _settling: ClassVar[Sequence[str]]
     """The scripts that settle successful runs."""
@@ -49,7 +49,7 @@ class RedisLeaseStore(LeaseStore):
     def __init__(
         self, server: RedisServer, table: RedisTable, holder: str, claimed: Callable[[bytes, Sequence[Any]], Claim]
     ) -> None:
-        """`claimed`: makes a claim of a row's key and the values that the script `acquire` returns."""
+        """`claimed`: makes a claim from a row's key and the values that the script `acquire` returns."""
         self._server = server
         self._table = table
         self._holder = holder
@@ -94,10 +94,10 @@ class RedisLeaseStore(LeaseStore):
         return is_temporary(error)
 
     def _acquire(self, limit: int, options: AcquireOptions) -> list[Claim]:
-        """Lease up to `limit` due rows. Each attempt writes a number of its own into them.
+        """Lease up to `limit` due rows. Each attempt writes a number of its own into these rows.
 
-        An attempt without an answer may have leased rows, or may be executed later. Until such leases end, each further
-        attempt first releases the rows with that number.
+        An attempt whose answer was lost may have leased rows, or may still be executed. Until such leases would end,
+        each further attempt first releases the rows with that number.
         """
         kinds = _kinds(options.types)
         if kinds == []:
@@ -217,9 +217,12 @@ class RedisLeaseStore(LeaseStore):
         common: Sequence[Argument] = (),
         tables: Sequence[str] = (),
     ) -> Iterator[tuple[Answer | None, bool]]:
-        """Run a script on `BATCH` rows at a time; yield each row's answer and whether an earlier attempt had none.
+        """Run a script on `BATCH` rows at a time.
 
-        `rows`: the arguments of each row. `common`: the arguments before those. `tables`: other tables that it writes.
+        Yield each row's answer, and whether the answer to an earlier attempt was lost.
+
+        `rows`: the arguments of each row. `common`: arguments before those of the rows. `tables`: other tables that the
+        script writes.
         """
         script, keys = script_composer.compose(self._table.kind, verb), [self._table.meta, *tables]
 
@@ -241,9 +244,9 @@ class RedisLeaseStore(LeaseStore):
         rows: Iterable[Sequence[Argument]] | None = None,
         common: Sequence[Argument] = (),
     ) -> list[ScheduleError | None]:
-        """Run a script that ends leases with `outcome` (None: they stay).
+        """Run a script that ends leases with `outcome` (None: the leases stay).
 
-        `rows` and `common`: as for `_answers`; `rows` are the keys and leases by default.
+        `rows` and `common`: see `_answers`; by default `rows` are the keys and leases.
         """
         answers = self._answers(verb, map(self._lease_arguments, leases) if rows is None else rows, until, common)
         return [
@@ -255,14 +258,17 @@ class RedisLeaseStore(LeaseStore):
         return lease.key, f"{lease.fence}:{lease.claim}:{self._holder}"
 
     def _drop_unreadable(self, unreadable: Sequence[Answer]) -> None:
-        """Log the keys that have no valid row. The script has removed them from its sets."""
+        """Log the keys that have no valid row. The script has already removed them from its sets."""
         for key in (found[0].decode(errors="replace") for found in unreadable):
             row = f"{self._table.prefix}row:{key}"
             log.error("key=%s cannot be run: the Redis key %s is missing, or is no hash; delete it", key, row)
 
 
 class SubmitOnAdvance:
-    """The `connection` that `on_commit` of an advance gets. It keeps the tasks for the script `advance_and_submit`."""
+    """The `connection` that an advance passes to `on_commit`.
+
+    It keeps the tasks for the script `advance_and_submit`.
+    """
 
     def __init__(self, server: RedisServer) -> None:
         self.server = server
@@ -272,27 +278,27 @@ class SubmitOnAdvance:
     def submit(self, table: str, arguments: Sequence[Argument]) -> None:
         """Set the table and the arguments of the submission. Raises ValueError on a second call."""
         if self.tables:
-            raise ValueError("an occurrence can submit once only; submit all its tasks by one call")
+            raise ValueError("an occurrence can make one submission only; pass all its tasks to one call")
         self.tables = [table]
         self.arguments = list(arguments)
 
 
 BYTES_AT_ONCE = 4_000_000
-"""Characters of data that one script writes; it blocks the server for about 50 ms."""
+"""The most characters of data that one script writes. This blocks the server for about 50 ms."""
 
 
 def new_number() -> int:
-    """Return a random number by which a call recognises its own rows when an answer was lost."""
+    """Return a random number. By this number a call recognises its own rows after a lost answer."""
     return secrets.randbits(62)
 
 
 def counted(values: Collection[Argument] | None) -> list[Argument]:
-    """Return `values` as scripts take lists: their number, then each; -1 for None."""
+    """Return `values` in the form of a list argument of a script: their number, then the values; -1 for None."""
     return [-1] if values is None else [len(values), *values]
 
 
 def _kinds(types: Collection[str] | None) -> list[str] | None:
-    """Return each type once, without the empty one, which stands for all types in keys."""
+    """Return the types without duplicates, and without the empty type, which means all types in the names of keys."""
     return None if types is None else sorted(set(types) - {""})
 
 
@@ -305,7 +311,7 @@ def _renewed(lease: Lease, answer: Answer | None) -> Lease | None:
 
 
 def refused(lease: Lease, answer: Answer, uncertain: bool, outcome: str | None) -> ScheduleError | None:
-    """Return the error for a script's `answer`; None if an earlier attempt, whose answer was lost, settled the run."""
+    """Return the error for a script's `answer`, or None if an earlier attempt of the call settled the run."""
     word = answer[0]
     if word == b"gone":
         return refusal(lease, None, outcome, uncertain)
@@ -318,7 +324,7 @@ def refused(lease: Lease, answer: Answer, uncertain: bool, outcome: str | None) 
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """Consecutive acquires without an answer; their leases end at `end` (boottime seconds) at the latest."""
+    """Consecutive acquires whose answers were lost. Their leases end no later than `end` (boottime seconds)."""
 
     first: int
     last: int
@@ -326,9 +332,11 @@ class _Span:
 
 
 class AcquireNumbers:
-    """Numbers the acquires of a process, and remembers the numbers whose answer was lost: they may have leased rows.
+    """Numbers the acquires of a process, and remembers those whose answers were lost.
 
-    Consecutive numbers are kept as one span, so that a long outage needs little memory. Thread-safe.
+    The lost ones may have leased rows. Consecutive numbers are kept as one span, so that a long outage needs little
+    memory. Safe to use from several
+    threads.
     """
 
     def __init__(self) -> None:
@@ -336,9 +344,12 @@ class AcquireNumbers:
         forks.register_for_fork(self)
 
     def reset_after_fork(self) -> None:
-        """Start at a random number, also in a child after a fork: the parent continues with its own numbers."""
+        """Start at a random number.
+
+        A child also does so after a fork, because the parent continues with its own numbers.
+        """
         self._lock = threading.Lock()
-        self._last = secrets.randbits(48)  # Lua compares numbers up to 2 to the 53rd
+        self._last = secrets.randbits(48)  # Lua compares numbers exactly only up to 2 to the 53rd
         self._spans: list[_Span] = []
 
     def next(self) -> int:
@@ -348,7 +359,7 @@ class AcquireNumbers:
             return self._last
 
     def unanswered(self, number: int, end: float) -> None:
-        """Remember an acquire without an answer, whose leases would end at `end`."""
+        """Remember an acquire whose answer was lost. `end`: when its leases would end."""
         with self._lock:
             before = self._spans[-1] if self._spans else None
             if before is not None and before.last == number - 1:
@@ -357,7 +368,7 @@ class AcquireNumbers:
                 self._spans.append(_Span(number, number, end))
 
     def to_be_undone(self, now: float) -> list[int]:
-        """Return the first and last numbers of spans that may still hold rows, as a flat list."""
+        """Return the first and the last number of each span that may still hold rows, as a flat list."""
         with self._lock:
             self._spans = [span for span in self._spans if span.end > now]
             return [number for span in self._spans for number in (span.first, span.last)]

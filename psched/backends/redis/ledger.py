@@ -1,4 +1,4 @@
-"""`Ledger` on Redis: reads and trims it. The scripts of schedules write it."""
+"""Reads and trims the ledger on Redis. The scripts of schedules write it."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from psched.store.ledger import (
 )
 
 _PAGE = 500
-"""Entries read at once."""
+"""The most entries that one script reads."""
 _SCHEDULES = 32
-"""Schedules whose last entries are read at once."""
+"""The most schedules whose last entries one script reads."""
 
 Run = Callable[..., Any]
 """Runs the script of a verb and returns its answer."""
@@ -36,7 +36,7 @@ Run = Callable[..., Any]
 class RedisLedger:
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._after = chr(random.randrange(0x20, 0x7F))  # each process starts at another key
+        self._after = chr(random.randrange(0x20, 0x7F))  # a random start, so that processes trim different keys first
 
     def rows(self, wanted: LedgerFilter) -> Iterator[LedgerRow]:
         if wanted.last is None:
@@ -120,9 +120,9 @@ class RedisLedger:
     def _by_score(
         self, verb: str, name: str | int, begin: Any, end: Any, page_size: int, backwards: bool
     ) -> Iterator[Sequence[Any]]:
-        """Yield what a script reads from a sorted set, (score, member, …), a page at a time.
+        """Yield the pairs of score and member that a script reads from a sorted set, page by page.
 
-        A page begins with the last score of the page before, since further members may have this score.
+        A page begins with the last score of the page before, because more members may have this score.
         """
         seen: set[bytes] = set()
         while found := self._run(verb, name, begin, end, page_size + len(seen), int(backwards)):
@@ -144,7 +144,7 @@ def _entry(key: str, entry: bytes) -> Mapping[str, Any]:
 
 
 def _object(text: bytes) -> dict[str, Any]:
-    """Parse JSON into a dict that gives None for a missing key. Invalid JSON gives an empty dict."""
+    """Parse a JSON object into a dict that returns None for a missing key. Invalid JSON gives an empty dict."""
     found: dict[str, Any] = defaultdict(lambda: None)
     with contextlib.suppress(ValueError, TypeError):
         found.update(json.loads(text.decode(errors="replace")))

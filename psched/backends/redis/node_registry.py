@@ -1,4 +1,4 @@
-"""The registry of nodes: sections, their routed types, what runs in them, and when each was last seen."""
+"""The registry of nodes: sections, routed types, running tasks, and when each node was last seen."""
 
 from __future__ import annotations
 
@@ -38,6 +38,6 @@ class RedisNodes:
 
 def _rows(found: list[list[bytes]]) -> Iterator[Mapping[str, Any]]:
     for name, told, *times in found:
-        with suppress(ValueError, TypeError):  # another version wrote it
+        with suppress(ValueError, TypeError):  # another version of psched wrote it
             named = dict(zip(("seen", "started", "clock_offset", "now"), times, strict=True))
             yield {**json.loads(told), "node": name.decode(), **named}

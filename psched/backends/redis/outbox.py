@@ -11,7 +11,7 @@ from psched.store.outbox import PendingEvent
 
 
 class RedisOutbox:
-    """Implements `EventOutbox`. Beyond about 100,000 events the oldest are deleted."""
+    """Implements `EventOutbox`. Keeps about 100,000 events; the oldest are deleted."""
 
     def __init__(self, run: Run) -> None:
         self._run = run

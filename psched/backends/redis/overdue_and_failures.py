@@ -37,21 +37,21 @@ class RedisOverdueAlerts:
         overdue = []
         for key, fields, now in self._run("overdue", limit, unreported):
             row = stored(key, fields)
-            if row["regular_time"] is not None:  # an extra run comes before the regular occurrence
+            if row["regular_time"] is not None:  # an extra run precedes the regular occurrence
                 row["next_time"] = row["regular_time"]
             overdue.append(read_overdue(row | {"now": int(now)}))
         return overdue
 
 
 class RedisFailures:
-    """Implements `UnreportedFailures` on a table of either kind."""
+    """Implements `UnreportedFailures` for tables of schedules and of tasks."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
 
     def claim(self, seconds: float) -> UnreportedFailure | None:
         while (found := self._run("claim_failure", math.ceil(seconds * 1000))) is not None:
-            with contextlib.suppress(ValueError, TypeError, KeyError):  # invalid JSON is skipped
+            with contextlib.suppress(ValueError, TypeError, KeyError):  # skip invalid JSON
                 return read_failure(json.loads(found))
         return None
 
@@ -75,7 +75,7 @@ def failure_arguments(claim: Claim, error: str | None, holder: str) -> list[str]
 
 
 NO_FAILURE = ["", ""]
-"""The same arguments for a run that has not failed for good."""
+"""The arguments of `keep_failure` for a run that did not fail for good."""
 
 
 def _name(key: str, time: int, fence: int) -> str:

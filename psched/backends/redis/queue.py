@@ -26,13 +26,13 @@ from psched.store.outbox import task_ended
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _PAGE = 500
-"""Rows looked at by one script."""
+"""The most rows that one script examines."""
 _AT_ONCE = 5000
-"""Tasks that one script submits; it blocks the server for about 50 ms."""
+"""The most tasks that one script submits. This blocks the server for about 50 ms."""
 _OUTCOME = ("status", "type", "last_error", "result")
 """The fields that the script `outcomes` returns."""
 _PRIORITIES = range(-100, 101)
-"""The priorities that fit into a score of line_score() in queue.lua."""
+"""The allowed priorities: those that fit into a score of line_score() in queue.lua."""
 
 
 class RedisTaskStore(RedisLeaseStore, TaskStore):
@@ -51,11 +51,12 @@ class RedisTaskStore(RedisLeaseStore, TaskStore):
         return RedisTaskCounts(self._run)
 
     def submit(self, tasks: Sequence[NewTask], connection: Any = None) -> builtins.list[str]:
-        """Create tasks, up to some thousands by one script, and return the keys that existed before.
+        """Create tasks, up to some thousands by one script. Return the keys that existed before.
 
-        With the `connection` of an advance, the tasks are created by its script, and no keys are returned.
+        If `connection` is the one of an advance, the advance's script creates the tasks later, and no keys are
+        returned.
         """
-        rows = [_row(task, self.max_data_size) for task in tasks]  # raises before the first task is written
+        rows = [_row(task, self.max_data_size) for task in tasks]  # check all tasks before the first one is written
         if connection is None:
             sizes = [len(data) for _, _, data, *_ in rows]
             return [key for part in parts(rows, sizes, _AT_ONCE, BYTES_AT_ONCE) for key in self._submit(part)]
@@ -92,7 +93,7 @@ class RedisTaskStore(RedisLeaseStore, TaskStore):
         until: float,
         error: str | None = None,
     ) -> builtins.list[ScheduleError | None]:
-        """Tasks with an error are retired one by one, since each has its own attempts and failure to be reported."""
+        """Retire tasks with an error one by one, because each has its own attempts and its own failure to report."""
         common = [status, _milliseconds(retention), "", "", *NO_FAILURE]
         answers: builtins.list[ScheduleError | None] = []
         if status != TASK_FAILED and error is None:
@@ -109,7 +110,7 @@ class RedisTaskStore(RedisLeaseStore, TaskStore):
     def _retire(
         self, claims: Sequence[Claim], status: TaskStatus, common: Sequence[Argument], error: str | None, until: float
     ) -> builtins.list[ScheduleError | None]:
-        """Retire claims by one script. Few of them have results: the others are sent without."""
+        """Retire claims by one script. Few claims have results; the others are sent without results."""
         leases = [claim.lease for claim in claims]
         if not self._keeps_endings and all(claim.result is None for claim in claims):
             return self._settle_many("retire_many", status, leases, until, common=[*common, 2])
@@ -127,7 +128,7 @@ class RedisTaskStore(RedisLeaseStore, TaskStore):
         return json.dumps(task_ended(row, status, error, self._holder, claim.lease.fence))
 
     def _ending_of(self, key: str, status: TaskStatus) -> str:
-        """Return the event of a task that ends without a run, '' if no events are kept."""
+        """Return the event of a task that ends without a run; '' if no events are kept."""
         row = self.get(key) if self._keeps_endings else None
         return "" if row is None else json.dumps(task_ended(row, status, None, self._holder, None))
 
@@ -164,7 +165,7 @@ class RedisTaskStore(RedisLeaseStore, TaskStore):
         return int(self._run("purge", limit))
 
     def _drop_unreadable(self, unreadable: Sequence[Sequence[Any]]) -> None:
-        """Log the keys, and remove these runs from the running tasks of every user: theirs is not known."""
+        """Log the keys. Remove these runs from the running tasks of every user, because their user is unknown."""
         super()._drop_unreadable(unreadable)
         keys = [found[0] for found in unreadable if len(found) > 2]
         if keys:
@@ -178,10 +179,10 @@ class RedisTaskStore(RedisLeaseStore, TaskStore):
             self._run("remove_lost_runs", "", *keys)
 
     def _act(self, verb: str, key: str, arguments: Sequence[Argument], after: bytes | None = None) -> Sequence[Any]:
-        """Run a script on the row that has `key` now, not on a later row with this key. Return its answer.
+        """Run a script on the row that has `key` now, but not on a later row with this key. Return its answer.
 
-        `after`: the status by which an attempt without an answer is recognised. Raises NotFoundError,
-        AlreadyFinishedError, ScheduleError.
+        `after`: if the answer was lost, a row with this status shows that the script was executed. Raises
+        NotFoundError, AlreadyFinishedError or ScheduleError.
         """
         seen = self._run("row_identity", key)
 
@@ -200,16 +201,16 @@ class RedisTaskStore(RedisLeaseStore, TaskStore):
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows as JSON columns for the script `submit`; a column of equal values is one value.
+    """Return rows as JSON columns for the script `submit`. A column of equal values is one value.
 
-    The server reads this in a tenth of the time that it needs for one argument per value.
+    The server parses this in a tenth of the time that one argument per value would take.
     """
     keys, *rest = zip(*rows, strict=True)
     return _ENCODER.encode([keys, *(column if column.count(column[0]) < len(column) else column[0] for column in rest)])
 
 
 def _row(task: NewTask, max_data_size: int) -> tuple[str, ...]:
-    """Return the values of `read_columns` in submit.lua. Raises ValueError."""
+    """Return the values of a task for `read_columns` in submit.lua. Raises ValueError."""
     if task.priority not in _PRIORITIES:
         raise ValueError(f"priority must be a whole number from -100 to 100, got {shown(task.priority)}")
     text, size = pack(dict(task.data), task.compression is not None, max_data_size)

@@ -1,4 +1,4 @@
-"""Converts the hashes of Redis into rows, and rows into arguments of scripts."""
+"""Converts the hashes of Redis to rows, and rows to arguments of scripts."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _TEXTS = frozenset(
         *("cron", "timezone", "catch_up", "earlier_pauses", "user", "options", "owner"),
     )
 )
-"""The fields of text; all others are numbers."""
+"""The fields that hold text. All other fields hold numbers."""
 
 
 def stored(key: str | bytes, found: Sequence[bytes]) -> dict[str, Any]:
-    """Return a row from its key and the fields and values of its hash; a missing field is None."""
+    """Return a row from its key and the fields and values of its hash. A missing field is None."""
     row: dict[str, Any] = defaultdict(lambda: None)
     for place in range(0, len(found), 2):
         name, read = _field(found[place])
@@ -33,7 +33,7 @@ def stored(key: str | bytes, found: Sequence[bytes]) -> dict[str, Any]:
     return row
 
 
-@lru_cache(maxsize=256)  # each row has the same few
+@lru_cache(maxsize=256)  # all rows have the same few fields
 def _field(stored_name: bytes) -> tuple[str, Callable[[bytes], Any]]:
     """Return the column of a field, and the function that reads its values."""
     name = stored_name.decode(errors="replace")
@@ -56,9 +56,9 @@ def _text(value: bytes) -> str | bytes:
 
 
 def read_stored_schedule(row: dict[str, Any], max_data_size: int = MAX_DATA_SIZE) -> ScheduleRow:
-    """Return a stored schedule. An invalid field becomes its `problem`.
+    """Return a stored schedule. If a field is invalid, `problem` describes it.
 
-    A row that another program has created may have neither `catch_up` nor `version`.
+    `catch_up` and `version` may be missing in a row that another program created.
     """
     catch_up = "all" if row["catch_up"] is None else row["catch_up"]
     version = row["version"] if isinstance(row["version"], int) else 0
@@ -66,7 +66,7 @@ def read_stored_schedule(row: dict[str, Any], max_data_size: int = MAX_DATA_SIZE
 
 
 _OF_SCHEDULE = [_field(name.encode())[1] for name in CLAIMED_OF_SCHEDULE[1:]]
-"""How the values of CLAIM_FIELDS of schedules.lua are read."""
+"""Functions that read the values of CLAIM_FIELDS of schedules.lua."""
 _CATCH_UP = CLAIMED_OF_SCHEDULE.index("catch_up") - 1
 _VERSION = CLAIMED_OF_SCHEDULE.index("version") - 1
 
@@ -93,7 +93,7 @@ def claimed_task(holder: str, max_data_size: int, key: bytes, values: Sequence[A
     type_, data, attempts, error, cancelled, run_at, created, user, limit, priority, most, headers, *lease = values
     fence, due, number, nonce, ahead = lease
     row: Sequence[Any]
-    try:  # a valid row is read without looking up each field, since this is done for every task
+    try:  # For speed, a valid row is read without looking up each field. Every acquired task is read here.
         leased = key.decode(), None, int(fence), int(due), int(number), int(nonce)
         shared = type_.decode(), data.decode(), int(attempts), None if error is None else error.decode()
         task = int(cancelled), int(run_at), int(created), user.decode(), None if limit is None else int(limit)
@@ -110,7 +110,7 @@ def claimed_task(holder: str, max_data_size: int, key: bytes, values: Sequence[A
 
 
 def entry_arguments(row: ScheduleRow, entry: Entry, reckoning: str) -> list[str | int]:
-    """Return an entry as arguments of scripts: whether there was trouble, and the members of a JSON object."""
+    """Return a ledger entry as arguments of scripts: whether there was trouble, and the members of a JSON object."""
     columns = entry_columns(row, entry) | {"reckoning": reckoning}
     known = {name: value for name, value in columns.items() if value is not None}
     return [known["trouble"], json.dumps(known, separators=(",", ":"))[1:-1]]

@@ -1,4 +1,4 @@
-"""Statistics of runs on Redis: a hash for each minute and hour, which expires by itself."""
+"""Statistics of runs on Redis: a hash for each minute and each hour. Redis expires these hashes."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from psched.store.run_stats import (
 )
 
 _SPANS = 60
-"""Minutes or hours that one script reads."""
+"""The most minutes or hours that one script reads."""
 
 
 class RedisRunStats:
-    """`RunStats` of one table; `run` runs a script that is safe to run twice."""
+    """`RunStats` of one table. `run`: runs a script that is safe to run twice."""
 
     def __init__(self, run: Callable[..., Any]) -> None:
         self._run = run
@@ -43,7 +43,7 @@ class RedisRunStats:
         self._run("add_stats", *given)
 
     def totals(self, window: StatsWindow, by_time: bool = False, durations: bool = True) -> list[RunTotals]:
-        found: dict[tuple[int, str, str], RunSums] = {}  # a time or a type is 0 or empty where it does not matter
+        found: dict[tuple[int, str, str], RunSums] = {}  # by time or 0, type or "", outcome
         times = range(window.begin, window.end, window.span)
         for first in range(0, len(times), _SPANS):
             for time, fields in self._run("read_stats", window.span, *times[first : first + _SPANS]):
@@ -58,4 +58,4 @@ class RedisRunStats:
         ]
 
     def purge(self, retention: float, limit: int) -> bool:
-        return False  # the hashes expire
+        return False  # the hashes expire by themselves

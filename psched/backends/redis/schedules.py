@@ -52,9 +52,9 @@ from psched.store.ledger import (
 )
 
 _PAGE = 500
-"""Rows read at once."""
+"""The most rows that one script reads."""
 _AT_ONCE = 500
-"""Schedules that one script creates; it blocks the server for about 50 ms."""
+"""The most schedules that one script creates. This blocks the server for about 50 ms."""
 _RUNNING = "running"
 
 
@@ -82,7 +82,7 @@ class RedisScheduleStore(RedisLeaseStore, ScheduleStore):
     def add_many(self, schedules: Sequence[ScheduleRow]) -> builtins.list[str]:
         words: builtins.list[builtins.list[Argument]] = []
         sizes = []
-        for row in schedules:  # all schedules are checked before the first is written
+        for row in schedules:  # check all schedules before the first one is written
             text, size = pack(row.data, max_size=self.max_data_size)
             columns = {"data": text, "size": size, **all_columns(row)}
             fields = [word for column in columns.items() if column[1] is not None for word in column]
@@ -120,7 +120,7 @@ class RedisScheduleStore(RedisLeaseStore, ScheduleStore):
         return self._server.run(work)
 
     def _change_words(self, change: RowChange) -> builtins.list[str]:
-        """Return the texts of one change, as schedule_changes.lua takes them."""
+        """Return one change in the form that schedule_changes.lua takes."""
         seen, wanted = change.seen, change.wanted
         columns: dict[str, Any] = {}
         if wanted is not None and seen is None:
@@ -197,7 +197,7 @@ class RedisScheduleStore(RedisLeaseStore, ScheduleStore):
             raise IdempotentNotFoundError(f"no schedule has the key {key!r}")
 
     def advance_many(self, steps: Sequence[Step], until: float) -> builtins.list[ScheduleRow | ScheduleError | None]:
-        """Advance some hundreds in one script call; if any of them submits a task, each in a call of its own."""
+        """Advance some hundred schedules by one script. If any of them submits a task, use one script for each."""
         if any(step.on_commit for step in steps):
             return [self._advance_and_submit(step, until) for step in steps]
         answers = self._answers("advance_many", map(self._step, steps), until)
@@ -246,6 +246,9 @@ class RedisScheduleStore(RedisLeaseStore, ScheduleStore):
 
 
 def _as_seen(seen: ScheduleRow) -> list[Argument]:
-    """Return the state that `modify` expects of a row; not the due time of a running row, which each renewal moves."""
+    """Return the state of the row that `modify` expects.
+
+    Leaves out the due time of a running row, because each renewal of the lease changes it.
+    """
     due: Argument = "" if seen.status == _RUNNING else milliseconds(seen.next_run_time)
     return [seen.version, seen.status, milliseconds(seen.next_time), due]

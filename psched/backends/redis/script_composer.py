@@ -1,8 +1,8 @@
-"""The Lua scripts in `scripts/`. Each operation on a table runs one of them.
+"""The Lua scripts in `scripts/`. Each operation on a table runs one script.
 
-A file begins with the functions of its topic. Scripts follow, each after a line like `--- script queue/purge: common,
-queue`: this is the script `purge` of queues, and it needs the functions of common.lua and queue.lua. `KIND` stands for
-`schedules` or `queue`, in scripts that both have.
+A file begins with the functions of its topic. Scripts follow, each after a line such as `--- script queue/purge:
+common, queue`. This line begins the script `purge` of queues, which needs the functions of common.lua and queue.lua.
+`KIND` stands for `schedules` or `queue`, in scripts that both kinds have.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _HEADER = re.compile(r"^--- script ([\w/]+): (.*)\n", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Script:
-    """One operation: the text that the server runs, and the SHA-1 digest that EVALSHA takes."""
+    """One operation: the text that the server runs, and its SHA-1 digest for EVALSHA."""
 
     text: str
     digest: str = field(init=False)
@@ -31,7 +31,7 @@ class Script:
 
 @cache
 def compose(kind: str, verb: str) -> Script:
-    """Return the script of `verb` for tables of `kind`: the functions that it needs, then its own lines."""
+    """Return the script `verb` for tables of `kind`: the functions that it needs, followed by its own lines."""
     functions, scripts = _files()
     needed, lines = scripts.get(f"{kind}/{verb}") or scripts[f"KIND/{verb}"]
     return Script("\n".join([*(functions[name] for name in needed.replace("KIND", kind).split(", ")), lines]))
@@ -39,7 +39,7 @@ def compose(kind: str, verb: str) -> Script:
 
 @cache
 def _files() -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
-    """Return two mappings: file → its functions, and script → the files that it needs and its own lines."""
+    """Return two mappings: file → its functions; script → the files that it needs and its own lines."""
     functions: dict[str, str] = {}
     scripts: dict[str, tuple[str, str]] = {}
     for path in _FOLDER.glob("*.lua"):

@@ -24,10 +24,10 @@ _OLDEST = (6, 0)
 
 
 class RedisTable:
-    """One table; its key `meta` has its kind and layout."""
+    """One table. Its key `meta` holds its kind and layout."""
 
     def __init__(self, server: RedisServer, name: str, kind: str) -> None:
-        """Raise ConfigError unless `name` is a plain identifier."""
+        """Raises ConfigError unless `name` is a plain identifier."""
         self.name = checked_name(name)
         self.kind = kind
         self.prefix = f"{{psched}}:{self.name}:"
@@ -35,15 +35,15 @@ class RedisTable:
 
     @property
     def meta(self) -> str:
-        """The key that each script takes."""
+        """The key that every script takes as its first."""
         return f"{self.prefix}meta"
 
     def create(self) -> None:
-        """Create the table, or upgrade one of an earlier layout. Raises ConfigError."""
+        """Create the table, or upgrade a table of an earlier layout. Raises ConfigError."""
         self._require(creates=True)
 
     def pending(self) -> list[str]:
-        """Return the scripts that `create` would run on a table that exists. Raises ConfigError as `check` does."""
+        """Return the scripts that `create` would run on an existing table. Raises ConfigError as `check` does."""
         standing, recorded = self._server.run(lambda _: self._standing())
         if standing is Standing.OLDER and recorded is not None:
             return [" ".join(script.text.split()) for script in upgrades.scripts(recorded.layout, self.kind)]
@@ -61,7 +61,7 @@ class RedisTable:
 
     def diagnose(self, writing: bool) -> Iterator[Finding]:
         problem = self._server.run(lambda _: self._problem())
-        yield Finding("table", problem is None, f"{self.name} is there" if problem is None else problem)
+        yield Finding("table", problem is None, f"{self.name} exists" if problem is None else problem)
         if problem is None:
             yield from self._server.run(lambda _: list(self._findings(writing)))
 
@@ -71,7 +71,7 @@ class RedisTable:
             raise ConfigError(problem)
 
     def _problem(self, creates: bool = False) -> str | None:
-        """Return why the table cannot be used, or None. With `creates`, first create it if it does not exist."""
+        """Return why the table cannot be used, or None. `creates`: first create the table if it does not exist."""
         version = str(self._info("server").get("redis_version", ""))
         numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
         if numbers and numbers < _OLDEST:
@@ -83,9 +83,10 @@ class RedisTable:
             client.hsetnx(self.meta, "kind", self.kind)
         kind, layout = client.hmget(self.meta, "kind", "layout")
         if kind is None or layout is None:
-            return f"the table {self.name} does not exist; create it with: psched init (a queue's: psched queue init)"
+            return f"the table {self.name} does not exist; create it with: psched init (for a queue: psched queue init)"
         if kind != self.kind.encode():
-            return f"the table {self.name} holds no {self.kind} but {kind.decode(errors='replace')}; name another one"
+            found = kind.decode(errors="replace")
+            return f"the table {self.name} holds {found}, not {self.kind}; configure another table"
         standing, recorded = self._standing()
         if standing is Standing.OLDER and recorded is not None:
             return self._upgrade() if creates else layout_version.needs_upgrade(self._has(), recorded.layout)
@@ -93,10 +94,10 @@ class RedisTable:
             return layout_version.too_new(self._has(), recorded.layout)
         if standing is Standing.UNRELEASED:
             return (
-                f"the table {self.name} was made by another version of psched (its layout is "
-                f"{layout.decode(errors='replace')}, this version needs {upgrades.layout_text(self.kind)}), and is not "
-                f"changed. Recreate it: stop all workers, delete all keys {self.prefix}*, whose rows are lost "
-                "(docs/redis.md says how), and run: psched init (a queue's: psched queue init)"
+                f"the table {self.name} was created by another version of psched (its layout is "
+                f"{layout.decode(errors='replace')}, this version needs {upgrades.layout_text(self.kind)}), and is "
+                f"not changed. Create it again: stop all workers, delete all keys {self.prefix}* (their rows are "
+                "lost; docs/redis.md tells how), and run: psched init (for a queue: psched queue init)"
             )
         return None
 
@@ -107,9 +108,9 @@ class RedisTable:
         return layout_version.standing(recorded, own, lambda layout: upgrades.released(layout, self.kind)), recorded
 
     def _upgrade(self) -> str | None:
-        """Run the scripts of the steps, then record the layout; return an error or None. Others that upgrade wait.
+        """Run the scripts of the upgrade steps, then record the layout. Return an error message or None.
 
-        From then on the scripts of layouts that are too old for it are refused.
+        Other processes that upgrade wait. Afterwards the scripts of layouts that are too old are refused.
         """
         lock = self._server.client().lock(f"{self.prefix}init-lock", timeout=upgrades.LOCKED)
         lock.acquire(token=secrets.token_hex(8))  # redis-py's own token leaves a file of libuuid open
@@ -119,7 +120,7 @@ class RedisTable:
                 return self._problem()
             for script in upgrades.scripts(recorded.layout, self.kind):
                 while self._server.call(script, [self.meta], []):
-                    lock.reacquire()  # for as long again
+                    lock.reacquire()  # extend the lock for the next script
             made = {"layout": upgrades.layout_text(self.kind), "oldest_layout": layout_version.oldest_usable()}
             self._server.client().hset(self.meta, mapping=made)
         finally:
@@ -133,7 +134,7 @@ class RedisTable:
         self._server.call(script_composer.compose(self.kind, "next_due"), [self.meta], [-1])
         server = self._info("server")
         mode = "cluster" if self._info("cluster").get("cluster_enabled") else str(server.get("redis_mode", "?"))
-        yield Finding("server", True, f"{_version(server)}, {mode}; its scripts work")
+        yield Finding("server", True, f"{_version(server)}, {mode}; psched's scripts work")
         standing, recorded = self._standing()
         if standing is Standing.NEWER and recorded is not None:
             yield Finding("layout", True, layout_version.newer(self._has(), recorded.layout), warning=True)
@@ -141,11 +142,11 @@ class RedisTable:
         if writing:
             yield self._writing()
         warning = self._eviction()
-        yield Finding("eviction", warning is None, "no key is ever evicted" if warning is None else warning)
+        yield Finding("eviction", warning is None, "the server never evicts keys" if warning is None else warning)
         yield self._persistence()
 
     def _writing(self) -> Finding:
-        """Test writing by deleting a field that does not exist."""
+        """Test whether the user may write, by deleting a field that does not exist."""
         try:
             self._server.node(self.meta).hdel(self.meta, "")
         except ResponseError as error:
@@ -157,16 +158,16 @@ class RedisTable:
         if policy in (None, "noeviction"):
             return None
         return (
-            f"the server may throw rows away when its memory is full (maxmemory-policy {policy}); "
+            f"the server may evict rows when its memory is full (maxmemory-policy {policy}); "
             "set: maxmemory-policy noeviction"
         )
 
     def _persistence(self) -> Finding:
         if self._info("persistence").get("aof_enabled"):
             words = {
-                "always": "keeps all that it acknowledges (appendfsync always)",
-                "everysec": "may lose the last second or two when the machine dies (appendfsync everysec)",
-                "no": "may lose what the system had not written when the machine dies (appendfsync no)",
+                "always": "keeps every acknowledged write (appendfsync always)",
+                "everysec": "may lose the last second or two of writes if the machine fails (appendfsync everysec)",
+                "no": "may lose writes that the system has not flushed if the machine fails (appendfsync no)",
             }.get(self._configured("appendfsync"), "keeps an append-only file")
             return Finding("persistence", True, f"the server {words}")
         save = self._configured("save")
@@ -174,15 +175,16 @@ class RedisTable:
             return Finding(
                 "persistence", False, "a restart of the server loses everything", remedy="set: appendonly yes"
             )
-        kept = "as often as `save` says" if save == "?" else f"save {save}"
+        kept = "as often as the setting `save` says" if save == "?" else f"save {save}"
         return Finding(
             "persistence",
             True,
-            f"snapshots only ({kept}): a crash loses all later writes; set appendonly yes to keep them",
+            f"the server keeps only snapshots ({kept}): a crash loses all later writes; "
+            "set appendonly yes to keep them",
         )
 
     def _info(self, section: str) -> dict[str, Any]:
-        """Return a section of INFO, empty where the server refuses."""
+        """Return a section of INFO; empty if the server refuses it."""
         found: dict[str, Any] = self._asked(lambda client: client.info(section), {})
         return found
 
@@ -191,7 +193,7 @@ class RedisTable:
         return found.get(name, "?")
 
     def _asked(self, question: Any, otherwise: Any) -> Any:
-        """Ask the node that has the table; return `otherwise` where a hosted server forbids it."""
+        """Ask the server that holds the table. Return `otherwise` if a hosted server forbids the question."""
         try:
             return question(self._server.node(self.meta))
         except ResponseError as error:
@@ -201,7 +203,7 @@ class RedisTable:
 
 
 def _version(server: Mapping[str, Any]) -> str:
-    """Return the server's name and version; Valkey also reports the Redis version that it is compatible with."""
+    """Return the server's name and version. Valkey also reports the Redis version with which it is compatible."""
     if "valkey_version" in server:
         return f"Valkey {server['valkey_version']}"
     return f"Redis {server.get('redis_version', '?')}"

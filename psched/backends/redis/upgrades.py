@@ -11,19 +11,19 @@ from psched.backends.common.layout_version import RecordedLayout
 from psched.backends.redis.script_composer import Script
 
 STATES = {"schedules": "7", "queue": "6"}
-"""The state of the layout by kind, the same as in scripts/common.lua; it changes with the keys until a release."""
+"""The state of the layout by kind, as in scripts/common.lua. Until a release it changes whenever the keys change."""
 
 LOCKED = 30.0
-"""Seconds after which the lock of a `psched init` that was killed ends."""
+"""Seconds after which the lock of a killed `psched init` expires."""
 
 
 @dataclass(frozen=True)
 class RedisUpgradeStep:
-    """Makes the keys of `layout` from those of the layout before, without what programs of that layout must know.
+    """Upgrades keys from the layout before to `layout`. Adds only what programs of the layout before can ignore.
 
-    `released`: the states of the layout before, by kind. `scripts`, by kind: each gets the key `meta` and works on a
-    bounded number of keys, so that workers wait for milliseconds only. It returns 1 if it must run again, and has no
-    effect on what it has changed already.
+    `released`: the states of the layout before, by kind. `scripts`: by kind; each gets the key `meta`, and changes a
+    limited number of keys, so that workers wait for milliseconds only. A script returns 1 if it must run again. It does
+    not change a key twice.
     """
 
     layout: int
@@ -32,16 +32,16 @@ class RedisUpgradeStep:
 
 
 STEPS: list[RedisUpgradeStep] = []
-"""One for each layout after the first, in their order."""
+"""One step for each layout after the first, in order."""
 
 
 def layout_text(kind: str) -> str:
-    """Return the layout and its state as the key `meta` has them."""
+    """Return the layout and its state in the form in which the key `meta` holds them."""
     return f"{layout_version.LAYOUT}.{STATES[kind]}"
 
 
 def read_recorded(layout: bytes | None, oldest: bytes | None) -> RecordedLayout | None:
-    """Return what `meta` says of the layout, or None if no released version can have written it."""
+    """Return the layout that `meta` records, or None if no released version can have written it."""
     found = re.fullmatch(rb"(\d{1,9})\.(\d{1,9})", layout or b"")
     if found is None or re.fullmatch(rb"\d{1,9}", oldest or b"") is None:
         return None
@@ -49,7 +49,7 @@ def read_recorded(layout: bytes | None, oldest: bytes | None) -> RecordedLayout 
 
 
 def released(layout: int, kind: str) -> Collection[str]:
-    """Return the states in which a layout before the present one was released: at most one."""
+    """Return the states in which an earlier layout was released: one or none."""
     return [step.released[kind] for step in STEPS if step.layout == layout + 1]
 
 

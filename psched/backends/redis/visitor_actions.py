@@ -1,4 +1,4 @@
-"""What visitors of the web pages did, on Redis: a list of the last actions on a table."""
+"""Stores the actions of visitors of the web pages on Redis: a list of the last actions on a table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _READ = 1000
 
 
 class RedisVisitorActions:
-    """`VisitorActions` of one table; `run` runs a script that is safe to run twice."""
+    """`VisitorActions` of one table. `run`: runs a script that is safe to run twice."""
 
     def __init__(self, run: Callable[..., Any]) -> None:
         self._run = run

@@ -1,11 +1,11 @@
-"""Waits for work on a table's wake list (BLPOP), onto which scripts push when rows become due.
+"""Waits for work on a table's wake list (BLPOP). Scripts push onto this list when rows become due.
 
-The list carries no tasks. Each element wakes one waiting worker, which then acquires rows of any type. An element that
-no worker pops expires after a second.
+The list holds no tasks. Each element wakes one waiting worker, which then acquires rows of any type. An element that no
+worker pops expires after a second.
 
-A worker that takes only some types waits on a list for each of these types that has rows, and on a list of new types. A
-script that adds a row of a new type pushes a number onto the list of new types, each time a higher one. A worker that
-pops a number for the first time pushes it back for the next worker, so all of these workers are woken once.
+A worker that takes only some types waits on one list for each of these types, and on a list of new types. A script that
+adds the first row of a type pushes a number onto the list of new types, each time a higher number. A worker that pops a
+number for the first time pushes it back for the next worker, so that each of these workers is woken once.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from psched.clock import Clock, monotonic
 from psched.store import Accepts
 
 Connection = Any
-"""A connection of redis-py, of the class that the URL asks for."""
+"""A connection of redis-py. The URL decides its class."""
 
 _SHORTEST = 0.001
-"""Seconds; to Redis 0 means for ever."""
+"""The shortest wait in seconds, because Redis takes 0 as for ever."""
 _OVERDUE = 5.0
-"""Seconds by which an answer may be late before its connection counts as lost."""
+"""Seconds by which an answer may be late before the connection counts as lost."""
 _LOOK_UP = 60.0
-"""Seconds after which a waiting worker looks up the known types again: the database may have been emptied."""
+"""Seconds after which a waiting worker reads the known types again, because somebody may have emptied the database."""
 _TRIAL = 0.05
-"""Seconds of the first wait on a connection: a proxy may not support blocking commands."""
+"""Seconds of the first wait on a connection. It is short, because a proxy may not support blocking commands."""
 
 
 class WakeList:
-    """`Wakeup` of one waiting thread; `proven` once the server has answered a wait on its connection."""
+    """A `Wakeup` for one waiting thread. It is `proven` when the server has answered a wait on its connection."""
 
     covers_all_hosts = True
 
     def __init__(
         self, server: RedisServer, table: RedisTable, accepts: Accepts | None, clock: Clock = monotonic
     ) -> None:
-        """Connects to nothing yet. `accepts`: the types that this worker takes; None: all."""
+        """Opens no connection. `accepts`: the types that this worker takes; None: all types."""
         self.proven = False
         self._server = server
         self._table = table
@@ -61,13 +61,13 @@ class WakeList:
         self._until = now + seconds
         is_waiting = self._waits and not self._is_overdue()
         if is_waiting and now < self._look_up_at:
-            return  # `is_notified` continues the wait when the server ends this one
+            return  # `is_notified` sends the wait again when the server ends it
         keys = self._keys if self._accepts is None else self._keys_of(self._accepts)
         self._look_up_at = now + _LOOK_UP
         if is_waiting and keys == self._keys:
             return
         if self._waits:
-            self.close()  # nothing else ends a wait
+            self.close()  # only closing the connection ends a wait
         self._read_answers()
         if self._connection is None or not self._is_open(self._connection):
             self.close()
@@ -77,14 +77,15 @@ class WakeList:
 
     def fileno(self) -> int:
         if self._connection is None or self._connection._sock is None:
-            raise ValueError("the wake-up does not listen")
+            raise ValueError("this WakeList has no connection; call listen() first")
         return int(self._connection._sock.fileno())
 
     def is_notified(self) -> bool:
-        """Return whether an element has woken this worker. It pops no further element until the next `listen`.
+        """Return whether an element has woken this worker. Pops no other element until the next `listen`.
 
-        So a busy worker takes no element from an idle one. A wait that the server ends without an element is sent again
-        until the time of `listen` is over. Closes the connection on redis-py's errors, and raises them.
+        So a busy worker takes no element from an idle worker. If the server ends a wait without an element, the wait is
+        sent again until the time of `listen` is over. On an error of redis-py, closes the connection and raises the
+        error.
         """
         connection = self._connection
         if connection is None:
@@ -104,7 +105,7 @@ class WakeList:
         return pushed
 
     def stop_listening(self) -> None:
-        """End the wait. An element popped meanwhile goes back to the list for another worker."""
+        """End the wait. If an element was popped meanwhile, push it back for another worker."""
         connection = self._connection
         if connection is None or not self._waits:
             return
@@ -112,7 +113,7 @@ class WakeList:
             if connection.can_read(0) and self._answer(connection):
                 connection.send_command("RPUSH", *self._popped, check_health=False)
         except DriverError:
-            pass  # the connection is lost, which ends the wait
+            pass  # losing the connection also ends the wait
         self.close()
 
     def close(self) -> None:
@@ -129,11 +130,11 @@ class WakeList:
             return False
 
     def _is_overdue(self) -> bool:
-        """Return whether the answer of the server is late by more than _OVERDUE."""
+        """Return whether the server's answer is late by more than `_OVERDUE`."""
         return self._clock() > self._answer_at + _OVERDUE and self._is_open(self._connection)
 
     def _wait(self, connection: Connection) -> None:
-        """Send BLPOP, without redis-py's health check, which would wait for an answer."""
+        """Send BLPOP without redis-py's health check, because that check would wait for an answer."""
         longest = math.inf if self.proven else _TRIAL
         seconds = min(max(self._until - self._clock(), _SHORTEST), longest)
         connection.send_command("BLPOP", *self._keys, seconds, check_health=False)
@@ -149,7 +150,9 @@ class WakeList:
         return pushed is not None
 
     def _wakes_us(self, connection: Connection) -> bool:
-        """Return whether the popped element wakes this worker. Push an element of a new type back for other workers.
+        """Return whether the popped element wakes this worker.
+
+        Push an element of the list of new types back for other workers.
 
         The numbers of these elements grow. A worker drops a number that is not above the last one that it popped.
         """
@@ -164,7 +167,7 @@ class WakeList:
         return True
 
     def _read_answers(self) -> None:
-        """Read the server's answers to the RPUSH commands by `_wakes_us`; close the connection if it is lost."""
+        """Read the server's answers to the RPUSH commands of `_wakes_us`. Closes the connection if it is lost."""
         try:
             while self._connection is not None and self._unread:
                 self._connection.read_response()
@@ -173,7 +176,7 @@ class WakeList:
             self.close()
 
     def _keys_of(self, accepts: Accepts) -> list[str]:
-        """Return the list of new types, and those of the known types that this worker takes."""
+        """Return the list of new types, and the lists of the known types that this worker takes."""
         node = self._server.node(self._table.meta)
         node.hset(self._table.meta, "selective", "1")
         known: list[bytes] = node.zrange(f"{self._table.prefix}types", 0, -1)

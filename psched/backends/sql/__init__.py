@@ -1,4 +1,4 @@
-"""Opens SQL databases by URL. This package holds what all stores on SQL databases share."""
+"""Opens SQL databases by URL. This package holds the code that all stores on SQL databases share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DIALECTS = {
     **dict.fromkeys(("mysql", "mysql2", "mariadb"), "mysql:MySQLDialect"),
     **dict.fromkeys(("postgresql", "postgres"), "postgresql:PostgreSQLDialect"),
 }
-"""Scheme of a URL → module and class, imported when a URL needs them."""
+"""Scheme of a URL → module and class of its dialect. The module is imported when a URL needs it."""
 
 
 def open_database(
@@ -31,17 +31,20 @@ def open_database(
     read_only: bool = False,
     long_reads: bool = False,
 ) -> Database:
-    """Return the database at `url`; nothing is connected yet.
+    """Return the database at `url`. Opens no connection.
 
-    A URL without a driver takes psched's driver; `mysql+mysqldb://` and the like are taken as they are. `connections`:
-    how many stay open while they are idle. `pooler`, `read_only`, `long_reads`, and for `made` `database`: see
-    `StoreSettings`. Raises ConfigError; no message shows the URL, which holds a password.
+    A URL without a driver gets psched's own driver. A driver in the URL, as in `mysql+mysqldb://`, is kept.
+    `connections`: how many connections stay open while they are idle. `pooler`, `read_only`, `long_reads` and `made`:
+    see `StoreSettings`; `made` is called `database` there.
+
+    Raises:
+        ConfigError: the URL or an option is wrong. The message never shows the URL, because it holds a password.
     """
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError) as error:
         raise ConfigError(
-            "url: this is no database URL; expected such as mysql://user:password@host:3306/database, "
+            "url: not a database URL; expected for example mysql://user:password@host:3306/database, "
             "postgresql://… or sqlite:///psched.db"
         ) from error
     timeouts = Timeouts.of(parsed.query)
@@ -50,7 +53,7 @@ def open_database(
     parsed = parsed.difference_update_query(["connect_timeout", "read_timeout"])
     name, _, driver = parsed.drivername.partition("+")
     if name not in _DIALECTS:
-        raise ConfigError(f"url: no dialect for {name}://; there are sqlite://, mysql://, mariadb:// and postgresql://")
+        raise ConfigError(f"url: no dialect for {name}://; use sqlite://, mysql://, mariadb:// or postgresql://")
     dialect: type[Dialect] = resolve_name(f"{__name__}.{_DIALECTS[name]}")
     full = parsed.set(drivername=f"{dialect.name}+{driver or dialect.driver}")
     return (made or Database)(dialect(full, Tls.of(tls), timeouts, connections, pooler, read_only))

@@ -1,8 +1,8 @@
 """Submits tasks in the caller's transaction, on the caller's connection.
 
-The connections of SQLAlchemy, Django and the drivers are recognised by the names of their classes, without importing
-any of these libraries. psched only executes statements on them, by cursors of its own: the caller's transaction,
-settings, row factories and cursors stay as they are, and nothing is prepared on the server.
+The connections of SQLAlchemy, Django and the drivers are recognised by the names of their classes, so that none of
+these libraries is imported. psched executes statements with cursors of its own. The caller's transaction, settings, row
+factories and cursors stay as they are, and no statement is prepared on the server.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ _ASYNC_SQLALCHEMY = (
 )
 
 PARAMSTYLES = ("format", "named", "numeric", "numeric_dollar", "pyformat", "qmark")
-"""Those of PEP 249, and `$1` as asyncpg has it."""
+"""The parameter styles of PEP 249, and `$1` as in asyncpg."""
 
 
 class Compiler(NamedTuple):
-    """Stands for a connection that is not known."""
+    """Takes the place of a connection, to compile a statement when there is no connection."""
 
     dialect: Dialect
 
 
 class Answer(NamedTuple):
-    """The answer to a statement, read to its end."""
+    """The complete answer to a statement."""
 
     rowcount: int
     rows: Sequence[Sequence[Any]]
@@ -58,7 +58,8 @@ class Answer(NamedTuple):
 class Driver:
     """How to execute a statement on a driver's connection.
 
-    `database`: the name of its dialect, None if the connection has it as `vendor`. `options`: of a cursor's `execute`.
+    `database`: the name of the dialect; None if the connection's attribute `vendor` holds the name. `options`:
+    arguments for a cursor's `execute`.
     """
 
     database: str | None
@@ -85,7 +86,7 @@ def _psycopg_cursor(name: str) -> Callable[[Any], Any]:
     return cursor
 
 
-_UNPREPARED = {"prepare": False}  # a pooler may execute the next statement in another session
+_UNPREPARED = {"prepare": False}  # the next statement may run in another session, behind a pooler
 
 _DJANGO = Driver(None, "format", lambda connection: connection.cursor())
 _DRIVERS = {
@@ -106,7 +107,7 @@ _ASYNC_DRIVERS = {
 
 @dataclass(frozen=True)
 class DriverConnection:
-    """A connection of a driver or of Django's, for `run_steps`. `dialect` compiles for it."""
+    """A connection of a driver or of Django, for `run_steps`. `dialect`: compiles statements for this connection."""
 
     given: Any
     driver: Driver
@@ -120,14 +121,14 @@ class DriverConnection:
 
 @dataclass(frozen=True)
 class AsyncDriverConnection:
-    """A connection whose statements are awaited. `dialect` compiles for it."""
+    """A connection whose statements are awaited. `dialect`: compiles statements for this connection."""
 
     given: Any
     driver: Driver
     dialect: Dialect
 
     async def run_steps(self, steps: Steps[T]) -> T:
-        """Do what `run_steps` of connection_pool.py does."""
+        """Execute the statements of `steps` and return its result, as `run_steps` of connection_pool.py does."""
         try:
             statement = next(steps)
             while True:
@@ -154,12 +155,12 @@ class AsyncDriverConnection:
 
 
 def _texts(rows: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
-    """Return rows of text and numbers, though the connection may return text as bytes."""
+    """Return the rows with text decoded, because the connection may return text as bytes."""
     return [tuple(value.decode() if isinstance(value, bytes) else value for value in row) for row in rows]
 
 
 def _names(given: object) -> list[str]:
-    """Return the full names of the classes of an object; of a proxy, those of its object."""
+    """Return the full names of an object's class and its bases; for a proxy, those of the object behind it."""
     return [f"{kind.__module__}.{kind.__qualname__}" for kind in given.__class__.__mro__]
 
 
@@ -168,7 +169,7 @@ def _find(drivers: Mapping[str, T], given: object) -> T | None:
 
 
 class CallersConnections:
-    """Runs steps on connections of callers, if these lead to the table."""
+    """Runs steps on a caller's connection, after a check that the connection reaches the queue's table."""
 
     def __init__(self, database: Database, table: str) -> None:
         self._database = database
@@ -177,14 +178,14 @@ class CallersConnections:
         self._known: Sequence[Any] | None = None
 
     def run(self, given: Any, steps: Callable[[Compilable], Steps[T]]) -> T:
-        """Return what `steps(connection)` returns. Raises NotSupportedError for an unusable connection."""
+        """Run `steps(connection)` and return its result. Raises NotSupportedError for an unusable connection."""
         if isinstance(given, PooledConnection):
             return run_steps(given, steps(given))
         connection = self._blocking(given)
         return run_steps(connection, self._checked(connection, steps))
 
     async def run_async(self, given: Any, steps: Callable[[Compilable], Steps[T]]) -> T:
-        """Return what `steps(connection)` returns, for a connection whose statements are awaited."""
+        """Do the same as `run`, for a connection whose statements are awaited."""
         names = _names(given)
         driver = _find(_ASYNC_DRIVERS, given)
         if driver is None and not any(name in _ASYNC_SQLALCHEMY for name in names):
@@ -204,7 +205,8 @@ class CallersConnections:
     def sql(self, paramstyle: str | None, make: Callable[[Compilable], tuple[str, Any]]) -> tuple[str, Any]:
         """Return the text and the parameters of the statement that `make(connection)` returns.
 
-        `paramstyle`: as in PEP 249, or `numeric_dollar`; default: that of our own driver. Raises ValueError.
+        `paramstyle`: a style of `PARAMSTYLES`; None: the style of psched's own driver. Raises ValueError for another
+        style.
         """
         style = self._database.compiler.paramstyle if paramstyle is None else paramstyle
         if style not in PARAMSTYLES:
@@ -212,7 +214,7 @@ class CallersConnections:
         return make(Compiler(self._in_style(style)))
 
     def _blocking(self, given: Any) -> Any:
-        """Return SQLAlchemy's Connection, or the connection of a driver."""
+        """Return SQLAlchemy's Connection, or a connection of a driver."""
         if any(name in _ASYNC_SQLALCHEMY for name in _names(given)) or _find(_ASYNC_DRIVERS, given) is not None:
             raise NotSupportedError(
                 f"connection: {_names(given)[0]} is asynchronous; call `await queue.asubmit(…)` instead of `submit`"
@@ -223,7 +225,7 @@ class CallersConnections:
             return connection
         used = given.dbapi_connection if _POOLED in _names(given) else given
         if used is None:
-            raise NotSupportedError("connection: it is closed; submit before it is closed, or open another one")
+            raise NotSupportedError("connection: it is already closed; submit before closing it, or open another one")
         driver = _find(_DRIVERS, used)
         if driver is None:
             raise self._unknown(used)
@@ -231,14 +233,15 @@ class CallersConnections:
 
     def _compiler(self, driver: Driver, given: Any) -> Dialect:
         self._check_kind(given.vendor if driver.database is None else driver.database)
-        self._location()  # so that the server's version is known
+        self._location()  # connects, and so learns the server's version
         return self._in_style(driver.paramstyle)
 
     def _in_style(self, paramstyle: str) -> Dialect:
-        """Return SQLAlchemy's dialect of our database, for parameters in this style."""
+        """Return SQLAlchemy's dialect of the queue's database, for parameters in this style."""
         dialect: Any = copy(self._database.compiler)
         dialect.paramstyle, dialect.positional = paramstyle, paramstyle not in ("named", "pyformat")
-        dialect.identifier_preparer = dialect.preparer(dialect)  # quotes by the default, not as our session does
+        # the caller's session may quote names in another way than psched's
+        dialect.identifier_preparer = dialect.preparer(dialect)
         compiler: Dialect = dialect
         return compiler
 
@@ -246,27 +249,27 @@ class CallersConnections:
         ours = self._database.dialect
         if name.replace("mariadb", "mysql") != ours.name:
             raise NotSupportedError(
-                f"connection: it is of a {name} database, but the table {self._table} is in {ours.name}; submit "
-                "without it, or keep the table in that database"
+                f"connection: it belongs to a {name} database, but the table {self._table} is in {ours.name}; submit "
+                "without `connection`, or keep the table in that database"
             )
         if ours.ephemeral:
             raise NotSupportedError(
-                f"connection: the table {self._table} is in the memory of the queue's own connection; submit without "
-                "it, or keep the table in a file"
+                f"connection: the table {self._table} is in memory, where only the queue's own connection reaches it; "
+                "submit without `connection`, or keep the table in a file"
             )
 
     def _checked(self, connection: Compilable, steps: Callable[[Compilable], Steps[T]]) -> Steps[T]:
-        """Do `steps` if the connection leads to the table."""
+        """Run `steps`, if the connection reaches the queue's table."""
         answer = yield self._locating, ()
         found = _location_in(answer.fetchall())
         if found != self._location():
-            self._known = None  # the table may have been made anew
+            self._known = None  # the table may have been created again
             if found != (ours := self._location()):
                 raise NotSupportedError(self._mismatch(found, ours))
         return (yield from steps(connection))
 
     def _location(self) -> Sequence[Any]:
-        """Return where our own connections lead."""
+        """Return which database and table psched's own connections reach."""
         if self._known is None:
             self._known = self._database.run(lambda own, _: _location_in(execute_text(own, self._locating).fetchall()))
         return self._known
@@ -276,22 +279,23 @@ class CallersConnections:
         if theirs != own:
             return (
                 f"connection: it is on the database {theirs}, but the table {self._table} of the queue is in {own}; "
-                "submit without it, or keep the table in that database"
+                "submit without `connection`, or keep the table in that database"
             )
         return (
-            f"connection: in its database {theirs}, on its server, with its temporary tables and its search_path, the "
-            f"table {self._table} is not that of the queue, or does not exist; submit without it, or name that table"
+            f"connection: on its server, in its database {theirs}, and with its temporary tables and search_path, the "
+            f"name {self._table} does not mean the table of the queue; submit without `connection`, or configure that "
+            "table"
         )
 
     def _unknown(self, given: object) -> NotSupportedError:
         return NotSupportedError(
             "connection: expected an SQLAlchemy Connection or Session, a Django connection, or a connection of "
             f"psycopg, asyncpg, PyMySQL, mysqlclient or sqlite3 on the queue's database, got {_names(given)[0]}; with "
-            "another driver execute what `submit_sql` returns"
+            "another driver, execute the statement that `submit_sql` returns"
         )
 
 
 def _location_in(rows: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
-    """Return the one row of `Dialect.locating`. A path is compared with its symbolic links resolved."""
+    """Return the one row that `Dialect.locating` selects, with symbolic links in a path resolved."""
     [(name, *more)] = rows
     return (os.path.realpath(name) if isinstance(name, str) and name.startswith("/") else name, *more)

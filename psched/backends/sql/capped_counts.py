@@ -1,4 +1,4 @@
-"""Counts rows up to a bound, so that no count reads a whole table or a whole backlog."""
+"""Counts rows up to a limit, so that no count reads a whole table."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _LIMIT = "limit_of_count"
 class Indexed(NamedTuple):
     """Rows that meet `conditions`, found by an index that begins with the columns `order`.
 
-    Without the order PostgreSQL may read the table from its beginning, where all rows may be others. `forced`: the
-    index that MariaDB and MySQL are told to use. `least`: a bound that may be below that of the other rows.
+    Without `order` PostgreSQL may read the table from its beginning, although few rows there meet the conditions.
+    `forced`: the index that MariaDB and MySQL must use. `least`: a limit for these rows alone, if it is lower.
     """
 
     conditions: Sequence[sa.ColumnElement[bool]] = ()
@@ -27,12 +27,12 @@ class Indexed(NamedTuple):
     least: int | None = None
 
     def bound(self, most: int) -> int:
-        """Return the number up to which these rows are counted."""
+        """Return the number up to which these rows are counted. `most`: the limit for all rows."""
         return most if self.least is None else min(most, self.least)
 
 
 def capped(table: sa.Table, rows: Indexed, limit: int | sa.BindParameter[int]) -> sa.ScalarSelect[Any]:
-    """Return the subquery of the number of rows, at most `limit`."""
+    """Return a subquery of the number of rows, at most `limit`."""
     one: sa.ColumnElement[int] = sa.literal_column("1", sa.Integer)
     some = sa.select(one.label("one")).select_from(table).where(*rows.conditions).order_by(*rows.order).limit(limit)
     if rows.forced is not None:
@@ -42,10 +42,10 @@ def capped(table: sa.Table, rows: Indexed, limit: int | sa.BindParameter[int]) -
 
 
 class CappedCounts:
-    """One statement that counts several kinds of rows. Building it takes longer than the database needs to count."""
+    """One statement that counts several kinds of rows. Keep it: it takes longer to build than to execute."""
 
     def __init__(self, table: sa.Table, wanted: Mapping[str, Sequence[Indexed]]) -> None:
-        """Each value of `wanted` is a sequence of alternatives with the same bound; no row meets two of them."""
+        """`wanted`: for each kind, groups of rows whose numbers are added. No row may be in two groups."""
         self._wanted = wanted
         self._named = [(name, rows) for name, every in wanted.items() for rows in every]
         limits = [
@@ -60,7 +60,7 @@ class CappedCounts:
     def read(
         self, connection: sa.Connection, most: int, values: Mapping[str, Any] = MappingProxyType({})
     ) -> dict[str, Counted]:
-        """Return how many rows there are of each kind, up to `most`. `values`: parameters of the conditions."""
+        """Return the number of rows of each kind, up to `most`. `values`: parameters of the conditions."""
         found = dict.fromkeys(self._wanted, 0)
         bounds = {name: every[0].bound(most) for name, every in self._wanted.items() if every}
         if self._statement is not None:

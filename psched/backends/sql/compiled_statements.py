@@ -1,10 +1,10 @@
-"""Statements that SQLAlchemy compiles once and the driver executes: on one row, or on many rows given as JSON.
+"""Statements that SQLAlchemy compiles once and the driver executes, for one row or for many rows given as JSON.
 
-SQLAlchemy takes some 30 ms to build the SQL of a store. So stores on tables of the same names share their statements
-within a process (`cached`). Threads only add to shared objects and never change what is there, so they need no lock.
+SQLAlchemy takes some 30 ms to build the SQL of a store. So all stores of a process on tables of the same names share
+their statements (`cached`). Threads only add entries to shared objects and never change an entry, so they need no lock.
 
-In a bulk statement, a value that all rows have in common is a parameter of its own, not a member of each row's JSON:
-parsing the JSON costs a database as much as the change itself, and MariaDB even more.
+A bulk statement takes a value that all rows share as a parameter, not from each row's JSON. Parsing the JSON costs a
+database as much as the change itself, and MariaDB even more.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from psched.backends.sql.connection_pool import Steps, execute_text, run_steps
 from psched.backends.sql.dialect import Dialect, now_ms, now_once
 
 _CACHED = 256
-"""Results kept of each function; a process has a handful of tables."""
+"""The most results that each cached function keeps. A process uses few tables."""
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -32,14 +32,14 @@ P = ParamSpec("P")
 
 @lru_cache(_CACHED)
 def table_named(make: Callable[..., sa.Table], name: str, *options: object) -> sa.Table:
-    """Return the table that `make(metadata, name, *options)` makes, the same for every store."""
+    """Return the table that `make(metadata, name, *options)` makes: the same object for every store."""
     return make(sa.MetaData(), name, *options)
 
 
 def cached(make: Callable[P, T], *parts: P.args, **named: P.kwargs) -> T:
     """Return `make(*parts)`, cached by its arguments.
 
-    All stores of the process share the result, so it must not refer to a store's own objects, such as connections.
+    All stores of the process share the result, so it must not refer to objects of one store, such as connections.
     """
     made: T = _made(make, *parts, **named)
     return made
@@ -53,10 +53,10 @@ _made: Callable[..., Any] = lru_cache(_CACHED)(_make)
 
 
 def cached_on_class(build: Callable[Concatenate[S, P], None]) -> Callable[Concatenate[S, P], None]:
-    """Call a method that sets attributes once for the same arguments, and share these attributes between objects."""
+    """Decorate a method that sets attributes: objects with the same arguments share these attributes."""
 
     def attributes(kind: type[S], *parts: P.args, **named: P.kwargs) -> dict[str, Any]:
-        blank = object.__new__(kind)  # so that nothing of one object is shared
+        blank = object.__new__(kind)  # so that the attributes refer to no object
         build(blank, *parts, **named)
         return vars(blank)
 
@@ -70,7 +70,7 @@ def cached_on_class(build: Callable[Concatenate[S, P], None]) -> Callable[Concat
 
 
 class Compilable(Protocol):
-    """A connection that a statement can be compiled for, such as SQLAlchemy's."""
+    """A connection for which a statement can be compiled, such as SQLAlchemy's."""
 
     @property
     def dialect(self) -> sa.Dialect: ...
@@ -78,9 +78,9 @@ class Compilable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CompiledText:
-    """A statement as the driver takes it: its text, the names of its parameters, and their constant values.
+    """A statement in the driver's form: its text, the names of its parameters, and their constant values.
 
-    `places`: the names in their order; None where the driver finds parameters by their names.
+    `places`: the names in the order of the parameters; None if the driver takes parameters by name.
     """
 
     text: str
@@ -97,7 +97,7 @@ class CompiledText:
         return cls(expanded.statement, places, constants)
 
     def parameters(self, values: Mapping[str, Any]) -> Any:
-        """Return the parameters as the driver takes them."""
+        """Return the parameters in the driver's form."""
         everything = {**self.constants, **values} if self.constants else values
         return everything if self.places is None else tuple(map(everything.__getitem__, self.places))
 
@@ -105,7 +105,7 @@ class CompiledText:
 class Statement:
     """A statement that is compiled once for each kind of connection. Safe to use from several threads.
 
-    `then`: a statement for the same transaction, if this one changes a row; see `Database.change_row`.
+    `then`: a second statement for the same transaction, executed if this one changes a row; see `Database.change_row`.
     """
 
     def __init__(self, statement: sa.UpdateBase | sa.SelectBase, then: sa.Insert | None = None) -> None:
@@ -114,12 +114,12 @@ class Statement:
         self._compiled: dict[tuple[object, ...], CompiledText] = {}
 
     def prepare(self, connection: Compilable, keys: int = 0) -> CompiledText:
-        """Return the statement as the connection's driver takes it, compiled if it was not.
+        """Return the statement in the form of the connection's driver. Compiles it at the first call.
 
-        `keys`: how many its expanding parameter `keys` has, if there is one.
+        `keys`: the number of values of the expanding parameter `keys`, or 0 if the statement has no such parameter.
         """
         dialect: Any = connection.dialect
-        quote = dialect.identifier_preparer.initial_quote  # which a session of MySQL's chooses
+        quote = dialect.identifier_preparer.initial_quote  # MySQL quotes names as the session's sql_mode demands
         is_mariadb = getattr(dialect, "is_mariadb", False)
         kind = (dialect.name, dialect.driver, dialect.paramstyle, quote, is_mariadb, dialect.server_version_info, keys)
         if kind not in self._compiled:
@@ -136,14 +136,14 @@ class Statement:
     def execute_on(self, connection: sa.Connection, keys: Sequence[str], values: Mapping[str, Any]) -> int:
         """Execute the statement on `keys`, at least one, and return the number of changed rows.
 
-        The statement is compiled for each power of two of keys, padded with the last key: a text for each number of
-        keys would cost a client more than repeated keys cost a server.
+        The statement is compiled only for each power of two, and the last key is repeated to fill up. Repeated keys
+        cost a server less than one more compiled statement costs a client.
         """
         changed: int = execute_text(connection, *self.step_on(connection, keys, values)).rowcount
         return changed
 
     def step(self, connection: Compilable, values: Mapping[str, Any]) -> tuple[str, Any]:
-        """Return text and parameters of the statement, as the connection's driver takes them."""
+        """Return the text and the parameters of the statement in the form of the connection's driver."""
         compiled = self.prepare(connection)
         return compiled.text, compiled.parameters(values)
 
@@ -162,30 +162,33 @@ class Statement:
 
 
 GivenColumns = Mapping[str, sa.ColumnElement[Any]]
-"""The given values of a row, by their names, as a bulk statement uses them."""
+"""The given values of a row by name, as expressions of a bulk statement."""
 
 _PREFIX = "given_"
-"""Begins the name of each given column and parameter, so that none is a word of SQL."""
+"""Prefix of the names of given columns and parameters, so that no such name is a keyword of SQL."""
 
 _ROWS = "given"
 _KEY = "key"
 
 _OFTEN = 8
-"""How often rows must have the same values in common before a statement is built for that choice."""
+"""How often rows must share the same columns before a statement is built for this set of columns."""
 
 
 class BulkUpdate:
-    """A statement on given rows, built once for one row and for each choice of values that rows often have in common.
+    """A statement on given rows. It is built once for one row, and once for each frequent set of shared columns.
 
-    Building and compiling a statement takes as long as settling a hundred rows. So a rare choice uses the statement
-    for rows with nothing in common, if `prepare` compiled that. The values of one row are parameters, without JSON:
-    that takes 13 % less processor time (SQLite, PostgreSQL; MariaDB 40 %, 2026-11-22).
+    Building and compiling a statement takes as long as settling a hundred rows. So a rare set uses the statement in
+    which no column is shared, if `prepare` compiled that one. The values of one row are parameters, without JSON: that
+    takes 13 % less processor time (SQLite, PostgreSQL; MariaDB 40 %, 2026-11-22).
     """
 
     def __init__(
         self, types: Mapping[str, Any], build: Callable[[GivenColumns, sa.ColumnElement[int]], sa.Update | sa.Insert]
     ):
-        """`types`: the types of a row's values by name, with `key`. `build` makes the statement of values and clock."""
+        """`types`: the types of a row's values by name, including `key`.
+
+        `build` makes the statement from the given values and the clock.
+        """
         self._types = types
         self._parameters = {name: _PREFIX + name for name in types}
         self._build = build
@@ -193,7 +196,7 @@ class BulkUpdate:
         self._rare: Counter[tuple[str, ...]] = Counter()
 
     def prepare(self, connection: sa.Connection, one_row: bool = True) -> None:
-        """Compile the statement for rows with nothing in common and, if `one_row`, the statement for one row."""
+        """Compile the statement for rows that share no value and, if `one_row`, the statement for one row."""
         if one_row:
             self._statement(()).prepare(connection)
         self._statement(tuple(self._types)).prepare(connection)
@@ -201,7 +204,7 @@ class BulkUpdate:
     def execute(self, connection: sa.Connection, rows: Sequence[Mapping[str, Any]], values: Mapping[str, Any]) -> int:
         """Execute the statement on `rows`, at least one, and return the number of changed rows.
 
-        Each row has a value for each name in `types`. `values`: further parameters.
+        Each row has a value for each name in `types`. `values`: other parameters of the statement.
         """
         if len(rows) == 1:
             return self._statement(()).execute(connection, {**values, **self.parameters(rows[0])})
@@ -221,7 +224,7 @@ class BulkUpdate:
         return self._build(self.given(), now_ms())
 
     def _names(self, rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-        """Return the names of the values that are given row by row: the key, and those that differ."""
+        """Return the names of the values to send for each row: the key, and the values that differ."""
         everything, count = tuple(self._types), len(rows)
         # Counting is twice as fast as `any` with a generator (2026-11-23).
         names = tuple(
@@ -237,7 +240,7 @@ class BulkUpdate:
         return names
 
     def _statement(self, names: tuple[str, ...]) -> Statement:
-        """Return the statement on rows that differ in `names`; on one row without any."""
+        """Return the statement for rows that differ in `names`; the statement for one row if `names` is empty."""
         if names not in self._statements:
             rows = [sa.column(self._parameters[name], self._types[name]) for name in names]
             listed = dict(zip(names, rows_in(_ROWS, rows).c, strict=True)) if names else {}
@@ -247,20 +250,20 @@ class BulkUpdate:
 
 
 GivenRow = Mapping[str, Any]
-"""The given values of a new row, by the names of columns; the others are NULL."""
+"""The given values of a new row by column name. Columns without a value become NULL."""
 
 Values = Callable[[GivenColumns, sa.ColumnElement[int]], GivenColumns]
-"""Makes the columns of a row from its given values and the database's clock."""
+"""Computes the columns of a row from its given values and the database's clock."""
 
 _MOST_ROWS = 2000
 _MOST_CHARACTERS = 500_000
-"""Rows and characters of one INSERT: MariaDB bounds its length, in which each character may be escaped twice."""
+"""Limits of one INSERT. MariaDB limits the length of a statement, and escaping may double it."""
 
 
 class BulkInsert:
-    """INSERTs of new rows in one table: one for each set of columns that rows have, and have in common.
+    """INSERTs of new rows into one table, built once for each set of given columns and of shared columns.
 
-    The values that no row has are not sent, and the values that all rows share are sent once.
+    A value that no row has is not sent. A value that all rows share is sent once.
     """
 
     def __init__(
@@ -271,9 +274,9 @@ class BulkInsert:
         values: Values,
         further: Callable[[sa.Insert], sa.Insert] | None = None,
     ) -> None:
-        """`given`: the columns that a row may have. `values` makes the row from them.
+        """`given`: the columns that a row may have. `values`: computes the row from these columns.
 
-        `further` turns an INSERT into a statement that does more with each of its new rows, with the same row count.
+        `further` extends an INSERT by more work on each new row. The row count must stay the same.
         """
         self._dialect = dialect
         self._table = table
@@ -283,14 +286,15 @@ class BulkInsert:
         self._statements = cache(self._build)
 
     def execute(self, connection: sa.Connection, rows: Sequence[GivenRow], values: Mapping[str, Any]) -> int:
-        """Insert the rows whose keys are new, and return how many; fewer, where the server does not count them.
+        """Insert the rows whose keys are new, and return their number.
 
-        `values`: further parameters. In a transaction of the caller's, unless it is one row.
+        The number may be too small if the server does not count new rows. `values`: other parameters. Needs a
+        transaction of the caller for more than one row.
         """
         return run_steps(connection, self.steps(connection, rows, values))
 
     def steps(self, connection: Compilable, rows: Sequence[GivenRow], values: Mapping[str, Any]) -> Steps[int]:
-        """Do what `execute` does, in steps for a connection like this one."""
+        """Do what `execute` does, as steps for a connection of this kind."""
         inserted = 0
         for page in _pages(rows):
             inserted += yield from self._insert(connection, page, values)
@@ -299,7 +303,8 @@ class BulkInsert:
     def sql(self, connection: Compilable, row: GivenRow, values: Mapping[str, Any]) -> tuple[str, Any]:
         """Return one statement that inserts `row` if its key is new.
 
-        Otherwise its row count is 0, or, where the server does not count new rows, it fails and undoes itself alone.
+        If the key exists, the row count is 0. If the server does not count new rows, the statement fails instead, and
+        changes nothing else in the transaction.
         """
         (strict, lenient), parameters = self._page([row], values)
         return (lenient if self._dialect.counts_new_rows else strict).step(connection, parameters)
@@ -307,7 +312,7 @@ class BulkInsert:
     def _page(
         self, page: Sequence[GivenRow], values: Mapping[str, Any]
     ) -> tuple[tuple[Statement, Statement], Mapping[str, Any]]:
-        """Return the statements of `_build` for a page of rows, and their parameters."""
+        """Return the statements of `_build` and their parameters for a page of rows."""
         same = page[0] if len(page) == 1 else _same(page)
         differing = () if len(page) == 1 else tuple(sorted(set().union(*page) - same.keys()))
         parameters = {**{_PREFIX + name: value for name, value in same.items()}, **values}
@@ -322,7 +327,7 @@ class BulkInsert:
             return inserted
         try:
             inserted = (yield strict.step(connection, parameters)).rowcount
-        except Exception as error:  # an INSERT that fails undoes itself alone
+        except Exception as error:  # the failed INSERT has changed nothing, and the transaction can go on
             if not self._dialect.is_duplicate_key(error):
                 raise
             if len(page) > 1:
@@ -331,9 +336,9 @@ class BulkInsert:
         return inserted
 
     def _build(self, same: Collection[str], differing: Collection[str]) -> tuple[Statement, Statement]:
-        """Return an INSERT that fails when a key exists, and one that leaves such rows as they are.
+        """Return an INSERT that fails if a key exists, and an INSERT that skips rows whose keys exist.
 
-        Nothing is `differing` in a single row.
+        `same`: the columns that all rows share. `differing`: the other columns; empty for a single row.
         """
         rows = rows_in(_ROWS, [sa.column(_PREFIX + name, self._types[name]) for name in differing])
         given: dict[str, sa.ColumnElement[Any]] = {name: sa.null() for name in self._types}
@@ -342,7 +347,7 @@ class BulkInsert:
         inserts = [sa.insert(self._table), self._dialect.insert_new(self._table)]
         if differing:
             values = self._values(given, now_once())
-            # Without a condition SQLite takes ON CONFLICT for a join's ON.
+            # Without a condition SQLite reads ON CONFLICT as the ON of a join.
             chosen = sa.select(*values.values()).select_from(rows).where(sa.literal_column("1 = 1"))
             inserts = [each.from_select(list(values), chosen) for each in inserts]
         else:
@@ -353,13 +358,13 @@ class BulkInsert:
 
 
 def _same(page: Sequence[GivenRow]) -> GivenRow:
-    """Return the values that all rows have in common."""
+    """Return the values that all rows share."""
     count = len(page)
     return {name: value for name, value in page[0].items() if [row.get(name) for row in page].count(value) == count}
 
 
 def _pages(rows: Sequence[GivenRow]) -> list[list[GivenRow]]:
-    """Return the rows in their order, as many to a page as one statement takes."""
+    """Split the rows, in their order, into pages. One statement inserts one page."""
     pages: list[list[GivenRow]] = []
     size = 0
     for row in rows:
@@ -373,9 +378,9 @@ def _pages(rows: Sequence[GivenRow]) -> list[list[GivenRow]]:
 
 
 class given_rows(FunctionElement[str]):  # noqa: N801 – spelled like the SQL function it stands for
-    """The rows of a parameter that `as_parameter` made; each dialect compiles it in its own way.
+    """The rows in a parameter that `as_parameter` made. Each dialect compiles this construct in its own way.
 
-    Each row is an array of values. `fields`: the names and types of their columns.
+    Each row is an array of values. `fields`: the names and types of the columns.
     """
 
     type = sa.String()
@@ -387,7 +392,7 @@ class given_rows(FunctionElement[str]):  # noqa: N801 – spelled like the SQL f
 
 
 def rows_in(parameter: str, columns: Sequence[sa.ColumnClause[Any]]) -> sa.FromClause:
-    """Return the rows with these columns, for FROM, of a parameter that `as_parameter` made."""
+    """Return the rows in a parameter that `as_parameter` made, as a FROM clause with these columns."""
     return given_rows(sa.bindparam(parameter, type_=sa.String), columns).table_valued(*columns, name="given")
 
 
@@ -395,5 +400,5 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 def as_parameter(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
-    """Return the values of `rows`, in the order of `names`, as JSON: the parameter of `given_rows`."""
+    """Return the values of `rows` as JSON, in the order of `names`: the parameter of `given_rows`."""
     return _ENCODER.encode(list(zip(*([row.get(name) for row in rows] for name in names), strict=True)))

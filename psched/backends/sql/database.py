@@ -1,8 +1,8 @@
 """One database: its connections, and bounded retries.
 
-One connection at most stays open while idle, more in a process of many threads. A small overflow lets a heartbeat open
-a second connection beside a long statement. Connections are in autocommit: a statement is a transaction of its own
-unless `transaction` or `change_rows` says otherwise.
+Usually at most one idle connection stays open; processes with many threads keep more. A small overflow lets a heartbeat
+open a second connection while a long statement runs. Connections are in autocommit mode: each statement is a
+transaction of its own, except in `transaction` and `change_rows`.
 """
 
 from __future__ import annotations
@@ -44,23 +44,25 @@ _OVERFLOW = 4
 
 T = TypeVar("T")
 Work = Callable[[Connection, bool], T]
-"""Work on one connection. The flag: whether an earlier attempt, whose answer was lost, may have been executed."""
+"""Work on one connection. The flag tells whether an earlier attempt may have been executed although its answer was
+lost.
+"""
 
 
 class Database:
     """Runs work on connections to one database.
 
-    Safe to use from several threads, and after a fork in both processes: the child makes its own connections.
+    Safe to use from several threads. After a fork, safe to use in both processes: the child opens its own connections.
     """
 
     def __init__(self, dialect: Dialect) -> None:
-        """Connects to nothing yet. Raises ConfigError when the URL or the driver cannot be used."""
+        """Opens no connection. Raises ConfigError if the URL or the driver cannot be used."""
         self.dialect = dialect
         self._sleep = time.sleep
         self._parents: list[Any] = []
         self._logins = LoginBackoff()
         self._is_dedicated = False
-        """Whether a connection that is none of the pool's was ever made by `_engine`."""
+        """Whether `_engine` ever opened a connection outside the pool."""
         self._engine = self._new_engine()
         self._pool = self._new_pool()
         self._work: AbstractContextManager[None] = nullcontext()
@@ -70,7 +72,7 @@ class Database:
             forks.close_before_fork(self)
 
     def _new_engine(self) -> Engine:
-        """Raises ConfigError."""
+        """Create SQLAlchemy's engine. Raises ConfigError if the URL or the driver cannot be used."""
         dialect = self.dialect
         try:
             engine = create_engine(
@@ -87,10 +89,12 @@ class Database:
         except (ArgumentError, NoSuchModuleError) as error:
             raise ConfigError(f"url: {dialect.url.drivername}:// cannot be used: {error}") from error
         if engine.dialect.is_async:
-            raise ConfigError(f"url: {dialect.url.drivername}:// is an asynchronous driver; leave out the +driver")
+            raise ConfigError(
+                f"url: {dialect.url.drivername}:// is an asynchronous driver; remove the +driver from the URL"
+            )
         logins = self._logins
 
-        # Not a method: statements that were compiled for `engine` keep its listeners, which must not keep this object.
+        # Not a method: compiled statements keep the engine's listeners, and must not keep this object alive.
         def log_in(driver: Any, _: object, given: Sequence[Any], options: Mapping[str, Any]) -> Any:
             return logins.log_in(partial(dialect.connect, driver, given, options), dialect.is_refused)
 
@@ -104,9 +108,9 @@ class Database:
         return ConnectionPool(self._engine, size, overflow, dialect.timeouts.read, dialect.keeps_cursors)
 
     def run(self, work: Work[T], until: float | None = None) -> T:
-        """Return `work(connection, uncertain)`, repeated after conflicts and lost connections; see `Retries`.
+        """Return `work(connection, uncertain)`. Repeats the call after conflicts and lost connections; see `Retries`.
 
-        `until`: boottime seconds. `work` must be repeatable, and raise only the driver's errors.
+        `until`: deadline in boottime seconds. `work` must be repeatable, and must raise only errors of the driver.
         """
         begun = boottime()
         retries: Retries | None = None
@@ -127,7 +131,7 @@ class Database:
                 reason = self.retry_reason(error)
                 if retries is None:
                     retries = Retries(begun, until, boottime, self._logins)
-                # a read has no conflicts but timeouts
+                # a read has no conflicts except timeouts
                 has_timed_out = self.dialect.read_only and reason is RetryReason.CONFLICT
                 pause = None if has_timed_out else retries.pause(reason, self.is_refused(error))
                 if pause is None:
@@ -136,12 +140,12 @@ class Database:
             self._sleep(pause)
 
     def _release_after(self, error: BaseException, pool: ConnectionPool, connection: PooledConnection) -> None:
-        """Release or close a connection whose work raised `error`; raise a driver's own error as a DBAPIError."""
-        # A driver interrupted amid an answer would pass the rest to the next statement.
+        """Release or close a connection whose work raised `error`. Raises an error of the driver as a DBAPIError."""
+        # The driver may have been interrupted while it read an answer. The next statement would read the rest of it.
         pool.release(connection, isinstance(error, DBAPIError) and self.retry_reason(error) is not RetryReason.LOST)
         if isinstance(error, DBAPIError) and error.connection_invalidated:
-            pool.close_idle()  # they were lost, too
-        if isinstance(error, self._engine.dialect.loaded_dbapi.Error):  # while rows were fetched
+            pool.close_idle()  # the idle connections are probably lost, too
+        if isinstance(error, self._engine.dialect.loaded_dbapi.Error):  # raised while rows were fetched
             raise wrapped(error, self._engine.dialect) from error
 
     @contextmanager
@@ -167,7 +171,10 @@ class Database:
         values: Mapping[str, Any],
         also: Callable[[Connection], object] | None = None,
     ) -> bool:
-        """Change one row, then do `statement.then` and `also` in the same transaction. Return whether it exists."""
+        """Change one row.
+
+        If it exists, run `statement.then` and `also` in the same transaction. Return whether it exists.
+        """
         then = statement.then
         if then is not None and also is None and self.dialect.compound_statements:
             joined = self._joined(connection, statement, then, values)
@@ -186,7 +193,10 @@ class Database:
     def _joined(
         self, connection: Connection, statement: Statement, then: Statement, values: Mapping[str, Any]
     ) -> bool | None:
-        """Execute both as one statement. Return whether the first changed a row, None where that is unsupported."""
+        """Execute both statements as one.
+
+        Return whether the first changed a row; None if the database cannot do that.
+        """
         first, second = statement.prepare(connection), then.prepare(connection)
         text = self.dialect.joined(connection, first.text, second.text)
         if text is None or first.places is not None or first.constants.keys() & second.constants.keys():
@@ -198,9 +208,12 @@ class Database:
     def change_rows(
         self, connection: Connection, count: int, change: Callable[[], int], *steps: Callable[[], object]
     ) -> bool:
-        """Change `count` rows, then take the `steps`, in one transaction. For fewer rows, change nothing; return False.
+        """Change `count` rows, then run `steps`, in one transaction.
 
-        `change` returns the number of rows. Without steps, `change` is one statement and needs no transaction.
+        Return False, and change nothing, if there are fewer rows.
+
+        `change` returns the number of changed rows. Without steps, `change` must be one statement, and no transaction
+        is opened.
         """
         if not steps:
             return change() == count
@@ -221,18 +234,18 @@ class Database:
             execute_text(connection, "ROLLBACK")
 
     def retry_reason(self, error: Exception) -> RetryReason | None:
-        """Return why `error` is temporary; None if it is not."""
+        """Return why `error` is temporary; None if `error` is not temporary."""
         if isinstance(error, PoolTimeoutError):
             return RetryReason.LOST
         driver = self._engine.dialect.loaded_dbapi.Error
-        if isinstance(error, driver):  # of a dedicated connection
+        if isinstance(error, driver):  # raised on a dedicated connection
             error = DBAPIError.instance(None, None, error, driver)
         if not isinstance(error, DBAPIError):
             return None
         return RetryReason.LOST if error.connection_invalidated else self.dialect.retry_reason(error)
 
     def is_refused(self, error: Exception) -> bool:
-        """Return whether the server refuses our user."""
+        """Return whether the server refuses psched's user."""
         return self.dialect.is_refused(getattr(error, "orig", None) or error)
 
     def rows(self, statement: Select[Any], values: Mapping[str, Any] = MappingProxyType({})) -> Sequence[RowMapping]:
@@ -252,7 +265,7 @@ class Database:
         return self.run(lambda connection, _: connection.execute(statement, values).scalar())
 
     def dedicated(self) -> Any:
-        """Return a new connection, to be closed by the caller. `dbapi_connection` is the driver's own."""
+        """Return a new connection, which the caller must close. Its `dbapi_connection` is the driver's own."""
         self._is_dedicated = True
         connection = self._engine.raw_connection()
         connection.detach()
@@ -260,12 +273,12 @@ class Database:
 
     @property
     def compiler(self) -> SqlAlchemyDialect:
-        """SQLAlchemy's dialect of our connections. It knows the server's version after the first connection."""
+        """SQLAlchemy's dialect of this database. It knows the server's version after the first connection."""
         return self._engine.dialect
 
     @contextmanager
     def patient(self) -> Iterator[Database]:
-        """Yield the same database with an hour for each statement: creating an index may take that long."""
+        """Yield the same database with a limit of one hour for each statement: creating an index may take long."""
         dialect = self.dialect
         if dialect.ephemeral:
             yield self
@@ -277,22 +290,23 @@ class Database:
 
     @property
     def fork_patience(self) -> float:
-        """Seconds that a fork waits for a statement: a little more than a statement waits for a locked row or file."""
+        """Seconds that a fork waits for a running statement: a little more than a statement waits for a lock."""
         return self.dialect.timeouts.lock + 1
 
     def close_before_fork(self) -> None:
         """Close idle connections before a fork.
 
-        An in-memory database stays open, and parent and child each have a copy.
+        An in-memory database stays open: parent and child each get a copy.
         """
         if not self.dialect.ephemeral:
             self._pool.close_idle()
 
     def reset_after_fork(self) -> None:
-        """In a forked process: leave the connections to the parent. An in-memory database was copied.
+        """In a forked process, leave the connections to the parent. A child has its own copy of an in-memory database.
 
-        Where there are connections, a new engine is needed, as a thread of the parent may have held a lock of the old
-        one. SQLAlchemy closes connections when they are freed, which would end the parent's sessions.
+        If there are connections, a new engine is needed, because a thread of the parent may have held a lock of the old
+        engine. The old engine must not close its connections when they are freed, because that would end the parent's
+        sessions.
         """
         if self.dialect.ephemeral or not (self._pool.has_connections or self._is_dedicated):
             return
@@ -305,5 +319,5 @@ class Database:
         self._pool = self._new_pool()
 
     def close(self) -> None:
-        """Close idle connections now, the others when their work ends. Idempotent."""
+        """Close idle connections now, and each other connection when its work ends. Idempotent."""
         self._pool.close()

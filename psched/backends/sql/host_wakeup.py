@@ -1,8 +1,8 @@
 """Wakes an idle worker on the same host, on databases that cannot notify (MariaDB, MySQL).
 
-A submitter sends a datagram to a socket whose name is made from those of the database and the table. Linux keeps such
-names (abstract sockets) apart from files, so no file is left over, and no permission is needed. Workers of other hosts,
-or of another network namespace, find the row by polling.
+A submitter sends a datagram to a socket. The names of the database and the table make the name of the socket. It is an
+abstract socket of Linux: no file remains, and no permission is needed. Workers on other hosts, or in another network
+namespace, find the row by polling.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from sqlalchemy import URL
 
 _DEFAULT_PORT = 3306
 _ENOUGH = 1_000
-"""Datagrams that are read at once at most."""
+"""The most datagrams that are read at once."""
 
 
 def socket_name(url: URL, table: str) -> bytes | None:
-    """Return the name of the socket for `table`, the same in each process that names the server as `url` does.
+    """Return the name of the socket for `table`. Processes get the same name if their URLs name the server alike.
 
-    None: this system has no such sockets.
+    Returns None if this system has no such sockets.
     """
     if sys.platform != "linux":
         return None
@@ -32,13 +32,13 @@ def socket_name(url: URL, table: str) -> bytes | None:
 
 
 def notify_host(name: bytes) -> None:
-    """Wake the worker that listens on this host, if any. Never waits or raises: otherwise a poll finds the row."""
-    with suppress(OSError), _datagram_socket() as sender:  # nobody listens, or enough notifications wait
+    """Wake the worker that listens on this host, if any. Never waits and never raises: a poll finds the row anyway."""
+    with suppress(OSError), _datagram_socket() as sender:  # nobody listens, or the socket is full of notifications
         sender.sendto(b"1", name)
 
 
 class HostWakeup:
-    """`Wakeup` that rows inserted on this host notify. Of several processes that listen on a host, one is notified."""
+    """A `Wakeup` for rows that are inserted on this host. Only one of the processes on a host is notified."""
 
     proven = False
     covers_all_hosts = False
@@ -49,7 +49,7 @@ class HostWakeup:
         self._is_bound = False
 
     def listen(self, seconds: float) -> None:
-        """Bind the name unless another process has bound it."""
+        """Bind the socket's name, unless another process has bound it."""
         if not self._is_bound:
             with suppress(OSError):  # the name is bound by another process
                 self._socket.bind(self._name)
@@ -67,7 +67,7 @@ class HostWakeup:
         return notified
 
     def stop_listening(self) -> None:
-        """Give the name back, so that another process can take it."""
+        """Release the socket's name, so that another process can bind it."""
         if self._is_bound:
             self._socket.close()
             self._socket = _datagram_socket()

@@ -1,6 +1,6 @@
 """The ledger of schedules on SQL databases: tables, reading, trimming and writing.
 
-Each statement follows an index: occurrences by key and time, failed runs and other runs by the times of their ends.
+Each statement uses an index: occurrences are found by key and time, failed runs and other runs by their end times.
 """
 
 from __future__ import annotations
@@ -53,18 +53,18 @@ from psched.store.ledger import (
 
 _OLDEST = now_ms() - sa.bindparam("age", type_=sa.BigInteger)
 _ALL = 2**62
-"""Later than any time."""
+"""A number larger than any time."""
 _KEYS = 30
-"""Keys that one statement reads: of a schedule with many changes it looks at each."""
+"""The most keys that one statement reads. It examines each change of a schedule, and a schedule may have many."""
 _AT_ONCE = 32
-"""Schedules whose last entries one statement reads."""
+"""The most schedules whose last entries one statement reads."""
 
 
 def ledger_table(metadata: sa.MetaData, schedules: str) -> sa.Table:
     """Return the table of settled occurrences.
 
     The primary key keeps the occurrences of a schedule together. `extra` is 1 for an extra run. `trouble` is 1 if an
-    attempt failed or the occurrence was skipped as too late, so that an index finds such entries.
+    attempt failed, or if the occurrence was skipped as too late, so that an index finds such entries.
     """
     table = sa.Table(
         f"{checked_name(schedules)}_ledger",
@@ -94,7 +94,7 @@ def ledger_table(metadata: sa.MetaData, schedules: str) -> sa.Table:
 
 
 def limit_columns() -> tuple[sa.Column[Any], ...]:
-    """Return the columns of the bounds of a policy, for the table of schedules and for that of their changes."""
+    """Return the columns of a policy's limits, for the table of schedules and for the table of changes."""
     return (
         sa.Column("max_lateness_ms", sa.BigInteger),
         sa.Column("alert_after_ms", sa.BigInteger),
@@ -103,15 +103,15 @@ def limit_columns() -> tuple[sa.Column[Any], ...]:
 
 
 def option_columns() -> tuple[sa.Column[Any], ...]:
-    """Return `OPTION_COLUMNS`, for the same two tables."""
+    """Return the columns `OPTION_COLUMNS`, for the table of schedules and for the table of changes."""
     return (sa.Column("options", LongText), sa.Column("owner", ExactText(255)))
 
 
 def changes_table(metadata: sa.MetaData, schedules: str) -> sa.Table:
-    """Return the table of the changes of definitions, one row for each version of a schedule.
+    """Return the table of definition changes, with one row for each version of a schedule.
 
-    `number`: of the call that made the change; a call without an answer recognises its change by it.
-    `paused_from` and `paused_until` are the schedule's last pause at that time.
+    `number`: the number of the call that made the change; a call whose answer was lost recognises its change by this
+    number. `paused_from` and `paused_until`: the last pause of the schedule at that time.
     """
     return sa.Table(
         f"{checked_name(schedules)}_changes",
@@ -141,17 +141,18 @@ def changes_table(metadata: sa.MetaData, schedules: str) -> sa.Table:
 
 
 LEDGER_TABLES = (ledger_table, changes_table, output_table)
-"""Make the tables of a `SqlLedger`, in this order."""
+"""Functions that make the tables of a `SqlLedger`, in this order."""
 
 
 class SqlLedger:
-    """Implements `Ledger` on LEDGER_TABLES."""
+    """Implements `Ledger` on the tables that `LEDGER_TABLES` makes."""
 
     def __init__(self, database: Database, ledger: sa.Table, changes: sa.Table, outputs: sa.Table) -> None:
         self._database = database
         self._outputs = SqlRunOutput(database, outputs)
         self._write_statements(ledger, changes)
-        self._trim_after = chr(random.randrange(0x20, 0x7F))  # processes begin with different keys
+        # a random start, so that processes trim different keys first
+        self._trim_after = chr(random.randrange(0x20, 0x7F))
 
     @cached_on_class
     def _write_statements(self, ledger: sa.Table, changes: sa.Table) -> None:
@@ -218,7 +219,7 @@ class SqlLedger:
         return found
 
     def _last_of_each(self, keys: Sequence[str], last: int) -> Iterator[tuple[int, LedgerRow]]:
-        """Yield the last entries of each key with the place of the key."""
+        """Yield the last entries of each key, together with the position of the key in `keys`."""
         count = 1 << (len(keys) - 1).bit_length()
         statement = cached(_last_of_each, self._ledger, count, self._database.dialect.limits_in_unions)
         values: dict[str, Any] = {}
@@ -258,9 +259,9 @@ class SqlLedger:
     def _pages(
         self, order: Sequence[sa.Column[Any]], conditions: Sequence[sa.ColumnElement[bool]], wanted: LedgerFilter
     ) -> Iterator[sa.RowMapping]:
-        """Yield rows in `order`, a page at a time, or the `last` ones at once.
+        """Yield rows in `order`, page by page, or the `last` ones at once.
 
-        Needs an index on the columns of `conditions`, then `order`.
+        Needs an index that begins with the columns of `conditions`, followed by `order`.
         """
         rows = sa.select(*self._ledger.c).where(*conditions)
         if wanted.last is not None:
@@ -307,7 +308,10 @@ class SqlLedger:
         return done
 
     def _trim_changes(self, connection: sa.Connection, age: int) -> None:
-        """Delete the changes of the next key before the last one older than `age`, and that if it is a deletion."""
+        """Trim the changes of the next key: keep the last change older than `age` and all later ones.
+
+        If that last change is a deletion, it is deleted, too.
+        """
         key = connection.execute(self._next_key, {"after_key": self._trim_after}).scalar()
         self._trim_after = "" if key is None else key
         version = None if key is None else connection.execute(self._version, {"of_key": key, "age": age}).scalar()
@@ -318,9 +322,9 @@ class SqlLedger:
 
 
 def _last_of_each(ledger: sa.Table, count: int, limits_in_unions: bool) -> Statement:
-    """Return a SELECT of the last entries of each of `count` schedules, each with the place of its schedule.
+    """Return a SELECT of the last entries of each of `count` schedules, with the position of each schedule.
 
-    `limits_in_unions`: see `Dialect`; MariaDB would write the rows of subqueries, which have long texts, to disk.
+    `limits_in_unions`: see `Dialect`. MariaDB would write subqueries with long texts to disk.
     """
     c, parts = ledger.c, []
     for place in range(count):
@@ -340,24 +344,24 @@ def _between(column: sa.Column[Any], wanted: LedgerFilter) -> Iterator[sa.Column
 
 
 def _nth(column: sa.Column[Any], order: Any) -> sa.Select[Any]:
-    """Return `column` of the row that comes after :skipped others in `order`."""
+    """Return a SELECT of `column` from one row in `order`. The parameter `skipped` is the number of rows before it."""
     return sa.select(column).order_by(*order).limit(1).offset(sa.bindparam("skipped"))
 
 
 _OF_SCHEDULE = ("key", "fence", "node", "version")
-"""Columns of an entry that are read from the schedule's row."""
+"""Columns of an entry that are copied from the schedule's row."""
 _OF_CALL = ("action", "node", "pending", "reckoning", "number")
-"""Columns of a change that the call gives."""
+"""Columns of a change that the caller provides."""
 _OF_TIMES = ("next_time", "due", "regular_time", "regular_due")
 
 
 class LedgerWriter:
-    """Inserts entries and changes of definitions, mostly in the statement or transaction that changes the schedule."""
+    """Inserts ledger entries and definition changes, usually in the same statement or transaction as the change."""
 
     def __init__(
         self, dialect: type[Dialect], schedules: sa.Table, ledger: sa.Table, changes: sa.Table, reckoning: str
     ) -> None:
-        """`reckoning`: the cron dialect and the version of the tz database, as this process computes times."""
+        """`reckoning`: the cron dialect and the tz database version with which this process computes times."""
         self._nested = dialect.nested_writes
         self._schedules = schedules
         self._ledger = ledger
@@ -380,14 +384,14 @@ class LedgerWriter:
             schedules.c.nonce == sa.bindparam("nonce", type_=schedules.c.nonce.type),
         )
         self._insert_added = self._change_of_row(schedules.c.version, *ours)
-        # At least the last fence of the row, so that the fences of the next row with this key are larger.
+        # At least the row's last fence, so that a later row with this key gets larger fences.
         last = larger_of(schedules.c.version, schedules.c.fence)
         self._insert_deleted = self._change_of_row(last + 1, self._this)
         of_change = {"key": ledger.c.key.type, "pending": sa.BigInteger()}
         self.modified = BulkUpdate(of_change, partial(self._change_of_given, schedules.c.version))
-        """Records changes of rows, each with its key and the occurrence that was next before. Change no rows."""
+        """Records changes of rows. Each given row has its key and the occurrence that was next before the change."""
         self.deleted = BulkUpdate(of_change, partial(self._change_of_given, last + 1))
-        """Records that rows are deleted, before they are."""
+        """Records deletions of rows. It must be executed before the rows are deleted."""
         c = ledger.c
         self._of_lease = sa.select(c.key).where(
             c.key == sa.bindparam("of_key"),
@@ -401,22 +405,22 @@ class LedgerWriter:
         self._is_of_call = sa.select(c.key).where(c.key == sa.bindparam("of_key"), c.number == number).limit(1)
 
     def settle_and_insert(self, settle: BulkUpdate) -> Statement:
-        """Return a statement that settles one row and inserts its entry."""
+        """Return a statement that settles one row and inserts the row's ledger entry."""
         update = cast("sa.Update", settle.on_one_row())
         if not self._nested:
             return Statement(update, then=cast("sa.Insert", self.entries.on_one_row()))
         settled = update.returning(*(self._schedules.c[name] for name in _OF_SCHEDULE)).cte("settled")
         insert_entry = self._insert_entry(settled, self.entries.given(), now_ms())
-        return Statement(insert_entry.execution_options(preserve_rowcount=True))  # the row count is that of `settle`
+        return Statement(insert_entry.execution_options(preserve_rowcount=True))  # report the row count of `settle`
 
     def has(self, connection: sa.Connection, row: ScheduleRow, lease: Lease) -> bool:
-        """Return whether the ledger has an entry by which this lease has settled the occurrence in `row`."""
+        """Return whether the ledger has the entry by which `lease` settled the occurrence in `row`."""
         time = milliseconds(row.next_time)
         values = {"of_key": row.key, "of_time": time, "of_fence": lease.fence}
         return connection.execute(self._of_lease, values).first() is not None
 
     def insert_skipped(self, connection: sa.Connection, row: ScheduleRow, entry: Entry) -> None:
-        """Insert the entry of the occurrence in `row`, which is skipped by the change just written."""
+        """Insert the entry of the occurrence in `row`, after the change that skipped this occurrence was written."""
         self._skipped.execute(connection, [ledger_columns(row, entry, self._reckoning)], {})
 
     def last_version(self, key: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
@@ -433,46 +437,49 @@ class LedgerWriter:
         pending: int | None,
         number: int | None = None,
     ) -> None:
-        """Copy the present definition from the schedule's row, which must exist, into the table of changes.
+        """Copy the present definition from the schedule's row into the table of changes. The row must exist.
 
-        `pending`: the occurrence that was next before this change, in ms.
+        `pending`: the occurrence that was next before this change, in milliseconds.
         """
         insert_change = self._insert_deleted if action == DELETE else self._insert_change
         change = self.change_parameters(action, node, pending, number)
         connection.execute(insert_change, {"lease_key": key, **change})
 
     def is_made_by(self, connection: sa.Connection, key: str, version: int, number: int) -> bool:
-        """Return whether the call `number` has written this version of the definition."""
+        """Return whether the call with this number has written this version of the definition."""
         made = connection.execute(self._made_by, {"of_key": key, "of_version": version}).scalar()
         return bool(made == number)
 
     def has_change_of(self, connection: sa.Connection, key: str, number: int) -> bool:
-        """Return whether the call `number` has changed this schedule."""
+        """Return whether the call with this number has changed this schedule."""
         values = {"of_key": key, "of_number": number}
         return connection.execute(self._is_of_call, values).first() is not None
 
     def insert_added(
         self, change: Mapping[str, Any], connection: sa.Connection, keys: Sequence[str], nonce: int
     ) -> None:
-        """Record the definitions of schedules that were just added under `nonce`; `change`: `change_parameters`."""
+        """Record the definitions of schedules that were just added under `nonce`.
+
+        `change`: the result of `change_parameters`.
+        """
         for start in range(0, len(keys), BATCH):
             rows = as_parameter([{"key": key} for key in keys[start : start + BATCH]], ["key"])
             connection.execute(self._insert_added, {"new_rows": rows, "nonce": nonce, **change})
 
     def insert_and_record(self, new: sa.Insert) -> sa.Insert:
-        """Return a statement that executes `new` and records the definitions. Its row count is that of `new`."""
+        """Return a statement that executes `new` and records the new definitions. Its row count is that of `new`."""
         added = new.returning(*(self._schedules.c[name] for name in (*self._of_definition, *_OF_TIMES))).cte("added")
         return self._change_of_row(added.c.version, source=added)
 
     def change_parameters(
         self, action: str, node: str, pending: int | None = None, number: int | None = None
     ) -> dict[str, Any]:
-        """Return the parameters of a statement that records a change, such as `insert_and_record`."""
+        """Return the parameters of a statement that records a change, such as the one of `insert_and_record`."""
         change = {"action": action, "node": node, "pending": pending, "reckoning": self._reckoning, "number": number}
         return {f"change_{name}": value for name, value in change.items()}
 
     def _entry_of_row(self, row: GivenColumns, now: sa.ColumnElement[int], age: int = 0) -> sa.Insert:
-        """Return the INSERT of entries with the version of the schedule's row minus `age`."""
+        """Return the INSERT of entries. Their version is the version of the schedule's row minus `age`."""
         return self._insert_entry(self._schedules, row, now, self._schedules.c.key == row["key"], age=age)
 
     def _insert_entry(
@@ -483,7 +490,7 @@ class LedgerWriter:
         *conditions: sa.ColumnElement[bool],
         age: int = 0,
     ) -> sa.Insert:
-        started = row["started"]  # a round trip too late at most, and a run may be shorter than that
+        started = row["started"]  # `started` may be late by a round trip, and a run may be shorter than that
         values = {**row, "started": sa.case((started > now, now), else_=started)}
         *names, version = (source.c[name] for name in _OF_SCHEDULE)
         known = [values[name] for name in self._given]
@@ -493,7 +500,7 @@ class LedgerWriter:
     def _change_of_given(
         self, version: sa.ColumnElement[int], row: GivenColumns, now: sa.ColumnElement[int]
     ) -> sa.Insert:
-        """Return the INSERT of the definitions in the schedules of `row["key"]`, with `row["pending"]`."""
+        """Return the INSERT of the definition of the schedule `row["key"]`, with `row["pending"]`."""
         return self._change_of_row(version, self._schedules.c.key == row["key"], pending=row["pending"])
 
     def _change_of_row(
@@ -503,7 +510,7 @@ class LedgerWriter:
         source: sa.FromClause | None = None,
         pending: sa.ColumnElement[Any] | None = None,
     ) -> sa.Insert:
-        """Return the INSERT of the definition in a schedule's row as `version`."""
+        """Return the INSERT of the definition in a schedule's row, under the version `version`."""
         row = self._schedules.c if source is None else source.c
         taken = {name: row[name] for name in self._of_definition} | {
             "version": version,

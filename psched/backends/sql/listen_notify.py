@@ -1,6 +1,6 @@
-"""LISTEN and NOTIFY of PostgreSQL. Triggers wake idle workers by it: `ListenWakeup` receives their notifications.
+"""Wakes idle workers by LISTEN and NOTIFY of PostgreSQL: triggers notify, and `ListenWakeup` receives.
 
-The triggers notify when a client makes a row due within some seconds; the notification arrives after the commit. Its
+The triggers notify when a client makes a row due within some seconds. The notification arrives after the commit. Its
 payload is an equals sign and the row's type. PostgreSQL commits transactions with notifications one at a time.
 """
 
@@ -25,7 +25,7 @@ from psched.store import Accepts
 log = logging.getLogger(__name__)
 
 HORIZON = 10_000
-"""Milliseconds. Listeners poll this often anyway, so rows that are due later need no notification."""
+"""Milliseconds. Listeners poll at least this often, so rows that are due later need no notification."""
 
 _LONGEST_CHANNEL = 63
 _FATAL = 7
@@ -64,7 +64,7 @@ _STEPS = (
         " EXECUTE FUNCTION psched_notify('%(channel)s')"
     ),
 )
-"""The triggers that notify of the rows of a table. SQLAlchemy quotes the names."""
+"""Statements that create the triggers of a table. SQLAlchemy quotes the names."""
 
 
 def channel_of(table: str) -> str:
@@ -76,11 +76,11 @@ def has_triggers(database: Database, table: str) -> bool:
 
 
 def create_triggers(database: Database, table: Table) -> None:
-    """Create the triggers of `table` unless they exist. Logs a warning if the user lacks the privilege."""
+    """Create the triggers of `table`, unless they exist. Logs a warning if the user lacks the privilege."""
 
     def work(connection: Connection, _: bool) -> None:
         with database.transaction(connection):
-            connection.execute(_LOCK)  # two processes that create them at once take turns
+            connection.execute(_LOCK)  # two processes must not create them at the same time
             if connection.execute(_HAS_TRIGGER, {"table": table.name, "name": _TRIGGER}).scalar():
                 return
             for step in _STEPS:
@@ -97,20 +97,21 @@ def create_triggers(database: Database, table: Table) -> None:
 
 
 def send_notification(database: Database, channel: str, content: str) -> None:
-    """Send `content` to the programs that listen to `channel` now."""
+    """Send `content` to the programs that now listen to `channel`."""
     database.scalar(_NOTIFY, {"channel": channel, "content": content})
 
 
 class ListenWakeup:
     """A `Wakeup` by LISTEN, for psycopg 3. It uses libpq's asynchronous commands, so that `stop_listening` never waits.
 
-    It is `proven` when a notification has arrived that it sent on another connection: a table may lack the triggers.
+    It sends itself a notification on another connection, and is `proven` when that arrives: the table may lack the
+    triggers.
     """
 
     covers_all_hosts = True
 
     def __init__(self, database: Database, table: str, accepts: Accepts | None = None) -> None:
-        """Connects to nothing yet. `accepts`: whether to wake for a type; None: for all types."""
+        """Opens no connection. `accepts`: tells whether to wake for a type; None: wake for all types."""
         self._accepts = accepts
         self.proven = False
         self._table = table
@@ -142,11 +143,11 @@ class ListenWakeup:
         return notified
 
     def stop_listening(self) -> None:
-        """Stop listening. `listen` reads the server's answer."""
+        """Send the command that stops listening. `listen` reads the server's answer."""
         if self._connection is None or not self._listening:
             return
         self._listening = False
-        with suppress(Exception):  # a lost connection does not notify either; `listen` raises the error
+        with suppress(Exception):  # a lost connection sends no notifications anyway; `listen` raises its error
             self._send("UNLISTEN")
 
     def close(self) -> None:
@@ -160,7 +161,9 @@ class ListenWakeup:
         if self._database.dialect.can_listen:
             return connection
         connection.close()
-        raise PoolerError("a connection pooler now stands before this PostgreSQL: new rows are found by polls only")
+        raise PoolerError(
+            "a connection pooler is now in front of this PostgreSQL: workers find new rows only by polling"
+        )
 
     @property
     def _pgconn(self) -> Any:
@@ -192,7 +195,7 @@ class ListenWakeup:
             self._pgconn.flush()
             left = end - time.monotonic()
             if left <= 0:
-                raise self._error(f"the server has not answered for {seconds:g} s")
+                raise self._error(f"the server did not answer within {seconds:g} s")
             poll = select.poll()
             poll.register(self._pgconn.socket, select.POLLIN)
             poll.poll(left * 1000)
@@ -202,7 +205,7 @@ class ListenWakeup:
                 raise self._error(result.error_message.decode(errors="replace"))
 
     def _collect(self) -> None:
-        """Take the notifications that have arrived, without waiting."""
+        """Read the notifications that have arrived, without waiting."""
         self._pgconn.consume_input()
         while (notification := self._pgconn.notifies()) is not None:
             payload = notification.extra.decode(errors="replace")

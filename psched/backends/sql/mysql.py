@@ -31,24 +31,26 @@ from psched.errors import ConfigError
 from psched.store import Finding
 
 _CONFLICTS = {1020, 1205, 1213, 1317, 1969, 3024, 3101}
-"""Changed since read, lock wait timeout, deadlock, interrupted, statement timeouts of MariaDB and of MySQL, and the
-rollback at a commit by group replication."""
+"""Row changed since read, lock wait timeout, deadlock, interrupted statement, statement timeouts of MariaDB and of
+MySQL, and a rollback by group replication at commit.
+"""
 
 _LOST = {
-    1040, 1203, 1226,  # too many connections, of all, of this user, per hour
-    1047, 1180,  # a Galera node outside its cluster; an error during the commit
-    1053, 1927,  # shutting down, connection killed
-    1158, 1159, 1160, 1161,  # network errors as the server sees them
-    1021, 1026, 1114,  # the disk is full, as the server, a file or a table has it
-    1290, 1792, 1836,  # read only: perhaps a primary that was demoted
-    2002, 2003, 2006, 2012, 2013, 2014, 2026, 2055, 4031,  # the client's: not connected, handshake or TLS broken
+    1040, 1203, 1226,  # too many connections: in all, of this user, per hour
+    1047, 1180,  # a Galera node outside its cluster; an error during a commit
+    1053, 1927,  # server shutting down; connection killed
+    1158, 1159, 1160, 1161,  # network errors that the server noticed
+    1021, 1026, 1114,  # disk full: the server's, a file's or a table's
+    1290, 1792, 1836,  # read only: the server may be a demoted primary
+    # errors of the client: not connected, broken handshake or TLS
+    2002, 2003, 2006, 2012, 2013, 2014, 2026, 2055, 4031,
 }  # fmt: skip
 
 _REFUSED = {
-    1044, 1045, 1698,  # no right to the database, a wrong password, the plugin refuses
-    1129, 1130,  # the host is blocked after too many errors, or may not connect
-    1142, 1143, 1227, 1370,  # no right to a table, a column, a verb, a routine
-    1820, 1862, 3118, 3955, 4150, 4151,  # a password that expired, an account that is locked or blocked
+    1044, 1045, 1698,  # no right to the database; wrong password; refused by the plugin
+    1129, 1130,  # host blocked after too many errors, or not allowed to connect
+    1142, 1143, 1227, 1370,  # no right to a table, a column, a statement or a routine
+    1820, 1862, 3118, 3955, 4150, 4151,  # password expired; account locked or blocked
 }  # fmt: skip
 
 
@@ -82,11 +84,11 @@ _BEGIN = (
 )
 _THEN = "; SET done = ROW_COUNT(); IF done = 1 THEN "
 _END = "; END IF; COMMIT; SELECT done; END"
-"""The text around and between two statements."""
+"""Parts of the text around and between two statements."""
 
 
 _SQL_MODE = "'STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO', IF(@@sql_mode LIKE '%ANSI_QUOTES%', ',ANSI_QUOTES', '')"
-"""The SQL mode of each session. ANSI_QUOTES keeps the server's setting, which SQLAlchemy has read already."""
+"""The SQL mode of each session. ANSI_QUOTES keeps the server's setting, because SQLAlchemy has already read it."""
 
 _VERIFY = {"full": "VERIFY_IDENTITY", "ca": "VERIFY_CA", "none": "REQUIRED"}
 """`tls.verify` → mysqlclient's `ssl_mode`."""
@@ -109,24 +111,24 @@ class MySQLDialect(Dialect):
     lost_codes = _LOST
     duplicate_codes = (1062,)
     missing_table_codes = (1146,)
-    existing_codes = (1050, 1060, 1061, 1062)  # a table, a column, an index, a row
+    existing_codes = (1050, 1060, 1061, 1062)  # existing table, column, index, row
     offline_codes = (1845, 1846)
 
     _connections: WeakSet[Any] = field(default_factory=WeakSet, init=False)
 
     def abandon_connections(self) -> None:
-        """Redirect mysqlclient's connections to /dev/null: it ends the session of a connection that it frees."""
+        """Redirect mysqlclient's connections to /dev/null, because freeing a connection ends its session."""
         if not self._connections:
             return
         nowhere = os.open(os.devnull, os.O_RDWR)
         for connection in self._connections:
-            with suppress(Exception):  # of one that is closed
+            with suppress(Exception):  # raised by a closed connection
                 os.dup2(nowhere, connection.fileno(), inheritable=False)
         os.close(nowhere)
 
     @contextmanager
     def init_lock(self, connect: Callable[[], Any]) -> Iterator[None]:
-        """Hold a lock of the server, named after the database, in a transaction: also a pooler leaves that to us."""
+        """Hold a lock of the server, named after the database, in a transaction: that also works behind a pooler."""
         with closing(connect()) as connection, connection.cursor() as cursor:
             while True:
                 cursor.execute("START TRANSACTION")
@@ -138,7 +140,7 @@ class MySQLDialect(Dialect):
             try:
                 yield
             finally:
-                with suppress(Exception):  # the server releases the lock of a lost connection
+                with suppress(Exception):  # if the connection is lost, the server releases the lock
                     cursor.execute(f"SELECT RELEASE_LOCK({_LOCK_NAME})")
                     cursor.fetchone()
 
@@ -146,7 +148,10 @@ class MySQLDialect(Dialect):
         return socket_name(self.url, table)
 
     def engine_options(self) -> dict[str, Any]:
-        """Return how to connect. `read_timeout` also bounds the handshake, which `connect_timeout` does not."""
+        """Return the options for connecting.
+
+        `read_timeout` also limits the handshake, but `connect_timeout` does not.
+        """
         arguments: dict[str, Any] = {
             "charset": "utf8mb4",
             "connect_timeout": math.ceil(self.timeouts.connect),
@@ -155,7 +160,7 @@ class MySQLDialect(Dialect):
         }
         options: dict[str, Any] = {"connect_args": arguments}
         if self._is_mysqlclient:
-            options["paramstyle"] = "pyformat"  # parameters by name, as `joined` needs them
+            options["paramstyle"] = "pyformat"  # named parameters, which `joined` needs
         if self.tls is not None:
             context = _tls_context(self.tls)
             if self._is_mysqlclient:
@@ -167,7 +172,7 @@ class MySQLDialect(Dialect):
         return options
 
     def connect(self, driver: Any, arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
-        """Return PyMySQL's connection. Raises ConfigError for certificates that cannot be read."""
+        """Return a connection of PyMySQL. Raises ConfigError for certificates that cannot be read."""
         if self.url.get_driver_name() != self.driver:
             return super().connect(driver, arguments, options)
         import pymysql  # noqa: PLC0415 – another driver may be installed instead
@@ -175,14 +180,14 @@ class MySQLDialect(Dialect):
         try:
             if any(name.startswith(("ssl", "read_default")) for name in options):
                 return pymysql.connect(*arguments, **options)
-        except OSError as error:  # the network's are PyMySQL's own
+        except OSError as error:  # for network errors PyMySQL raises its own class
             raise ConfigError(f"url: the files of ssl_ca, ssl_cert and ssl_key cannot be used: {error}") from error
-        # Encrypted where the server offers it, and not verified. PyMySQL would load the host's certificates for that,
-        # in 30 ms of processor time for each connection (2026-11-22).
+        # Encrypted if the server offers it, but not verified. PyMySQL itself would load the host's certificates for
+        # each connection, which takes 30 ms of processor time (2026-11-22).
         try:
             connection: Any = pymysql.connect(*arguments, **{**options, "ssl_disabled": True, "defer_connect": True})
-        except TypeError as error:  # PyMySQL names the option; nothing was connected yet
-            raise ConfigError(f"url: PyMySQL does not know an option of it: {error}") from error
+        except TypeError as error:  # PyMySQL names the option; no connection was opened yet
+            raise ConfigError(f"url: PyMySQL does not know one of its options: {error}") from error
         connection.ssl, connection.ctx = True, _unverified_context()
         connection.connect()
         return connection
@@ -192,12 +197,13 @@ class MySQLDialect(Dialect):
         return self.url.get_driver_name() == "mysqldb"
 
     def prepare(self, connection: Any) -> None:
-        """Set up the session, unless a pooler shares it with other clients: psched works without these settings.
+        """Set up the session, unless a pooler shares it with other clients. psched also works without these settings.
 
-        MariaDB's own variables stand in a comment that only MariaDB executes, MySQL's in one that only MySQL does.
+        The variables of MariaDB are in a comment that only MariaDB executes; those of MySQL in a comment that only
+        MySQL executes.
 
-        MySQL has no timeout for an idle transaction: after a client vanishes, its locks stay until `wait_timeout`, by
-        default 8 hours.
+        MySQL has no timeout for idle transactions: after a client disappears, its locks stay until `wait_timeout`, by
+        default for 8 hours.
         """
         lock, statement = math.ceil(self.timeouts.lock), self.timeouts.statement
         idle = math.ceil(self.timeouts.read * 6)
@@ -219,7 +225,7 @@ class MySQLDialect(Dialect):
 
     @staticmethod
     def code(error: BaseException | None) -> int:
-        """Return the code, 0 for the driver's own errors."""
+        """Return the error code; 0 for errors that the driver itself raises."""
         arguments = getattr(error, "args", ())
         return arguments[0] if arguments and isinstance(arguments[0], int) else 0
 
@@ -231,7 +237,7 @@ class MySQLDialect(Dialect):
         return self.code(error) in _REFUSED
 
     def joined(self, connection: Connection, first: str, second: str) -> str | None:
-        """Return a compound statement, which only MariaDB knows outside of stored programs."""
+        """Return a compound statement. Outside of stored programs, only MariaDB can execute one."""
         return "".join((_BEGIN, first, _THEN, second, _END)) if _is_mariadb(connection) else None
 
     def locating(self, table: str) -> str:
@@ -252,7 +258,7 @@ class MySQLDialect(Dialect):
         return new.on_duplicate_key_update(values | {name: new.inserted[name] for name in replaced})
 
     def too_old(self, connection: Connection) -> str | None:
-        needed = (10, 6) if _is_mariadb(connection) else (8, 0, 17)  # which brought utf8mb4_0900_bin
+        needed = (10, 6) if _is_mariadb(connection) else (8, 0, 17)  # MySQL 8.0.17 introduced utf8mb4_0900_bin
         if (connection.dialect.server_version_info or (0,)) >= needed:
             return None
         return f"{self.version(connection)} is too old: MariaDB 10.6 or MySQL 8.0.17 or later is needed"
@@ -262,7 +268,7 @@ class MySQLDialect(Dialect):
         return f"{'MariaDB' if _is_mariadb(connection) else 'MySQL'} {found}"
 
     def pooler_finding(self, connect: Callable[[], Any]) -> Finding | None:
-        """Return what `pooler: transaction` needs of the server, as psched sets nothing then."""
+        """Return the settings that `pooler: transaction` needs on the server, because psched sets none."""
         if self.pooler != "transaction":
             return None
         with closing(connect()) as connection, connection.cursor() as cursor:
@@ -273,11 +279,11 @@ class MySQLDialect(Dialect):
         if int(found["innodb_lock_wait_timeout"]) > self.timeouts.read:
             wanted.append(f"innodb_lock_wait_timeout = {math.ceil(self.timeouts.lock)}")
         remedy = f"set on the server: {', '.join(wanted)}" if wanted else None
-        what = "psched sets nothing in the sessions of the server"
+        what = "behind the pooler psched changes no settings of sessions"
         return Finding("pooler", True, what, warning=bool(wanted), remedy=remedy)
 
     def encryption(self, connection: Connection) -> Finding | None:
-        context = getattr(connection.connection.dbapi_connection, "ctx", None)  # PyMySQL's
+        context = getattr(connection.connection.dbapi_connection, "ctx", None)  # an attribute of PyMySQL
         if context is not None:
             verify = "none" if context.verify_mode != ssl.CERT_REQUIRED else "full" if context.check_hostname else "ca"
         else:
@@ -293,8 +299,8 @@ class MySQLDialect(Dialect):
             return None
         exact = "utf8mb4_nopad_bin" if _is_mariadb(connection) else "utf8mb4_0900_bin"
         return (
-            f"column {column} of {table} has the collation {collation}, under which different keys are equal: "
-            "they may differ in trailing spaces, perhaps in case and accents; stop the workers and run: "
+            f"column {column} of {table} has the collation {collation}, under which different keys are equal if they "
+            "differ in trailing spaces, perhaps also in case or accents; stop the workers and run: "
             f"ALTER TABLE `{table}` MODIFY `{column}` VARCHAR(255) CHARACTER SET utf8mb4 COLLATE {exact} NOT NULL"
         )
 

@@ -1,4 +1,4 @@
-"""Reads the rows of a table that pass a filter a page at a time, ordered by due times or keys."""
+"""Reads the rows of a table that pass a filter, page by page, ordered by due time or key."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LONGEST_KEY = 255
 
 
 class stored_bytes(GenericFunction[int]):  # noqa: N801
-    """The bytes of a column of text or bytes, 0 for NULL. On SQLite the characters of a text."""
+    """The number of bytes in a column of text or bytes; 0 for NULL. For a text on SQLite, the number of characters."""
 
     type = sa.Integer()
     inherit_cache = True
@@ -28,25 +28,25 @@ class stored_bytes(GenericFunction[int]):  # noqa: N801
 
 @compiles(stored_bytes)
 def _stored_bytes(element: stored_bytes, compiler: SQLCompiler, **options: Any) -> str:
-    # octet_length, which SQLite has only since 3.43, does not read a large value on PostgreSQL, as length does of text.
+    # On PostgreSQL octet_length, unlike length, need not read a large value. SQLite has octet_length only since 3.43.
     name = "length" if compiler.dialect.name == "sqlite" else "octet_length"
     return f"coalesce({name}({compiler.process(element.clauses, **options)}), 0)"
 
 
 class ByKeys:
-    """A SELECT of the rows that have given keys; on SQLite a key may be bytes."""
+    """A SELECT of the rows with given keys. On SQLite a key may be bytes."""
 
     def __init__(self, rows: sa.Select[Any], key: sa.Column[Any]) -> None:
         keys: sa.ColumnElement[Any] = sa.bindparam("keys", expanding=True)
         self._key = key.name
         self._statement = rows.where(key.in_(keys))
-        # SQLite finds a text that is no UTF-8 only by a cast, which reads the whole table. Few tables hold such keys.
+        # SQLite finds a text that is not UTF-8 only by a cast, which reads the whole table. Few tables hold such keys.
         self._of_bytes = rows.where(sa.cast(key, sa.LargeBinary).in_(keys))
 
     def read(
         self, connection: sa.Connection, keys: Sequence[Any], values: Mapping[str, Any] = MappingProxyType({})
     ) -> list[sa.RowMapping]:
-        """Return the rows that are there, in the order of `keys`."""
+        """Return the existing rows in the order of `keys`."""
         of_bytes = [key for key in keys if isinstance(key, bytes)]
         others = [key for key in keys if not isinstance(key, bytes)] if of_bytes else keys
         rows: dict[Any, sa.RowMapping] = {}
@@ -58,7 +58,7 @@ class ByKeys:
 
 
 class RowsByKeys:
-    """Reads rows by their keys: at most 16 MB of stored data at once, but at least one row."""
+    """Reads rows by their keys, at most 16 MB of stored data at once, but at least one row."""
 
     def __init__(self, rows: sa.Select[Any], key: sa.Column[Any]) -> None:
         self._key = key.name
@@ -67,7 +67,7 @@ class RowsByKeys:
         self._rows = ByKeys(rows, key)
 
     def read(self, database: Database, keys: Sequence[Any]) -> Iterator[sa.RowMapping]:
-        """Yield the rows that are there, in the order of `keys`."""
+        """Yield the existing rows in the order of `keys`."""
         sized = _read(database, self._sizes, keys)
         while sized:
             count = count_within([row["bytes"] for row in sized], MAX_BATCH_SIZE, 1)
@@ -80,10 +80,10 @@ def _read(database: Database, statement: ByKeys, keys: Sequence[Any]) -> Sequenc
 
 
 class OrderedPages:
-    """A SELECT in the order of some columns, read a page at a time."""
+    """A SELECT ordered by some columns and read page by page."""
 
     def __init__(self, rows: sa.Select[Any], order: Mapping[str, sa.ColumnElement[Any]], page_size: int) -> None:
-        """`order`: the columns, by their names in `rows`. Only one row has the same values in all of them."""
+        """`order`: the columns by their names in `rows`. Together their values must be unique."""
         self._order = order
         self._page_size = page_size
         self._first = rows.order_by(*order.values()).limit(page_size)
@@ -94,7 +94,10 @@ class OrderedPages:
         read: Callable[[sa.Select[Any], Mapping[str, Any]], Sequence[sa.RowMapping]],
         begin: Sequence[Any] = (),
     ) -> Iterator[Sequence[sa.RowMapping]]:
-        """Yield the rows of each page, which `read` reads. `begin`: the values of the row before the first page."""
+        """Yield the rows of each page.
+
+        `read`: executes the SELECT of one page. `begin`: the values before the first page.
+        """
         statement = self._next if begin else self._first
         after = {f"after_{name}": value for name, value in zip(self._order, begin, strict=False)}
         while page := read(statement, after):
@@ -103,28 +106,29 @@ class OrderedPages:
                 return
             last = {name: page[-1][name] for name in self._order}
             after = {f"after_{name}": value for name, value in last.items() if value is not None}
-            # Only SQLite stores text that is no UTF-8, and NULL in a column that allows none.
+            # Only SQLite stores invalid UTF-8, and NULL in a column that forbids NULL.
             is_invalid = any(value is None or isinstance(value, UndecodableText) for value in last.values())
             statement = self._first.where(_follows(self._order, last)) if is_invalid else self._next
 
 
 def _follows(order: Mapping[str, sa.ColumnElement[Any]], last: Mapping[str, Any]) -> sa.ColumnElement[bool]:
-    """Return the condition that a row follows `last`; with an empty `last`, any row with valid values."""
+    """Return the condition that a row follows `last`. If `last` is empty, any row with valid values meets it."""
     (name, column), *others = order.items()
-    if last.get(name, "") is None:  # NULL comes before any value
+    if last.get(name, "") is None:  # NULL sorts before any value
         return sa.or_(column.is_not(None), _follows(dict(others), last))
     after: sa.ColumnElement[Any] = sa.bindparam(f"after_{name}")
-    if isinstance(last.get(name), UndecodableText):  # SQLite's driver would send a BLOB, which comes after any text
+    if isinstance(last.get(name), UndecodableText):  # SQLite's driver would send a BLOB, which sorts after any text
         after = sa.cast(sa.bindparam(f"after_{name}", type_=sa.LargeBinary), sa.Text)
     if not others:
         return column > after
-    # The range stands by itself, since MariaDB uses an index for it, but not for (due, key) > (…, …).
+    # `column >= after` stands alone: MariaDB uses an index for it, but not for (due, key) > (…, …).
     return sa.and_(column >= after, sa.or_(column > after, sa.and_(column == after, _follows(dict(others), last))))
 
 
 FEW = 10_000
-"""Rows that pass a filter are sorted here if they are no more than this (a tenth of it for a reader of one page).
-More are found by the index of the order."""
+"""Up to this number, the rows that pass a filter are sorted in Python (a tenth of it for a reader of one page). If more
+rows pass, the index of the order is read instead.
+"""
 
 
 def read_pages(
@@ -141,12 +145,13 @@ def read_pages(
 ) -> Iterator[sa.RowMapping]:
     """Yield those of `rows` that meet `conditions`, ordered by due time and key, or by key alone.
 
-    `after`: the values of the row before the first. `page_size`: as `page` in `TaskFilter`. `filter_order`: the order
-    of the index that finds the rows that meet `conditions`: without it PostgreSQL may read the whole table.
-    `few_conditions`: those of `conditions` that this index alone decides, so that no row is read for the others.
-    `is_filter_ordered`: this index has the order of the rows, so that a page of them is read in any case. One
-    statement reads the keys of a page from an index, others the rows with these keys: MariaDB would sort the whole
-    table in order to read rows in this order.
+    One statement reads the keys of a page from an index, and others read the rows with these keys. MariaDB would sort
+    the whole table to read rows in this order.
+
+    `after`: the values of the row before the first. `page_size`: see `page` in `TaskFilter`. `filter_order`: the
+    columns of the index that finds the rows for `conditions`; without it PostgreSQL may read the whole table.
+    `few_conditions`: the conditions that this index can check by itself, without reading rows. `is_filter_ordered`:
+    whether this index already has the wanted order, so that it can be read page by page.
     """
     order = {"key": key} if due is None else {"due": due, "key": key}
     keys = sa.select(*(column.label(name) for name, column in order.items())).where(*conditions)
@@ -167,9 +172,9 @@ def read_pages(
 
 
 def _few(database: Database, keys: sa.Select[Any], after: Sequence[Any], few: int) -> Sequence[sa.RowMapping] | None:
-    """Return the rows behind `after` in order, found by the index of a filter; None if they are more than `few`.
+    """Return the rows after `after` in order, found by the index of a filter; None if there are more than `few`.
 
-    Also None if a value cannot be compared: SQLite stores values of any type.
+    Also returns None if a value cannot be compared, because SQLite stores values of any type.
     """
     found = database.rows(keys.limit(few + 1), {})
     if len(found) > few:
@@ -182,6 +187,6 @@ def _few(database: Database, keys: sa.Select[Any], after: Sequence[Any], few: in
 
 
 def begins_with(key: sa.Column[Any], prefix: str) -> sa.ColumnElement[bool]:
-    """Return the condition that a key begins with `prefix`, as a range of the index."""
+    """Return the condition that a key begins with `prefix`. It is a range, so that an index can be used."""
     last = prefix + "\U0010ffff" * (_LONGEST_KEY - len(prefix))
     return key.between(prefix, last)

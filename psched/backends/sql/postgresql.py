@@ -1,6 +1,6 @@
 """PostgreSQL 12 or later, by psycopg 3 unless the URL names another driver.
 
-`statement_timestamp()` is the clock: `clock_timestamp()` could not be used with an index.
+The clock is `statement_timestamp()`. With `clock_timestamp()` PostgreSQL could not use an index.
 """
 
 from __future__ import annotations
@@ -30,35 +30,35 @@ from psched.errors import ConfigError, PoolerError
 from psched.store import Finding
 
 Steps = Generator[Any, Any, Any]
-"""psycopg's protocol: it yields the events to wait for, and receives those that are ready (0: none yet)."""
+"""psycopg's protocol: the generator yields the events to wait for, and receives the events that are ready (0: none)."""
 
 _ASKED = 5
-"""How often each of two connections is asked for its session: other clients may come in between."""
+"""How often two connections are asked for their session. Once is not enough, because other clients may interfere."""
 
-_OWN = Finding("pooler", True, "each connection has a session of its own")
+_OWN = Finding("pooler", True, "each connection has its own session")
 _SHARED = Finding(
     "pooler",
     False,
-    "two connections are given one session of the database, though `pooler: session` is set",
-    remedy="set the pooler to sessions (PgBouncer: pool_mode = session), or leave `pooler:` out",
+    "two connections share one session of the database, although `pooler: session` is set",
+    remedy="set the pooler to session mode (PgBouncer: pool_mode = session), or remove `pooler:`",
 )
 _POOLED = Finding(
     "pooler",
     True,
-    "a pooler stands before the server: psched leaves nothing in its sessions, and finds new rows by polls only",
+    "a pooler is in front of the server: psched keeps nothing in its sessions, and finds new rows only by polling",
 )
 _NO_POOLER = Finding(
-    "pooler", True, "there is none", warning=True, remedy="leave `pooler:` out, so that new rows wake workers"
+    "pooler", True, "there is no pooler", warning=True, remedy="remove `pooler:`, so that new rows wake workers"
 )
 """The findings of `psched doctor`."""
 
 _REFUSED = (
     "authentication failed for user", "no pg_hba.conf entry", "is not permitted to log in",
-    "password authentication failed", "login rejected",  # PgBouncer's, whose SQLSTATE is that of a lost connection
+    "password authentication failed", "login rejected",  # from PgBouncer, with the SQLSTATE of a lost connection
 )  # fmt: skip
 _REFUSED_ROLE = re.compile(r'role ".*" does not exist')
 _TURNED_AWAY = (*_REFUSED, '" does not exist')
-"""Texts of refusals before the server asks for a password, when `refusal` finds no SQLSTATE."""
+"""Texts of refusals that come before the server asks for a password. Then `refusal` finds no SQLSTATE."""
 
 _VERIFY = {"full": "verify-full", "ca": "verify-ca", "none": "require"}
 
@@ -92,7 +92,10 @@ def _given_rows(element: given_rows, compiler: SQLCompiler, **options: Any) -> s
 
 
 def _field(compiler: SQLCompiler, value: str, name: str, type_: Any) -> str:
-    """Return a value of a row as a column. A cast to the column's type would truncate text."""
+    """Return a value of a row as a column.
+
+    Texts are not cast to the column's type, because a cast would truncate them.
+    """
     if isinstance(type_, String):
         return f"{value} AS {name}"
     return f"CAST({value} AS {compiler.dialect.type_compiler_instance.process(type_)}) AS {name}"
@@ -104,23 +107,27 @@ class PostgreSQLDialect(Dialect):
     name: ClassVar[str] = "postgresql"
     driver: ClassVar[str] = "psycopg"
     keeps_cursors: ClassVar[bool] = True
-    """A new psycopg cursor looks up how to convert each type: a third of its share of a statement (2026-11)."""
+    """A kept cursor need not look up type conversions again. That saves a third of psycopg's time per statement
+    (2026-11).
+    """
     nested_writes: ClassVar[bool] = True
     notifies: ClassVar[bool] = True
     conflict_codes = ("40001", "40P01", "55P03", "57014")
     lost_codes = ("25006", "25P03", "26000", "42P05", "57P01", "57P02", "57P03", "57P05")
-    """25006: a primary that was demoted refuses to write; 26000, 42P05: a pooler gave us another session, which lacks a
-    statement that we prepared, or has another one of its name."""
+    """25006: a demoted primary refuses to write. 26000 and 42P05: a pooler gave us another session, in which our
+        prepared statement is missing, or another statement has its name.
+    """
     duplicate_codes = ("23505",)
     missing_table_codes = ("42P01",)
     existing_codes = ("42P07", "42701", "42710", "23505")
-    """23505: two processes created it at once, and one found its row, or its type's row, in the catalogue."""
+    """23505: two processes created the object at once, and one of them found the other's row in the catalogue."""
 
     @contextmanager
     def init_lock(self, connect: Callable[[], Any]) -> Iterator[None]:
-        """Hold an advisory lock in a transaction, which also a pooler leaves to us.
+        """Hold an advisory lock in a transaction. That also works behind a pooler.
 
-        Waiting for the lock would be a transaction that the building of an index waits for.
+        Each attempt is a short transaction: building an index waits for all open transactions, so also for one that
+        waits for this lock.
         """
         with closing(connect()) as connection, connection.cursor() as cursor:
             while True:
@@ -138,7 +145,7 @@ class PostgreSQLDialect(Dialect):
         from psycopg import ClientCursor  # noqa: PLC0415 – another driver may be installed instead
 
         driver: Any = connection.connection.dbapi_connection
-        with ClientCursor(driver) as cursor:  # without the settings that each transaction brings
+        with ClientCursor(driver) as cursor:  # without the settings that `TransactionCursor` sends in each transaction
             cursor.execute(sql)
         return None
 
@@ -146,20 +153,21 @@ class PostgreSQLDialect(Dialect):
         return connection.execute(_INVALID, {"names": list(names)}).scalars().all()
 
     def engine_options(self) -> dict[str, Any]:
-        """Return how to connect. libpq's timeouts detect a dead network, but not a server that hangs."""
+        """Return the options for connecting. libpq's timeouts detect a dead network, but not a server that hangs."""
         arguments: dict[str, Any] = {
-            "connect_timeout": max(2, round(self.timeouts.connect)),  # libpq: whole seconds, at least 2
+            "connect_timeout": max(2, round(self.timeouts.connect)),  # libpq takes whole seconds, at least 2
             "tcp_user_timeout": round(self.timeouts.read * 1000),
             "keepalives_idle": 15,
             "keepalives_interval": 5,
             "keepalives_count": 3,
             **self._tls_arguments(),
         }
-        own = {"use_native_hstore": False} if self._is_psycopg else {}  # else it reads the catalogue
+        # otherwise psycopg's SQLAlchemy dialect reads the catalogue
+        own = {"use_native_hstore": False} if self._is_psycopg else {}
         return {"connect_args": arguments, **own}
 
     def connect(self, driver: Any, arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
-        """Return psycopg's connection. The error of a refused login gets the SQLSTATE, which libpq omits."""
+        """Return a connection of psycopg. Adds to the error of a refused login its SQLSTATE, which libpq omits."""
         if not self._is_psycopg:
             return super().connect(driver, arguments, options)
         import psycopg  # noqa: PLC0415 – another driver may be installed instead
@@ -173,10 +181,11 @@ class PostgreSQLDialect(Dialect):
             raise
 
     def prepare(self, connection: Any) -> None:
-        """Set up the session; behind a pooler, each transaction, since other clients may share the session.
+        """Set up the session. Behind a pooler, set up each transaction, because other clients may share the session.
 
-        The planner must read due rows by their index, even in a table that was never analysed. So it may use no other
-        plan, except for readers. Plans with a penalty look expensive enough for jit, which costs 100 ms.
+        The planner must read due rows by their index, even in a table that was never analysed. So other plans are
+        disabled, except for readers. A penalised plan looks expensive enough for jit, which would cost 100 ms, so jit
+        is disabled too.
         """
         settings = {
             "statement_timeout": f"{self.timeouts.statement * 1000:.0f}",
@@ -201,22 +210,23 @@ class PostgreSQLDialect(Dialect):
         if not self._is_psycopg:
             connection.close()
             raise PoolerError(
-                f"a connection pooler needs the driver psycopg: write postgresql:// instead of {self.url.drivername}://"
-                " in `url:`, or connect to PostgreSQL directly"
+                "a connection pooler needs the driver psycopg: write postgresql:// instead of "
+                f"{self.url.drivername}:// in `url:`, or connect to PostgreSQL directly"
             )
         from psched.backends.sql.transaction_pooling import use_transactions  # noqa: PLC0415 – imports psycopg
 
         use_transactions(connection, settings)
-        object.__setattr__(self, "shares_sessions", True)  # for good: this is found out, not set
+        # the dialect is frozen, but a pooler is found only after connecting
+        object.__setattr__(self, "shares_sessions", True)
 
     @staticmethod
     def code(error: BaseException | None) -> str | None:
-        """Return the SQLSTATE; psycopg 2 has it as `pgcode`."""
+        """Return the SQLSTATE. psycopg 2 calls it `pgcode`."""
         state: str | None = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
         return state
 
     def retry_reason(self, error: DBAPIError) -> RetryReason | None:
-        """As for every dialect. An error of connecting, such as a refused connection, has no SQLSTATE."""
+        """See `Dialect.retry_reason`. An error while connecting, such as a refused connection, has no SQLSTATE."""
         state = self.code(error.orig)
         if state is None:
             is_temporary = isinstance(error, OperationalError) and not _is_turned_away(error)
@@ -226,17 +236,17 @@ class PostgreSQLDialect(Dialect):
     def is_refused(self, error: BaseException) -> bool:
         state = self.code(error)
         if state is not None:
-            return state[:2] == "28" or state == "42501"  # no privilege
+            return state[:2] == "28" or state == "42501"  # 42501: privilege missing
         text = str(error)
         return "FATAL:" in text and (any(words in text for words in _REFUSED) or bool(_REFUSED_ROLE.search(text)))
 
     @classmethod
     def among(cls, column: ColumnElement[Any], keys: Select[Any]) -> ColumnElement[bool]:
-        # A plain IN may select the keys again for each row, and lock far more rows.
+        # A plain IN may select the keys again for each row, and so lock far more rows.
         return column == any_(func.array(keys.scalar_subquery(), type_=ARRAY(column.type)))
 
     def locating(self, table: str) -> str:
-        # The number of the table differs between servers, and between the schemas of a search_path.
+        # The table's oid differs between servers, and between the schemas of a search_path.
         return f"SELECT current_database(), CAST(to_regclass('\"{table}\"') AS BIGINT)"
 
     @classmethod
@@ -279,7 +289,7 @@ class PostgreSQLDialect(Dialect):
         return encryption_finding(encrypted, verify, host, self.tls)
 
     def key_problem(self, connection: Connection, table: str, column: str) -> str | None:
-        # Only some ICU collations are not deterministic.
+        # Only some ICU collations are nondeterministic.
         deterministic = connection.execute(_DETERMINISTIC, {"table": table, "column": column}).scalar()
         if deterministic is False:
             return (
@@ -308,7 +318,7 @@ class PostgreSQLDialect(Dialect):
 
 
 def _is_turned_away(error: DBAPIError) -> bool:
-    """Return whether the server refuses this user for good, by its message: libpq passes on nothing else."""
+    """Return whether the message of `error` says that the server refuses this user. libpq reports no code."""
     return "FATAL:" in str(error.orig) and any(words in str(error.orig) for words in _TURNED_AWAY)
 
 
@@ -316,22 +326,22 @@ def _is_pooled(connection: Any) -> bool:
     """Return whether a new connection leads to a pooler instead of a PostgreSQL server.
 
     At login a server sends the process number of the session, which clients need for cancel requests. A pooler answers
-    the login itself and makes the number up, so the number differs from pg_backend_pid(). Only psycopg 2 and 3 expose
-    it; with other drivers a pooler is not noticed.
+    the login itself and invents this number, so it differs from pg_backend_pid(). Only psycopg 2 and 3 expose the
+    number. With other drivers a pooler is not detected.
     """
     sent = getattr(getattr(connection, "info", None), "backend_pid", None)
     return sent is not None and sent != _session_of(connection)
 
 
 def _session_of(connection: Any) -> int:
-    """Return the process number of the session that serves a driver connection at this moment."""
+    """Return the process number of the session that serves a driver's connection at this moment."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid()")
         return int(cursor.fetchone()[0])
 
 
 def _bound_waiting(connection: Any, seconds: float) -> None:
-    """Bound the wait for an answer to `seconds`, which neither libpq nor psycopg does for a server that hangs."""
+    """Limit the wait for an answer to `seconds`. Neither libpq nor psycopg does this for a server that hangs."""
     wait = connection.wait
 
     def bounded_wait(steps: Steps, *arguments: Any, **options: Any) -> Any:
@@ -345,7 +355,7 @@ def _bound_waiting(connection: Any, seconds: float) -> None:
                 ready = yield wanted
                 if not ready and time.monotonic() > end:
                     connection.close()
-                    raise connection.OperationalError(f"the server has not answered for {seconds:g} s")
+                    raise connection.OperationalError(f"the server did not answer within {seconds:g} s")
                 wanted = steps.send(ready)
         except StopIteration as stop:
             return stop.value
@@ -359,8 +369,9 @@ _STATE = re.compile(rb'^B\t\d+\tErrorResponse\t.*? C "([0-9A-Z]{5})" ', re.MULTI
 def refusal(error: Any, seconds: float) -> str | None:
     """Return the SQLSTATE of the refused login that psycopg's `error` reports, or None.
 
-    Logs in once more and reads libpq's trace, if the server has asked for a password: a server that is away, starting
-    or full does not ask. Takes at most `seconds`, plus the time to resolve names, and raises no error of the driver's.
+    If the server asked for a password, logs in once more and reads the SQLSTATE from libpq's trace. A server that is
+    away, starting or full does not ask. Takes at most `seconds`, plus the time to resolve names. Raises no error of the
+    driver.
     """
     attempt = error.pgconn
     if attempt is None or not (attempt.used_password or attempt.needs_password):
@@ -368,7 +379,7 @@ def refusal(error: Any, seconds: float) -> str | None:
     from psycopg import Error  # noqa: PLC0415 – another driver may be installed instead
 
     with _private_file() as record:
-        with suppress(Error):  # of a libpq without a trace, for instance
+        with suppress(Error):  # for example if this libpq has no trace
             _try_again(_conninfo(attempt), record.fileno(), time.monotonic() + seconds)
         record.seek(0)
         states = _STATE.findall(record.read())
@@ -376,7 +387,7 @@ def refusal(error: Any, seconds: float) -> str | None:
 
 
 def _private_file() -> Any:
-    """Return a file that only this user can open, if possible in memory: it may contain a password."""
+    """Return a file that only this user can open, in memory if possible, because it may contain a password."""
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("psched"), "r+b")
     return tempfile.TemporaryFile()
@@ -401,7 +412,7 @@ def _try_again(conninfo: bytes, record: int, end: float) -> None:
             if not _is_ready(connection.socket, selectors.EVENT_READ if reading else selectors.EVENT_WRITE, end):
                 return
     finally:
-        connection.untrace()  # writes the rest
+        connection.untrace()  # flushes the trace to the file
         connection.finish()
 
 

@@ -1,4 +1,4 @@
-"""The outputs of runs on SQL databases: a table beside the ledger's, with the last runs of each schedule."""
+"""Stores the outputs of runs on SQL databases, in a table beside the ledger. Keeps the last runs of each schedule."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from psched.model import Claim
 from psched.store.ledger import KEPT_OUTPUTS, KeptOutput, Output
 
 _ALL = 2**62
-"""Later than any time."""
+"""A number larger than any time."""
 _RUNS = 2**62
-"""A fence of rdb_compat does not fit into a column. Its remainder after division by this number names the run."""
+"""A fence of rdb_compat is too large for a column. Its remainder after division by this number identifies the run."""
 
 
 def output_table(metadata: sa.MetaData, schedules: str) -> sa.Table:
-    """Return the table of outputs. `run` is a number of the run; at `purge_at` its output is deleted."""
+    """Return the table of outputs. `run`: the number of the run. `purge_at`: when the output is deleted."""
     table = sa.Table(
         f"{checked_name(schedules)}_output",
         metadata,
@@ -73,7 +73,7 @@ class SqlRunOutput:
         return [read_output(row) for row in self._database.rows(self._of_key, {"of_key": key})]
 
     def purge(self, connection: sa.Connection, limit: int) -> int:
-        """Delete about `limit` outputs that are to be kept no longer, and return their number."""
+        """Delete about `limit` outputs whose retention is over, and return their number."""
         end = connection.execute(self._nth_old, {"skipped": limit - 1}).scalar()
         done: int = connection.execute(self._purge, {"end": _ALL if end is None else end}).rowcount
         return done

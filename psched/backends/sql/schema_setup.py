@@ -1,4 +1,4 @@
-"""Creates, upgrades, checks and diagnoses the tables of a store, whose layout is recorded in a table of its own."""
+"""Creates, upgrades, checks and diagnoses the tables of a store. A table of its own records their layout."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from psched.store import Finding
 log = logging.getLogger(__name__)
 
 _TRIES = 20
-"""Attempts of `psched init`: each step may find that another program has made the table or index meanwhile."""
+"""Attempts of `psched init`. An attempt fails if another program creates the same table or index at the same time."""
 
 
 class Schema:
-    """The table of the rows, whose columns are checked, and further tables; all with their indexes."""
+    """The main table of a store, whose columns are checked, and its other tables, all with their indexes."""
 
     _is_shared = True
-    """Whether other programs make such tables, too: then another collation is no failure."""
+    """Whether other programs also create such tables. Then another collation is no failure."""
 
     def __init__(self, database: Database, table: sa.Table, key: str, maker: str, *others: sa.Table) -> None:
-        """`key`: the column of the keys. `maker`: the program that makes such tables, for messages."""
+        """`key`: the column of the keys. `maker`: for messages, the program that creates such tables."""
         self._database = database
         self._table = table
         self._tables = (table, *others)
@@ -47,9 +47,12 @@ class Schema:
         self._maker = maker
 
     def create(self) -> None:
-        """Create missing tables and indexes, and upgrade tables of an earlier layout, which one process does at a time.
+        """Create missing tables and indexes, and upgrade tables of an earlier layout.
 
-        Raises ConfigError when another program or version made the table.
+        Only one process does so at a time.
+
+        Raises:
+            ConfigError: another program or version created the table.
         """
         dialect = self._database.dialect
         dialect.create_database()
@@ -70,17 +73,17 @@ class Schema:
             raise ConfigError(problem)
 
     def _upgrade(self, patient: Database) -> str | None:
-        """Make the changes that are due. Return the error of tables that must stay as they are, or None.
+        """Make the changes that are due. Return an error message if the tables must stay unchanged, else None.
 
-        `patient` waits for indexes. The lock takes a session of its own, which a pooler may not have, so it is held
-        only where there is something to change.
+        `patient`: the database with long timeouts, for building indexes. The lock needs a session of its own, which a
+        pooler may not have, so it is taken only if there is something to change.
         """
         changes = partial(patient.run, lambda connection, _: self._changes(connection))
         if not changes():
             return None
         with patient.dialect.init_lock(patient.dedicated):
             for change in changes():
-                # What waits for a lock on the table has others wait for it: not for an hour.
+                # A statement that waits for a lock on the table makes others wait: only an index may wait for an hour.
                 database = patient if change.is_index else self._database
                 log.debug("table=%s %s", change.table, change.sql)
                 try:
@@ -95,7 +98,7 @@ class Schema:
         return None
 
     def pending(self) -> list[str]:
-        """Return the SQL by which `create` would change tables that exist.
+        """Return the SQL by which `create` would change existing tables.
 
         Raises ConfigError as `check` does, but not for tables that can be upgraded.
         """
@@ -103,13 +106,13 @@ class Schema:
         return [change.sql for change in self._database.run(lambda connection, _: self._changes(connection))]
 
     def check(self) -> None:
-        """Raise ConfigError naming the remedy when the table cannot be used as it is."""
+        """Raise ConfigError, with the remedy, if the table cannot be used as it is."""
         problem = self.problem()
         if problem is not None:
             raise ConfigError(problem)
 
     def problem(self) -> str | None:
-        """Return the error of a table that cannot be used, with the remedy, or None."""
+        """Return an error message with the remedy if the table cannot be used, else None."""
         dialect = self._database.dialect
         try:
             return self._database.run(lambda connection, _: dialect.too_old(connection) or self._problem(connection))
@@ -124,12 +127,12 @@ class Schema:
         pooler = database.dialect.pooler_finding(database.dedicated)
         if pooler is not None:
             yield pooler
-        yield Finding("table", problem is None, f"{self._table.name} is there" if problem is None else problem)
+        yield Finding("table", problem is None, f"{self._table.name} exists" if problem is None else problem)
         if problem is None:
             yield from database.run(lambda connection, _: list(self._findings(connection, writing)))
 
     def _create(self, connection: sa.Connection) -> str | None:
-        """Create missing tables with their indexes. Return the error of a table that cannot be used, or None."""
+        """Create missing tables with their indexes. Return an error message if the table cannot be used, else None."""
         self._create_table(connection, self._table)
         return self._column_problem(self._columns(connection, self._table))
 
@@ -139,9 +142,9 @@ class Schema:
                 connection.execute(statement)
 
     def _changes(self, connection: sa.Connection) -> list[upgrades.UpgradeStatement]:
-        """Return the changes to be made to tables that exist."""
+        """Return the changes that existing tables need."""
         dialect = connection.dialect
-        with self._database.transaction(connection):  # so that no other session drops one of the tables meanwhile
+        with self._database.transaction(connection):  # so that no other session drops a table meanwhile
             missing = self._missing_indexes(connection)
         broken = self._database.dialect.invalid_indexes(connection, [str(index.name) for index in missing])
         made: list[upgrades.UpgradeStatement] = []
@@ -156,12 +159,12 @@ class Schema:
         return self._column_problem(self._columns(connection, self._table))
 
     def _is_missing(self, table: sa.Table) -> str:
-        return f"the table {table.name} does not exist; create it with: psched init (a queue's: psched queue init)"
+        return f"the table {table.name} does not exist; create it with: psched init (for a queue: psched queue init)"
 
     def _columns(self, connection: sa.Connection, table: sa.Table) -> Collection[str] | None:
-        """Return the names of a table's columns; None when there is no such table.
+        """Return the names of a table's columns; None if the table does not exist.
 
-        An empty answer has them, too. SQLAlchemy would read the catalogue, by statements that take 4 MB of memory.
+        Reads them from an empty answer. SQLAlchemy would read the catalogue with statements that take 4 MB of memory.
         """
         statement = cached(_no_rows, table)
         try:
@@ -174,9 +177,9 @@ class Schema:
             return None
 
     def _column_problem(self, present: Collection[str] | None) -> str | None:
-        """Return the error of a table that is missing, or lacks columns of psched's, or None.
+        """Return an error message if the table is missing or lacks columns of psched, else None.
 
-        `present`: the columns that it has, as `_columns` returns them.
+        `present`: the columns of the table, as `_columns` returns them.
         """
         if present is None:
             return self._is_missing(self._table)
@@ -184,10 +187,10 @@ class Schema:
         return self._lacking(missing, present) if missing else None
 
     def _lacking(self, missing: Sequence[str], present: Collection[str]) -> str:
-        """Return the error of a table that lacks columns, with the remedy. `present`: the columns that it has."""
+        """Return the message, with the remedy, for a table that lacks columns. `present`: the columns of the table."""
         return (
-            f"the table {self._table.name} is none that {self._maker} makes: it has no column {', '.join(missing)}; "
-            "configure another table, or the type that made it"
+            f"{self._maker} did not create the table {self._table.name}: it has no column {', '.join(missing)}; "
+            "configure another table, or the type that created this one"
         )
 
     def _missing_indexes(self, connection: sa.Connection) -> list[sa.Index]:
@@ -215,18 +218,18 @@ class Schema:
             yield self._writing(connection)
         missing = [str(index.name) for index in self._missing_indexes(connection)]
         if missing:
-            remedy = "run psched init (a queue's: psched queue init)"
+            remedy = "run psched init (for a queue: psched queue init)"
             yield Finding("indexes", False, f"missing index {', '.join(missing)}", remedy=remedy)
         else:
             yield Finding("indexes", True, "all there")
         problem = dialect.key_problem(connection, self._table.name, self._key)
         if problem is None:
-            yield Finding("keys", True, "compare byte by byte")
+            yield Finding("keys", True, "keys are compared byte by byte")
         else:
             yield Finding("keys", self._is_shared, problem, warning=self._is_shared)
 
     def _writing(self, connection: sa.Connection) -> Finding:
-        """Test writing by an UPDATE of no row."""
+        """Test whether the user may write, by an UPDATE of no row."""
         key = self._table.c[self._key]
         try:
             connection.execute(sa.update(self._table).where(sa.false()).values({key: key}))
@@ -265,24 +268,24 @@ def _no_rows(table: sa.Table) -> Statement:
 
 
 NAMED = 10
-"""The most keys of rows that are never due in one finding of `psched doctor`."""
+"""The most keys that one finding of `psched doctor` names."""
 
 
 def unusable(keys: Sequence[object]) -> Finding:
-    """Return the finding on rows that are never due: at most `NAMED` of their keys, and whether there are more."""
+    """Return the finding about rows that are never due. It names at most `NAMED` keys."""
     if not keys:
-        return Finding("rows", True, "all can be due")
+        return Finding("rows", True, "every row can become due")
     named = ", ".join(repr(key) for key in keys[:NAMED]) + (" and more" if len(keys) > NAMED else "")
-    message = f"never due, as their due times or priorities were written past psched: {named}"
+    message = f"never due, because another program than psched wrote an invalid due time or priority: {named}"
     return Finding("rows", False, message, remedy="delete them")
 
 
 @cache
 def _meta_table() -> sa.Table:
-    """Return the table of layouts, one per store; `table_name` is the name of the store's first table.
+    """Return the table of layouts. It has one row per store; `table_name` is the name of the store's first table.
 
-    `schema_hash` distinguishes unreleased states of a layout. Programs of layouts from `oldest_layout` on can use the
-    tables. Programs of every version read this table: it never changes.
+    `schema_hash` tells unreleased states of a layout apart. Programs whose layout is at least `oldest_layout` can use
+    the tables. This table never changes, because programs of every version read it.
     """
     return sa.Table(
         "psched_meta",
@@ -296,9 +299,9 @@ def _meta_table() -> sa.Table:
 
 
 def schema_hash(tables: Sequence[sa.Table], common: Sequence[sa.Table] = ()) -> str:
-    """Return 16 hexadecimal digits for the schema of `tables`, whatever the first of them is called, and of `common`.
+    """Return 16 hexadecimal digits that identify the schema of `tables` and `common`.
 
-    The same on every Python, SQLAlchemy and database.
+    The name of the first table does not matter. The result is the same on every Python, SQLAlchemy and database.
     """
     first = tables[0].name
     lines = [line for table in tables for line in _lines(table, first)]
@@ -307,7 +310,7 @@ def schema_hash(tables: Sequence[sa.Table], common: Sequence[sa.Table] = ()) -> 
 
 
 def _lines(table: sa.Table, first: str) -> Iterator[str]:
-    """Yield the parts of a table. `first`: the beginning of its name, which the schema does not depend on."""
+    """Yield lines that describe a table. `first`: the start of its name, which the lines leave out."""
 
     def relative(name: object) -> str:
         return str(name).removeprefix(first)
@@ -337,16 +340,16 @@ def _index_line(index: sa.Index) -> str:
 
 
 Columns = Mapping[sa.Table, Collection[str] | None]
-"""The columns of each table, None for a missing one."""
+"""The columns of each table; None for a missing table."""
 
 
 class RecordedSchema(Schema):
-    """The tables of one store, whose layout is recorded in `psched_meta` under the name of the first of them."""
+    """The tables of one store. `psched_meta` records their layout under the name of the first table."""
 
     _is_shared = False
 
     def __init__(self, kind: str, database: Database, *tables: sa.Table, common: Sequence[sa.Table] = ()) -> None:
-        """`tables`: the table of the rows, then the store's other tables; `common`: tables that all stores share.
+        """`tables`: the table of the rows, then the store's other tables. `common`: tables that all stores share.
 
         `kind`: see `NewColumn`.
         """
@@ -383,7 +386,7 @@ class RecordedSchema(Schema):
         return super().pending() if made is None else made
 
     def layouts_to_go(self) -> int:
-        """Return by how many layouts the tables are behind, 0 for tables that cannot be upgraded or do not exist."""
+        """Return the number of layouts by which the tables are behind. 0 if they do not exist or cannot be upgraded."""
 
         def work(connection: sa.Connection, _: bool) -> int:
             standing, recorded = self._standing(connection, self._columns_of_each(connection))
@@ -431,7 +434,7 @@ class RecordedSchema(Schema):
         return problem
 
     def _record(self, connection: sa.Connection) -> None:
-        """Record the layout before any table exists, so that tables without it are of another version."""
+        """Record the layout before any table exists. So tables without a record were created by another version."""
         name = self._table.name
         with self._database.transaction(connection):
             if self._read_recorded(connection) != self._current():
@@ -459,14 +462,17 @@ class RecordedSchema(Schema):
         return problem or (self._is_missing(absent[0]) if absent else None)
 
     def _in_reading_order(self) -> Sequence[sa.Table]:
-        """Return all tables, that of layouts last: another process that makes them at this moment makes it first."""
+        """Return all tables, the table of layouts last.
+
+        A process that creates them at this moment creates that one first.
+        """
         return (*self._tables, *self._common, self._meta)
 
     def _columns_of_each(self, connection: sa.Connection) -> Columns:
-        """Return the columns of each table, for `psched init` and what it would do.
+        """Return the columns of each table, for `psched init` and its preview.
 
-        First asks the catalogue for each table: on PostgreSQL, asking a table that is missing would abort a transaction
-        of the caller.
+        Asks the catalogue first whether a table exists: on PostgreSQL, reading a missing table would abort a
+        transaction of the caller.
         """
         inspector = sa.inspect(connection)
         return {
@@ -479,10 +485,10 @@ class RecordedSchema(Schema):
         return None if row is None else RecordedLayout(*row)
 
     def _standing(self, connection: sa.Connection, columns: Columns) -> tuple[Standing, RecordedLayout | None]:
-        """Return what can be done with the tables, and what is recorded of them. No tables count as current ones.
+        """Return what can be done with the tables, and what is recorded about them. Missing tables count as current.
 
-        `columns`: those of each table. Reads the layout after them: another process that makes the tables at this
-        moment records the layout first.
+        `columns`: the columns of each table. Reads the recorded layout after the columns, because another process that
+        creates the tables at this moment records the layout first.
         """
         meta = columns[self._meta]
         is_readable = meta is not None and set(self._meta.c.keys()) <= set(meta)
@@ -492,9 +498,9 @@ class RecordedSchema(Schema):
         return layout_version.standing(recorded, self.hash, upgrades.released_hashes), recorded
 
     def _version_problem(self, connection: sa.Connection, columns: Columns, upgrading: bool = False) -> str | None:
-        """Return an error and its remedy if another version of psched made one of the tables, else None.
+        """Return an error message with its remedy if another version of psched created a table, else None.
 
-        `columns`: those of each table. `upgrading`: tables that can be upgraded are no error.
+        `columns`: the columns of each table. `upgrading`: whether tables that can be upgraded are accepted.
         """
         present = [table for table in self._tables if columns[table] is not None]
         other = [table for table in (self._meta, *self._common) if self._is_foreign(table, columns[table])]
@@ -514,16 +520,16 @@ class RecordedSchema(Schema):
         return foreign or self._recreate(self._tables, "no schema is recorded for them")
 
     def _is_foreign(self, table: sa.Table, columns: Collection[str] | None) -> bool:
-        """Return whether a shared table lacks columns that no upgrade adds."""
+        """Return whether a shared table lacks columns, although no upgrade adds them."""
         if columns is None:
             return False
         return not set(table.c.keys()) <= {*columns, *upgrades.columns_to_come(table.name)}
 
     def _recreate(self, tables: Collection[sa.Table], found: str) -> str:
         return (
-            f"{_named(tables)} were made by another version of psched ({found}; this version needs {self.hash}), and "
-            "are not changed. Recreate them: stop all workers, drop these tables, whose rows are lost, and run: "
-            "psched init (a queue's: psched queue init)"
+            f"{_named(tables)} were created by another version of psched ({found}; this version needs {self.hash}), "
+            "and are not changed. Create them again: stop all workers, drop these tables (their rows are lost), and "
+            "run: psched init (for a queue: psched queue init)"
         )
 
     def _have(self, tables: Collection[sa.Table]) -> str:

@@ -1,7 +1,7 @@
-"""SQLite 3.35 or later: one file on one host, whose clock it uses.
+"""SQLite 3.35 or later: one file on one host. The clock is the host's.
 
 In WAL mode readers and the writer do not wait for each other. With `synchronous` FULL, acknowledged writes survive a
-power cut. Only `create_database` creates a missing file.
+power failure. Only `create_database` creates a missing file.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from psched.errors import ConfigError
 
 
 class _NoFile(sqlite3.OperationalError):
-    """There was no file to open. Another process may have created the file by now."""
+    """The file to open was missing. Another process may have created it since."""
 
     sqlite_errorcode = sqlite3.SQLITE_CANTOPEN
 
 
 @compiles(now_ms, "sqlite")
 def _now_ms(element: now_ms, compiler: SQLCompiler, **options: Any) -> str:
-    # SQLite keeps the time in whole milliseconds; rounding undoes the error of the day fraction.
+    # SQLite keeps whole milliseconds; rounding removes the error of the floating-point day.
     return "CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)"
 
 
@@ -46,15 +46,16 @@ def _given_rows(element: given_rows, compiler: SQLCompiler, **options: Any) -> s
 
 
 class SQLiteDialect(Dialect):
-    """A file, or `sqlite://` for a database in memory that lives as long as the store."""
+    """A file; with `sqlite://`, a database in memory that lives as long as the store."""
 
     name: ClassVar[str] = "sqlite"
     driver: ClassVar[str] = "pysqlite"
     begin: ClassVar[str] = "BEGIN IMMEDIATE"
     limits_in_unions: ClassVar[bool] = False
     crosses_forks: ClassVar[bool] = False
-    """SQLite has mutexes for all connections of a process, and remembers which file locks they hold. A
-    forked process would wait for a thread that it does not have, or take the locks of its parent for its own."""
+    """SQLite has mutexes for all connections of a process, and remembers the file locks that they hold. A forked
+        process would wait for a thread that it does not have, or treat its parent's locks as its own.
+    """
 
     conflict_codes = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_INTERRUPT)
     lost_codes = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM)
@@ -80,7 +81,7 @@ class SQLiteDialect(Dialect):
             _bound_statements(connection, self.timeouts.statement)
 
     def create_database(self) -> None:
-        """Create the file. Raises ConfigError when its folder is not there."""
+        """Create the file. Raises ConfigError if its folder does not exist."""
         if self.ephemeral:
             return
         problem = self._folder_problem()
@@ -89,12 +90,12 @@ class SQLiteDialect(Dialect):
         self._connect("rwc").close()
 
     def _folder_problem(self) -> str | None:
-        """Return the error of a folder that cannot hold the file, with the remedy, or None."""
+        """Return a message with the remedy if the folder cannot hold the file, else None."""
         folder = Path(str(self.url.database)).parent
         if folder.is_dir():
             return None
-        found = "is no folder" if folder.exists() else "does not exist"
-        return f"the folder {folder} of the SQLite file {found}; create or mount it, or name another"
+        found = "is not a folder" if folder.exists() else "does not exist"
+        return f"the folder {folder} of the SQLite file {found}; create or mount it, or configure another one"
 
     @staticmethod
     def code(error: BaseException | None) -> int:
@@ -107,7 +108,8 @@ class SQLiteDialect(Dialect):
 
     def unusable_file(self, error: DBAPIError) -> str | None:
         if self.code(error.orig) == sqlite3.SQLITE_NOTADB:
-            return f"url: the file {self.url.database} is no SQLite database; name another, or move it away"
+            path = self.url.database
+            return f"url: {path} is not an SQLite database; configure another file, or move this one away"
         return f"url: {error.orig}" if isinstance(error.orig, _NoFile) else None
 
     def is_already_there(self, error: DBAPIError) -> bool:
@@ -115,7 +117,7 @@ class SQLiteDialect(Dialect):
         return "already exists" in text or "duplicate column name" in text or self.is_duplicate_key(error)
 
     def locating(self, table: str) -> str:
-        # A temporary table of that name would hide it.
+        # A temporary table of the same name would hide the queue's table.
         return (
             f"SELECT file, EXISTS (SELECT * FROM sqlite_temp_master WHERE name = '{table}' COLLATE NOCASE) "  # noqa: S608
             "FROM pragma_database_list WHERE name = 'main'"
@@ -147,12 +149,12 @@ class SQLiteDialect(Dialect):
             try:
                 os.lstat(path)
             except (FileNotFoundError, NotADirectoryError):
-                remedy = "name the right one, or create it with: psched init (a queue's: psched queue init)"
+                remedy = "configure the right file, or create it with: psched init (for a queue: psched queue init)"
                 no_file = f"the SQLite file {path} does not exist; {remedy}"
                 raise _NoFile(self._folder_problem() or no_file) from error
             except OSError as failure:
                 raise sqlite3.OperationalError(f"{error}: {path}: {failure.strerror}") from failure
-            return self._open(mode)  # it may have been created since
+            return self._open(mode)  # another process may have created the file
 
     def _open(self, mode: str) -> sqlite3.Connection:
         path = ":memory:" if self.ephemeral else f"file:{quote(str(self.url.database))}?mode={mode}"
@@ -162,11 +164,11 @@ class SQLiteDialect(Dialect):
 
 
 _STEPS = 10_000
-"""Instructions of SQLite's virtual machine between two looks at the clock: less than a millisecond."""
+"""Instructions of SQLite's virtual machine between two checks of the clock: less than a millisecond."""
 
 
 def _bound_statements(connection: sqlite3.Connection, seconds: float) -> None:
-    """Interrupt each statement after `seconds`, as servers do."""
+    """Interrupt each statement after `seconds`, as database servers do."""
     begun = monotonic()
 
     def begin(statement: str) -> None:

@@ -22,7 +22,7 @@ class SqlStore(LeaseStore):
     """A store in one table of one database."""
 
     def __init__(self, database: Database, schema: Schema) -> None:
-        """Connects to nothing yet."""
+        """Opens no connection."""
         self._database = database
         self._schema = schema
         self.sent_within = sent_within(database.dialect.timeouts)
@@ -70,9 +70,10 @@ class SqlStore(LeaseStore):
     def _delete_row(
         self, key: str, identity: Callable[[RowMapping], Any], delete: Callable[[Connection, RowMapping], object]
     ) -> bool:
-        """Lock the row of `key` and delete it by `delete`, in one transaction. Return False if there is no row.
+        """Lock the row of `key` and call `delete`, in one transaction. Return False if there is no row.
 
-        `identity` distinguishes the row from a later row with this key, which stays when an answer was lost.
+        `identity` returns a value that identifies the row. If the answer to the delete was lost, a later row with the
+        same key is not deleted.
         """
         seen: Any = None
 

@@ -1,6 +1,7 @@
-"""Statements for a PostgreSQL behind a pooler that gives each transaction any session that is free, such as PgBouncer.
+"""Statements for PostgreSQL behind a pooler that may serve each transaction by another session, such as PgBouncer.
 
-Nothing outlives a transaction: each brings its settings by SET LOCAL, and no statement is prepared on the server.
+Nothing outlives a transaction: each transaction gets its settings by SET LOCAL, and no statement is prepared on the
+server.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from psched.errors import PoolerError
 
 
 class TransactionCursor(ClientCursor[Any]):
-    """Sends the settings of a transaction and its first statement as one message, so they take no round trip.
+    """Sends the settings of a transaction and its first statement as one message, to save a round trip.
 
-    PostgreSQL executes the statements of one message in one transaction. BEGIN, as the last of them, keeps it open.
+    PostgreSQL executes the statements of one message in one transaction. The last of them is BEGIN, which keeps the
+    transaction open.
     """
 
     def __init__(self, connection: Connection[Any], *, settings: str, **options: Any) -> None:
@@ -31,7 +33,7 @@ class TransactionCursor(ClientCursor[Any]):
             super().execute(query, params, **options)
             return self
         super().execute(f"{self._settings}; {query}", params, **options)
-        while self.nextset():  # to the answer of the last statement
+        while self.nextset():  # skip to the answer of the last statement
             pass
         return self
 
@@ -47,7 +49,10 @@ class IntLiteral(Dumper):
 
 
 def use_transactions(connection: Any, settings: Mapping[str, str]) -> None:
-    """Make a new connection's cursors `TransactionCursor`s. Raises PoolerError if the pooler has no transactions."""
+    """Make the cursors of a new connection `TransactionCursor`s.
+
+    Raises PoolerError if the pooler forbids transactions.
+    """
     local = "".join(f"; SET LOCAL {name} = {value}" for name, value in settings.items())
     text = f"SET TRANSACTION ISOLATION LEVEL READ COMMITTED{local}"
     connection.adapters.register_dumper(int, IntLiteral)
@@ -60,6 +65,6 @@ def use_transactions(connection: Any, settings: Mapping[str, str]) -> None:
             raise
         connection.close()
         raise PoolerError(
-            "the connection pooler before this PostgreSQL has no transactions; set its pool_mode = transaction "
+            "the connection pooler in front of this PostgreSQL allows no transactions; set its pool_mode = transaction "
             "(PgBouncer), or connect to PostgreSQL directly"
         ) from error

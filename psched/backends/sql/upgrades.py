@@ -1,8 +1,8 @@
 """The steps by which `psched init` upgrades the tables of earlier layouts, and their SQL for each kind of database.
 
-A step adds columns that programs of the layout before need not know: each may be NULL or has a constant default. What
-else a step may need are statements that can be repeated. Tables and indexes are no part of a step: after the steps
-`psched init` makes those of its own layout that are missing, without blocking workers.
+A step adds columns that programs of the layout before can ignore: a new column allows NULL or has a constant default. A
+step may also have statements, which must be safe to repeat. New tables and indexes need no step: after the steps,
+`psched init` creates those that its own layout has, without blocking workers.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import sqlalchemy as sa
 from sqlalchemy.schema import CreateColumn, CreateIndex
 
 COMMON = "common"
-"""As the kind of a column: of a table that all stores share."""
+"""The `kind` of a column in a table that all stores share."""
 
 
 @dataclass(frozen=True)
 class NewColumn:
-    """A column that a step adds. `make` returns it anew, and never changes once the layout is released.
+    """A column that a step adds. `make` returns the column. It never changes after the layout is released.
 
-    `kind`: the kind of store, `schedules`, `queue` or `ledger` (that of `rdb_compat`), or `COMMON`. `table`: what
-    follows the name of the store's first table in the name of this one (`_ledger`; of that table itself: nothing), or
-    the whole name of a common table.
+    `kind`: the kind of store, `schedules`, `queue` or `ledger` (the ledger of `rdb_compat`), or `COMMON`. `table`: the
+    suffix that makes this table's name from the name of the store's first table (such as `_ledger`; empty for the first
+    table itself). For a common table, its whole name.
     """
 
     kind: str
@@ -34,7 +34,7 @@ class NewColumn:
 
 @dataclass(frozen=True)
 class NewStatement:
-    """SQL of a step, with `{table}` for the store's first table. It has no effect when it is executed again."""
+    """SQL of a step. `{table}` stands for the store's first table. Executing the SQL again has no effect."""
 
     kind: str
     database: str
@@ -44,7 +44,7 @@ class NewStatement:
 
 @dataclass(frozen=True)
 class SqlUpgradeStep:
-    """Makes tables of `layout` from those of the layout before. `released`: the schema hashes of the layout before."""
+    """Upgrades tables from the layout before to `layout`. `released`: the schema hashes of the layout before."""
 
     layout: int
     released: Collection[str]
@@ -53,29 +53,30 @@ class SqlUpgradeStep:
 
 
 STEPS: list[SqlUpgradeStep] = []
-"""One for each layout after the first, in their order."""
+"""One step for each layout after the first, in order."""
 
 
 class UpgradeStatement(NamedTuple):
-    """One statement that `psched init` executes on tables that exist. `table`: the one that it changes."""
+    """One statement that `psched init` executes on existing tables. `table`: the table that it changes."""
 
     table: str
     sql: str
     is_index: bool = False
-    """Whether it builds an index: that may take long, and nothing waits for it."""
+    """Whether the statement builds an index. That may take long, but makes no other statement wait."""
 
 
 def released_hashes(layout: int) -> Collection[str]:
-    """Return the schema hashes of a released layout before the present one."""
+    """Return the schema hashes of an earlier released layout."""
     return next((step.released for step in STEPS if step.layout == layout + 1), ())
 
 
 def changes(
     since: int, kind: str, first: str, columns: Mapping[str, Collection[str]], database: str, dialect: sa.Dialect
 ) -> Iterator[UpgradeStatement]:
-    """Yield the changes that the steps still have to make to the tables of a store, whose layout is `since`.
+    """Yield the changes that the tables of a store still need. `since`: the layout of the tables.
 
-    `first`: the name of the store's first table; `columns`: those of each table that exists; `database`: the kind.
+    `first`: the name of the store's first table. `columns`: the columns of each existing table. `database`: the name of
+    the dialect.
     """
     for step in STEPS:
         for new in step.columns:
@@ -89,12 +90,12 @@ def changes(
 
 
 def columns_to_come(table: str) -> Collection[str]:
-    """Return the columns of a common table that it lacks before the steps."""
+    """Return the columns of a common table that the steps add."""
     return {new.make().name for step in STEPS for new in step.columns if (new.kind, new.table) == (COMMON, table)}
 
 
 def add_column(table: str, column: sa.Column[Any], dialect: sa.Dialect) -> str:
-    """Return the statement that adds a column, which no database copies the table for."""
+    """Return the statement that adds a column. No database copies the table for it."""
     quoted = dialect.identifier_preparer.quote(table)
     sa.Table(table, sa.MetaData(), column)
     made = _compiled(CreateColumn(column), dialect)
@@ -104,7 +105,7 @@ def add_column(table: str, column: sa.Column[Any], dialect: sa.Dialect) -> str:
 
 
 def add_index(index: sa.Index, dialect: sa.Dialect) -> str:
-    """Return the statement that builds an index while workers go on; on SQLite they wait for it."""
+    """Return the statement that builds an index while workers go on. On SQLite they wait for it."""
     made = _compiled(CreateIndex(index), dialect)
     if dialect.name == "postgresql":
         return made.replace("INDEX ", "INDEX CONCURRENTLY ", 1)
@@ -112,12 +113,12 @@ def add_index(index: sa.Index, dialect: sa.Dialect) -> str:
 
 
 def offline(sql: str) -> str:
-    """Return the statement that does the same while nobody else uses the table."""
+    """Return the same statement in a form that is allowed while nobody else uses the table."""
     return sql.removesuffix(_INSTANT).removesuffix(_INPLACE)
 
 
 def drop_index(name: str, dialect: sa.Dialect) -> str:
-    """Return the statement that drops an index of PostgreSQL without blocking workers."""
+    """Return PostgreSQL's statement that drops an index without blocking workers."""
     return f"DROP INDEX CONCURRENTLY IF EXISTS {dialect.identifier_preparer.quote(name)}"
 
 
@@ -128,4 +129,4 @@ def _compiled(element: sa.sql.elements.CompilerElement, dialect: sa.Dialect) -> 
 _MYSQL = ("mysql", "mariadb")
 _INSTANT = ", ALGORITHM=INSTANT"
 _INPLACE = " ALGORITHM=INPLACE LOCK=NONE"
-"""Clauses without which the server may copy the table, or lock it, instead of refusing."""
+"""Clauses that make the server refuse the statement if it would have to copy or lock the table."""

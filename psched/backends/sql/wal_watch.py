@@ -1,4 +1,4 @@
-"""Wakes idle workers on SQLite: each transaction writes to the WAL file, and Linux reports that (inotify).
+"""Wakes idle workers on SQLite: each transaction writes to the WAL file, and Linux reports such writes (inotify).
 
 The last write comes some milliseconds before the commit ends, so a poll right after a wake-up may come too early.
 """
@@ -11,11 +11,11 @@ from contextlib import suppress
 if sys.platform == "linux":
     from inotify_simple import INotify, flags
 
-    _CHANGES = flags.MODIFY | flags.DELETE_SELF  # the last connection to close deletes the file
+    _CHANGES = flags.MODIFY | flags.DELETE_SELF  # the last connection that closes deletes the file
 
 
 class WalWatch:
-    """`Wakeup` of one waiting thread, which every transaction wakes, whatever it writes."""
+    """A `Wakeup` for one waiting thread. Every transaction wakes it, whatever the transaction writes."""
 
     proven = False
     covers_all_hosts = False
@@ -27,7 +27,10 @@ class WalWatch:
         self._watched: int | None = None
 
     def listen(self, seconds: float) -> None:
-        """Watch the file until `stop_listening`. Raises OSError without the file, or with too many watches."""
+        """Watch the file until `stop_listening`.
+
+        Raises OSError if the file is missing or the user has too many watches.
+        """
         if self._watched is None:
             self.is_notified()
         self._watched = self._inotify.add_watch(self._path, _CHANGES)
@@ -40,7 +43,7 @@ class WalWatch:
 
     def stop_listening(self) -> None:
         if self._watched is not None:
-            with suppress(OSError):  # the file was deleted, and its watch with it
+            with suppress(OSError):  # the file was deleted, and with it the watch
                 self._inotify.rm_watch(self._watched)
         self._watched = None
 

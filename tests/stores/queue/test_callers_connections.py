@@ -224,7 +224,7 @@ def test_a_caller_whose_search_path_finds_another_table_is_refused(place: Place)
 
     async def work() -> None:
         await caller.execute(f"SET LOCAL search_path = {schema}")
-        with pytest.raises(NotSupportedError, match=f"search_path, the table {bench.table} is not that of the queue"):
+        with pytest.raises(NotSupportedError, match=f"the name {bench.table} does not mean the table of the queue"):
             await caller.submit(queue, "key", "type1")
         assert await caller.execute(f"SELECT COUNT(*) FROM {bench.table}") == 0
         await caller.execute("SET LOCAL search_path = public")
@@ -241,7 +241,9 @@ def test_a_caller_whose_temporary_table_hides_that_of_the_queue_is_refused(place
 
     async def work() -> None:
         await caller.execute(f"CREATE TEMP TABLE {bench.table.upper()} AS SELECT * FROM {bench.table}")
-        with pytest.raises(NotSupportedError, match=f"temporary tables .* {bench.table} is not that of the queue"):
+        with pytest.raises(
+            NotSupportedError, match=f"temporary tables .* {bench.table} does not mean the table of the queue"
+        ):
             await caller.submit(queue, "key", "type1")
         await caller.execute(f"DROP TABLE temp.{bench.table}")
         await caller.submit(queue, "key", "type1")
@@ -257,7 +259,7 @@ def test_a_closed_raw_connection_is_refused(databases: SharedDatabases, tmp_path
     engine = sa.create_engine(bench.plain_url)
     raw = engine.raw_connection()
     raw.close()
-    with pytest.raises(NotSupportedError, match="connection: it is closed; submit before it is closed"):
+    with pytest.raises(NotSupportedError, match="connection: it is already closed; submit before closing it"):
         Queue(bench.queue(), LeaseTimes(100, 1, 100)).submit("key", "type1", connection=raw)
     engine.dispose()
     bench.close()
@@ -458,7 +460,9 @@ def test_a_connection_of_another_kind_of_database_is_refused_by_name(
 
     async def work() -> None:
         kind_of_ours = {"mariadb": "mysql"}.get(database, database)
-        with pytest.raises(NotSupportedError, match=f"it is of a {other} database, but the table .* in {kind_of_ours}"):
+        with pytest.raises(
+            NotSupportedError, match=f"it belongs to a {other} database, but the table .* in {kind_of_ours}"
+        ):
             await caller.submit(queue, "key", "type1")
 
     caller.run(work)
@@ -474,7 +478,7 @@ def test_a_queue_in_memory_or_on_redis_joins_no_transaction(
     file = open_bench(databases, "rdb", "sqlite", tmp_path)
     file.make()
     caller = AsyncConnectionCaller(file.plain_url) if awaited else Sqlite3Caller(file.plain_url)
-    for bench, expected in ((redis, "a queue on Redis cannot join"), (memory, "in the memory of the queue's own")):
+    for bench, expected in ((redis, "a queue on Redis cannot join"), (memory, "is in memory, where only the")):
         queue = Queue(bench.queue(), LeaseTimes(100, 1, 100))
         queue.store.create_tables()
 

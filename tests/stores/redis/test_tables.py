@@ -42,7 +42,7 @@ def test_a_table_of_another_version_is_refused_also_by_running_workers(
     with pytest.raises(redis.ResponseError) as refusal:
         store.acquire(1, 100)
     assert str(refusal.value) == (
-        f"the table {bench.table} was made by another version of psched; psched doctor says what to do"
+        f"the table {bench.table} was created by another version of psched; psched doctor shows the remedy"
     )
     assert [finding.ok for finding in store.diagnose()] == [False]
     after = (sorted(rows.client.keys(f"{rows.prefix}*")), rows.client.hgetall(f"{rows.prefix}meta"), bench.raw("key"))
@@ -58,11 +58,11 @@ def test_schedules_and_a_queue_are_not_taken_for_one_another(bench: Bench, store
     queue = open_stores("redis", settings).queue
     assert queue is not None
     for refused in (queue.check_tables, queue.create_tables):
-        with pytest.raises(ConfigError, match="holds no queue but schedules"):
+        with pytest.raises(ConfigError, match="holds schedules, not queue"):
             refused()
     with pytest.raises(redis.ResponseError) as refusal:
         queue.submit([NewTask("key", "t")])
-    assert str(refusal.value) == f"the table {bench.table} holds no queue but schedules; name another one"
+    assert str(refusal.value) == f"the table {bench.table} holds schedules, not queue; configure another table"
     queue.close()
 
 
@@ -71,7 +71,7 @@ def test_a_table_that_is_gone_is_reported_in_plain_words(bench: Bench, store: Sc
     with pytest.raises(redis.ResponseError) as refusal:
         store.acquire(1, 100)
     assert str(refusal.value) == (
-        f"the table {bench.table} does not exist; create it with: psched init (a queue's: psched queue init)"
+        f"the table {bench.table} does not exist; create it with: psched init (for a queue: psched queue init)"
     )
 
 
@@ -92,7 +92,7 @@ def test_a_server_that_may_drop_rows_is_warned_about(lab: Lab, caplog: pytest.Lo
         server.command("CONFIG", "SET", "appendonly", "no")
         with caplog.at_level(logging.WARNING):
             store.check_tables()
-        assert "table=schedules the server may throw rows away" in caplog.text
+        assert "table=schedules the server may evict rows" in caplog.text
         assert "maxmemory-policy noeviction" in caplog.text
         found = {finding.subject: finding for finding in store.diagnose()}
         assert not found["eviction"].ok

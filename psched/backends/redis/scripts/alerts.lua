@@ -1,9 +1,10 @@
--- Overdue alerts, and failures that are not reported yet. `alert` has the watched schedules by the time at which they
--- are overdue, `alerted` those whose alert was sent. `failures` has runs that failed for good, `unreported` their names
--- by the time until which a report is claimed.
+-- Overdue alerts, and failures that are not reported yet.
+-- `alert`: watched schedules, ordered by the time when they become overdue. `alerted`: schedules whose alert was sent.
+-- `failures`: runs that failed for good. `unreported`: the names of these runs, ordered by the end of the claim on
+-- their report.
 
--- Keeps a run that failed for good until its failure is reported. `name`: '' when no run failed. `members`: members of
--- a JSON object.
+-- Stores a run that failed for good until its failure is reported. `name`: '' if no run failed. `members`: members of a
+-- JSON object.
 local function keep_failure(name, members)
   if name ~= '' then
     call('HSET', T .. 'failures', name, '{"failed":' .. integer(now) .. ',' .. members .. '}')
@@ -11,7 +12,7 @@ local function keep_failure(name, members)
   end
 end
 
--- Puts a row into `alert` or `alerted` by its field `alert_at`, or takes it out of both.
+-- Puts a row into `alert` or `alerted`, or removes it from both, as its field `alert_at` demands.
 local function update_alert(key)
   local fields = call('HMGET', row_of(key), 'alert_at', 'alerted', 'next_time', 'regular_time')
   local is_alerted = fields[2] and fields[2] == (fields[4] or fields[3])
@@ -25,7 +26,7 @@ end
 
 --- script schedules/overdue: common, schedules
 -- Returns overdue schedules, the longest overdue first, as {key, row without its data, now}.
--- ARGV: the most rows, and 1 for those without a sent or claimed alert (else 0).
+-- ARGV: the most rows; 1 to leave out schedules with a sent or claimed alert (else 0).
 local limit, found = tonumber(ARGV[1]), {}
 
 local function add_overdue(name, at_most)
@@ -60,8 +61,8 @@ end
 return rows
 
 --- script schedules/claim_alert: common, schedules
--- Claims the alert about an overdue occurrence. ARGV: key, occurrence, milliseconds for which the claim holds.
--- Returns 1; 0 when the occurrence is not overdue, or its alert was sent or is claimed.
+-- Claims the alert about an overdue occurrence. ARGV: key, occurrence, milliseconds of the claim.
+-- Returns 1; 0 if the occurrence is not overdue, or if its alert was sent or is claimed.
 local row = row_of(ARGV[1])
 local fields = call('HMGET', row, 'next_time', 'alert_at', 'alerted', 'alert_claimed_until', 'regular_time')
 if (fields[5] or fields[1]) ~= ARGV[2] or fields[3] == ARGV[2]
@@ -81,8 +82,8 @@ if (call('HGET', row, 'regular_time') or call('HGET', row, 'next_time')) == ARGV
 end
 
 --- script KIND/claim_failure: common, KIND
--- Claims the report of a failed run. ARGV: milliseconds for which the claim holds.
--- Returns the failure as JSON, nothing when there is no unclaimed one.
+-- Claims the report of a failed run. ARGV: milliseconds of the claim.
+-- Returns the failure as JSON; nothing if there is no unclaimed failure.
 for _, name in ipairs(call('ZRANGEBYSCORE', T .. 'unreported', '-inf', integer(now), 'LIMIT', 0, 20)) do
   local failure = call('HGET', T .. 'failures', name)
   if failure then

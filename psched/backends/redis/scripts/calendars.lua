@@ -1,12 +1,12 @@
--- Named calendars: the hash `calendars` has for each name `version:milliseconds:JSON`, without JSON once it is deleted.
+-- Named calendars: the hash `calendars` has for each name `version:milliseconds:JSON`; without JSON if it was deleted.
 
 --- script schedules/calendars: common, schedules
 -- Returns the names and values of all calendars.
 return call('HGETALL', T .. 'calendars')
 
 --- script schedules/write_calendar: common, schedules
--- Writes the next version of a calendar. ARGV: name, the version before (0: none), JSON ('' to delete it). Returns 1, or
--- 0 when another version is stored, unless it is what this call has written in an earlier attempt.
+-- Writes the next version of a calendar. ARGV: name, the version before (0: none), JSON ('' to delete it).
+-- Returns 1; 0 if another version is stored, except the version that an earlier attempt of this call has written.
 local before = call('HGET', T .. 'calendars', ARGV[1])
 local version, content = (before or '0::'):match('^(%d+):%d*:(.*)$')
 local seen = tonumber(ARGV[2])

@@ -1,10 +1,10 @@
--- The beginning of every script: the server's clock, and functions for wake lists, leases and rows, which are hashes.
--- KEYS[1] is the `meta` key of a table, KEYS[2] that of a second table. All keys of a table have the same prefix.
+-- The start of every script: the server's clock, and functions for wake lists, leases and rows. A row is a hash.
+-- KEYS[1] is the key `meta` of a table, KEYS[2] that of a second table. All keys of a table have the same prefix.
 
 local LAYOUTS = {schedules = '1.7', queue = '1.6'}  -- the number of the layout, and its state as in upgrades.py
-local MAX_BATCH_BYTES = 16000000  -- bytes of data per acquire, unless its first row alone is larger
-local MAX_WAKEUPS = 16  -- elements of a wake list, so at most this many waiting workers wake at once
-local NEW_TYPE_WAKEUPS = 4  -- elements for a new type; waiters pass them on, so this many waiters may fail to do that
+local MAX_BATCH_BYTES = 16000000  -- the most bytes of data per acquire; a single row may have more
+local MAX_WAKEUPS = 16  -- elements of a wake list: at most this many waiting workers wake at once
+local NEW_TYPE_WAKEUPS = 4  -- elements for a new type; so this many waiters may fail to pass it on
 local MAX_HISTORY = 160  -- characters of a row's field `endings`, the history of its leases
 local WAKEUP_EXPIRY = 1000  -- milliseconds after which an unread wake-up is dropped
 
@@ -17,7 +17,7 @@ local function integer(number)
   return string.format('%.0f', number)
 end
 
--- Adds to a number in a row. A value that is no number is replaced: a fence by the clock, any other field by 0.
+-- Adds to a number in a row. Replaces a value that is not a number: a fence by the clock, any other field by 0.
 local function increment(row, field, by)
   local done = redis.pcall('HINCRBY', row, field, by)
   if type(done) == 'table' and done.err then
@@ -25,22 +25,22 @@ local function increment(row, field, by)
   end
 end
 
--- Returns the version of a schedule's definition, '0' where the row has no valid one.
+-- Returns the version of a schedule's definition; '0' if the row has no valid version.
 local function version_in(row)
   local found = call('HGET', row, 'version')
   return tonumber(found) and found or '0'
 end
 
--- Returns the bytes of a row's data from its field `size`; an invalid size counts as a whole batch.
+-- Returns the bytes of a row's data from its field `size`. An invalid size counts as a full batch.
 local function size_of(text)
   local found = tonumber(text)
   return found and found >= 0 and found <= MAX_BATCH_BYTES and found or MAX_BATCH_BYTES
 end
 
 -- Values of a row's field `taken_ahead`:
--- '0': the run has begun, or begins with the acquire.
--- '1': the row was acquired ahead of its run, which has not begun.
--- '2': the same, and the row's last lease expired; the ledger records this run as begun before it begins.
+-- '0': the run has started, or starts with the acquire.
+-- '1': the row was prefetched, and its run has not started.
+-- '2': like '1', and the row's last lease expired; the ledger records the start of this run before it starts.
 -- '3': the row waits, and its last lease expired.
 local function is_taken_ahead(text)
   return text == '1' or text == '2'
@@ -54,25 +54,25 @@ local function prefix_of(meta)
   return meta:sub(1, -5)
 end
 
--- Returns whether these scripts, which are of the layout `ours`, can work on a table that a newer psched has upgraded.
+-- Returns whether scripts of the layout `ours` can use a table that a newer psched has upgraded.
 local function is_usable(meta, found, ours)
   local theirs, own = tonumber((found or ''):match('^(%d+)%.%d+$')), tonumber(ours:match('^%d+'))
   local oldest = tonumber(call('HGET', meta, 'oldest_layout') or '')
   return theirs and oldest and theirs > own and oldest <= own
 end
 
--- Returns why a table cannot be used, nil when it can. Redis clients remove the prefix ERR.
+-- Returns why the table cannot be used; nil if it can. Redis clients remove the prefix ERR.
 local function table_problem(meta, kind)
   local found = call('HMGET', meta, 'kind', 'layout')
   local name = meta:match(':([^:]*):meta$')
   if not found[1] then
-    return 'ERR the table ' .. name .. ' does not exist; create it with: psched init (a queue\'s: psched queue init)'
+    return 'ERR the table ' .. name .. ' does not exist; create it with: psched init (for a queue: psched queue init)'
   end
   if found[1] ~= kind then
-    return 'ERR the table ' .. name .. ' holds no ' .. kind .. ' but ' .. found[1] .. '; name another one'
+    return 'ERR the table ' .. name .. ' holds ' .. found[1] .. ', not ' .. kind .. '; configure another table'
   end
   if found[2] ~= LAYOUTS[kind] and not is_usable(meta, found[2], LAYOUTS[kind]) then
-    return 'ERR the table ' .. name .. ' was made by another version of psched; psched doctor says what to do'
+    return 'ERR the table ' .. name .. ' was created by another version of psched; psched doctor shows the remedy'
   end
 end
 
@@ -92,7 +92,7 @@ local function wake(prefix, count, types)
   push_wakeups(prefix .. 'wake', count)
   if has_filtered_waiters(prefix) then
     for _, type in ipairs(types) do
-      if type ~= '' then  -- '' stands for all types
+      if type ~= '' then  -- '' means all types
         push_wakeups(prefix .. 'wake:of:' .. type, count)
       end
     end
@@ -102,7 +102,7 @@ end
 local has_announced_type = false  -- whether this script has announced a new type
 
 -- Records that the table has rows of a type. A new type wakes all workers that wait for selected types, one after
--- another: each passes the wake-up on unless it has seen this number or a higher one. The number is the server's clock
+-- another: each passes the wake-up on, unless it has seen this number or a higher one. The number is the server's clock
 -- in microseconds.
 local function note_type(prefix, type)
   local is_new = call('ZADD', prefix .. 'types', 'NX', integer(now), type) == 1
@@ -111,15 +111,15 @@ local function note_type(prefix, type)
   end
   has_announced_type = true
   local list, number = prefix .. 'wake:new', integer(time[1] * 1000000 + time[2])
-  call('DEL', list)  -- an unread announcement; this one replaces it
+  call('DEL', list)  -- replace an announcement that nobody has read
   for _ = 1, NEW_TYPE_WAKEUPS do
     call('RPUSH', list, number)
   end
   call('PEXPIRE', list, WAKEUP_EXPIRY)
 end
 
--- Returns the fence of the next lease: higher than the last fence, and at least the clock in milliseconds, so that it
--- is also higher than a fence that a failover has lost. An invalid last fence counts as 0.
+-- Returns the fence of the next lease: higher than the last fence, and not below the clock in milliseconds. So it is
+-- also higher than a fence that a failover has lost. An invalid last fence counts as 0.
 local function next_fence(before)
   local known = before and #before < 16 and before:match('^%-?%d+$')
   return integer(math.max((tonumber(known) or 0) + 1, now))
@@ -130,7 +130,7 @@ local function first_fence(prefix)
   return next_fence(call('HGET', prefix .. 'meta', 'fences'))
 end
 
--- Records the fence of a row that is deleted.
+-- Records the fence of a row before the row is deleted.
 local function keep_fence(prefix, fence)
   local floor = tonumber(call('HGET', prefix .. 'meta', 'fences') or '0')
   if (tonumber(fence) or 0) > floor then
@@ -138,7 +138,7 @@ local function keep_fence(prefix, fence)
   end
 end
 
--- Returns the random number by which a call created a row, '' where the row has none.
+-- Returns the random number of the call that created a row; '' if the row has none.
 local function nonce_of(row)
   local found = redis.pcall('HGET', row, 'nonce')
   return type(found) == 'string' and found or ''
@@ -151,11 +151,10 @@ end
 
 local histories = {}  -- the field `endings` of rows whose lease was checked, by row
 
--- Checks a lease. Returns nil when the row is held under it, else the answer: {'gone'}, or {'lost', status, node,
--- endings, nonce}.
+-- Checks a lease. Returns nil if it holds, else an answer: {'gone'}, or {'lost', status, node, endings, nonce}.
 local function lease_error(row, lease)
   local found = redis.pcall('HMGET', row, 'fence', 'status', 'node', 'claim', 'holder', 'endings', 'nonce')
-  if not found[1] then  -- also for a key that is no hash
+  if not found[1] then  -- also if the key is not a hash
     return {'gone'}
   end
   local numbers, holder = lease_parts(lease)
@@ -166,18 +165,18 @@ local function lease_error(row, lease)
   histories[row] = found[6] or ''
 end
 
--- Returns a row's field `endings` for a checked lease that now ends with an outcome.
+-- Returns the new field `endings` of a row whose lease was checked and now ends with `outcome`.
 local function lease_outcomes(row, lease, outcome)
   return (lease_parts(lease) .. ':' .. outcome .. ';' .. histories[row]):sub(1, MAX_HISTORY)
 end
 
--- Lets a script write on a server whose memory is full: Redis checks the limit only before the first write of a
--- script, and HDEL is always allowed.
+-- Lets a script write although the server's memory is full. Redis checks the limit only before the first write of a
+-- script, and always allows HDEL.
 local function allow_writes_when_full(row)
   call('HDEL', row, '')
 end
 
--- Runs a command on a set of leased rows. A key of another type is deleted first, since an error there would leave the
+-- Runs a command on a set of leased rows. A key of another type is deleted first, because an error here would leave the
 -- row half settled.
 local function call_repairing(verb, set, ...)
   local done = redis.pcall(verb, set, ...)
@@ -189,7 +188,7 @@ local function call_repairing(verb, set, ...)
   end
 end
 
--- Returns the members of a set of leased rows, none when the key is no set.
+-- Returns the members of a set of leased rows; none if the key is not a set.
 local function members_of(set)
   local found = redis.pcall('SMEMBERS', set)
   return found.err and {} or found
@@ -206,8 +205,8 @@ local function is_less(one, other)
   return #one < #other
 end
 
--- Reads a list from ARGV: ARGV[first] is its length, -1 for none. Returns the values and the index of the argument
--- after them.
+-- Reads a list from ARGV. ARGV[first] is its length, or -1 for no list. Returns the values, and the index of the
+-- argument after them.
 local function read_list(first)
   local many, values = tonumber(ARGV[first]), {}
   for place = 1, many do

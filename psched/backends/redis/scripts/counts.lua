@@ -1,14 +1,15 @@
--- Numbers of rows for readers. These scripts write nothing, and look at MAX_LOOKED_AT rows or lines at the most.
--- A number is returned as {number, 1 when there may be more}.
+-- Numbers of rows for readers. These scripts write nothing, and examine at most MAX_LOOKED_AT rows or lines.
+-- A number is returned as {number, 1 if there may be more}.
 
 local MAX_LOOKED_AT = 2000
 
--- Returns how many members a sorted set has up to now.
+-- Returns the number of members of a sorted set up to now.
 local function count_due(set)
   return call('ZCOUNT', set, '-inf', integer(now))
 end
 
--- Returns the users of running rows, and whether there may be more. A user with due rows but without a turn is one.
+-- Returns the users of running rows, and whether there may be more. A user with due rows but without a turn is among
+-- them.
 local function users_of_runs()
   local keys, users = call('ZRANGE', T .. 'leases:', 0, MAX_LOOKED_AT - 1), {}
   for place, key in ipairs(keys) do
@@ -18,8 +19,8 @@ local function users_of_runs()
   return users, #keys == MAX_LOOKED_AT
 end
 
--- Returns the due rows of a type that are in lines ('' for all types), and whether there may be more. Looks at the
--- lines of `most` users that have a turn, and of `further` users.
+-- Returns the number of due rows of a type in lines ('' for all types), and whether there may be more. Examines the
+-- lines of `most` users that have a turn, and of the users `further`.
 local function count_in_lines(type, most, further)
   local seen, count = {}, 0
   local users = call('ZRANGE', T .. 'turn:' .. type, 0, most - 1)
@@ -38,7 +39,7 @@ local function as_number(truth)
   return truth and 1 or 0
 end
 
--- Returns the rows among `keys` that are running under a lease that has not ended, as the number and the types.
+-- Returns the number and the types of those rows in `keys` that run under a lease that has not ended.
 local function running_among(keys)
   local count, of_type = 0, {}
   for _, key in ipairs(keys) do
@@ -51,15 +52,15 @@ local function running_among(keys)
   return count, of_type
 end
 
--- Returns the keys of the schedules that are due next, of which some are running: their leases end then. Also whether
--- there may be more.
+-- Returns the keys of the schedules that are due next, and whether there may be more. Some may be running; these are
+-- due when their lease ends.
 local function next_keys()
   local keys = call('ZRANGEBYSCORE', T .. 'due:', '(' .. integer(now), '+inf', 'LIMIT', 0, MAX_LOOKED_AT)
   return keys, as_number(#keys == MAX_LOOKED_AT)
 end
 
--- Returns the names of up to `limit` types that have rows, those with the earliest due time first, each followed by the
--- milliseconds for which that row has been due ('' when it is not).
+-- Returns the names of up to `limit` types that have rows, the type with the earliest due time first. Each is followed
+-- by the milliseconds for which its first row has been due ('' if it is not due).
 local function types_in_order(limit)
   local heads, found = {}, {}
   for _, type in ipairs(call('ZRANGE', T .. 'types', 0, -1)) do
@@ -83,8 +84,8 @@ local function types_in_order(limit)
 end
 
 --- script schedules/counts: common, schedules, counts
--- Returns the numbers of schedules: all, due, running, failing, paused and ended ones. ARGV: the due times of paused and
--- of ended ones. Rows of backfills, which are few, are not counted.
+-- Returns the numbers of schedules: all, due, running, failing, paused and ended. ARGV: the due times that mark paused
+-- and ended schedules. The few rows of backfills are not counted.
 local due = T .. 'due:'
 local found, more = next_keys()
 local keys = {}
@@ -114,8 +115,8 @@ return {{total, 0}, {came, 0}, {running_among(keys), more}, {failing, as_number(
   {paused, 0}, {ended, 0}}
 
 --- script schedules/type_counts: common, schedules, counts
--- Returns for each type {type, milliseconds for which its first row has been due, waiting, due, running rows}. ARGV: the
--- most types.
+-- Returns for each type {type, milliseconds for which its first row has been due, waiting, due, running rows}. ARGV:
+-- the most types.
 local keys, more = next_keys()
 local _, running = running_among(keys)
 local found = types_in_order(tonumber(ARGV[1]))
@@ -127,8 +128,8 @@ return found
 
 --- script schedules/rules: common, schedules, counts
 -- Returns a page of schedules that are neither paused nor ended, as {key, type, cron, time zone, delay in milliseconds,
--- options}, and the last key that was looked at ('' at the end). ARGV: the last key of the page before ('' at first), the
--- most schedules, the due time of ended ones.
+-- options}, and the last key that was examined ('' at the end). ARGV: the last key of the page before ('' at first),
+-- the most schedules, the due time that marks ended schedules.
 local keys, found = call('ZRANGEBYLEX', T .. 'recorded', '(' .. ARGV[1], '+', 'LIMIT', 0, tonumber(ARGV[2])), {}
 for _, key in ipairs(keys) do
   local fields = redis.pcall('HMGET', row_of(key), 'type', 'cron', 'timezone', 'delay_ms', 'options', 'paused_from',
@@ -140,7 +141,7 @@ end
 return {#keys == tonumber(ARGV[2]) and keys[#keys] or '', found}
 
 --- script queue/counts: common, queue, counts
--- Returns the numbers of tasks: waiting, due, running, failed, cancelled and finished ones.
+-- Returns the numbers of tasks: waiting, due, running, failed, cancelled and finished.
 local later, leases = T .. 'later:', T .. 'leases:'
 local further, more_users = users_of_runs()
 local in_lines, more = count_in_lines('', MAX_LOOKED_AT, further)
@@ -153,9 +154,9 @@ return {{waiting, more}, {count_due(later) + in_lines + expired, more}, {call('Z
   {failed, 0}, {cancelled, 0}, more == 1 and {} or {ended, 0}}
 
 --- script queue/type_counts: common, queue, counts
--- Returns for each type {type, milliseconds for which its first row has been due, waiting, due, running rows}. ARGV: the
--- most types.
-local MAX_LINES = 100  -- of each type
+-- Returns for each type {type, milliseconds for which its first row has been due, waiting, due, running rows}. ARGV:
+-- the most types.
+local MAX_LINES = 100  -- the most lines of each type
 local found, further, more_users = types_in_order(tonumber(ARGV[1])), users_of_runs()
 for place, type in ipairs(found) do
   local later, leases = T .. 'later:' .. type[1], T .. 'leases:' .. type[1]
@@ -168,16 +169,16 @@ end
 return found
 
 --- script queue/running_of: common, queue, counts
--- Returns how many tasks of a user run, and the least max_running of these ('' for no limit). ARGV: user.
+-- Returns the number of a user's running tasks, and their lowest max_running ('' for no limit). ARGV: user.
 local runs = T .. 'run:' .. ARGV[1]
 local least = call('ZRANGE', runs, 0, 0, 'WITHSCORES')[2]
 return {call('ZCARD', runs), least and least ~= 'inf' and integer(tonumber(least)) or ''}
 
 --- script queue/users: common, queue, counts
--- Returns users with due rows, those whose first row has been due longest first: {user, due, milliseconds for which that
--- row has been due, running rows, least max_running ('' for none)}. The user of rows without one is ''. Then returns 1 if
--- there may be more users. ARGV: the most users; how many rows are looked at that are due and in no line yet, as no
--- worker has acquired since.
+-- Returns users with due rows, the user whose first row has been due longest first: {user, due, milliseconds for which
+-- that row has been due, running rows, lowest max_running ('' for none)}. The user of rows without user is ''. Then
+-- returns 1 if there may be more users. ARGV: the most users; the most rows to examine that are due but in no line yet,
+-- because no worker has acquired since.
 local limit, most = tonumber(ARGV[1]), math.min(tonumber(ARGV[2]), MAX_LOOKED_AT)
 local by_name, found = {}, {}
 

@@ -1,8 +1,8 @@
 -- Leases of schedules and tasks. Needs `row_of`, `end_lease`, `extend_lease`, `delete_row`, DUE_SETS and LINES of
 -- schedules.lua or queue.lua.
 
--- Undoes acquires whose answers were lost: their rows become due as they were before. `spans`: pairs of the first and
--- last number of consecutive acquires of `holder`.
+-- Undoes acquires whose answers were lost: their rows become due as before. `spans`: the first and the last number of
+-- each span of consecutive acquires of `holder`.
 local function undo_acquires(holder, spans)
   if #spans == 0 then
     return
@@ -21,10 +21,10 @@ local function undo_acquires(holder, spans)
   end
 end
 
-local MAX_TYPES_COMPARED = 16  -- types that one acquire compares; each acquired row costs a look at each of them
+local MAX_TYPES_COMPARED = 16  -- the most types that one acquire compares; each acquired row compares all of them
 
--- Returns the types whose first rows in `set` are due earliest, and whether there are more types with rows. `types` are
--- in order; among equal due times the earlier type comes first.
+-- Returns the types whose first rows in `set` are due earliest, and whether more types have rows. `types` is ordered:
+-- among equal due times, the earlier type comes first.
 local function earliest_types(types, set)
   if #types <= MAX_TYPES_COMPARED then
     return types, false
@@ -48,7 +48,7 @@ end
 local TYPE_REFRESH = 600000  -- milliseconds after which the time of a type with rows is refreshed
 local TYPE_EXPIRY = 3600000  -- milliseconds after which a type without rows is removed
 
--- Returns the milliseconds until the earliest row of a type is due, nil when there is none.
+-- Returns the milliseconds until the earliest row of a type is due; nil if there is no row.
 local function wait_of(type)
   if LINES and call('EXISTS', T .. LINES .. type) == 1 then
     return 0
@@ -61,7 +61,7 @@ local function wait_of(type)
   return earliest < math.huge and math.max(0, earliest - now) or nil
 end
 
--- Returns the milliseconds until the earliest row is due, nothing when there is none. ARGV: types (a list; -1 for any).
+-- Returns the milliseconds until the earliest row is due; nothing if there is no row. ARGV: types (a list; -1 for any).
 local function least_wait()
   local types, least = read_list(1), math.huge
   for _, type in ipairs(ARGV[1] == '-1' and {''} or types) do
@@ -70,7 +70,7 @@ local function least_wait()
   return least < math.huge and integer(least) or false
 end
 
--- Returns each type that has rows, followed by the milliseconds until its earliest row is due: 0 if `all_due`.
+-- Returns each type that has rows, followed by the milliseconds until its earliest row is due. They are 0 if `all_due`.
 local function due_by_type(all_due)
   local found, types = {}, call('ZRANGE', T .. 'types', 0, -1, 'WITHSCORES')
   for place = 1, #types, 2 do
@@ -88,8 +88,8 @@ local function due_by_type(all_due)
   return found
 end
 
--- Calls `settle` with key, row, lease and place for each leased row in ARGV: from ARGV[first] on, `step` arguments for
--- each, the first of which are key and lease. Returns for each nothing when it is done, else the answer of
+-- Calls `settle` with key, row, lease and index for each leased row in ARGV. From ARGV[first] on, each row has `step`
+-- arguments, first its key and its lease. Returns for each row nothing if it was settled, else the answer of
 -- `lease_error`.
 local function settle_each(first, step, settle)
   local answers = {}
@@ -107,12 +107,12 @@ local function settle_each(first, step, settle)
 end
 
 --- script KIND/get: common, KIND, leases
--- Returns a row as fields and values, empty when there is none or the key is no hash. ARGV: key.
+-- Returns a row as fields and values; empty if there is no row, or if the key is not a hash. ARGV: key.
 local found = redis.pcall('HGETALL', row_of(ARGV[1]))
 return found.err and {} or found
 
 --- script KIND/row_identity: common, KIND, leases
--- Returns a row's creation number and its fence, nothing when there is no row. ARGV: key.
+-- Returns a row's creation number and its fence; nothing if there is no row. ARGV: key.
 local row = row_of(ARGV[1])
 if call('EXISTS', row) == 0 then
   return false
@@ -122,7 +122,7 @@ return {nonce_of(row), type(fence) == 'string' and fence or ''}
 
 --- script KIND/delete: common, KIND, leases
 -- Deletes a row, leased or not. ARGV: key, creation number.
--- Returns 1; 0 when there is no row, or a row with another creation number.
+-- Returns 1; 0 if there is no row, or a row with another creation number.
 if call('EXISTS', row_of(ARGV[1])) == 0 or nonce_of(row_of(ARGV[1])) ~= ARGV[2] then
   return 0
 end
@@ -130,9 +130,9 @@ delete_row(ARGV[1])
 return 1
 
 --- script KIND/extend: common, KIND, leases
--- Extends leases. ARGV: milliseconds, 1 when the runs are recorded as begun (else 0), then pairs of key and lease.
--- Returns for each {end of the lease, 1 when its run is to be cancelled, 1 when its schedule is paused}; nothing when
--- it is lost.
+-- Extends leases. ARGV: milliseconds; 1 if the runs are recorded as started (else 0); then key and lease of each row.
+-- Returns for each row {end of the lease, 1 if its run is to be cancelled, 1 if its schedule is paused}; nothing if the
+-- lease is lost.
 local ends, renewed = now + tonumber(ARGV[1]), {}
 for place = 3, #ARGV, 2 do
   local row = row_of(ARGV[place])
@@ -148,8 +148,8 @@ end
 return renewed
 
 --- script KIND/release: common, KIND, leases
--- Makes a leased row due now and does not count the attempt. ARGV: the due time if it is a schedule that is paused by
--- now ('' for now in any case), key, lease. Returns the answer of `settle_each` as its only one.
+-- Makes a leased row due now, and does not count the attempt. ARGV: '' or a due time, key, lease. The due time is used
+-- if the row is a schedule that is now paused. Returns the answer of `settle_each` for this row.
 local due_when_paused = tonumber(ARGV[1])
 return settle_each(2, 2, function(key, row, lease)
   increment(row, 'attempts', -1)
@@ -158,9 +158,9 @@ return settle_each(2, 2, function(key, row, lease)
 end)
 
 --- script KIND/retry_many: common, KIND, leases
--- Makes leased rows due later. ARGV: for each row key, lease, the wait in milliseconds, 1 when the attempt does not
--- count (else 0), the version that causes the wait ('' for any: a row of another version is due now), and the error
--- ('' for none). Returns the answers of `settle_each`.
+-- Makes leased rows due later. ARGV: for each row its key, lease, the wait in milliseconds, 1 if the attempt does not
+-- count (else 0), the version because of which it waits ('' for any; a row of another version is due now), and the
+-- error ('' for none). Returns the answers of `settle_each`.
 return settle_each(1, 6, function(key, row, lease, place)
   local wait, uncounted, version, problem = unpack(ARGV, place + 2, place + 5)
   call('HSET', row, 'crashes', '0')
@@ -175,7 +175,7 @@ return settle_each(1, 6, function(key, row, lease, place)
 end)
 
 --- script KIND/held_claims: common, KIND, leases
--- Returns the rows that a holder leases, each with its key and the number of the acquire. ARGV: holder.
+-- Returns the rows that a holder leases, each with its key and the number of its acquire. ARGV: holder.
 local rows = {}
 for _, key in ipairs(members_of(T .. 'held:' .. ARGV[1])) do
   local claim = redis.pcall('HGET', row_of(key), 'claim')
@@ -186,8 +186,8 @@ end
 return rows
 
 --- script KIND/give_back: common, KIND, leases
--- Ends the leases of a dead holder. ARGV: holder, the longest wait in milliseconds, the most rows, the error of the
--- rows that it was running, the number of these rows and their keys, then, to end only some leases, their number and
+-- Ends the leases of a dead holder. ARGV: holder, the longest wait in milliseconds, the most rows, the error for the
+-- rows that it was running, the number of these rows and their keys. To end only some leases, also their number and
 -- keys. Rows that it was running wait for a second, and twice as long after each further crash. Returns the number of
 -- rows.
 local held = T .. 'held:' .. ARGV[1]
@@ -204,10 +204,10 @@ for _, key in ipairs(members_of(held)) do
   if count == most then
     break
   end
-  if not chosen or chosen[key] then  -- another process may go on holding the rest
+  if not chosen or chosen[key] then  -- another process may still hold the others
     local row = row_of(key)
     local fields = redis.pcall('HMGET', row, 'status', 'crashes')
-    if fields[1] ~= 'running' then  -- the hash was deleted or replaced from outside
+    if fields[1] ~= 'running' then  -- another program has deleted or replaced the hash
       call('SREM', held, key)
     else
       allow_writes_when_full(row)

@@ -1,9 +1,9 @@
--- The ledger of schedules, on top of schedules.lua.
--- `entries:<key>` has an entry for each settled occurrence, ordered by occurrence. `settled:0` and `settled:1`
--- (trouble) have the entries of all schedules in the order of their settlement. `changes:<key>` has each definition by
--- its version, `recorded` the keys with changes. `output:<key>` has what the last runs wrote, by their fences.
+-- The ledger of schedules. Needs schedules.lua.
+-- `entries:<key>`: an entry for each settled occurrence, ordered by occurrence. `settled:0` and `settled:1` (with
+-- trouble): the entries of all schedules, ordered by the time of settlement. `changes:<key>`: each definition by its
+-- version. `recorded`: the keys that have changes. `output:<key>`: the outputs of the last runs by their fences.
 
--- Formats a number of a row for JSON; null when it is no valid number.
+-- Formats a number of a row for JSON; null if it is not a valid number.
 local function json_number(text)
   local found = tonumber(text)
   return found and math.abs(found) < 2 ^ 53 and integer(found) or 'null'
@@ -13,7 +13,7 @@ local function json_string(text)
   return text and text ~= '' and cjson.encode(text) or 'null'
 end
 
--- Fails, before anything is written, where the changes of a schedule cannot be written.
+-- Fails before anything is written if the changes of a schedule cannot be written.
 local function check_changes_writable(key)
   call('ZCARD', T .. 'changes:' .. key)
   call('ZCARD', T .. 'recorded')
@@ -26,7 +26,7 @@ local DEFINITION = {
     names = {'delay_ms', 'max_lateness_ms', 'alert_after_ms', 'max_attempts', 'paused_from', 'paused_until'}},
 }
 
--- Writes the present definition of a row to its changes. `pending`: the occurrence that was next before ('' when
+-- Writes the present definition of a row to its changes. `pending`: the occurrence that was next before ('' if
 -- unknown). `made_by`: the number of the call that changes the definition, if any.
 local function write_change(key, version, action, node, pending, reckoning, made_by)
   local fields = call('HMGET', row_of(key), 'next_time', 'due', 'regular_time', 'regular_due')
@@ -44,14 +44,14 @@ local function write_change(key, version, action, node, pending, reckoning, made
   call('ZADD', T .. 'recorded', 0, key)
 end
 
--- Returns the version of a schedule without one: later than all versions that its key has had.
+-- Returns a version for a schedule without one: later than all versions of this key.
 local function first_version(key)
   local last = call('ZREVRANGE', T .. 'changes:' .. key, 0, 0, 'WITHSCORES')[2]
   return math.max(now, (tonumber(last) or 0) + 1)
 end
 
--- Returns the version of a row's definition. A row without one, written by another program, gets one and a change
--- `upgrade`.
+-- Returns the version of a row's definition. If another program wrote the row, it may have no version. Then it gets
+-- one, with a change `upgrade`.
 local function version_of(key)
   local row = row_of(key)
   local known = tonumber(call('HGET', row, 'version'))
@@ -65,8 +65,8 @@ local function version_of(key)
   return version
 end
 
--- Writes the entry of a settled occurrence. `began`: the start of its run (or ''). `members`: further members of the
--- JSON object.
+-- Writes the entry of a settled occurrence. `began`: the start of its run (or ''). `members`: more members of the JSON
+-- object.
 local function write_entry(key, occurrence, fence, version, node, began, trouble, members)
   local started = tonumber(began)
   local entry = '{"fence":' .. fence .. ',"scheduled_time":' .. occurrence .. ',"version":' .. integer(version)
@@ -82,7 +82,7 @@ local function write_entry(key, occurrence, fence, version, node, began, trouble
   end
 end
 
--- Returns the entry of an occurrence that was settled under a fence, nil when there is none.
+-- Returns the entry of an occurrence that was settled under a fence; nil if there is none.
 local function find_entry(key, occurrence, fence)
   local begins = '{"fence":' .. fence .. ','
   for _, entry in ipairs(call('ZRANGEBYSCORE', T .. 'entries:' .. key, occurrence, occurrence)) do
@@ -92,7 +92,8 @@ local function find_entry(key, occurrence, fence)
   end
 end
 
--- Returns up to ARGV[4] members of a sorted set, with their scores, from ARGV[2] to ARGV[3]; from the end if ARGV[5] is 1.
+-- Returns up to ARGV[4] members of a sorted set with scores from ARGV[2] to ARGV[3], and their scores. If ARGV[5] is 1,
+-- starts at the end.
 local function members_by_score(set)
   local backwards = ARGV[5] == '1'
   local verb = backwards and 'ZREVRANGEBYSCORE' or 'ZRANGEBYSCORE'
@@ -101,8 +102,8 @@ local function members_by_score(set)
 end
 
 --- script schedules/entries: common, schedules, ledger
--- Returns entries of a schedule as {occurrence, entry}. ARGV: key, first and last occurrence, the most entries, and 1 to
--- begin with the last one (else 0).
+-- Returns entries of a schedule as {occurrence, entry}. ARGV: key, first and last occurrence, the most entries, 1 to
+-- start with the last one (else 0).
 local rows = {}
 local found = members_by_score(T .. 'entries:' .. ARGV[1])
 for at = 1, #found, 2 do
@@ -111,7 +112,8 @@ end
 return rows
 
 --- script schedules/last_entries: common, schedules, ledger
--- Returns the last entries of each of some schedules, the last one first. ARGV: the most entries of each, and the keys.
+-- Returns the last entries of some schedules, the last entry first. ARGV: the most entries of each schedule, and the
+-- keys.
 local rows = {}
 for at = 2, #ARGV do
   rows[at - 1] = call('ZREVRANGEBYSCORE', T .. 'entries:' .. ARGV[at], '+inf', '-inf', 'LIMIT', 0, tonumber(ARGV[1]))
@@ -119,7 +121,7 @@ end
 return rows
 
 --- script schedules/entry_before: common, schedules, ledger
--- Returns the last entry of a schedule before an occurrence that ran by one version; nothing when there is none.
+-- Returns a schedule's last entry, before an occurrence, of a run by one version; nothing if there is none.
 -- ARGV: key, occurrence, version.
 local entries, at_once, first = T .. 'entries:' .. ARGV[1], 100, 0
 local member = ',"version":' .. ARGV[3] .. ','
@@ -135,9 +137,9 @@ until #found < at_once
 return false
 
 --- script schedules/settled_entries: common, schedules, ledger
--- Returns entries of all schedules in the order of their settlement, as {microseconds, member of the set, key, entry};
--- the entry is '' when it was trimmed. ARGV: 1 for those with trouble (else 0), first and last time, the most entries,
--- and 1 to begin with the last one (else 0).
+-- Returns entries of all schedules, ordered by the time of settlement, as {microseconds, member of the set, key,
+-- entry}. The entry is '' if it was trimmed. ARGV: 1 for entries with trouble (else 0), first and last time, the most
+-- entries, 1 to start with the last one (else 0).
 local rows = {}
 local found = members_by_score(T .. 'settled:' .. ARGV[1])
 for at = 1, #found, 2 do
@@ -152,7 +154,7 @@ return rows
 return call('ZRANGE', T .. 'changes:' .. ARGV[1], 0, -1)
 
 --- script schedules/definitions: common, schedules, ledger
--- Returns the changes with given versions, each '' when there is none. ARGV: key and version, and so on.
+-- Returns the changes with given versions; '' for each version without a change. ARGV: key and version, and so on.
 local found = {}
 for at = 1, #ARGV, 2 do
   found[#found + 1] = call('ZRANGEBYSCORE', T .. 'changes:' .. ARGV[at], ARGV[at + 1], ARGV[at + 1])[1] or ''
@@ -160,8 +162,8 @@ end
 return found
 
 --- script schedules/keep_output: common, schedules, ledger
--- Keeps what a run wrote. ARGV: key, fence, members of a JSON object, runs of which the output is kept, and milliseconds
--- after which the outputs of the schedule are deleted.
+-- Stores the output of a run. ARGV: key, fence, members of a JSON object, the number of runs whose output is kept,
+-- milliseconds after which the outputs of the schedule are deleted.
 local outputs, fence = T .. 'output:' .. ARGV[1], ARGV[2]
 call('ZREMRANGEBYSCORE', outputs, fence, fence)
 call('ZADD', outputs, fence, '{"ended":' .. integer(now) .. ',' .. ARGV[3] .. '}')
@@ -177,8 +179,8 @@ return call('ZRANGE', T .. 'output:' .. ARGV[1], 0, -1)
 return call('ZRANGEBYLEX', T .. 'recorded', '(' .. ARGV[1], '+', 'LIMIT', 0, tonumber(ARGV[2]))
 
 --- script schedules/changed_since: common, schedules, ledger
--- Returns a page of keys as {last key that was looked at, keys changed since}. ARGV: the last key of the page before
--- ('' at first), the most keys to look at, the time in milliseconds.
+-- Returns a page of keys as {last key that was examined, keys changed since}. ARGV: the last key of the page before (''
+-- at first), the most keys to examine, the time in milliseconds.
 local page = call('ZRANGEBYLEX', T .. 'recorded', '(' .. ARGV[1], '+', 'LIMIT', 0, tonumber(ARGV[2]))
 local found = {}
 for _, key in ipairs(page) do
@@ -191,9 +193,9 @@ end
 return {page[#page] or '', found}
 
 --- script schedules/trim: common, schedules, ledger
--- Trims the ledger. ARGV: retention in milliseconds, a key ('' for none) and the number of its entries to keep, the
--- most entries of each kind to delete, and the key whose changes were trimmed last.
--- Returns the largest number deleted of a kind, and the key whose changes were trimmed.
+-- Trims the ledger. ARGV: retention in milliseconds; a key ('' for none) and the number of its entries to keep; the
+-- most entries of each kind to delete; the key whose changes were trimmed last.
+-- Returns the largest number of deleted entries of a kind, and the key whose changes were trimmed now.
 local key, limit = ARGV[2], tonumber(ARGV[4])
 local oldest, deleted = now - tonumber(ARGV[1]), 0
 
@@ -229,7 +231,7 @@ if key ~= '' then
   deleted = math.max(deleted, #found / 2)
 end
 
--- Trims the changes of one schedule: old ones that another old one has replaced, and an old deletion.
+-- Trims the changes of one schedule: deletes an old change if a later old change has replaced it, and an old deletion.
 local following = call('ZRANGEBYLEX', T .. 'recorded', '(' .. ARGV[5], '+', 'LIMIT', 0, 1)[1] or ''
 local changes, superseded = T .. 'changes:' .. following, nil
 for _, change in ipairs(following ~= '' and call('ZRANGE', changes, 0, limit - 1) or {}) do

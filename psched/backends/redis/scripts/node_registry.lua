@@ -1,7 +1,7 @@
--- The workers that are known: each field of the hash `nodes` is a JSON array of what the node tells (JSON, see
--- node_registry.py), its last sign and its start by the clock of Redis, and the offset of its own clock (milliseconds).
+-- The known nodes. Each field of the hash `nodes` is a JSON array: the node's report (JSON, see node_registry.py), its
+-- last sign of life and its start by the clock of Redis, and the offset of its own clock (milliseconds).
 
--- Returns the fields of the hash `nodes` as {name, what it tells, last sign, start, clock offset}.
+-- Returns the fields of the hash `nodes` as {name, report, last sign, start, clock offset}.
 local function all_nodes()
   local fields, nodes = call('HGETALL', T .. 'nodes'), {}
   for place = 1, #fields, 2 do
@@ -13,9 +13,9 @@ local function all_nodes()
 end
 
 --- script KIND/announce: common, KIND, node_registry
--- Records that a node is alive, and removes nodes that have been silent for long when it is new. ARGV: its name, what it
--- tells, milliseconds since its start, its clock (unix milliseconds), and milliseconds of silence after which a node is
--- removed; with the name alone the node is removed.
+-- Records that a node is alive. If the node is new, removes nodes that have been silent for long. ARGV: its name,
+-- report, milliseconds since its start, its clock (unix milliseconds), and milliseconds of silence after which a node
+-- is removed. With the name alone, removes the node.
 if #ARGV == 1 then
   call('HDEL', T .. 'nodes', ARGV[1])
   return 1
@@ -31,8 +31,8 @@ end
 return 1
 
 --- script KIND/known_nodes: common, KIND, node_registry
--- Returns the nodes that gave a sign as {name, what it tells, last sign, start, clock offset, clock of Redis}.
--- ARGV: milliseconds within which the sign was given.
+-- Returns the nodes with a recent sign of life as {name, report, last sign, start, clock offset, clock of Redis}.
+-- ARGV: milliseconds since the sign, at most.
 local known = {}
 for _, node in ipairs(all_nodes()) do
   if now - node[3] <= tonumber(ARGV[1]) then

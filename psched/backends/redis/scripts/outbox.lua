@@ -1,15 +1,15 @@
--- Events to be sent: the stream `outbox`, each with `at` (milliseconds) and `facts` (JSON).
+-- Events to be sent: the stream `outbox`. Each event has `at` (milliseconds) and `facts` (JSON).
 
-local MOST_EVENTS = 100000  -- about so many are kept
+local MOST_EVENTS = 100000  -- about this many events are kept
 
--- Adds an event, if any. `facts`: JSON, '' for none.
+-- Adds an event. `facts`: JSON; '' for no event.
 local function put_event(facts)
   if facts ~= '' then
     call('XADD', T .. 'outbox', 'MAXLEN', '~', MOST_EVENTS, '*', 'at', integer(now), 'facts', facts)
   end
 end
 
--- Deletes events; `ids` are those of the stream. The stream is deleted with its last event.
+-- Deletes events. `ids`: their ids in the stream. The stream is deleted together with its last event.
 local function delete_events(ids)
   if #ids > 0 then
     call('XDEL', T .. 'outbox', unpack(ids))
@@ -24,7 +24,7 @@ end
 put_event(ARGV[1])
 
 --- script KIND/events: common, KIND
--- Returns the oldest events as {id, {'at', …, 'facts', …}}. ARGV: how many at most.
+-- Returns the oldest events as {id, {'at', …, 'facts', …}}. ARGV: the most events.
 return call('XRANGE', T .. 'outbox', '-', '+', 'COUNT', ARGV[1])
 
 --- script KIND/remove_events: common, KIND, outbox
@@ -32,7 +32,7 @@ return call('XRANGE', T .. 'outbox', '-', '+', 'COUNT', ARGV[1])
 delete_events(ARGV)
 
 --- script KIND/trim_events: common, KIND, outbox
--- Deletes old events, and returns their number. ARGV: the age in milliseconds, how many at most.
+-- Deletes old events, and returns their number. ARGV: the age in milliseconds, the most events.
 local ids = {}
 for place, event in ipairs(call('XRANGE', T .. 'outbox', '-', integer(now - tonumber(ARGV[1])), 'COUNT', ARGV[2])) do
   ids[place] = event[1]

@@ -1,11 +1,10 @@
--- Queue tasks. Waiting rows that are not due are in `later:<type>`, due rows in one line for each user; running rows
--- are in `leases:<type>` by the end of their lease, and in `run:<user>`. An empty type stands for all types, so each
--- row is in two sets of each kind.
---
--- A line is `line:<bytes of the type>:<type>:<user>`, in the order in which its rows are to run. `turn:<type>` has the
--- users with a line, by the due time of its first row. A user without room (max_running) is not there:
--- `blocked:<user>` has the types of the blocked lines until one of the user's runs ends. `ended:failed` and
--- `ended:cancelled` have the failed and the cancelled rows.
+-- Queue tasks. Waiting rows that are not due are in `later:<type>`; due rows are in lines, one line for each user;
+-- running rows are in `leases:<type>` (by the end of their lease) and in `run:<user>`. The empty type means all types,
+-- so each row is in two sets of each kind.
+-- A line is `line:<bytes of the type>:<type>:<user>`; its rows are in the order in which they run. `turn:<type>` has
+-- the users with a line, by the due time of the line's first row. It leaves out users without room (max_running). For
+-- such a user, `blocked:<user>` has the types of the blocked lines until one of the user's runs ends. `ended:failed`
+-- and `ended:cancelled` have the failed and the cancelled rows.
 
 do
   local fault = table_problem(KEYS[#KEYS], 'queue')
@@ -15,14 +14,14 @@ do
 end
 
 local T = prefix_of(KEYS[#KEYS])
-local DUE_SETS, LINES = {'later:', 'leases:'}, 'turn:'  -- prefixes of the sets by due time; of those with rows due now
-local SPAN = 2 ^ 44  -- milliseconds; separates priorities, and tells due times before the year 2527 apart
+local DUE_SETS, LINES = {'later:', 'leases:'}, 'turn:'  -- prefixes of sets by due time; of sets of rows due now
+local SPAN = 2 ^ 44  -- milliseconds: the distance of two priorities; enough for due times before 2527
 
 local function row_of(key)
   return T .. 'row:' .. key
 end
 
--- Returns type, user, priority and due time of a row, with defaults for invalid values.
+-- Returns type, user, priority and due time of a row. Invalid values are replaced by defaults.
 local function facts_of(key)
   local fields = call('HMGET', row_of(key), 'type', 'user', 'priority', 'due')
   return fields[1] or '', fields[2] or '', tonumber(fields[3]) or 0, tonumber(fields[4]) or now
@@ -32,18 +31,18 @@ local function line_of(type, user)
   return T .. 'line:' .. #type .. ':' .. type .. ':' .. user
 end
 
--- Records that there are rows of a type. A type without rows in `later:`, `turn:` and `leases:` may have been removed,
--- so this is repeated whenever a row is added to one of them.
+-- Records that there are rows of a type. Must be called whenever a row is added to `later:`, `turn:` or `leases:`,
+-- because a type without rows in these sets may have been removed.
 local function note_type_of(type)
-  if type ~= '' then  -- '' stands for all types
+  if type ~= '' then  -- '' means all types
     note_type(T, type)
   end
 end
 
--- Updates a user's turn by the first row of the line, which the caller may have read.
+-- Updates a user's turn from the first row of the user's line. The caller may pass this row.
 local function update_turn(type, user, head)
   head = head or call('ZRANGE', line_of(type, user), 0, 0, 'WITHSCORES')
-  if user ~= '' then  -- tasks without a user have no limit
+  if user ~= '' then  -- tasks without user have no limit
     call('SREM', T .. 'blocked:' .. user, type)
   end
   if head[1] then
@@ -98,7 +97,7 @@ local function add_to_lines(key, type, user, priority, due)
   end
 end
 
--- Adds a waiting row to `later:`, or to its lines when it is due.
+-- Adds a waiting row to `later:`, or to its lines if it is due.
 local function enqueue(key, type, user, priority, due)
   if due > now then
     add_to_sets('later', key, type, integer(due))
@@ -108,7 +107,7 @@ local function enqueue(key, type, user, priority, due)
   end
 end
 
--- Makes a row wait until `due`. `history`: its new field `endings`, when its holder has ended the lease.
+-- Makes a row wait until `due`. `history`: its new field `endings`, if its holder has ended the lease.
 local function make_waiting(key, due, history)
   local type, user, priority = facts_of(key)
   call('HSET', row_of(key), 'status', 'waiting', 'due', integer(due), 'updated', integer(now),
@@ -116,7 +115,7 @@ local function make_waiting(key, due, history)
   enqueue(key, type, user, priority, due)
 end
 
--- Takes a waiting row out of `later:` or its lines.
+-- Removes a waiting row from `later:` or from its lines.
 local function dequeue(key)
   local type, user = facts_of(key)
   if remove_from_sets('later', key, type) == 0 then
@@ -127,13 +126,13 @@ local function dequeue(key)
   end
 end
 
--- Returns the max_running of a row, nil when it has none or an invalid one.
+-- Returns the max_running of a row; nil if it has none or an invalid one.
 local function limit_of(text)
   local found = tonumber(text)
   return found and found >= 1 and found < 2 ^ 31 and found or nil
 end
 
--- Does not count the attempt of a running row whose run never began: its lease has expired, or is taken from its
+-- Takes back the attempt of a running row whose run never started, because its lease has expired or is taken from its
 -- holder.
 local function uncount_unstarted(row)
   if is_taken_ahead(call('HGET', row, 'taken_ahead')) then
@@ -141,7 +140,7 @@ local function uncount_unstarted(row)
   end
 end
 
--- Leases a row that is in no line. `ahead`: its run begins later.
+-- Leases a row that is in no line. `ahead`: whether its run starts later.
 local function lease_row(key, ends, ahead, holder, number)
   local row = row_of(key)
   local fields = call('HMGET', row, 'type', 'user', 'due', 'max_running', 'fence', 'taken_ahead')
@@ -155,13 +154,13 @@ local function lease_row(key, ends, ahead, holder, number)
   call_repairing('SADD', T .. 'held:' .. holder, key)
 end
 
--- Returns what a claim says of a row that was just leased.
+-- Returns the fields of a claim on a row that was just leased.
 local function claim_fields(key)
   return call('HMGET', row_of(key), 'type', 'data', 'attempts', 'last_error', 'cancel_requested', 'run_at', 'created',
     'user', 'max_running', 'priority', 'max_attempts', 'headers', 'fence', 'due', 'claim', 'nonce', 'taken_ahead')
 end
 
--- Ends the lease of a row, which is then in no line, and gives its user a turn again.
+-- Ends the lease of a row, which is then in no line. Gives its user a turn again.
 local function release_lease(key)
   local row = row_of(key)
   local type, user = facts_of(key)
@@ -172,7 +171,7 @@ local function release_lease(key)
   unblock_user(user)
 end
 
--- Ends the lease of a row and makes it due at `due`. `history`: as for `make_waiting`.
+-- Ends the lease of a row and makes it due at `due`. `history`: see `make_waiting`.
 local function end_lease(key, due, history)
   local type, _, _, ends = facts_of(key)
   release_lease(key)
@@ -182,7 +181,7 @@ local function end_lease(key, due, history)
   end
 end
 
--- Makes the lease of a row end at `ends`. `begun`: its run is recorded as begun.
+-- Makes the lease of a row end at `ends`. `begun`: whether its run is recorded as started.
 local function extend_lease(key, ends, begun)
   local type, _, _, due = facts_of(key)
   call('HSET', row_of(key), 'due', integer(ends), 'updated', integer(now), unpack(begun and {'taken_ahead', '0'} or {}))
@@ -192,9 +191,8 @@ local function extend_lease(key, ends, begun)
   end
 end
 
--- Finishes a row that neither waits nor runs. It is kept for `retention` milliseconds, for ever if that is ''. The
--- progress of an earlier run is not kept.
--- `history`: as for `make_waiting`.
+-- Finishes a row that neither waits nor runs. Keeps it for `retention` milliseconds ('' for ever), without the progress
+-- of an earlier run. `history`: see `make_waiting`.
 local function retire_row(key, status, retention, history)
   local row = row_of(key)
   call('HDEL', row, 'due', 'progress')
@@ -210,7 +208,7 @@ local function retire_row(key, status, retention, history)
   end
 end
 
--- Takes a row out of where it waits or runs; returns its status, nil when there is no row.
+-- Removes a row from the sets of waiting or running rows. Returns its status; nil if there is no row.
 local function take_out(key)
   local status = call('HGET', row_of(key), 'status')
   if status == 'waiting' then
@@ -221,7 +219,7 @@ local function take_out(key)
   return status
 end
 
--- Returns the status of a row; false when there is no row with this creation number.
+-- Returns the status of a row; false if there is no row with this creation number.
 local function status_of(key, nonce)
   return nonce_of(row_of(key)) == nonce and call('HGET', row_of(key), 'status')
 end
@@ -231,7 +229,7 @@ local function delete_row(key)
   local is_hash = call('TYPE', row_of(key)).ok == 'hash'
   local status = is_hash and take_out(key)
   local fence = status and call('HGET', row_of(key), 'fence')
-  call('DEL', row_of(key))  -- first, because it frees memory
+  call('DEL', row_of(key))  -- first, because this frees memory
   call('ZREM', T .. 'keys', key)
   call('ZREM', T .. 'purge', key)
   if status ~= 'finished' then
@@ -244,14 +242,14 @@ local function delete_row(key)
 end
 
 --- script queue/list: common, queue, leases
--- Returns a page by key: the last key that was looked at ('' at the end), and rows as {key, fields and values}. ARGV:
+-- Returns a page by key: the last key that was examined ('' at the end), and rows as {key, fields and values}. ARGV:
 -- the most rows, the last key of the page before ('' at first), the wanted status, type and user ('' for any), prefix,
--- and how many milliseconds rows must have been due ('' for any).
+-- milliseconds for which rows must have been due ('' for any).
 local MAX_PAGE_BYTES, MAX_LOOKS, FEW = 4000000, 5000, 2000
 local page, after, status, prefix, late = tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[6], tonumber(ARGV[7])
 local bytes, rows = 0, {}
 
--- Returns the members of the sets, unsorted; nil when they are more than FEW.
+-- Returns the members of the sets, unsorted; nil if there are more than FEW.
 local function members_of_few(sets)
   local found, count = {}, 0
   for _, set in ipairs(sets) do
@@ -266,7 +264,7 @@ local function members_of_few(sets)
   return found
 end
 
--- Returns the sets of all waiting rows; nil when there are many. A user without a turn has a running row.
+-- Returns the sets that contain all waiting rows; nil if there are many. A user without a turn has a running row.
 local function sets_of_waiting()
   local users, running = members_of_few({T .. 'turn:'}), members_of_few({T .. 'leases:'})
   if not users or not running then
@@ -286,7 +284,7 @@ local function sets_of_waiting()
   return sets
 end
 
--- Returns the keys that may have the wanted status, when they are few, in order behind `after`; else nil.
+-- Returns the keys after `after` that may have the wanted status, in order; nil if there are many.
 local function few_keys()
   local sets = ({running = {T .. 'leases:'}, finished = {T .. 'purge'}})[status]
   if status == 'waiting' then
@@ -305,7 +303,7 @@ local function few_keys()
   return keys
 end
 
--- Returns up to `count` keys from the set of all rows, or that of failed or cancelled ones.
+-- Returns up to `count` keys from the set of all rows, or from the set of failed or cancelled rows.
 local function next_keys(count)
   local first = after == '' and '-' or '(' .. after
   if is_less(after, prefix) then
@@ -348,9 +346,10 @@ end
 return {#keys == count and keys[count] or '', rows}
 
 --- script queue/retire_many: common, queue, leases, alerts, outbox
--- Retires leased rows. ARGV: status, retention in milliseconds ('' for ever), the number of attempts ('' as it is), the
--- error ('' for none), name and members for `keep_failure`, then 2 and pairs of key and lease, or 4 and for each row key,
--- lease, result and progress ('' for none), or 5 and the event of its end, too. Returns the answers of `settle_each`.
+-- Retires leased rows. ARGV: status, retention in milliseconds ('' for ever), the number of attempts ('' for
+-- unchanged), the error ('' for none), name and members for `keep_failure`. Then 2, and key and lease of each row; or
+-- 4, and for each row its key, lease, result and progress ('' for none); or 5, and also the event of its end. Returns
+-- the answers of `settle_each`.
 local status, retention, attempts, problem, failure, members = unpack(ARGV, 1, 6)
 local step = tonumber(ARGV[7])
 return settle_each(8, step, function(key, row, lease, place)
@@ -374,7 +373,7 @@ return settle_each(8, step, function(key, row, lease, place)
 end)
 
 --- script queue/update_progress: common, queue, leases
--- Writes the progress of leased rows. ARGV: progress, then pairs of key and lease. Returns the answers of
+-- Writes the progress of leased rows. ARGV: progress, then key and lease of each row. Returns the answers of
 -- `settle_each`.
 return settle_each(2, 2, function(_, row)
   call('HSET', row, 'progress', ARGV[1], 'updated', integer(now))
@@ -390,8 +389,8 @@ end
 return found
 
 --- script queue/update_data: common, queue, leases
--- Writes the data of a leased row. ARGV: data, its size, key, lease. Returns the answer of `settle_each` as its only
--- one; a server whose memory is full refuses.
+-- Writes the data of a leased row. ARGV: data, its size, key, lease. Returns the answer of `settle_each` for this row.
+-- Fails if the server's memory is full.
 local row = row_of(ARGV[3])
 local refused = lease_error(row, ARGV[4])
 if not refused then
@@ -400,8 +399,9 @@ end
 return {refused or false}
 
 --- script queue/cancel_request: common, queue, leases, outbox
--- Retires a waiting row as cancelled, or asks the run of a running one to stop. ARGV: key, creation number, retention
--- in milliseconds, event ('' for none). Returns {'done'}; else {status}, which is nothing when there is no such row.
+-- Retires a waiting row as cancelled; asks the run of a running row to stop. ARGV: key, creation number, retention in
+-- milliseconds, event ('' for none). Returns {'done'}; else {status}, where the status is missing if there is no such
+-- row.
 local key = ARGV[1]
 local row = row_of(key)
 local status = status_of(key, ARGV[2])
@@ -417,8 +417,8 @@ end
 return {'done'}
 
 --- script queue/force_finish: common, queue, leases, outbox
--- Retires a row as finished, running or not. ARGV: key, creation number, retention in milliseconds, event ('' for none).
--- Returns {'done'}; else {status}, which is nothing when there is no such row.
+-- Retires a row as finished, running or not. ARGV: key, creation number, retention in milliseconds, event ('' for
+-- none). Returns {'done'}; else {status}, where the status is missing if there is no such row.
 local key = ARGV[1]
 local status = status_of(key, ARGV[2])
 if status ~= 'waiting' and status ~= 'running' then
@@ -431,13 +431,13 @@ put_event(ARGV[4])
 return {'done'}
 
 --- script queue/preempt: common, queue, leases
--- Leases a row to the caller, whether it is due or leased or not. ARGV: key, creation number, the lease in
--- milliseconds, holder, number of this call. Returns {'done', claim_fields}; else {status}, which is nothing when there
--- is no such row.
+-- Leases a row to the caller, whether or not it is due or leased. ARGV: key, creation number, the lease in
+-- milliseconds, holder, number of this call. Returns {'done', claim_fields}; else {status}, where the status is missing
+-- if there is no such row.
 local key = ARGV[1]
 local row = row_of(key)
 local status = status_of(key, ARGV[2])
-if status == 'running' and call('HGET', row, 'claim') == ARGV[5] then  -- by an earlier attempt
+if status == 'running' and call('HGET', row, 'claim') == ARGV[5] then  -- leased by an earlier attempt
   return {'done', claim_fields(key)}
 end
 if status ~= 'waiting' and status ~= 'running' then
@@ -453,9 +453,9 @@ lease_row(key, now + tonumber(ARGV[3]), false, ARGV[4], ARGV[5])
 return {'done', claim_fields(key)}
 
 --- script queue/retry_failed: common, queue, leases
--- Makes a failed or cancelled row due now and resets its attempts. ARGV: key, creation number, and the fence of the
--- row before an earlier attempt of this call ('' for the first attempt). Returns {'done'}; else {status}, which is
--- nothing when there is no such row.
+-- Makes a failed or cancelled row due now, and resets its attempts. ARGV: key, creation number, and the row's fence
+-- before an earlier attempt of this call ('' for the first attempt). Returns {'done'}; else {status}, where the status
+-- is missing if there is no such row.
 local key = ARGV[1]
 local row = row_of(key)
 local status = status_of(key, ARGV[2])
@@ -475,8 +475,8 @@ wake(T, 1, {(facts_of(key))})
 return {'done'}
 
 --- script queue/remove_lost_runs: common, queue, leases
--- Removes runs whose rows are not running from a user's set of runs, which may give the user room. ARGV: user, keys.
--- With the user '' the runs are in the set of no user, and are removed from `leases:` alone.
+-- Removes runs from a user's set of runs if their rows are not running; this may give the user room. ARGV: user, keys.
+-- The user '' means no user; those runs are removed from `leases:` only.
 local user = ARGV[1]
 for place = 2, #ARGV do
   local key = ARGV[place]

@@ -1,16 +1,17 @@
 --- script queue/acquire: common, queue, leases
--- Leases rows, one after another, each to the user with the greatest weight; among equal weights to the user who has
--- waited longest. A weight is max_running (or 1) divided by the runs that the user would then have. One acquire ahead
--- of the runs takes at most half of a user's room, so that other workers can run the rest. A user who gets no row
--- because the batch is full by bytes comes first at the next acquire.
--- ARGV: the most rows, the lease in milliseconds, 1 when the runs begin later (else 0), holder, number of this
--- acquire, spans of acquires to undo (a list), types (a list; -1 for any). Returns pairs of key and claim_fields; of
--- an unreadable row {key, {}}, or {key, {}, 'run'} when it was running.
-local WINDOW = 64  -- users compared at once, those who have waited longest
-local ROUNDS = 4  -- windows of users that are looked at when the users of one have no room
-local MAX_CUT_OFF = 64  -- users who come first because they were cut off, at the most
-local CUT_OFF_EXPIRY = 60000  -- milliseconds for which a cut-off user comes first
-local MAX_MOVED = 200  -- rows moved at once from `later:` to their lines
+-- Leases rows, one after another. Each goes to the user with the greatest weight; among equal weights, to the user who
+-- has waited longest. A weight is max_running (or 1) divided by the number of runs that the user would then have. A
+-- prefetch takes at most half of a user's room, so that other workers can run the rest. A user who gets no row because
+-- the batch is full by bytes comes first at the next acquire.
+-- ARGV: the most rows, the lease in milliseconds, 1 if the runs start later (else 0), holder, number of this acquire,
+-- spans of acquires to undo (a list), types (a list; -1 for any).
+-- Returns pairs of key and claim_fields. For an unreadable row, returns {key, {}}, or {key, {}, 'run'} if it was
+-- running.
+local WINDOW = 64  -- users compared at once: those who have waited longest
+local ROUNDS = 4  -- windows of users that are examined if the users of a window have no room
+local MAX_CUT_OFF = 64  -- the most users who come first because they were cut off
+local CUT_OFF_EXPIRY = 60000  -- milliseconds after which a cut-off user no longer comes first
+local MAX_MOVED = 200  -- the most rows moved at once from `later:` to their lines
 
 local limit, ahead, holder, number = tonumber(ARGV[1]), ARGV[3] == '1', ARGV[4], ARGV[5]
 local ends = now + tonumber(ARGV[2])
@@ -20,10 +21,10 @@ if ARGV[place] == '-1' then
   types = {''}
 end
 
-local unreadable = {}  -- keys that are no hash, and runs without a hash
+local unreadable = {}  -- keys that are not hashes, and runs without a hash
 
--- Returns the keys of a sorted set up to now. Keys without a valid row are removed from the set; but a lost run stays
--- in `leases:` until `remove_lost_runs` has given its user the room back.
+-- Returns the keys of a sorted set up to now. Removes keys without a valid row from the set, except lost runs: these
+-- stay in `leases:` until `remove_lost_runs` has given their users the room back.
 local function due_keys(set, status)
   local found = call('ZRANGEBYSCORE', set, '-inf', integer(now), 'LIMIT', 0, math.max(MAX_MOVED, limit))
   local keys = {}
@@ -91,13 +92,13 @@ end
 local taken, rows, blocked = {}, {}, {}
 local had = {}  -- rows of each user that this acquire has leased
 
--- Notes that a user's row leaves its lines at the end of this round.
+-- Records that a user's row leaves its lines at the end of this round.
 local function take_from_line(user, type)
   taken[#taken + 1] = {key = user.key, user = user.name, type = type}
   user.line.at = user.line.at + 1
 end
 
--- Finds the row of a user that runs next, and the user's weight.
+-- Finds the next row of a user, and the user's weight.
 local function find_next(user)
   user.key, user.weight = nil, nil
   local first
@@ -114,7 +115,7 @@ local function find_next(user)
   if fields.err then
     unreadable[#unreadable + 1] = {user.key, {}}
   end
-  if fields[3] ~= 'waiting' then  -- the row was deleted or replaced from outside
+  if fields[3] ~= 'waiting' then  -- another program has deleted or replaced the row
     take_from_line(user, user.line.type)
     return find_next(user)
   end
@@ -131,9 +132,9 @@ local function find_next(user)
   end
 end
 
-local was_first = {}  -- users of the set `cut_off` whom this acquire puts first
+local was_first = {}  -- users in `cut_off` whom this acquire puts first
 
--- Returns the users who were cut off by an earlier acquire and got no row since, in that order.
+-- Returns the users who were cut off by an earlier acquire and have got no row since, in that order.
 local function cut_off_before()
   local found = redis.pcall('ZRANGE', T .. 'cut_off', 0, MAX_CUT_OFF - 1)
   if found.err then  -- the key has another type
@@ -165,7 +166,7 @@ local function candidates()
       add_candidate(type, found[at], tonumber(found[at + 1]))
     end
   end
-  local has_users = #users > 1 or (users[1] and users[1].name ~= '')  -- with one user, nobody else can cut the user off
+  local has_users = #users > 1 or (users[1] and users[1].name ~= '')  -- a single user cannot be cut off by others
   for place, name in ipairs(has_users and cut_off_before() or {}) do
     if full and not by_name[name] then
       for _, type in ipairs(some) do
@@ -207,10 +208,10 @@ local function next_user(users)
   return best
 end
 
-local bytes = 0  -- of the data of leased rows
-local cut, is_cut = {}, false  -- users who got no row, and whether the batch was full by bytes
+local bytes = 0  -- bytes of data of the leased rows
+local cut, is_cut = {}, false  -- users who got no row; whether the batch was full by bytes
 
--- Leases one row after another until there are enough, or no user has another row to take.
+-- Leases rows one after another until there are enough, or no user has another row.
 local function lease_rows(users)
   while #rows < limit do
     local user = next_user(users)
@@ -237,7 +238,7 @@ local function lease_rows(users)
   end
 end
 
--- Stores users who were cut off, for the next acquire, and removes users who got a row.
+-- Stores the users who were cut off for the next acquire. Removes users who got a row.
 local function save_cut_off()
   for name in pairs(was_first) do
     if had[name] then
@@ -256,7 +257,7 @@ local function save_cut_off()
   end
 end
 
--- Takes leased rows out of their lines, and updates the turns.
+-- Removes leased rows from their lines, and updates the turns.
 local function update_lines()
   local touched = {}
   for _, row in ipairs(taken) do
@@ -276,7 +277,7 @@ local function update_lines()
 end
 
 undo_acquires(holder, undone)
-if types[1] ~= '' then  -- expired runs of other types use the room of the same users
+if types[1] ~= '' then  -- expired runs of other types use room of the same users
   expire_leases('')
 end
 for _, type in ipairs(types) do
@@ -298,19 +299,19 @@ end
 return rows
 
 --- script queue/next_due: common, queue, leases
--- An expired run of any type may have kept other rows of its user waiting; an acquire finds out.
+-- An expired run of any type may still block other rows of its user. Only an acquire finds out.
 local ended = call('ZRANGE', T .. 'leases:', 0, 0, 'WITHSCORES')[2]
 return ended and tonumber(ended) <= now and '0' or least_wait()
 
 --- script queue/due_by_type: common, queue, leases
--- Returns each type with rows that are not retired, followed by the milliseconds until its earliest row is due. An
--- expired run of any type may have kept other rows of its user waiting, so then all types are due now.
-local MAX_EXPIRED = 1000  -- expired runs whose users are looked at
+-- Returns each type with rows that are not retired, followed by the milliseconds until its earliest row is due. If
+-- there is an expired run, all types are due now, because that run may still block other rows of its user.
+local MAX_EXPIRED = 1000  -- the most expired runs whose users are examined
 
 local ended = call('ZRANGEBYSCORE', T .. 'leases:', '-inf', integer(now), 'LIMIT', 0, MAX_EXPIRED)
 local found = due_by_type(#ended > 0)
 
--- Rows that are blocked by an expired run are in none of the sets above.
+-- Rows that an expired run blocks are in none of the sets above.
 local listed = {['']=true}
 for place = 1, #found, 2 do
   listed[found[place]] = true

@@ -1,5 +1,5 @@
 -- Statistics of runs: a hash for each minute and each hour, `stats:60:<begin>` and `stats:3600:<begin>`. A field is the
--- JSON array of node, type and outcome; its value is the number of the call that wrote it last, then the sums.
+-- JSON array of node, type and outcome. Its value is the number of the call that last wrote it, then the sums.
 
 local function stats_of(span, begin)
   return T .. 'stats:' .. span .. ':' .. begin
@@ -8,7 +8,7 @@ end
 --- script KIND/add_stats: common, KIND, run_stats
 -- Adds to the sums of minutes and hours. A call that is sent twice counts once.
 -- ARGV: the call's number; then for each row its span, the begin of the span, the seconds for which it is kept, its
--- field, and its sums as numbers with spaces between them.
+-- field, and its sums as numbers separated by spaces.
 for place = 2, #ARGV, 5 do
   local key, field, given = stats_of(ARGV[place], ARGV[place + 1]), ARGV[place + 3], ARGV[place + 4]
   local before = call('HGET', key, field)
@@ -28,7 +28,7 @@ end
 return 1
 
 --- script KIND/read_stats: common, KIND, run_stats
--- Returns for each begin of a span with runs: {begin, fields and values of its hash}. ARGV: the span, then the begins.
+-- Returns {begin, fields and values of its hash} for each span with runs. ARGV: the span, then the begins.
 local found = {}
 for place = 2, #ARGV do
   local fields = call('HGETALL', stats_of(ARGV[1], ARGV[place]))

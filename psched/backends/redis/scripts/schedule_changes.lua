@@ -1,7 +1,8 @@
--- Adds, modifies and deletes schedules, each alone or many at once, all or none; on top of schedules.lua, ledger.lua and
--- alerts.lua.
+-- Adds, modifies and deletes schedules: one at a time, or many at once (all or none). Needs schedules.lua, ledger.lua
+-- and alerts.lua.
 
--- Creates a schedule. `values`: fields and values. `number`: of the call, which its change has too if `is_recorded`.
+-- Creates a schedule. `values`: fields and values. `number`: the number of the call; if `is_recorded`, its change gets
+-- this number, too.
 local function create_schedule(key, values, number, node, reckoning, is_recorded)
   local row = row_of(key)
   local version = first_version(key)
@@ -14,8 +15,8 @@ local function create_schedule(key, values, number, node, reckoning, is_recorded
   update_alert(key)
 end
 
--- Writes a new definition of a schedule. `values`: fields and values ('' for none). `before`: its due time and type.
--- `number`: of the call.
+-- Writes a new definition of a schedule. `values`: fields and values ('' for none). `before`: its due time and type
+-- before. `number`: the number of the call.
 local function change_schedule(key, values, before, action, node, pending, reckoning, number)
   local row = row_of(key)
   local version = version_of(key) + 1
@@ -41,14 +42,14 @@ local function change_schedule(key, values, before, action, node, pending, recko
   update_alert(key)
 end
 
--- Deletes a schedule. `number`: of the call, if its change is to have that.
+-- Deletes a schedule. `number`: the number of the call, if its change should get it.
 local function drop_schedule(key, node, reckoning, number)
   local pending = call('HGET', row_of(key), 'regular_time') or call('HGET', row_of(key), 'next_time')
   write_change(key, version_of(key) + 1, 'delete', node, pending, reckoning, number)
   delete_row(key)
 end
 
--- Returns whether a row has the version, status, next_time and due ('' for any) that a caller has read.
+-- Returns whether a row still has the version, status, next_time and due ('' for any) that a caller has read.
 local function is_as_seen(key, version, status, next_time, due)
   local fields = call('HMGET', row_of(key), 'status', 'next_time', 'due')
   return version_in(row_of(key)) == version and fields[1] == status and fields[2] == next_time
@@ -56,12 +57,12 @@ local function is_as_seen(key, version, status, next_time, due)
 end
 
 --- script schedules/add: common, schedules, ledger, alerts, schedule_changes
--- Creates schedules. ARGV: creation number, node, reckoning, then for each its key, a count of words, and the words:
--- fields and values. Returns the keys that exist already, without those that this call has written in an earlier
--- attempt.
+-- Creates schedules. ARGV: creation number, node, reckoning, then for each schedule its key, a number of words, and the
+-- words: fields and values. Returns the keys that existed, except keys that an earlier attempt of this call has
+-- written.
 local nonce, present = ARGV[1], {}
 
--- Calls `each` with the key, the first and the last index of every row in ARGV.
+-- Calls `each` for every row in ARGV, with its key and the first and the last index of its words.
 local function for_each(each)
   local place = 4
   while place <= #ARGV do
@@ -82,10 +83,10 @@ end)
 return present
 
 --- script schedules/modify: common, schedules, ledger, alerts, schedule_changes
--- Writes fields of a row that is as the caller has read it, and records the change. ARGV: key; as read: version,
--- status, next_time and due ('' for any); node, action, the occurrence that was next before, reckoning, number of this
--- call; of an occurrence that the change skips: whether that is trouble (0 or 1; '' for no such occurrence) and the
--- members of its entry; then fields and values ('' for none). Returns 1; 0 when the row is not as it was read.
+-- Writes fields of a row if it still is as the caller has read it, and records the change. ARGV: key; the version,
+-- status, next_time and due that were read ('' for any); node, action, the occurrence that was next before, reckoning,
+-- number of this call; for an occurrence that the change skips: whether that is trouble (0 or 1; '' for no such
+-- occurrence) and the members of its entry; then fields and values ('' for none). Returns 1; 0 if the row is different.
 local key = ARGV[1]
 if not is_as_seen(key, ARGV[2], ARGV[3], ARGV[4], ARGV[5]) then
   return 0
@@ -94,7 +95,7 @@ local row = row_of(key)
 local fields = call('HMGET', row, 'next_time', 'due', 'type')
 check_changes_writable(key)
 local version = version_of(key)
-if ARGV[11] ~= '' then  -- its own fence keeps the entry apart from one of the last run
+if ARGV[11] ~= '' then  -- its own fence keeps it apart from an entry of the last run
   increment(row, 'fence', 1)
   local last = call('HMGET', row, 'fence', 'node')
   write_entry(key, fields[1], last[1], version, last[2], '', ARGV[11], ARGV[12])
@@ -103,8 +104,8 @@ change_schedule(key, {unpack(ARGV, 13)}, {due = fields[2], type = fields[3]}, AR
 return 1
 
 --- script schedules/delete: common, schedules, ledger, alerts, schedule_changes
--- Deletes a schedule, leased or not, and records that. ARGV: key, creation number, node, reckoning.
--- Returns 1; 0 when there is no row, or a row with another creation number.
+-- Deletes a schedule, leased or not, and records the deletion. ARGV: key, creation number, node, reckoning.
+-- Returns 1; 0 if there is no row, or a row with another creation number.
 local key = ARGV[1]
 local row = row_of(key)
 if call('EXISTS', row) == 0 or nonce_of(row) ~= ARGV[2] then
@@ -120,9 +121,10 @@ end
 return 1
 
 --- script schedules/apply: common, schedules, ledger, alerts, schedule_changes
--- Makes all changes if every row is as expected; returns the keys of those that are not. ARGV: number of this call,
--- node, reckoning, then for each change a JSON array of texts: `add`, `modify` or `delete`, key; as read: version,
--- status, next_time and due ('' for any); the occurrence that was next before; fields and values.
+-- Makes all changes if every row is as expected; otherwise returns the keys of the rows that are not. ARGV: number of
+-- this call, node, reckoning, then for each change a JSON array of texts: `add`, `modify` or `delete`; key; the
+-- version, status, next_time and due that were read ('' for any); the occurrence that was next before; fields and
+-- values.
 local number, node, reckoning = ARGV[1], ARGV[2], ARGV[3]
 local changes, conflicts = {}, {}
 for place = 4, #ARGV do

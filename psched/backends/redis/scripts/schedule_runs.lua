@@ -1,14 +1,14 @@
--- Runs of schedules: acquiring due rows, and advancing leased rows to their next occurrences.
+-- Runs of schedules: acquires due rows, and advances leased rows to their next occurrences.
 
--- Advances a leased row to its next occurrence and writes the ledger's entry. From ARGV[first] on: key, lease; the
--- definition that the caller has used (cron, timezone, delay_ms, version); the next occurrence, when that is due, the
--- last regular occurrence that is settled now ('' for none), the runs that count for max_runs, the failures in a row,
--- the end of the regular run before the next occurrence ('now' for now; each of these '' for none); of the entry the
--- occurrence, the start of its run (or ''), trouble (0 or 1) and further members; of a failed run the name and members
--- for `keep_failure`.
--- Returns nothing when it is done; {'changed', row} when the row has another definition now; {'entered'} when an earlier
--- call has settled the occurrence; else the answer of `lease_error`.
-local ADVANCE = 18  -- arguments of one row
+-- Advances a leased row to its next occurrence, and writes the ledger entry. The arguments from ARGV[first] on are:
+-- key, lease; the definition that the caller has used (cron, timezone, delay_ms, version); the next occurrence, its due
+-- time, the last regular occurrence that is now settled, the runs that count for max_runs, the failures in a row, the
+-- end of the regular run before the next occurrence ('now' for now), each of these '' for none; for the entry: its
+-- occurrence, the start of its run (or ''), trouble (0 or 1) and more members; for a failed run: the name and the
+-- members for `keep_failure`.
+-- Returns nothing if the row was advanced; {'changed', row} if the row now has another definition; {'entered'} if an
+-- earlier call has settled the occurrence; else the answer of `lease_error`.
+local ADVANCE = 18  -- number of arguments of one row
 
 local function advance_row(first)
   local key, fence = ARGV[first], ARGV[first + 1]:match('^%-?%d+')
@@ -60,10 +60,10 @@ local function advance_row(first)
 end
 
 --- script schedules/acquire: common, schedules, leases
--- Leases the rows that have been due longest. ARGV: the most rows, the lease in milliseconds, 1 when the runs begin
--- later (else 0), holder, number of this acquire, spans of acquires to undo (a list), types (a list; -1 for any).
--- Returns pairs of key and CLAIM_FIELDS; the fields are empty when the key is no hash.
-local MAX_READ = 200  -- rows read at once after some that could not be leased
+-- Leases the earliest due rows. ARGV: the most rows, the lease in milliseconds, 1 if the runs start later (else 0),
+-- holder, number of this acquire, spans of acquires to undo (a list), types (a list; -1 for any).
+-- Returns pairs of key and CLAIM_FIELDS. The fields are empty if the key is not a hash.
+local MAX_READ = 200  -- rows read at once after some rows could not be leased
 local ROUNDS = 6  -- rounds of reading
 
 local limit, ahead, holder, number = tonumber(ARGV[1]), ARGV[3] == '1', ARGV[4], ARGV[5]
@@ -103,7 +103,7 @@ for _ = 1, ROUNDS do
     local size = limit > 1 and size_of(redis.pcall('HGET', row_of(row.key), 'size')) or 0
     local is_over = #rows > 0 and not seen[row.key] and bytes + size > MAX_BATCH_BYTES
     if is_over and call('EXISTS', row_of(row.key)) == 1 then
-      limit = #rows  -- the row is too large for the rest of this batch
+      limit = #rows  -- the row does not fit into this batch any more
       break
     end
     local found = not seen[row.key] and lease_row(row.key, row.type, ends, ahead, holder, number)
@@ -132,7 +132,7 @@ return least_wait()
 return due_by_type(false)
 
 --- script schedules/advance_many: common, schedules, ledger, alerts, schedule_runs
--- Advances many rows. ARGV: for each the arguments of `advance_row`. Returns the answer for each.
+-- Advances many rows. ARGV: for each row the arguments of `advance_row`. Returns the answer for each row.
 local answers = {}
 for first = 1, #ARGV, ADVANCE do
   answers[#answers + 1] = advance_row(first) or false

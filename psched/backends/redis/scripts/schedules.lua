@@ -1,4 +1,4 @@
--- Schedules. `due:` has every row by its due time, `due:<type>` those of one type; the due time of a running row is
+-- Schedules. `due:` has every row by its due time, `due:<type>` the rows of one type. The due time of a running row is
 -- the end of its lease.
 
 do
@@ -9,18 +9,18 @@ do
 end
 
 local T = prefix_of(KEYS[1])
-local DUE_SETS, LINES = {'due:'}, nil  -- prefixes of the sets by due time; of the sets whose rows are all due
+local DUE_SETS, LINES = {'due:'}, nil  -- prefixes of sets by due time; prefix of the sets of rows due now
 
 local function row_of(key)
   return T .. 'row:' .. key
 end
 
--- Returns whether a row is one of a backfill, and no schedule.
+-- Returns whether a row belongs to a backfill, and is no schedule.
 local function is_backfill(key)
   return key:sub(1, 9) == 'backfill:'
 end
 
--- Writes the due time of a row (a number), and wakes a worker when it is earlier than before.
+-- Writes the due time of a row (a number). Wakes a worker if it is earlier than before.
 local function set_due(key, type, due, before)
   local score = integer(due)
   call('HSET', row_of(key), 'due', score)
@@ -32,7 +32,7 @@ local function set_due(key, type, due, before)
 end
 
 -- Records that an attempt of a row's occurrence has failed. `failing` has such rows by the planned time of the
--- occurrence; readers of the set skip rows that have recovered.
+-- occurrence. Readers of the set must skip rows that have recovered.
 local function note_failing(key, next_time, delay)
   local time, wait = tonumber(next_time), tonumber(delay)
   if time and wait then
@@ -40,8 +40,7 @@ local function note_failing(key, next_time, delay)
   end
 end
 
--- Ends the lease of a row and makes it due at `due`. `history`: its new field `endings`, when its holder ends the
--- lease.
+-- Ends the lease of a row and makes it due at `due`. `history`: its new field `endings`, if its holder ends the lease.
 local function end_lease(key, due, history)
   local row = row_of(key)
   local was = call('HMGET', row, 'type', 'due', 'holder', 'attempts', 'next_time', 'delay_ms')
@@ -54,19 +53,19 @@ local function end_lease(key, due, history)
   set_due(key, was[1], due, was[2])
 end
 
--- Takes a row out of the sorted sets by due time.
+-- Removes a row from the sorted sets by due time.
 local function remove_from_due(key, type)
   call('ZREM', T .. 'due:', key)
   call('ZREM', T .. 'due:' .. type, key)
 end
 
--- The fields that an acquire returns of a row, in this order.
+-- The fields of a row that an acquire returns, in this order.
 local CLAIM_FIELDS = {'ready', 'fence', 'due', 'claim', 'nonce', 'type', 'data', 'attempts', 'last_error', 'cron',
   'timezone', 'delay_ms', 'next_time', 'last_time', 'extra', 'regular_time', 'regular_due', 'paused_from',
   'paused_until', 'earlier_pauses', 'extra_waits', 'runs', 'failures', 'previous_ended', 'catch_up', 'max_lateness_ms',
   'alert_after_ms', 'max_attempts', 'options', 'owner', 'version', 'size', 'taken_ahead'}
 
--- Returns a number plus one, '0' for an invalid number.
+-- Returns a number plus one; '0' for an invalid number.
 local function incremented(number)
   if not number or (#number < 16 and number:match('^%-?%d+$')) then
     return integer((tonumber(number) or 0) + 1)
@@ -74,8 +73,8 @@ local function incremented(number)
   return '0'
 end
 
--- Leases a row, found in the set of `kind`, until `ends`. Returns CLAIM_FIELDS of it; {} when the key is no hash; nil
--- when there is no row, or its place in the set was wrong, which is corrected.
+-- Leases a row, found in the set of `kind`, until `ends`. Returns its CLAIM_FIELDS; {} if the key is not a hash; nil if
+-- there is no row, or if its place in the set was wrong, which is then corrected.
 local function lease_row(key, kind, ends, ahead, holder, number)
   local row = row_of(key)
   local fields = redis.pcall('HMGET', row, 'holder', unpack(CLAIM_FIELDS))
@@ -95,7 +94,7 @@ local function lease_row(key, kind, ends, ahead, holder, number)
     call_repairing('SREM', T .. 'held:' .. held, key)
   end
   fields[1], fields[2], fields[3], fields[4] = integer(due), next_fence(fields[2]), integer(ends), number
-  if not (held and is_taken_ahead(fields[#CLAIM_FIELDS])) then  -- unless that run never began
+  if not (held and is_taken_ahead(fields[#CLAIM_FIELDS])) then  -- unless that run never started
     fields[8] = incremented(fields[8])
   end
   fields[#CLAIM_FIELDS] = taken_ahead_value(ahead, held)
@@ -111,15 +110,15 @@ local function lease_row(key, kind, ends, ahead, holder, number)
   return fields
 end
 
--- Makes the lease of a row end at `ends`. `begun`: its run is recorded as begun.
+-- Makes the lease of a row end at `ends`. `begun`: whether its run is recorded as started.
 local function extend_lease(key, ends, begun)
   local was = call('HMGET', row_of(key), 'type', 'due')
   call('HSET', row_of(key), 'updated', integer(now), unpack(begun and {'taken_ahead', '0'} or {}))
   set_due(key, was[1], ends, was[2])
 end
 
--- Returns the fields and values of a row without its data, which may be large; empty when there is none or the key is
--- no hash.
+-- Returns the fields and values of a row without its data, which may be large; empty if there is no row, or if the key
+-- is not a hash.
 local function without_data(key)
   local names, found = {}, {}
   for _, name in ipairs(redis.pcall('HKEYS', row_of(key))) do
@@ -135,7 +134,7 @@ end
 -- Deletes a row in any state.
 local function delete_row(key)
   local row = row_of(key)
-  local was = redis.pcall('HMGET', row, 'fence', 'type', 'holder')  -- nothing is known of a key that is no hash
+  local was = redis.pcall('HMGET', row, 'fence', 'type', 'holder')  -- unknown if the key is not a hash
   call('DEL', row)
   for _, name in ipairs({'due:', 'due:' .. (was[2] or ''), 'alert', 'alerted', 'failing'}) do
     call('ZREM', T .. name, key)
@@ -145,7 +144,7 @@ local function delete_row(key)
 end
 
 --- script schedules/get_many: common, schedules, leases
--- Returns rows as {key, fields and values (empty when there is none or the key is no hash)}. ARGV: keys.
+-- Returns rows as {key, fields and values (empty if there is no row, or if the key is not a hash)}. ARGV: keys.
 local rows = {}
 for place, key in ipairs(ARGV) do
   local found = redis.pcall('HGETALL', row_of(key))
@@ -154,10 +153,10 @@ end
 return rows
 
 --- script schedules/list: common, schedules, leases
--- Returns a page by due time and key: due time and key of the last row that was looked at ('' and '' at the end), and
--- rows as {key, fields and values (empty when the key is no hash)}. ARGV: the most rows, then due time and key of the
--- last row of the page before ('' and '' at first), type ('' for any), prefix, first and last due time, 1 for leased
--- and for failing rows only (else 0), and the owner ('' for any).
+-- Returns a page by due time and key: due time and key of the last row that was examined ('' and '' at the end), and
+-- rows as {key, fields and values (empty if the key is not a hash)}. ARGV: the most rows; due time and key of the last
+-- row of the page before ('' and '' at first); type ('' for any); prefix; first and last due time; 1 for leased rows
+-- only (else 0); 1 for failing rows only (else 0); the owner ('' for any).
 local MAX_PAGE_BYTES, MAX_LOOKS, FEW = 4000000, 5000, 2000
 local places, page, prefix, bytes = T .. 'due:' .. ARGV[4], tonumber(ARGV[1]), ARGV[5], 0
 local lowest, highest = tonumber(ARGV[6]), tonumber(ARGV[7])
@@ -186,7 +185,7 @@ local function failing_rows()
   return flat
 end
 
--- Returns up to `count` rows from the first one that is behind the page before, as {key, due time, …}.
+-- Returns up to `count` rows that come after the page before, as {key, due time, …}.
 local function rows_in_order(count)
   local first = lowest and call('ZCOUNT', places, '-inf', '(' .. ARGV[6]) or 0
   local last = ARGV[2] ~= '' and call('ZCARD', places) or first
@@ -247,9 +246,8 @@ end
 return {keys[#keys], keys[#keys - 1], rows}
 
 --- script schedules/late: common, schedules, leases
--- Returns rows of a sorted set, the earliest first, as {key, row without its data}. ARGV: the set (`due:`, or
--- `failing` for rows with failed attempts that are not paused), the milliseconds for which a row must be late, the
--- most rows.
+-- Returns rows of a sorted set, the earliest first, as {key, row without its data}. ARGV: the set (`due:`, or `failing`
+-- for rows with failed attempts that are not paused), the milliseconds for which a row must be late, the most rows.
 local set, until_then, limit = T .. ARGV[1], integer(now - tonumber(ARGV[2])), tonumber(ARGV[3])
 local found, first = {}, 0
 

@@ -1,9 +1,9 @@
--- Submits tasks. Members of one sorted set are added by one command, since most rows share their sets.
+-- Submits tasks. One command adds the members of one sorted set, because most rows share their sets.
 
-local MAX_ARGUMENTS = 2000  -- arguments of one command; Lua's `unpack` is limited to some thousands
+local MAX_ARGUMENTS = 2000  -- the most arguments of one command, because Lua limits `unpack`
 
 -- Returns the columns of new rows from the JSON in ARGV[place]: keys, types, data, times ('' for now), users,
--- max_running (or ''), priorities, max_attempts (or ''), sizes and headers (or ''). A column that is no list is one
+-- max_running (or ''), priorities, max_attempts (or ''), sizes and headers (or ''). A column that is not a list has one
 -- value for all rows.
 local decoded = {}
 local function read_columns(place)
@@ -29,7 +29,7 @@ local function collect(sets, name, score, key)
   sets[name] = set
 end
 
--- Returns where a new row waits: its two sorted sets, of all rows and of its type, and its score in both.
+-- Returns the place of a new waiting row: its two sorted sets (of all rows, and of its type), and its score in both.
 local function position_of(lines, type, user, priority, due)
   if due > now then
     return {T .. 'later:', T .. 'later:' .. type, integer(due)}
@@ -39,7 +39,7 @@ local function position_of(lines, type, user, priority, due)
   return {all, own, line_score(priority, due)}
 end
 
--- Adds the collected members, and updates the turns of users whose lines begin with a new row.
+-- Adds the collected members, and updates the turns of users whose lines now begin with a new row.
 local function write_sets(sets, lines, fresh)
   for name, set in pairs(sets) do
     if #set > 0 then
@@ -54,8 +54,8 @@ local function write_sets(sets, lines, fresh)
   end
 end
 
--- Fails, before anything is written, where new rows could not be queued because a key has the wrong type: such rows
--- would never run.
+-- Fails before anything is written if new rows could not be queued because a key has the wrong type. Such rows would
+-- never run.
 local function check_queue_writable(first)
   local seen, type_before, user_before, time_before = {}, nil, nil, nil
   local keys, types, _, times, users = read_columns(first + 1)
@@ -77,8 +77,8 @@ local function check_queue_writable(first)
   end
 end
 
--- Creates rows. From ARGV[first] on: creation number, columns. Returns the keys that exist already, without those that
--- an earlier attempt with the same creation number has written.
+-- Creates rows. The arguments from ARGV[first] on are: creation number, columns. Returns the keys that existed, except
+-- keys that an earlier attempt with the same creation number has written.
 local function submit_tasks(first)
   local sets, lines, fresh = {}, {}, {}
   local nonce, present, news, kinds, fence, at = ARGV[first], {}, 0, {}, nil, integer(now)
@@ -116,7 +116,7 @@ local function submit_tasks(first)
         end
         where = position_of(lines, type, user, tonumber(priority), tonumber(run_at))
       end
-      fields[2], fields[4] = data[number], sizes[number]  -- consecutive rows mostly differ only in these
+      fields[2], fields[4] = data[number], sizes[number]  -- consecutive rows usually differ only in these fields
       call('HSET', row, unpack(fields))
       collect(sets, T .. 'keys', 0, key)
       collect(sets, where[1], where[3], key)
@@ -131,16 +131,16 @@ local function submit_tasks(first)
 end
 
 --- script queue/submit: common, queue, submit
--- Creates tasks. ARGV: creation number, columns, `one` or `many`. Returns the keys that exist already.
-if ARGV[3] == 'many' then  -- one row cannot leave others half done, and should be cheap
+-- Creates tasks. ARGV: creation number, columns, `one` or `many`. Returns the keys that existed.
+if ARGV[3] == 'many' then  -- not for a single row: it should be cheap, and leaves no others half done
   check_queue_writable(1)
 end
 return submit_tasks(1)
 
 --- script schedules/advance_and_submit: common, schedules, ledger, alerts, schedule_runs, queue, submit
--- Advances a schedule and submits tasks in one step. ARGV: the arguments of `advance_row`, then those of
+-- Advances a schedule and submits tasks, both or neither. ARGV: the arguments of `advance_row`, then those of
 -- `submit_tasks`.
--- Returns the answer of `advance_row` as its only one; nothing is submitted unless the row is advanced.
+-- Returns the answer of `advance_row` as its only element.
 check_queue_writable(1 + ADVANCE)
 local refused = advance_row(1)
 if not refused then

@@ -1,8 +1,9 @@
--- What visitors of the web pages did: the list `actions` of JSON arrays of number, milliseconds, user, action, key and
--- detail, the last first.
+-- Actions of visitors of the web pages: the list `actions` of JSON arrays of number, milliseconds, user, action, key
+-- and detail, the newest first.
 
 --- script KIND/record_action: common, KIND, visitor_actions
--- Records an action, unless the call was sent before. ARGV: its number, how many actions are kept, the rest as JSON.
+-- Records an action, unless an earlier attempt of this call has done so. ARGV: the call's number, the number of actions
+-- to keep, the rest as JSON.
 local begin = '[' .. ARGV[1] .. ','
 for _, known in ipairs(call('LRANGE', T .. 'actions', 0, 99)) do
   if known:sub(1, #begin) == begin then
@@ -14,5 +15,5 @@ call('LTRIM', T .. 'actions', 0, ARGV[2] - 1)
 return 1
 
 --- script KIND/last_actions: common, KIND, visitor_actions
--- ARGV: how many.
+-- Returns the last actions. ARGV: the most actions.
 return call('LRANGE', T .. 'actions', 0, ARGV[1] - 1)

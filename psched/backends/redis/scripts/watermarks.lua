@@ -1,7 +1,7 @@
--- How far something was reported: the hash `watermarks` has for each `kind:name` an object with `position`, `since`,
--- `detail`, and with `claimer` and `claimed_until` once a node has claimed the right to report.
+-- How far reports have got: the hash `watermarks` has for each `kind:name` an object with `position`, `since` and
+-- `detail`. If a node has claimed the right to report, also with `claimer` and `claimed_until`.
 
--- Returns the mark in a field, nil where there is none or no valid one.
+-- Returns the mark in a field; nil if there is none or no valid one.
 local function watermark_in(field)
   local text = call('HGET', T .. 'watermarks', field)
   local is_valid, mark = pcall(cjson.decode, text or '')
@@ -10,7 +10,7 @@ local function watermark_in(field)
   end
 end
 
--- Writes a mark. cjson would shorten its numbers.
+-- Writes a mark. Does not use cjson, because it would shorten the numbers.
 local function write_watermark(field, mark)
   call('HSET', T .. 'watermarks', field, '{"position":' .. integer(mark.position) .. ',"since":' .. integer(mark.since)
     .. ',"claimed_until":' .. integer(mark.claimed_until or 0) .. ',"claimer":' .. cjson.encode(mark.claimer or '')
@@ -18,7 +18,7 @@ local function write_watermark(field, mark)
 end
 
 --- script KIND/raise_watermark: common, KIND, watermarks
--- Makes a mark, or moves it up. ARGV: its field, position, detail as JSON.
+-- Makes a mark, or raises it. ARGV: its field, position, detail as JSON.
 local mark = watermark_in(ARGV[1])
 local position = tonumber(ARGV[2])
 if not mark then
@@ -30,8 +30,8 @@ mark.position = position
 write_watermark(ARGV[1], mark)
 
 --- script KIND/watermarks: common, KIND
--- Returns marks as {field, JSON} in the order of their names. ARGV: the begin of their fields, the name after which
--- they come, how many at most.
+-- Returns marks as {field, JSON} in the order of their names. ARGV: the prefix of their fields, the name after which to
+-- start, the most marks.
 local fields, found = call('HKEYS', T .. 'watermarks'), {}
 for _, field in ipairs(fields) do
   if field:sub(1, #ARGV[1]) == ARGV[1] and is_less(ARGV[1] .. ARGV[2], field) then
@@ -46,7 +46,8 @@ end
 return marks
 
 --- script KIND/claim_watermark: common, KIND, watermarks
--- Claims the right to report. ARGV: field, position, claimer, milliseconds. Returns 1, or 0 when another has it.
+-- Claims the right to report. ARGV: field, position, claimer, milliseconds. Returns 1; 0 if another node has claimed
+-- it.
 local mark = watermark_in(ARGV[1])
 if not mark or mark.position ~= tonumber(ARGV[2])
   or ((mark.claimed_until or 0) > now and mark.claimer ~= ARGV[3]) then
