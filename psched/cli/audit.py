@@ -20,7 +20,7 @@ from psched.time_text import local_time
 @click.argument("keys", nargs=-1, metavar="[KEY]...")
 @click.option("--from", "since", type=MOMENT, required=True, help="Audit occurrences from this time on.")
 @click.option("--to", "until", type=MOMENT, help="Audit occurrences up to this time (default: now).")
-@click.option("--late", type=seconds(), help="Report a run that starts more than SEC seconds after its time, too.")
+@click.option("--late", type=seconds(), help="Also report runs that start more than SEC seconds after their time.")
 @common_options()
 def audit(chosen: Chosen, keys: tuple[str, ...], since: When, until: When | None, late: float | None) -> int:
     """Prove from the ledger that every occurrence ran.
@@ -30,18 +30,19 @@ def audit(chosen: Chosen, keys: tuple[str, ...], since: When, until: When | None
     (given up), doubled (settled twice), early, extra (expected by no rule), unpermitted (skipped for another reason),
     late (with --late), overlapping, or unknown (the ledger no longer covers them).
 
-    An occurrence that waits for another run of its schedule to end is missing, too. Its line names that run, its failed
-    attempts, its last error and its next attempt. For 10 s after its time (or twice poll_interval if that is longer, or
-    --late) an occurrence is pending, which is no violation.
+    An occurrence is also missing while it waits for another run of its schedule to end. Its line names that run, and
+    the run's failed attempts, last error and next attempt. An occurrence is pending, which is no violation, for 10 s
+    after its time (or for twice poll_interval if that is longer, or for --late).
 
-    Without KEY, all schedules are audited, deleted ones too. WHEN is unix seconds, a date, or a span like 2d (ago). The
-    exit code is 1 with a violation; 0 with a line of proof for each schedule.
+    Without KEY, all schedules are audited, including deleted schedules. WHEN is unix seconds, a date, or a span such as
+    2d (ago). Without violations, the command prints a line of proof for each schedule, and the exit code is 0. With a
+    violation the exit code is 1.
 
-    --json prints one array of objects with key, proved, expected, ran, extra_runs (those by run-now), backfilled
-    (those by backfills), skipped, running, pending, failed, missing (how many occurrences), first, last (unix
-    seconds), reasons (why something was skipped), violations (kind, time, time_local, last, count, what, behind:
-    the run that the occurrence waits for, and next_attempt: of the failing run, unix seconds or null), unlisted
-    (further violations), and notes (time and what).
+    --json prints one array of objects with key, proved, expected, ran, extra_runs (runs by run-now), backfilled (runs
+    by backfills), skipped, running, pending, failed, missing (all of them numbers of occurrences), first, last (unix
+    seconds), reasons (of skipped occurrences), violations (kind, time, time_local, last, count, what, behind: the run
+    that the occurrence waits for, and next_attempt: of the failing run, in unix seconds or null), unlisted (the number
+    of further violations), and notes (time and what).
     """
     proved = []
     with opened(chosen) as schedules:
@@ -66,7 +67,7 @@ def audit(chosen: Chosen, keys: tuple[str, ...], since: When, until: When | None
                 write(_lines(verdict))
                 sys.stdout.flush()
         if not proved:
-            raise NotFoundError("the ledger has no schedule, so nothing is proved")
+            raise NotFoundError("the ledger has no schedules, so nothing is proved")
     return 0 if all(proved) else 1
 
 
@@ -91,7 +92,7 @@ def _lines(verdict: Verdict) -> Iterator[str]:
 
 
 def _waiting_for(why: Why) -> str:
-    parts = [] if why.behind is None else [f"that of {local_time(why.behind)}"]
+    parts = [] if why.behind is None else [f"the run of {local_time(why.behind)}"]
     parts += [] if why.next_attempt is None else [f"the next attempt is due {local_time(int(why.next_attempt))}"]
     return f" ({'; '.join(parts)})" if parts else ""
 

@@ -32,7 +32,7 @@ _TABLE = ListColumns(
 )
 _TIMES = ("first", "last")
 _SHOWN = 20
-"""Stretches that --dry-run shows."""
+"""The most stretches that --dry-run shows."""
 
 
 @click.command()
@@ -43,20 +43,20 @@ _SHOWN = 20
     "--only-missing",
     "mode",
     flag_value="missing",
-    help="Run those without an entry in the ledger, and those skipped for being too late (the default).",
+    help="Run occurrences without an entry in the ledger, and occurrences skipped as too late (the default).",
 )
-@click.option("--failed", "mode", flag_value="failed", help="Run also those that failed for good.")
-@click.option("--all", "mode", flag_value="all", help="Run all occurrences, also those that have run.")
+@click.option("--failed", "mode", flag_value="failed", help="Also run occurrences that failed for good.")
+@click.option("--all", "mode", flag_value="all", help="Run all occurrences, including those that have run.")
 @click.option(
     "--max-running",
     type=count(1, MOST_RUNNING),
     help=f"Run at most N at the same time, up to {MOST_RUNNING} (default: 1).",
 )
 @click.option("--reverse", is_flag=True, help="Run the last occurrence first.")
-@click.option("--dry-run", is_flag=True, help="Show what would be run, and start nothing.")
-@click.option("--pause", "action", flag_value="pause", help="Begin no further runs until --resume.")
-@click.option("--resume", "action", flag_value="resume", help="Go on with paused backfills.")
-@click.option("--cancel", "action", flag_value="cancel", help="Begin no further runs. Runs in progress go on.")
+@click.option("--dry-run", is_flag=True, help="Show what would run, and start nothing.")
+@click.option("--pause", "action", flag_value="pause", help="Start no more runs until --resume.")
+@click.option("--resume", "action", flag_value="resume", help="Continue paused backfills.")
+@click.option("--cancel", "action", flag_value="cancel", help="Start no more runs. Runs in progress continue.")
 @click.option("--number", type=count(), help="Pause, resume or cancel only the backfill KEY:N of the schedule.")
 @common_options()
 def backfill(
@@ -71,22 +71,21 @@ def backfill(
     action: str | None,
     number: int | None,
 ) -> None:
-    """Run the occurrences that a schedule had in the past, or list backfills.
+    """Run past occurrences of a schedule again, or list backfills.
 
     With --from: start a backfill of the schedule KEY, beside its regular runs. An occurrence is missing if the ledger
-    has no entry of it, or if it was skipped because it could only begin too late. Occurrences that another backfill has
-    yet to run are left out, so a repeated command starts nothing. Times are unix seconds, dates, or spans such as 2d
-    (ago).
+    has no entry for it, or if it was skipped as too late. Occurrences that another backfill still has to run are left
+    out, so repeating the command starts nothing. Times are unix seconds, dates, or spans such as 2d (ago).
 
     Without --from: list the backfills of KEY, or of all schedules, with their progress. --pause, --resume and --cancel
     act on the backfills of KEY.
 
-    --json prints one array of backfills: the one that was started, those that were paused, resumed or cancelled, or
-    those listed. Each is an object with name, schedule, number, state (waiting, running, failing, retrying, paused,
-    finished or cancelled), first, last (of its occurrences: unix seconds, and again as *_local), reverse,
-    max_running, done, failed (of those done), left, and last_error. With --dry-run it prints an object with
-    schedule, count (occurrences that would be run), total (occurrences in the range) and spans (first and last
-    occurrence of each stretch that would be run).
+    --json prints one array of backfills: the new backfill; the backfills that were paused, resumed or cancelled; or the
+    listed backfills. Each is an object with name, schedule, number, state (waiting, running, failing, retrying, paused,
+    finished or cancelled), first and last (occurrences, in unix seconds and again as *_local), reverse, max_running,
+    done, failed (of those done), left, and last_error. With --dry-run it prints an object with schedule, count
+    (occurrences that would run), total (occurrences in the range) and spans (first and last occurrence of each stretch
+    that would run).
     """
     if since is not None:
         _refuse_together("--from", {f"--{action}": action, "--number": number})
@@ -120,7 +119,7 @@ _FLAGS = {"missing": "only-missing", "failed": "failed", "all": "all"}
 def _refuse_together(name: str, given: dict[str, object]) -> None:
     for other, value in given.items():
         if value:
-            raise click.UsageError(f"{name} takes no {other}; leave one of them out")
+            raise click.UsageError(f"{name} cannot be combined with {other}; remove one of them")
 
 
 def _refuse_without(name: str, given: dict[str, object]) -> None:
@@ -152,7 +151,7 @@ def _start(
     if chosen.json:
         _write(chosen, [] if state is None else [state])
     elif state is None:
-        write(["nothing to run: each occurrence in the range has run, was skipped, or belongs to a backfill"])
+        write(["nothing to run: each occurrence in the range has already run, was skipped, or belongs to a backfill"])
     else:
         times = f"{local_time(state.first)} … {local_time(state.last)}"
         write([f"{printable(state.name)}: {state.left} occurrences to run, {times}"])
@@ -162,7 +161,7 @@ def _write_plan(chosen: Chosen, plan: BackfillPlan) -> None:
     if chosen.json:
         write_object(fields_of(plan), ())
         return
-    write([f"{plan.count} of {plan.total} occurrences would be run"])
+    write([f"{plan.count} of {plan.total} occurrences would run"])
     for first, last in plan.spans[:_SHOWN]:
         write([f"  {local_time(first)}" + (f" … {local_time(last)}" if last > first else "")])
     if len(plan.spans) > _SHOWN:

@@ -1,4 +1,4 @@
-"""psched calendar: named calendars, on whose days the schedules that exclude them do not run."""
+"""psched calendar: named calendars of days on which schedules can be excluded from running."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from psched.model import Calendar
 from psched.schedules.calendar_collection import CalendarCollection
 
 _MOST_USERS = 1000
-"""Keys of schedules that `show` names."""
+"""The most keys of schedules that `show` prints."""
 
 
 @click.group(cls=CommandGroup)
 @common_options()
 def calendar(chosen: Chosen) -> None:
-    """Commands on named calendars: days without occurrences.
+    """Commands on named calendars. A calendar is a set of days without occurrences.
 
     `psched add --exclude NAME` and `modify --exclude NAME` make a schedule exclude the days of a calendar.
     """
@@ -31,11 +31,11 @@ def calendar(chosen: Chosen) -> None:
 @click.argument("days", nargs=-1, required=True)
 @common_options()
 def set_(chosen: Chosen, name: str, days: tuple[str, ...]) -> None:
-    """Define a calendar, or change it.
+    """Create a calendar, or replace its days.
 
-    DAYS are all its days: dates such as 2026-12-25, and weekdays (mon tue wed thu fri sat sun). Schedules that exclude
-    it follow at once: their next occurrences are computed anew, unless they are already due. If the command is
-    interrupted, repeat it.
+    DAYS are all days of the calendar: dates such as 2026-12-25, and weekdays (mon tue wed thu fri sat sun). Schedules
+    that exclude the calendar follow at once: their next occurrences are computed again, unless they are already due. If
+    the command is interrupted, repeat it.
 
     --json prints an object with name, version, dates and weekdays.
     """
@@ -50,7 +50,7 @@ def set_(chosen: Chosen, name: str, days: tuple[str, ...]) -> None:
 def list_(chosen: Chosen) -> None:
     """List the calendars.
 
-    --json prints one array of objects with name, version (it grows with each change), dates and weekdays.
+    --json prints one array of objects with name, version (which grows with each change), dates and weekdays.
     """
     with opened(chosen) as schedules:
         found = schedules.calendars.list()

@@ -15,7 +15,7 @@ from psched.config import SectionName
 
 
 def command_by_key(name: SectionName) -> Callable[[Callable[[Any], None]], click.Command]:
-    """Make a command with the argument KEY of a function, which gets a reference to that row of the section."""
+    """Return a decorator that makes a command with the argument KEY. The function gets a reference to the row."""
 
     def decorate(function: Callable[[Any], None]) -> click.Command:
         @click.command()

@@ -1,4 +1,4 @@
-"""Shell completion of the keys and types in a section."""
+"""Shell completion of keys and types in a section."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _MOST_COMPLETIONS = 1000
 
 
 def completed_keys(name: SectionName) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """Return what completes a key in the shell: the keys of the section that begin with what is typed."""
+    """Return a function for shell completion: it returns keys of the section that begin with the typed text."""
     return partial(_completions, name, lambda row: row.key)
 
 
 def completed_types(name: SectionName) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """Return what completes a type in the shell: those of the first rows of the section."""
+    """Return a function for shell completion: it returns types of the first rows of the section."""
     return partial(_completions, name, lambda row: row.type)
 
 
@@ -33,7 +33,10 @@ def _completions(
     parameter: click.Parameter,
     incomplete: str,
 ) -> list[str]:
-    """Return at most 1,000 words. Nothing may be printed at a prompt: without a database there are no words."""
+    """Return at most 1,000 words.
+
+    Prints nothing, because the user is at a prompt. Without a database returns no words.
+    """
     prefix = incomplete if parameter.name == "key" and incomplete else None
     try:
         with opened_section(context.find_object(Chosen) or Chosen(), name, read_only=True) as collection:

@@ -1,4 +1,4 @@
-"""psched doctor: checks everything that a worker needs, and reports each as ok or with its remedy."""
+"""psched doctor: checks everything that a worker needs, and prints each finding with its remedy."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from psched.supervisor.preload import configured_application
 def doctor(chosen: Chosen) -> int:
     """Check everything that a worker needs.
 
-    Checks configuration, application, database, encryption, pooler, tables and writing to them, indexes, collations,
-    clocks, tz database, hooks that schedules name, overdue and failing schedules. Each line is `ok`, a `warning`, or
-    FAILED with the remedy. Lines about the section `queue` begin with `queue`. The exit code is 1 if anything is
-    FAILED. --json prints one array of objects with subject, ok, message (with the remedy), warning, level (ok, warning
-    or failed) and remedy (null if there is nothing to do, or if the message has it).
+    Checks the configuration, the application, the database, encryption, the pooler, the tables and writing to them,
+    indexes, collations, clocks, the tz database, the hooks that schedules name, and overdue and failing schedules. Each
+    line begins with ok, warning or FAILED, and tells the remedy. Lines about the queue begin with `queue`. The exit
+    code is 1 if anything is FAILED. --json prints one array of objects with subject, ok, message (with the remedy),
+    warning, level (ok, warning or failed) and remedy (null if there is nothing to do, or if the message contains it).
     """
     findings = []
     for finding in _findings(chosen):
@@ -90,7 +90,7 @@ def _row_findings(
 
 
 def _as_json(finding: Finding) -> Fields:
-    """Return the fields of `--json`. Later versions keep their names and meanings."""
+    """Return the fields of `--json`. Later versions must keep their names and meanings."""
     return finding._asdict() | {"message": finding.text, "level": finding.level}
 
 

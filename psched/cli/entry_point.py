@@ -1,9 +1,9 @@
 """The programs `psched` and `pschedd`. Ctrl-C ends them silently, even while their modules are imported."""
 
-# The module `signal` would import others for 5 ms, in which Ctrl-C prints a traceback.
+# Importing the module `signal` takes 5 ms longer, and Ctrl-C would print a traceback in this time.
 from _signal import SIG_DFL, SIGINT, default_int_handler, getsignal, signal  # type: ignore[import-not-found]
 
-_HANDLES_SIGINT = getsignal(SIGINT) is default_int_handler  # False where SIGINT is ignored, as under nohup
+_HANDLES_SIGINT = getsignal(SIGINT) is default_int_handler  # False if SIGINT is ignored, as under nohup
 if _HANDLES_SIGINT:
     signal(SIGINT, SIG_DFL)
 
@@ -11,10 +11,10 @@ import gc  # noqa: E402
 import sys  # noqa: E402
 from importlib import import_module  # noqa: E402
 
-_INTERRUPTED = 130  # the exit code by which shells report it
+_INTERRUPTED = 130  # the exit code that shells use for a program ended by SIGINT
 _COLLECTED = 50_000
-"""New objects after which Python looks for garbage in cycles. With its default of 700, that was a third of the
-processor time of psched plan with 10,000 schedules (28 November 2026)."""
+"""Python collects cyclic garbage after this many new objects. Its default of 700 took a third of the processor
+time of psched plan with 10,000 schedules (28 November 2026)."""
 
 
 def psched() -> int:
@@ -48,5 +48,5 @@ def _interrupt(number: int, frame: object) -> None:
     """Raise KeyboardInterrupt. A second Ctrl-C ends the process at once."""
     signal(SIGINT, SIG_DFL)
     if "logging" in sys.modules:
-        sys.modules["logging"].disable()  # SQLAlchemy would log the interruption of its clean-up
+        sys.modules["logging"].disable()  # otherwise SQLAlchemy would log that its clean-up was interrupted
     raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""Prints every error of a command as one line on standard error, and returns its exit code."""
+"""Prints every error of a command as one line on standard error, and returns the exit code."""
 
 from __future__ import annotations
 
@@ -20,21 +20,22 @@ from psched.store import LeaseStore
 
 FAILED = 1
 INTERRUPTED = 130
-"""As shells report a command that SIGINT ended."""
+"""The exit code that shells use for a command ended by SIGINT."""
 
 
 class DatabaseError(Exception):
-    """The database is unavailable or refuses; the message names it without its password."""
+    """The database is unavailable or refuses the request. The message shows its URL without the password."""
 
 
 def run_command(command: click.Command, arguments: Sequence[str] | None = None, chosen: object = None) -> int:
-    """Print errors to standard error as `command: message`. With PSCHED_DEBUG set, unexpected errors are raised.
+    """Run a command. Print errors to standard error as `command: message`, and return the exit code.
 
-    `chosen`: the values of the common options (`Chosen`) before those of the command line (None: the defaults).
+    With PSCHED_DEBUG set, unexpected errors are raised. `chosen`: initial values of the common options (`Chosen`); the
+    command line overrides them. None: the defaults.
     """
     program = str(command.name)
     _open_streams()
-    if logging.lastResort is not None:  # prints warnings while no log is set up
+    if logging.lastResort is not None:  # `lastResort` prints warnings as long as no log is set up
         logging.lastResort.setFormatter(logging.Formatter("warning: %(message)s"))
     try:
         code = command.main(arguments, program, standalone_mode=False, obj=chosen) or 0
@@ -83,14 +84,17 @@ def _message(error: Exception) -> str:
 
 
 def _is_of_stdout(error: Exception) -> bool:
-    """Return whether standard output cannot be written, as on a full disk; such an error names no file."""
+    """Return whether standard output cannot be written, for example because the disk is full.
+
+    Such an error names no file.
+    """
     if not isinstance(error, OSError) or error.filename:
         return False
     try:
         sys.stdout.flush()
     except OSError:
         return True
-    # With PYTHONUNBUFFERED the text that failed is not kept, and so there is nothing to flush.
+    # With PYTHONUNBUFFERED Python does not keep the text that it failed to write, so there is nothing to flush.
     return bool(getattr(sys.stdout, "write_through", False)) and error.errno in {
         errno.ENOSPC,
         errno.EDQUOT,
@@ -103,16 +107,16 @@ def print_error(program: str, message: str) -> None:
 
 
 def _open_streams() -> None:
-    """Open closed standard streams, so that no pipe gets descriptor 0, 1 or 2; make any text printable."""
+    """Open closed standard streams, so that no pipe gets descriptor 0, 1 or 2. Make any text printable."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest free number: that of the closed stream
+            descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest free descriptor: the one of the closed stream
             setattr(sys, name, os.fdopen(descriptor, mode, closefd=False))
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a key may have letters that the terminal lacks
 
 
 def _end_output() -> None:
-    """Discard output that cannot be written, so that closing it at exit does not fail again."""
+    """Discard output that cannot be written, so that closing the stream at exit does not fail again."""
     try:
         sys.stdout.flush()
     except OSError:

@@ -1,4 +1,4 @@
-"""psched explain: a cron expression in words, and why it runs, or does not run, on a date."""
+"""psched explain: describes a cron expression in words, and tells why it is due or not due on a date."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from psched.schedules.skip_policy import overlap_note
 from psched.store.ledger import Change, LedgerRow
 
 _MOST = 10
-"""Occurrences of a date that are shown at the most."""
+"""The most occurrences of a date that are shown."""
 
 
 @click.command()
@@ -33,16 +33,17 @@ _MOST = 10
     "-k",
     "--key",
     shell_complete=completed_keys("schedules"),
-    help="Explain the rule of this schedule; with --at, show how its occurrences ended.",
+    help="Explain the rule of this schedule. With --at, also show how its occurrences ended.",
 )
-@click.option("-t", "--timezone", metavar="ZONE", help="Default: the config's, or UTC without one.")
-@click.option("--at", type=WALL_DATE, help="A date or a time in that zone: 2027-03-29 or 2027-03-29T02:30.")
+@click.option("-t", "--timezone", metavar="ZONE", help="Zone of the expression (default: the configuration's, or UTC).")
+@click.option("--at", type=WALL_DATE, help="A date or a time in this zone: 2027-03-29 or 2027-03-29T02:30.")
 @common_options()
 def explain(chosen: Chosen, cron: str | None, key: str | None, timezone: str | None, at: date | None) -> None:
-    """Say in words when a cron expression is due.
+    """Describe in words when a cron expression is due.
 
-    With --at, says whether it is due on that date, or at that time, and why, and lists its occurrences on that date.
-    Without --key no configuration is needed. With --key the rule is the one that was in force on that date.
+    With --at, also tell whether the expression is due on that date (or at that time) and why, and list its occurrences
+    on that date. Without --key no configuration is needed. With --key, the rule is the one that was in force on that
+    date.
 
     --json prints an object with cron, timezone and words; with --at also matches, reasons and occurrences (time, local,
     utc, note); with --key and --at also runs (scheduled_time, outcome, detail, started, ended).
@@ -57,7 +58,7 @@ def explain(chosen: Chosen, cron: str | None, key: str | None, timezone: str | N
         _show(chosen, Rule(cron, configured if timezone is None else timezone), dialect, at)
         return
     if timezone is not None:
-        raise click.UsageError("--timezone does not go with --key: a schedule has its own zone")
+        raise click.UsageError("--timezone cannot be combined with --key: a schedule has its own zone")
     with opened(chosen) as schedules:
         rule, policy, runs = _definition_and_runs(schedules, key, at)
         _show(chosen, rule, schedules.cron_dialect, at, policy, runs)
@@ -66,7 +67,7 @@ def explain(chosen: Chosen, cron: str | None, key: str | None, timezone: str | N
 def _definition_and_runs(
     schedules: ScheduleCollection, key: str, at: date | None
 ) -> tuple[Rule, Policy, Sequence[LedgerRow] | None]:
-    """Return the definition of a schedule; with `at` the one in force on that date, and what was settled of it."""
+    """Return rule and policy of a schedule. With `at`: those of that date, and its ledger entries of that date."""
     row = schedules.store.get(key)
     changes = [] if at is None and row is not None else schedules.ledger.changes(key)
     if row is None and not changes:
@@ -80,7 +81,7 @@ def _definition_and_runs(
         last = in_force[-1]
     elif changes:
         first = _local(changes[0].first, last.rule)
-        click.echo(f"the schedule was added later; its first occurrence is {first}", err=True)
+        click.echo(f"the schedule was added after that date; its first occurrence is {first}", err=True)
     since, until = day_in(last.rule.timezone, at)
     return last.rule, last.policy, list(schedules.history(key, since=since, until=until))
 
@@ -93,7 +94,7 @@ def _show(
     policy: Policy = Policy(),  # noqa: B008 - frozen
     runs: Sequence[LedgerRow] | None = None,
 ) -> None:
-    load_zone(rule.timezone)  # refuses an unknown zone
+    load_zone(rule.timezone)  # raises an error for an unknown zone
     parts = (in_words(rule.cron, dialect), *rule_occurrences.restrictions(rule), overlap_note(policy))
     words = ", ".join(part for part in parts if part is not None)
     found: dict[str, Any] = {"cron": rule.cron, "timezone": rule.timezone, "words": words}
@@ -125,11 +126,11 @@ def _show(
         detail = f" ({printable(run.detail)})" if run.detail else ""
         write([f"  settled: {_local(run.scheduled_time, rule)} {run.outcome}{detail}"])
     if runs is not None and not runs and verdict.occurrences:
-        write(["  the ledger has no entry of that date; `psched audit` tells which occurrences are missing"])
+        write(["  the ledger has no entry of that date; `psched audit` shows which occurrences are missing"])
 
 
 def _restricted(rule: Rule, verdict: DateVerdict) -> DateVerdict:
-    """Return the verdict without the times of the expression that are no occurrences of the rule."""
+    """Return the verdict with only those times of the expression that are occurrences of the rule."""
     found = {each: rule_occurrences.why_not(rule, each.time) for each in verdict.occurrences}
     reasons = tuple(dict.fromkeys(reason for reason in found.values() if reason is not None))
     left = tuple(each for each, reason in found.items() if reason is None)

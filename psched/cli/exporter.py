@@ -25,7 +25,9 @@ def _address(context: click.Context, parameter: click.Parameter, value: str | No
 
 
 @click.command("exporter")
-@click.option("--listen", metavar="HOST:PORT", callback=_address, help="Serve /metrics, /healthz and /readyz there.")
+@click.option(
+    "--listen", metavar="HOST:PORT", callback=_address, help="Serve /metrics, /healthz and /readyz at this address."
+)
 @click.option(
     "--textfile",
     type=click.Path(path_type=Path),
@@ -36,7 +38,7 @@ def _address(context: click.Context, parameter: click.Parameter, value: str | No
 @click.option(
     "--metrics-file",
     type=click.Path(path_type=Path),
-    help="The daemon's counters (default: metrics_file, or beside pid_file, of the configuration).",
+    help="File of the daemon's counters (default: metrics_file of the configuration, or beside its pid_file).",
 )
 @common_options()
 def exporter(
@@ -47,10 +49,10 @@ def exporter(
     once: bool,
     metrics_file: Path | None,
 ) -> int:
-    """Export metrics for Prometheus: of the daemon on this host, and of its database.
+    """Export metrics for Prometheus about the daemon on this host and about its database.
 
-    Runs until TERM or INT. Its user must be allowed to read the daemon's counters. Give --listen or --textfile. See
-    docs/monitoring.md for the metrics, and for what to alert on.
+    Runs until TERM or INT. The user must be allowed to read the daemon's counters. Give --listen or --textfile.
+    docs/monitoring.md describes the metrics and the alerts.
     """
     if (listen is None) == (textfile is None):
         raise click.UsageError("give either --listen HOST:PORT or --textfile PATH")

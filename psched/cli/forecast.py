@@ -1,4 +1,4 @@
-"""psched forecast: how many runs of schedules begin in each hour to come."""
+"""psched forecast: shows how many runs of schedules start in each coming hour."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ from psched.time_text import local_datetime
 
 _TABLE = ListColumns(brief={}, wide=("time", "starts", "busy"))
 _COLOURS = (None, 22, 28, 64, 136, 130, 124)
-"""Colours of the 256 of a terminal, from few to many."""
+"""Colours for few to many runs, from the 256 colours of a terminal."""
 _LABEL = len("Mon 2026-11-23")
 _HOURS = range(24)
 
 Cells = Mapping[date, Mapping[int, float]]
-"""A value for each day and hour on the clock."""
+"""A value for each hour of each day."""
 
 
 @click.command("forecast")
 @click.option("--days", type=count(1, 31), default=7, show_default=True)
 @common_options()
 def forecast(chosen: Chosen, days: int) -> None:
-    """Show how many runs of schedules begin in each hour.
+    """Show how many runs of schedules start in each hour.
 
-    A terminal shows a heatmap of the runs in the next days, and another heatmap of the workers that these runs keep
-    busy. A run is assumed to take as long as the last runs of its type in the ledger. Into a pipe or file, hours are
-    written as tab-separated text. Paused schedules, retries, extra runs and occurrences that are late now do not count.
-    Runs that `overlap: skip` may skip do count. Times are in this host's time zone.
+    A terminal shows two heatmaps for the next days: the runs, and the workers that these runs keep busy. Each run is
+    assumed to take as long as the last runs of its type in the ledger. Into a pipe or file, hours are written as
+    tab-separated text. Paused schedules, retries, extra runs and occurrences that are already late are not counted.
+    Runs that `overlap: skip` may skip are counted. Times are in this host's time zone.
 
-    --json prints one object with schedules (how many were counted), unusable (how many have a rule that cannot be
-    used), may_skip (how many have overlap: skip), unmeasured (types of which no run is in the ledger, and which busy
-    leaves out) and hours: an array of objects with time (unix seconds, and as time_local), starts and busy (mean number
-    of busy workers, or null).
+    --json prints one object with schedules (the number of counted schedules), unusable (the number of schedules whose
+    rule cannot be used), may_skip (the number of schedules with overlap: skip), unmeasured (types without a run in the
+    ledger, which busy leaves out) and hours: an array of objects with time (unix seconds, and as time_local), starts
+    and busy (the mean number of busy workers, or null).
     """
     with opened_section(chosen, "schedules", read_only=True) as schedules:
         found = ScheduleInsight(schedules).forecast(days * 24)
@@ -86,7 +86,7 @@ def _cells(
     value: Callable[[HourForecast], float],
     join: Callable[[Sequence[float]], float],
 ) -> Cells:
-    """Return the values by day and hour of the clock. `join`: for an hour that comes twice, at a clock change."""
+    """Return the values by day and hour. `join`: combines the two values of an hour that a clock change repeats."""
     found: dict[date, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for hour in hours:
         moment = local_datetime(hour.time)
@@ -112,7 +112,7 @@ def _coloured(of_day: Mapping[int, float], highest: float, width: int) -> Iterat
 
 
 def _short(value: float) -> str:
-    """Return a number in at most three or four characters, such as `12`, `0.3` or `15k`."""
+    """Return a number with at most four characters, such as `12`, `0.3` or `15k`."""
     if value == 0:
         return "·"
     for unit, size in (("M", 1_000_000), ("k", 1000)):
@@ -126,7 +126,7 @@ def _write_notes(found: Forecast) -> None:
         click.echo(f"{found.unusable} schedules have a rule that cannot be used: psched list --state broken", err=True)
     if found.may_skip:
         have = "1 schedule has" if found.may_skip == 1 else f"{found.may_skip:,} schedules have"
-        note = "runs that come due during the previous run count, too, though they are skipped"
+        note = "runs that become due during the previous run are also counted, although they are skipped"
         click.echo(f"{have} overlap: skip; {note}", err=True)
     if found.unmeasured:
         names = ", ".join(found.unmeasured[:10]) + (" and more" if len(found.unmeasured) > 10 else "")

@@ -1,4 +1,4 @@
-"""Prints rows as JSON, in columns fitted to the terminal, as lines of tab-separated cells, or as the originals do."""
+"""Prints rows as JSON, as a table that fits the terminal, as tab-separated lines, or in the originals' format."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from psched.payload import encode
 from psched.time_text import local_datetime, local_time
 
 _SAMPLE = 200
-"""Rows that decide the column widths; the others are printed as they are read, so that millions can be listed."""
+"""Rows that decide the column widths. Further rows are printed while they are read, so that millions can be listed."""
 _MIN_WIDTH = 5
 _HALF_A_YEAR = 182 * 86400
 _MULTILINE = ("last_error",)
-_JSON_ESCAPED = {code: f"\\u{code:04x}" for code in ESCAPES if code >= 0x7F}  # json escapes the others
+_JSON_ESCAPED = {code: f"\\u{code:04x}" for code in ESCAPES if code >= 0x7F}  # JSON itself escapes the other characters
 
 Fields = dict[str, Any]
 """The fields of a row by name, as in JSON."""
@@ -38,9 +38,10 @@ KEPT = 9
 class ListColumns:
     """The columns of a list.
 
-    `brief`: those that a terminal shows, with a rank: if the terminal is too narrow, columns of the lowest rank are cut
-    first, and `KEPT` ones never. `wide`: all columns. `original`: those of the original program and their widths; the
-    last one has none. `own_time`: a column of unix seconds that JSON does not have.
+    `brief`: the columns on a terminal, each with a rank. If the terminal is too narrow, columns of the lowest rank are
+    cut first; a column of rank `KEPT` is never cut. `wide`: all columns. `original`: the columns of the original
+    program and their widths; the last column has no width. `own_time`: a column of unix seconds that JSON does not
+    have.
     """
 
     brief: Mapping[str, int]
@@ -64,11 +65,11 @@ def write_rows(
     wide: bool = False,
     original: bool = False,
 ) -> None:
-    """Print the rows as they are read.
+    """Print the rows while they are read.
 
-    As one JSON array; `original`: as the original program does; on a terminal as a table that fits it (`wide`: with all
-    columns, uncut); else as lines of tab-separated cells, with all columns. `times`: the fields in unix seconds.
-    `listed` returns the fields of a row as a table has them.
+    Prints one JSON array (`as_json`), the original program's format (`original`), on a terminal a table that fits
+    (`wide`: all columns, uncut), else tab-separated lines with all columns. `times`: the names of fields in unix
+    seconds. `listed`: returns the fields of a row for a table.
     """
     if as_json:
         write(json_lines(with_local_times(row, times) for row in rows))
@@ -102,7 +103,7 @@ def write_object(row: Fields, times: Iterable[str]) -> None:
 
 
 def write_fields(row: Fields, times: Collection[str]) -> None:
-    """Print a line for each value but None, false and (). `times`: the names of unix seconds."""
+    """Print a line for each value except None, false and (). `times`: the names of fields in unix seconds."""
     for name, value in row.items():
         if value is None or value is False or value == ():
             continue
@@ -134,12 +135,15 @@ def json_lines(values: Iterable[Any]) -> Iterator[str]:
 
 
 def fields_of(value: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass whose values are plain: four times as fast as `asdict`, which copies deeply."""
+    """Return the fields of a dataclass with plain values.
+
+    This is four times as fast as `asdict`, which copies deeply.
+    """
     return {each.name: getattr(value, each.name) for each in fields(value)}
 
 
 def with_local_times(row: Fields, times: Iterable[str]) -> Fields:
-    """Return the fields with `NAME_local` in ISO 8601 for each of the `times`."""
+    """Return the fields, with another field `NAME_local` in ISO 8601 for each name in `times`."""
     return row | {f"{name}_local": local_iso(row[name]) for name in times}
 
 
@@ -161,7 +165,7 @@ def short_time(seconds: float) -> str:
 
 
 def brief_time(seconds: float) -> str:
-    """Return `Nov 22 21:30`, or `Nov 22  2027` if that is half a year away, as `ls -l` does."""
+    """Return a time like `ls -l`: `Nov 22 21:30`, or `Nov 22  2027` if it is half a year away."""
     moment = local_datetime(seconds)
     if moment is None:
         return str(seconds)
@@ -170,7 +174,7 @@ def brief_time(seconds: float) -> str:
 
 
 def compact(data: dict[str, Any]) -> str:
-    """Return data as compact JSON, or as Python text if another program stored data that JSON cannot hold."""
+    """Return data as compact JSON. If another program stored data that JSON cannot hold, return it as Python text."""
     try:
         return encode(data)
     except ValueError:
@@ -182,7 +186,7 @@ def number(value: float) -> str:
 
 
 def fixed(widths: Sequence[int], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """Yield each row as a line. Cells are right-aligned to `widths`, and longer cells are not cut.
+    """Yield each row as a line. Cells are right-aligned to `widths`. Longer cells are not cut.
 
     The last column has no width and is not padded.
     """
@@ -191,9 +195,10 @@ def fixed(widths: Sequence[int], rows: Iterable[Sequence[str]]) -> Iterator[str]
 
 
 def fitted(rows: Iterable[Sequence[str]], width: int, ranks: Sequence[int]) -> Iterator[str]:
-    """Yield rows (the first is the header) in columns that fit `width` cells.
+    """Yield rows in columns that fit into `width` cells. The first row is the header.
 
-    Columns of the lowest rank are cut first, the widest of them first, marked by …; columns of the rank `KEPT` never.
+    Columns of the lowest rank are cut first, the widest of them first. A cut cell ends with …. Columns of the rank
+    `KEPT` are never cut.
     """
     stream = iter(rows)
     sample = [[printable(text) for text in row] for row in islice(stream, _SAMPLE)]
@@ -209,7 +214,7 @@ def cut(text: str, width: int) -> str:
 
 
 def printable(text: str) -> str:
-    """Return `text` with control characters written out: a key must not move the cursor or break the line."""
+    """Return `text` with control characters escaped, because a key must not move the cursor or break the line."""
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 

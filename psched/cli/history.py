@@ -1,4 +1,4 @@
-"""psched history: how occurrences were settled, from the ledger."""
+"""psched history: shows from the ledger how occurrences were settled."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ _TIMES = ("scheduled_time", "started", "ended")
     metavar="SEC",
     is_flag=False,
     flag_value="1m",
-    help="As --failed, and occurrences that began more than SEC seconds late (or 90s, 5m, 2h). --late alone: 1m.",
+    help="Also show occurrences that started more than SEC seconds late (or 90s, 5m, 2h). --late alone: 1m.",
 )
-@click.option("--since", type=MOMENT, help="From this time: unix seconds, a date, or 2d (two days ago).")
+@click.option("--since", type=MOMENT, help="From this time on: unix seconds, a date, or 2d (two days ago).")
 @click.option("--until", type=MOMENT, help="Up to this time (default: now).")
 @click.option("--output", is_flag=True, help="Show the output of the last runs, if it was kept.")
 @click.option(
@@ -71,28 +71,27 @@ def history(
 ) -> None:
     """Show how occurrences were settled.
 
-    With KEY: the occurrences of one schedule by their times; --since and --until limit these times.
-    Without KEY: the occurrences of all schedules by the times when they were settled; --since and --until limit those.
+    With KEY: the occurrences of one schedule by their times; --since and --until limit these times. Without KEY: the
+    occurrences of all schedules by the times when they were settled; --since and --until limit those times.
 
-    With --failed or --late, occurrences that are failing now and not settled yet come last; their outcome is
-    `failing`, or `running` during another attempt. rdb_compat does not record them.
+    --failed shows only occurrences with trouble, and --late also those that started late. With either, occurrences that
+    are failing now and not settled yet come last. Their outcome is `failing`, or `running` during another attempt.
+    rdb_compat does not record them. --late reads each entry from --since to --until.
 
-    --late shows what was late or missed in a range; it reads each entry from --since to --until.
+    With --output: the attempts whose output was kept, by key and then by time, with their results and outputs. With
+    --output and --failed: only failed attempts. With --output and --json: objects with key, scheduled_time, attempt,
+    failed, result (how the attempt ended), text (the output) and ended.
 
-    With --output: the attempts whose output was kept, by key and then by time, each with how it ended and its output.
-    With --failed as well: only attempts that failed. With --json as well: objects with key, scheduled_time, attempt,
-    failed, result (how it ended), text (the output) and ended.
-
-    Without --output, --json prints one array of objects with key, scheduled_time, outcome (finished, enqueued,
-    skipped or failed; failing or running if not settled), detail (why it was skipped, or the task's key), last and
+    Without --output, --json prints one array of objects with key, scheduled_time, outcome (finished, enqueued, skipped
+    or failed; failing or running if not settled), detail (why the occurrence was skipped, or the task's key), last and
     count (if one entry covers several skipped occurrences: the last one, and their number or null if too many to
-    count), attempts, node, fence, started, ended, error, previous (the occurrence before), reckoning (cron dialect
-    and tz database), extra (whether run-now added it to the regular occurrences) and backfill (the number of the
-    backfill that ran it, or null). Times are unix seconds, and again as *_local. An unsettled occurrence has no
-    fence, started, ended or reckoning.
+    count), attempts, node, fence, started, ended, error, previous (the occurrence before), reckoning (cron dialect and
+    tz database), extra (whether it is an extra run by run-now) and backfill (the number of the backfill that ran it, or
+    null). Times are unix seconds, and again as *_local. An unsettled occurrence has no fence, started, ended or
+    reckoning.
     """
     if output and late is not None:
-        raise click.UsageError("--output takes no --late; leave one of them out")
+        raise click.UsageError("--output cannot be combined with --late; remove one of them")
     with listed_schedules(chosen) as insight:
         now = insight.now()
         first, last = None if since is None else since(now), None if until is None else until(now)
@@ -120,12 +119,12 @@ def history(
 
 
 def _counted(entries: Iterable[Fields], limit: int | None) -> Iterator[Fields]:
-    """Yield the entries. Say so when they are as many as the default limit."""
+    """Yield the entries. If their number reaches the default limit, print how to get more."""
     count = 0
     for count, entry in enumerate(entries, 1):  # noqa: B007 - read below
         yield entry
     if limit is not None and count >= limit:
-        click.echo(f"only the last {limit} entries are shown; --limit or --since shows more", err=True)
+        click.echo(f"only the last {limit} entries are shown; use --limit or --since for more", err=True)
 
 
 def _is_within(time: float, first: float | None, last: float | None) -> bool:
@@ -149,14 +148,14 @@ def _write_outputs(outputs: Iterable[KeptOutput], as_json: bool) -> None:
 
 
 def _settled(row: LedgerRow) -> Fields:
-    """Return the `--json` object of a ledger entry. Later versions keep its names and meanings."""
+    """Return the `--json` object of a ledger entry. Later versions must keep its names and meanings."""
     fields = {"key": row.key, "scheduled_time": row.scheduled_time} | fields_of(row)
     del fields["version"]
     return fields
 
 
 def _unsettled(row: ScheduleRow) -> Fields:
-    """Return the `--json` object of a failing occurrence, with the names of a ledger entry."""
+    """Return the `--json` object of a failing occurrence. It has the same names as the object of a ledger entry."""
     fields: Fields = {"key": row.key, "scheduled_time": row.next_time, "backfill": None}
     fields |= dict.fromkeys(("started", "ended", "detail", "last", "fence", "reckoning"))
     fields |= {"attempts": row.attempts, "node": row.node, "previous": row.previous, "error": row.last_error}

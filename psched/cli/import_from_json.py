@@ -1,4 +1,4 @@
-"""psched import json, psched queue import: adds the schedules or tasks in a file of JSON."""
+"""psched import json and psched queue import: add the schedules or tasks in a JSON file."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from psched.schedules.validation import check_distinct
 N = TypeVar("N", NewSchedule, NewTask)
 
 _BATCH = 500
-"""Rows that one transaction writes."""
+"""The rows that one transaction writes."""
 _SHOWN = 5
-"""Keys in one message."""
+"""The most keys in one message."""
 _STATE = frozenset(
     (
         *("status", "state", "lateness", "overdue", "attempts", "last_error", "node", "problem", "paused"),
@@ -30,19 +30,19 @@ _STATE = frozenset(
         *("finished_at", "progress", "result", "has_result"),
     )
 )
-"""The fields of `list --json` that are not part of a definition."""
+"""Fields of `list --json` that are not part of a definition."""
 _DUE = "timeout"
-"""The same, of a task; of a schedule it is an option."""
+"""A field of tasks that is not part of a definition. For a schedule, `timeout` is an option."""
 
 
 @click.command("json")
 @click.argument("file")
 @common_options()
 def import_json(chosen: Chosen, file: str) -> None:
-    """Add the schedules in a file of JSON to the database.
+    """Add the schedules in a JSON file to the database.
 
-    FILE (- for standard input) is a JSON array as `list --json` prints it, or has one JSON object per line. Each object
-    has key, type and cron, and may have data, timezone, delay, next_time, catch_up, max_lateness, alert_after,
+    FILE (- for standard input) is a JSON array in the format of `list --json`, or has one JSON object per line. Each
+    object needs key, type and cron. It may have data, timezone, delay, next_time, catch_up, max_lateness, alert_after,
     max_attempts, owner, description, tags, start, end, spread, max_runs, exclude, overlap, pause_after, retry_wait,
     timeout and on_failure. The other fields that `list` prints are ignored, but a paused schedule is refused.
 
@@ -58,12 +58,12 @@ def import_json(chosen: Chosen, file: str) -> None:
 @click.argument("file")
 @common_options()
 def import_tasks(chosen: Chosen, file: str) -> None:
-    """Submit the tasks in a file.
+    """Submit the tasks in a JSON file.
 
-    FILE (- for standard input) is a JSON array as `queue list --status waiting --json` prints it, or has one JSON
-    object per line. Each object has key and type, and may have data, headers, run_at, user, max_running, priority,
-    max_attempts and compression. Other fields that `queue list` prints are ignored, but a task that is not waiting is
-    refused.
+    FILE (- for standard input) is a JSON array in the format of `queue list --status waiting --json`, or has one JSON
+    object per line. Each object needs key and type. It may have data, headers, run_at, user, max_running, priority,
+    max_attempts and compression. The other fields that `queue list` prints are ignored, but a task that is not waiting
+    is refused.
 
     All tasks are checked before the first is submitted. Keys that exist are skipped, so the command may be repeated.
     --json prints an object with added (a number) and present (the keys that exist).
@@ -87,7 +87,7 @@ def _checked(file: str, what: str, convert: Callable[[dict[str, Any]], N], check
         keys.append(row.key)
         yield row
     if not keys:
-        raise ValueError(f"{name}: there is no {what} in it; give a JSON array, or one JSON object per line")
+        raise ValueError(f"{name}: no {what} in this file; expected a JSON array, or one JSON object per line")
     check_distinct(keys, what)
 
 
@@ -112,22 +112,26 @@ def _objects(name: str, text: str) -> Iterator[dict[str, Any]]:
 
 def _new_schedule(found: dict[str, Any]) -> NewSchedule:
     if found.get("paused"):
-        raise ValueError("it is paused, and would run; resume it before it is exported, or leave `paused` out")
+        raise ValueError(
+            "the schedule is paused, but would run after the import; resume it before the export, or remove `paused`"
+        )
     fields = _definition(found, NewSchedule._fields, ("key", "type", "cron"))
-    if found.get("regular_time") is not None:  # an extra run comes before it
+    if found.get("regular_time") is not None:  # the extra run precedes the regular occurrence
         fields["next_time"] = found["regular_time"]
     return NewSchedule(**fields)
 
 
 def _new_task(found: dict[str, Any]) -> NewTask:
     if found.get("status", "waiting") != "waiting":
-        raise ValueError(f"it is {found['status']}; export waiting tasks only: queue list --status waiting --json")
+        raise ValueError(
+            f"the task is {found['status']}; export waiting tasks only: queue list --status waiting --json"
+        )
     own = {name: value for name, value in found.items() if name != _DUE}
     return NewTask(**_definition(own, NewTask._fields, ("key", "type")))
 
 
 def _definition(found: dict[str, Any], names: Sequence[str], required: Sequence[str]) -> dict[str, Any]:
-    """Return the fields of a definition. Raises ValueError for one that is missing or unknown."""
+    """Return the fields of a definition. Raises ValueError if a field is missing or unknown."""
     for name in required:
         if name not in found:
             raise ValueError(f"{name} is missing; give key, type{' and cron' if 'cron' in required else ''}")

@@ -1,4 +1,4 @@
-"""psched import: reads the schedules of other schedulers into a file of schedules, and reports what differs."""
+"""psched import: reads the schedules of other schedulers, writes a file of schedules, and reports differences."""
 
 from __future__ import annotations
 
@@ -34,17 +34,20 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @click.group("import", cls=CommandGroup)
 def import_() -> None:
-    """Read schedules from other schedulers, or from a file of JSON; or a calendar.
+    """Read schedules from other schedulers or from a JSON file, or read a calendar.
 
-    `json` adds schedules to the database, and `calendar` sets a calendar there. The others use no database: they write
-    a file of schedules, and report each difference in behaviour, with the first instant that differs.
+    `json` adds schedules to the database, and `calendar` sets a calendar in the database. The other commands use no
+    database: they write a file of schedules, and report each difference in behaviour, with the first time at which runs
+    differ.
     """
 
 
 import_.add_command(import_json)
 
 _OPTIONS = (
-    click.option("--owner", required=True, metavar="NAME", help="Owner of the schedules: `owner:` in the file."),
+    click.option(
+        "--owner", required=True, metavar="NAME", help="Owner of the schedules; written as `owner:` into the file."
+    ),
     click.option("-o", "--output", default="schedules.yml", show_default=True, metavar="FILE", help="- for stdout."),
     click.option("--force", is_flag=True, help="Replace FILE if it exists."),
     click.option("--prefix", default="", metavar="TEXT", help="Put TEXT before each key."),
@@ -66,7 +69,7 @@ _TIMEZONE = click.option("-t", "--timezone", metavar="ZONE", help="Zone of the s
 @click.option(
     "--user-column/--no-user-column",
     default=None,
-    help="Whether lines name a user before the command (default: in /etc/crontab and /etc/cron.d).",
+    help="Whether lines have a user before the command (default: only in /etc/crontab and /etc/cron.d).",
 )
 @_TIMEZONE
 @_file_options
@@ -78,8 +81,8 @@ def crontab(
 
     FILE is a crontab, or - for standard input: crontab -l | psched import crontab - --owner NAME.
 
-    The schedules run their commands by psched.handlers.command:Command. Jobs of a system crontab get the type
-    command.USER.
+    The handler psched.handlers.command:Command runs the commands of these schedules. Jobs of a system crontab get the
+    type command.USER.
     """
     zone = _zone(timezone)
     found = []
@@ -89,7 +92,7 @@ def crontab(
     _finish(chosen, merged(found), **options)
 
 
-_APP = click.option("--app", required=True, metavar="MODULE:NAME", help="The application; MODULE may be a file.")
+_APP = click.option("--app", required=True, metavar="MODULE:NAME", help="The application. MODULE may be a file.")
 
 
 @import_.command("celery")
@@ -130,8 +133,8 @@ def apscheduler(chosen: Chosen, /, app: str, timezone: str | None, at: int | Non
 def systemd(chosen: Chosen, /, paths: tuple[Path, ...], timezone: str | None, at: int | None, **options: Any) -> None:
     """Read timers of systemd.
 
-    PATH is a unit file, or a folder of them, such as /etc/systemd/system. The service of a timer is read from the same
-    folder. The schedules run its commands by psched.handlers.command:Command.
+    PATH is a unit file, or a folder of unit files such as /etc/systemd/system. The service of a timer is read from the
+    same folder. The handler psched.handlers.command:Command runs the commands of the service.
     """
     begin = int(time.time()) if at is None else at
     _finish(chosen, read_timers(paths, _zone(timezone), begin), at=begin, **options)
@@ -152,10 +155,10 @@ def systemd(chosen: Chosen, /, paths: tuple[Path, ...], timezone: str | None, at
 def kubernetes(chosen: Chosen, /, files: tuple[str, ...], timezone: str, **options: Any) -> None:
     """Read CronJobs of Kubernetes.
 
-    FILE is a YAML file of manifests, or - for standard input:
-    kubectl get cronjobs -A -o yaml | psched import kubernetes - --owner NAME.
+    FILE is a YAML file of manifests, or - for standard input: kubectl get cronjobs -A -o yaml | psched import
+    kubernetes - --owner NAME.
 
-    The schedules create the Jobs by kubectl, and wait for their end.
+    The schedules create Jobs with kubectl, and wait until the Jobs end.
     """
     zone = _zone(timezone)
     _finish(chosen, merged([read_cronjobs(*read_source(file), zone) for file in files]), **options)
@@ -163,8 +166,14 @@ def kubernetes(chosen: Chosen, /, files: tuple[str, ...], timezone: str, **optio
 
 @import_.command("calendar")
 @click.argument("file")
-@click.option("--name", help="Name of the calendar (default: that of the file, without its ending).")
-@click.option("--years", type=count(1, 50), default=5, show_default=True, help="Years from this one on.")
+@click.option("--name", help="Name of the calendar (default: the file's name without its suffix).")
+@click.option(
+    "--years",
+    type=count(1, 50),
+    default=5,
+    show_default=True,
+    help="Number of years to read, beginning with this year.",
+)
 @common_options()
 def calendar(chosen: Chosen, file: str, name: str | None, years: int) -> None:
     """Read a calendar file into a named calendar in the database.
@@ -183,24 +192,24 @@ def calendar(chosen: Chosen, file: str, name: str | None, years: int) -> None:
         raise ConfigError(message) from None
     source, text = read_source(file)
     if name is None and file == "-":
-        raise click.UsageError("give --name NAME with standard input")
+        raise click.UsageError("with standard input, --name NAME is required")
     with opened(chosen) as schedules:
         this_year = datetime.fromtimestamp(schedules.store.now(), UTC).year
         found = read_days(source, text, date(this_year, 1, 1), date(this_year + years - 1, 12, 31))
         if not found.days:
-            raise ValueError(f"{source}: there is no event of a whole day from {this_year} to {this_year + years - 1}")
+            raise ValueError(f"{source}: no all-day event from {this_year} to {this_year + years - 1}")
         stored = schedules.calendars.set(Path(file).stem if name is None else name, found.days)
     if chosen.json:
         write_object(fields_of(stored), ())
         return
-    left_out = f"; {found.timed} events with a time of the day are left out" if found.timed else ""
+    left_out = f"; {found.timed} events with a time of day are left out" if found.timed else ""
     write(
         [f"{printable(stored.name)}: {len(stored.dates)} dates from {stored.dates[0]} to {stored.dates[-1]}{left_out}"]
     )
 
 
 def _named(name: str) -> Any:
-    """Return the object called `module:NAME`. Raises ConfigError."""
+    """Return the object that `module:NAME` names. Raises ConfigError."""
     module, _, attribute = name.rpartition(":")
     if not module or not attribute:
         raise ConfigError(f"--app {name!r}: expected MODULE:NAME, such as shop.celery:app")
@@ -216,7 +225,7 @@ def _zone(timezone: str | None) -> str:
 def _finish(
     chosen: Chosen, imported: Imported, owner: str, output: str, force: bool, prefix: str, at: int | None
 ) -> None:
-    """Write the file, and then the report. Raises ValueError."""
+    """Write the file, then print the report. Raises ValueError."""
     keyed = distinct_keys(imported.entries, prefix)
     text = schedules_yaml(imported, keyed, owner)
     reported = report(imported, keyed, int(time.time()) if at is None else at)
@@ -244,7 +253,7 @@ def _write(path: Path, text: str, force: bool) -> None:
         with path.open("w" if force else "x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise ValueError(f"{path} exists; name another file by --output, or replace it by --force") from None
+        raise ValueError(f"{path} exists; choose another file with --output, or replace it with --force") from None
 
 
 def _as_json(each: Reported) -> dict[str, Any]:

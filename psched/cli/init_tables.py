@@ -13,11 +13,11 @@ from psched.config import SectionName
 
 UPGRADE_NEEDED = 3
 
-CHECK = click.option("--check", is_flag=True, help="Change nothing; exit with 3 if an upgrade is needed, and print it.")
+CHECK = click.option("--check", is_flag=True, help="Change nothing. If an upgrade is needed, print it and exit with 3.")
 
 
 def init_tables(chosen: Chosen, names: Sequence[SectionName], check: bool) -> int:
-    """Create or upgrade the tables of sections, or check them. Returns the exit code. Raises as `opened_section`."""
+    """Create, upgrade or check the tables of sections. Returns the exit code. Raises the errors of `opened_section`."""
     if not check:
         for name in names:
             with opened_section(chosen, name, check=False) as collection:

@@ -1,4 +1,4 @@
-"""The command `psched`. A new command is added to the list here."""
+"""The command `psched`. Add new commands to the list in this module."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from psched.cli.run_worker import run
     cls=CommandGroup,
     context_settings={
         "help_option_names": ["-h", "--help"],
-        "token_normalize_func": lambda token: token.replace("_", "-"),  # perfectqueue has cancel_request
+        "token_normalize_func": lambda token: token.replace("_", "-"),  # perfectqueue writes cancel_request
     },
 )
 @click.version_option(package_name="psched", prog_name="psched")
@@ -45,7 +45,8 @@ from psched.cli.run_worker import run
 def psched(chosen: Chosen) -> None:
     """Distributed cron on the database you already have.
 
-    Options may stand before or after the command. Exit codes: 1 for an error, printed in one line; 2 for wrong usage.
+    Options may be given before or after the command. The exit code is 1 for an error, which is printed in one line, and
+    2 for wrong usage.
     """
 
 

@@ -29,21 +29,23 @@ R = TypeVar("R", ScheduleRow, TaskRow)
 N = TypeVar("N", ScheduleRow, NewTask)
 
 _BATCH = 100
-"""Rows that are read, and written in one transaction."""
-_OTHER_SIDE = "on the other side: the old one if the configuration names the new one, and vice versa."
+"""The rows that one transaction reads and writes."""
+_OTHER_SIDE = "in the tables that the configuration does not name (the old or the new ones)."
 _OLDEST_DUE = 1_300_000_000
-"""Unix seconds in March 2011: PerfectQueue runs no task whose time is not later."""
+"""Unix seconds in March 2011. PerfectQueue never runs a task whose time is not later."""
 _WINDOW, _WINDOWS = 28 * 86400, 14
-"""Seconds and number of the windows in which the occurrences of two cron dialects are counted: more than a year."""
+"""Length in seconds and number of the windows in which the occurrences of two cron dialects are compared. Together the
+windows are more than a year.
+"""
 
 
 class _NotCopiedError(Exception):
-    """A row is left where it is; the message says why."""
+    """A row is not copied. The message tells why."""
 
 
 @dataclass
 class SectionCopy:
-    """What became of the rows of one section. `left` and `notes`: keys with the reason."""
+    """The results of copying one section. `left` and `notes`: pairs of key and reason."""
 
     section: SectionName
     source: str
@@ -57,9 +59,10 @@ class SectionCopy:
     def copy(
         self, rows: Iterable[R], convert: Callable[[R], N | None], add: Callable[[Sequence[N]], list[str]]
     ) -> None:
-        """`convert` returns the new row, or None for a task that has ended, or raises _NotCopiedError.
+        """Copy rows to the target.
 
-        `add` returns the keys that exist in the target already.
+        `convert`: returns the new row, or None for a task that has ended, or raises _NotCopiedError. `add`: returns the
+        keys that already exist in the target.
         """
         rest = with_progress(rows, f"rows of {self.source} copied")
         while batch := list(islice(rest, _BATCH)):
@@ -81,7 +84,7 @@ class SectionCopy:
     def lines(self) -> Iterator[str]:
         for what, found in (("not copied", self.left), ("note", self.notes)):
             yield from (f"{self.section}: {printable(key)}: {what}: {printable(why)}" for key, why in found)
-        counts = [f"{self.copied} copied from {self.source} to {self.target}", f"{self.present} were there already"]
+        counts = [f"{self.copied} copied from {self.source} to {self.target}", f"{self.present} existed already"]
         counts += [f"{self.ended} had ended (finished or cancelled)"] if self.section == "queue" else []
         yield f"{self.section}: {', '.join(counts)}, {len(self.left)} not copied"
 
@@ -92,7 +95,10 @@ class SectionCopy:
 
 
 def migrate_command(reader: SectionName) -> click.Command:
-    """Return the command for a group of commands. `reader`: the section of a configuration without sections."""
+    """Return the command `migrate` for a group of commands.
+
+    `reader`: which section a configuration without sections means.
+    """
 
     @click.command()
     @click.option(
@@ -109,7 +115,7 @@ def migrate_command(reader: SectionName) -> click.Command:
         is_flag=True,
         help="Confirm that all workers of these tables have stopped, Ruby's and psched's.",
     )
-    @click.option("--include-delayed", is_flag=True, help="Also copy rows that may be leased, with their times.")
+    @click.option("--include-delayed", is_flag=True, help="Also copy rows that may be leased, and keep their times.")
     @click.option(
         "--schedules-table",
         metavar="NAME",
@@ -133,10 +139,10 @@ def migrate_command(reader: SectionName) -> click.Command:
         """Copy rows of Ruby's tables to psched's own.
 
         Copies the schedules of PerfectSched and the waiting tasks of PerfectQueue. The old tables are only read. The
-        new tables are created in the same database. The configuration may have either type, rdb_compat or rdb: the
-        options below name tables of the type that it does not have.
+        new tables are created in the same database. The configuration may have either type, rdb_compat or rdb. The
+        options below name the tables of the other type.
 
-        The old tables do not distinguish a delayed row from one that is leased or waits for a retry. Such rows are
+        The old tables do not distinguish a delayed row from a row that is leased or waits for a retry. Such rows are
         listed, and copied only with --include-delayed. Cancelled and finished tasks are not copied.
 
         Keys that exist in the new tables are skipped, so the command may be repeated until the new workers start. The
@@ -145,7 +151,7 @@ def migrate_command(reader: SectionName) -> click.Command:
         """
         if not workers_stopped:
             raise click.UsageError(
-                "a run that is in progress would be run again; stop all workers of the old tables, Ruby's and "
+                "a run in progress would run again; stop all workers of the old tables, Ruby's and "
                 "psched's, then add --workers-stopped"
             )
         tables: dict[SectionName, str | None] = {"schedules": schedules_table, "queue": queue_table}
@@ -174,7 +180,7 @@ def migrate_command(reader: SectionName) -> click.Command:
 
 
 def _as_type(section: Section, name: SectionName, type_: str, table: str | None) -> Section:
-    """Return the configured section, or one of another type in the same database."""
+    """Return the configured section, changed to this type and table if its type differs."""
     if section.type == type_:
         return section
     return Section(
@@ -193,8 +199,8 @@ def _check_no_worker(collection: ScheduleCollection | Queue) -> None:
     if alive:
         names = ", ".join(node.name for node in alive)
         raise ConfigError(
-            f"workers of the new tables are running: {names}; stop them until all is copied, since tasks that they "
-            "finish would be copied again (a killed worker counts as running for a minute)"
+            f"workers of the new tables are running: {names}; stop them until everything is copied, because tasks that "
+            "they finish would be copied again (a killed worker counts as running for a minute)"
         )
 
 
@@ -209,7 +215,9 @@ def _copy_all(
 
     def check_lease(due: float) -> None:
         if due > now and not include_delayed:
-            raise _NotCopiedError(f"it may be leased until {local_time(due)}, or is delayed (--include-delayed)")
+            raise _NotCopiedError(
+                f"it may be leased until {local_time(due)}, or it is delayed (copy it with --include-delayed)"
+            )
 
     def schedule(row: ScheduleRow) -> ScheduleRow:
         if row.problem is not None:
@@ -221,7 +229,7 @@ def _copy_all(
         check_key(row.type, "type")
         checked_rule(row.rule, dialects[1])
         if not _same_times(row.rule, int(now), *dialects):
-            note = f"runs at other times by cron_dialect: {dialects[1]}; to keep them configure {dialects[0]}"
+            note = f"runs at other times with cron_dialect: {dialects[1]}; to keep its times, configure {dialects[0]}"
             migration.notes.append((row.key, note))
         return replace(row, status="waiting", settled=True)
 
@@ -231,7 +239,9 @@ def _copy_all(
         if row.problem is not None:
             raise _NotCopiedError(row.problem)
         if row.due <= _OLDEST_DUE:
-            raise _NotCopiedError(f"PerfectQueue never runs it: its time is {local_time(row.due)}, before March 2011")
+            raise _NotCopiedError(
+                f"PerfectQueue never runs it, because its time is {local_time(row.due)}, before March 2011"
+            )
         check_lease(row.due)
         user = row.user or None
         limit = None if user is None else row.max_running
@@ -246,7 +256,7 @@ def _copy_all(
 
 @lru_cache(4096)
 def _same_times(rule: Rule, start: int, first: CronDialect, second: CronDialect) -> bool:
-    """Return whether both dialects count as many occurrences of the rule in each of the windows from `start`."""
+    """Return whether both dialects have the same number of occurrences in each of the windows from `start` on."""
     if first == second:
         return True
     begins = range(start, start + _WINDOW * _WINDOWS, _WINDOW)

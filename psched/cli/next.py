@@ -1,4 +1,4 @@
-"""psched next: the next occurrences of an expression or of a schedule, with notes on clock changes."""
+"""psched next: shows the next occurrences of an expression or of a schedule, with notes on clock changes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from psched.schedules.skip_policy import overlap_note
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """The occurrences in a time zone, and when each runs; None where that is not known."""
+    """The occurrences in a time zone, and the time of each run; None if the time of the run is not known."""
 
     timezone: str
     occurrences: Sequence[crons.Occurrence]
@@ -36,9 +36,9 @@ class _Found:
     "-k",
     "--key",
     shell_complete=completed_keys("schedules"),
-    help="Show the next occurrences of this schedule, by its rule.",
+    help="Show the next occurrences of this schedule.",
 )
-@click.option("-t", "--timezone", metavar="ZONE", help="Default: the config's, or UTC without one.")
+@click.option("-t", "--timezone", metavar="ZONE", help="Zone of the expression (default: the configuration's, or UTC).")
 @click.option("-n", "--number", type=count(1, 100_000), default=10, show_default=True)
 @click.option("-s", "--start", type=WHOLE_TIME, help="First time to show (default: now).")
 @common_options()
@@ -47,10 +47,10 @@ def next_(
 ) -> None:
     """Show the next occurrences of a cron expression, or of a schedule.
 
-    Shows each time in its zone and in UTC, with notes on clock changes. Without --key no configuration is
-    needed. With --key the schedule's bounds and calendars count, and its delay and spread are shown. A pause, a run on
-    request and `modify --start` are not considered. With `overlap: skip` a line says that occurrences may be skipped.
-    TIME is unix seconds, or a date with a time zone such as 2026-12-01T08:00+01:00.
+    Shows each time in its zone and in UTC, with notes on clock changes. Without --key no configuration is needed. With
+    --key, the schedule's bounds and calendars are applied, and its delay and spread are shown. Pauses, extra runs and
+    `modify --start` are ignored. With `overlap: skip`, a line tells that occurrences may be skipped. TIME is unix
+    seconds, or a date with a time zone such as 2026-12-01T08:00+01:00.
 
     --json prints one array of objects with time (unix seconds), local and utc (ISO 8601) and note (often empty); with
     --key also run_time (unix seconds).
@@ -58,7 +58,7 @@ def next_(
     if (cron is None) == (key is None):
         raise click.UsageError("give either a cron expression or --key KEY")
     if key is not None and timezone is not None:
-        raise click.UsageError("--timezone does not go with --key: a schedule has its own zone")
+        raise click.UsageError("--timezone cannot be combined with --key: a schedule has its own zone")
     found = (
         _of_expression(chosen, cron, timezone, number, start)
         if cron is not None

@@ -1,4 +1,4 @@
-"""psched nodes: the workers on all hosts, and what they run."""
+"""psched nodes: lists the workers on all hosts, and the tasks that they run."""
 
 from __future__ import annotations
 
@@ -25,19 +25,20 @@ _RUNS = ListColumns(
 
 
 @click.command("nodes")
-@click.option("--running", is_flag=True, help="List the tasks that run, instead of the nodes.")
+@click.option("--running", is_flag=True, help="List running tasks instead of nodes.")
 @common_options()
 def nodes(chosen: Chosen, running: bool) -> None:
-    """List the workers of all hosts, and what they run.
+    """List the workers on all hosts, and the tasks that they run.
 
-    A node is a host with a daemon, or a process with an embedded scheduler. It reports what it runs every ten seconds,
-    and within some seconds after a change. A node that has not reported for a minute, and did not stop normally, has
-    vanished; it is listed for a day. clock is by how much the node's clock is ahead of the database's (+) or behind it.
-    Nodes with different tz databases or versions of psched are named on standard error. rdb_compat records no nodes.
+    A node is a host with a daemon, or a process with an embedded scheduler. It reports its tasks every ten seconds, and
+    within some seconds after a change. A node has vanished if it did not report for a minute and did not stop normally.
+    It is then listed for a day. The column clock shows by how much the node's clock is ahead of the database's clock
+    (+) or behind it. Differing tz databases or versions of psched are reported on standard error. rdb_compat records no
+    nodes.
 
     --json prints one array of objects with name, host, pid, version, tz_database, started, clock_offset, age (seconds
-    since it was seen), vanished, sections (an object: section and the types that it routes, as text) and processes: an
-    array of objects with name, pid and runs: an array of objects with section, key, type and since.
+    since the last report), vanished, sections (an object: section and the types that it routes, as text) and processes:
+    an array of objects with name, pid and runs: an array of objects with section, key, type and since.
     """
     known = _known(chosen)
     found = merged(known)
@@ -54,7 +55,7 @@ def nodes(chosen: Chosen, running: bool) -> None:
 
 
 def _known(chosen: Chosen) -> list[Node]:
-    """Return what is stored about nodes in all sections."""
+    """Return all recorded nodes of all sections."""
     found: list[Node] = []
     with ExitStack() as stack:
         for name, section in chosen.settings().named_sections:

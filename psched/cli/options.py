@@ -1,4 +1,4 @@
-"""The options common to all commands, which may stand before or after the command, and the parsing of values."""
+"""The options that all commands share, which may be given before or after the command; and the parsing of values."""
 
 from __future__ import annotations
 
@@ -52,27 +52,30 @@ class Chosen:
         return default_file() if self.config is None else self.config
 
     def settings(self, reader: SectionName = "schedules", app: tuple[str, ...] = ()) -> Settings:
-        """Return the configuration with the options of an application.
+        """Return the configuration, changed by the options of an application.
 
-        `reader`: the section of a file without sections. Raises ConfigError, also for a database in memory.
+        `reader`: which section a file without sections means. Raises ConfigError, also for a database in memory.
         """
         settings = self.load(self.file, self.environment, reader)
         for section in settings.sections:
             if is_in_memory(section.url):
                 raise ConfigError(
-                    f"{settings.path}:{settings.environment}: url: {section.url} is a database in memory, which other "
-                    "processes cannot see and which ends with its process; name a file, as in sqlite:///psched.db"
+                    f"{settings.path}:{settings.environment}: url: {section.url} is a database in memory: other "
+                    "processes cannot see it, and it ends with its process; name a file, as in sqlite:///psched.db"
                 )
         return settings.with_application(app, self.include, self.require, self.types)
 
     def absolute(self) -> Self:
-        """Return the options with absolute paths, for a process that may change its folder."""
+        """Return the options with absolute paths, for a process that may change its working directory."""
         include, require = folders(self.include, Path.cwd()), required(self.require, Path.cwd())
         return replace(self, config=self.file.absolute(), include=include, require=require)
 
 
 def _remember(context: click.Context, parameter: click.Parameter, value: Any) -> None:
-    """Store an option. After the command it replaces the same option before it; folders, modules and types add up."""
+    """Store an option.
+
+    Given after the command, it replaces the one given before; folders, modules and types are added.
+    """
     if not value:
         return
     chosen, name = context.ensure_object(Chosen), str(parameter.name)
@@ -82,9 +85,9 @@ def _remember(context: click.Context, parameter: click.Parameter, value: Any) ->
 
 
 def _type_globs(value: str) -> str:
-    """Refuse globs that would restrict nothing."""
+    """Raise UsageError if the globs would restrict nothing."""
     if not value.replace(",", "").strip():
-        raise click.UsageError("--types is empty; give a type, a glob such as video.*, or leave the option out")
+        raise click.UsageError("--types is empty; give a type, a glob such as video.*, or remove the option")
     return value
 
 
@@ -95,7 +98,12 @@ ENVIRONMENT = _option(
     metavar="ENV",
     help="Environment in the file (default: $PSCHED_ENV, $RAILS_ENV, or development).",
 )
-CONFIG = _option("-c", "--config", type=click.Path(path_type=Path), help="Default: $PSCHED_CONFIG, or etc/psched.yml.")
+CONFIG = _option(
+    "-c",
+    "--config",
+    type=click.Path(path_type=Path),
+    help="Configuration file (default: $PSCHED_CONFIG, or etc/psched.yml).",
+)
 INCLUDE = _option("-I", "--include", multiple=True, metavar="DIR", help="Folder to import from; may be repeated.")
 REQUIRE = _option(
     "-r", "--require", multiple=True, metavar="MODULE|FILE.py", help="Module to load first; may be repeated."
@@ -105,7 +113,7 @@ TYPES = _option(
     type=_type_globs,
     multiple=True,
     metavar="GLOB,…",
-    help="Run only the application's types that match; replaces `types:` of the configuration.",
+    help="Run only matching types of the application; replaces `types:` of the configuration.",
 )
 JSON = _option("--json", is_flag=True, help="Print JSON.")
 
@@ -131,15 +139,16 @@ _UTC = click.option(
     callback=_show_in_utc,
     help="Print times in UTC instead of this host's time zone.",
 )
-WIDE = click.option("--wide", is_flag=True, help="Print all columns, and cut none.")
+WIDE = click.option("--wide", is_flag=True, help="Print all columns without cutting them.")
 
 pass_chosen = click.make_pass_decorator(Chosen, ensure=True)
 
 
 def common_options(loading: bool = False) -> Callable[[Callable[Concatenate[Chosen, P], R]], Callable[P, R]]:
-    """Add the common options, with `loading` also those of an application; their values are the first argument.
+    """Add the common options to a command. Their values become its first argument.
 
-    Without `loading`, the modules of -I and -r before the command are loaded first. Raises ConfigError.
+    `loading`: also add the options of an application. Without `loading`, first loads the modules that -I and -r name
+    before the command. Raises ConfigError.
     """
 
     def decorate(function: Callable[Concatenate[Chosen, P], R]) -> Callable[P, R]:
@@ -161,19 +170,19 @@ _DATE = re.compile(r"\d{4}-\d\d-\d\d(?!\d).*")
 _DURATION = re.compile(rf"{_NUMBER.pattern}|[+-]?\d+(\.\d+)?[smhdw]", re.IGNORECASE)
 _SPAN = re.compile(r"\d+(\.\d+)?[smhdw]")
 _EARLIEST = 100_000_000
-"""Unix seconds in 1973: an earlier time is a mistake, such as a number of seconds from now."""
+"""Unix seconds in 1973. An earlier time is probably a mistake, such as a number of seconds from now."""
 _EXAMPLES = "give unix seconds, or a date with a time zone such as 2026-12-01T08:00+01:00"
 
 NO_BOUND = -1.0
-"""The value of the word `none`; None is an option that was not given."""
+"""The value of the word `none`. None means that the option was not given."""
 
 When = Callable[[float], float]
-"""Returns the unix seconds of a moment, given those of the database's clock."""
+"""Takes the unix seconds of the database's clock, and returns those of a moment."""
 
 
 @dataclass(frozen=True)
 class _Parsed(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.4
-    """Type of an option: `parse` converts the text, or raises ValueError. A default that is not text stays as it is."""
+    """Type of an option. `parse` converts the text, or raises ValueError. A default that is not text is kept."""
 
     name: str
     parse: Callable[[str], Any]
@@ -189,7 +198,7 @@ def _unix_time(text: str) -> float:
     found = _number_or_date(text, _EXAMPLES)
     if isinstance(found, datetime) and found.tzinfo is None:
         example = found.replace(tzinfo=UTC).isoformat().replace("+00:00", "Z")
-        problem = f"names no time zone; write it as in {example}, or with an offset such as +01:00"
+        problem = f"has no time zone; write it as in {example}, or with an offset such as +01:00"
         raise ValueError(f"{shown(text)} {problem}")
     seconds = _within(text, found, _EARLIEST)
     return int(seconds) if seconds.is_integer() else seconds
@@ -204,9 +213,9 @@ def _wall_date(text: str) -> date:
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
-        raise ValueError(f"{shown(text)} is no date; {expected}") from None
+        raise ValueError(f"{shown(text)} is not a date; {expected}") from None
     if found.tzinfo is not None:
-        raise ValueError(f"{shown(text)} names an offset; {expected}, which is read in the schedule's zone")
+        raise ValueError(f"{shown(text)} has an offset, but is read in the schedule's zone; {expected}")
     return found.replace(microsecond=0)
 
 
@@ -227,17 +236,17 @@ def _number_or_date(text: str, expected: str) -> float | datetime:
         return float(text)
     if _DATE.fullmatch(text):
         with suppress(ValueError, OverflowError):
-            found = datetime.fromisoformat(re.sub(r" (?=[+-]\d\d:?\d\d$)", "", text))  # as `list` prints it
+            found = datetime.fromisoformat(re.sub(r" (?=[+-]\d\d:?\d\d$)", "", text))  # the format of `list`
             found.timestamp()
             return found
-    raise ValueError(f"{shown(text)} is no time; {expected}")
+    raise ValueError(f"{shown(text)} is not a time; {expected}")
 
 
 def _within(text: str, found: float | datetime, earliest: int) -> float:
     """Return the unix seconds of `found`. Raises ValueError before `earliest` and after the year 9999."""
     seconds = found.timestamp() if isinstance(found, datetime) else found
     if seconds >= LAST_TIME:
-        problem = f"is after the year 9999, unix seconds {LAST_TIME - 1}; are these milliseconds?"
+        problem = f"is after the year 9999, unix seconds {LAST_TIME - 1}; did you give milliseconds?"
         raise ValueError(f"{shown(text)} {problem} {_EXAMPLES}")
     if seconds < earliest:
         year = datetime.fromtimestamp(earliest, UTC).year
@@ -249,11 +258,11 @@ def _within(text: str, found: float | datetime, earliest: int) -> float:
 UNIX_TIME = _Parsed("time", _unix_time)
 """Unix seconds, or a date with time and zone, 1973 or later."""
 UNIX_TIME_OR_NONE = _Parsed("time", lambda text: NO_BOUND if text == "none" else _unix_time(text))
-"""The same, or the word none, for no limit."""
+"""Like `UNIX_TIME`, or the word none for no limit."""
 WHOLE_TIME = _Parsed("time", lambda text: math.ceil(_unix_time(text)))
-"""The same, rounded up to whole seconds."""
+"""Like `UNIX_TIME`, rounded up to whole seconds."""
 MOMENT = _Parsed("when", _moment)
-"""Unix seconds, a date (without offset: local), or 2d: two days ago. The value is a `When`."""
+"""Unix seconds, a date (local without an offset), or 2d for two days ago. The value is a `When`."""
 
 
 WALL_DATE = _Parsed("date", _wall_date)
@@ -261,13 +270,16 @@ WALL_DATE = _Parsed("date", _wall_date)
 
 
 def count(lowest: int = 1, highest: int = MAX_COUNT, none: bool = False) -> _Parsed:
-    """A whole number; with `none` also the word none, for no limit."""
+    """Type of an option: a whole number. `none`: also accept the word none, for no limit."""
     pattern = re.compile(r"[+-]?\d{1,18}")
     return _Parsed("n", lambda text: _number(text, "a whole number", pattern, lowest, highest, none))
 
 
 def seconds(lowest: float = 0, highest: float = MAX_SECONDS, none: bool = False) -> _Parsed:
-    """Seconds, or a duration such as 90s, 5m or 2h; with `none` also the word none, for no limit."""
+    """Type of an option: seconds, or a duration such as 90s, 5m or 2h.
+
+    `none`: also accept the word none, for no limit.
+    """
     return _Parsed(
         "sec", lambda text: _number(text, "seconds or a duration (90s, 5m, 2h)", _DURATION, lowest, highest, none)
     )
@@ -284,11 +296,11 @@ def _wait(text: str) -> float | Backoff:
 
 
 WAIT_OR_NONE = _Parsed("wait", _wait)
-"""A wait between attempts: seconds, a duration, or the first and the longest one of a wait that doubles."""
+"""A wait between attempts: seconds, a duration, or the first and the longest wait if the wait doubles."""
 
 
 def exactly(word: str) -> _Parsed:
-    """The one word that is supported. (click's Choice would show its `_` as `-`.)"""
+    """Type of an option: only this word is supported. (click's Choice would show its `_` as `-`.)"""
 
     def parse(text: str) -> str:
         if text != word:
@@ -316,11 +328,11 @@ def _place(text: str) -> tuple[float, str]:
 
 
 PLACE = _Parsed("place", _place)
-"""Where a page of schedules begins: `next_run_time` and key of the schedule before it."""
+"""Where a page of schedules begins: `next_run_time` and key of the last schedule of the page before."""
 
 
 class LimitedRows(Generic[T]):
-    """The first `limit` of `rows` (None: all). `place` returns the text that names a row for `--after`."""
+    """The first `limit` of `rows` (None: all). `place` returns the text for --after that names a row."""
 
     def __init__(self, rows: Iterable[T], limit: int | None, place: Callable[[T], str]) -> None:
         self._rows = rows
@@ -338,27 +350,27 @@ class LimitedRows(Generic[T]):
             yield row
 
     def note(self) -> None:
-        """Print how to list the rows that follow, if there are any."""
+        """If there are more rows, print how to list them."""
         if self._more is not None:
-            click.echo(f"more follow; list them with: --after {_shell_word(self._more)}", err=True)
+            click.echo(f"there are more; list them with: --after {_shell_word(self._more)}", err=True)
 
 
 def _shell_word(text: str) -> str:
-    """Return a word for the shell; control characters are written as bash, zsh and ksh read them."""
+    """Return a word for the shell. Control characters are escaped as bash, zsh and ksh read them."""
     if text.isprintable():
         return shlex.quote(text)
     escaped = (f"\\{c}" if c in "\\'" else c if c.isprintable() else f"\\U{ord(c):08x}" for c in text)
     return f"$'{''.join(escaped)}'"
 
 
-LIMIT = click.option("--limit", type=count(), help="List at most N, then print the --after of the next page.")
-PREFIX = click.option("--prefix", metavar="TEXT", help="Only keys that begin with TEXT.")
+LIMIT = click.option("--limit", type=count(), help="List at most N, then print the --after option for the next page.")
+PREFIX = click.option("--prefix", metavar="TEXT", help="Only keys that start with TEXT.")
 
 
 def read_data(source: str) -> dict[str, Any]:
     """Return the JSON object of an argument DATA: the text itself, `@FILE` for a file, or `-` for standard input.
 
-    Raises ValueError with the mistake and its position.
+    Raises ValueError that tells the mistake and its position.
     """
     if source != "-" and not source.startswith("@"):
         return parse_data(source)
@@ -376,13 +388,13 @@ def read_source(path: str) -> tuple[str, str]:
         content = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
         return name, content.decode("utf-8-sig")
     except OSError as error:
-        raise ValueError(f"{name}: {error.strerror}; name a file that can be read, or - for standard input") from None
+        raise ValueError(f"{name}: {error.strerror}; name a readable file, or - for standard input") from None
     except UnicodeDecodeError as error:
         raise ValueError(f"{name}: data is not UTF-8 (byte {error.start + 1}); save it as UTF-8") from None
 
 
 def parse_data(text: str) -> dict[str, Any]:
-    """Return the JSON object in `text`. Raises ValueError with the mistake and its position."""
+    """Return the JSON object in `text`. Raises ValueError that tells the mistake and its position."""
     data = parse_json(text)
     if not isinstance(data, dict):
         raise ValueError(f'data must be a JSON object like {{"key": "value"}}, got {shown(text)}')
@@ -390,26 +402,26 @@ def parse_data(text: str) -> dict[str, Any]:
 
 
 def parse_json(text: str) -> Any:
-    """Return the value of JSON. Raises ValueError with the mistake and its position."""
+    """Return the value in JSON text. Raises ValueError that tells the mistake and its position."""
     try:
         return json.loads(text, parse_constant=_refuse, object_pairs_hook=_unique)
     except json.JSONDecodeError as error:
         found = text[error.pos : error.pos + 20] or "the end"
         raise ValueError(f"data is not valid JSON: {error.msg} at character {error.pos + 1} ({found})") from error
     except RecursionError:
-        raise ValueError("data is not usable: nested too deeply") from None
+        raise ValueError("data is nested too deeply") from None
     except ValueError as error:
         problem = long_number(text)
         raise ValueError(str(error) if problem is None else f"data is not usable: {problem}") from None
 
 
 def _refuse(constant: str) -> None:
-    raise ValueError(f"data is not valid JSON: {constant} is no JSON number; give a finite number, or null")
+    raise ValueError(f"data is not valid JSON: {constant} is not a JSON number; give a finite number, or null")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     data = dict(pairs)
     if len(data) < len(pairs):
         twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
-        raise ValueError(f"data holds the key {twice!r} twice; leave one of them out")
+        raise ValueError(f"data has the key {twice!r} twice; remove one of them")
     return data

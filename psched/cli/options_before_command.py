@@ -1,4 +1,4 @@
-"""A group of commands whose options may stand before the command, as in `psched -d 5 add …` (as in the originals)."""
+"""A group of commands whose options may precede the command, as in `psched -d 5 add …`. The originals allow this."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 import click
 
 Options = dict[str, click.Option]
-"""Options by each of their spellings."""
+"""Options by all of their spellings."""
 
 
 class CommandGroup(click.Group):
-    """Passes options before the command on to the command, unless they are the group's own."""
+    """Passes options that precede the command on to the command, except the group's own options."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         own = dict(_options(self))
@@ -28,12 +28,12 @@ class CommandGroup(click.Group):
 def _split(
     words: Sequence[str], own: Options, others: Options, normalized: Callable[[str], str]
 ) -> tuple[list[str], list[str]] | None:
-    """Return the words of the group's own options, and those of the others; None if there are any other words."""
+    """Return the words of the group's own options and those of other options; None if there are other words."""
     leading: list[str] = []
     passed_on: list[str] = []
     rest = iter(words)
     for word in rest:
-        spelling = word.partition("=")[0] if word.startswith("--") else word[:2]  # of --delay=5 and -d5
+        spelling = word.partition("=")[0] if word.startswith("--") else word[:2]  # the spelling in --delay=5 or -d5
         name = normalized(spelling)
         option = own.get(name, others.get(name))
         if option is None:
@@ -49,12 +49,12 @@ def _split(
 
 
 def takes_value(option: click.Option) -> bool:
-    """Return whether the word after the option is its value."""
+    """Return whether the word after the option is the option's value."""
     return not option.is_flag and not option.count
 
 
 def options_of(command: click.Command) -> Iterator[tuple[str, click.Option]]:
-    """Yield the options of the command, and of the commands below it, by each of their spellings."""
+    """Yield the options of the command and of its subcommands by all of their spellings."""
     yield from _options(command)
     if isinstance(command, click.Group):
         for below in command.commands.values():

@@ -1,4 +1,4 @@
-"""Shows on a terminal how far a long command is."""
+"""Shows the progress of a long command on a terminal."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ T = TypeVar("T")
 
 
 def with_progress(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
-    """Yield the items. Meanwhile a terminal shows a bar, which disappears at the end.
+    """Yield the items. On a terminal, show a progress bar, which disappears at the end.
 
-    The bar is on standard output if that is a terminal, below what the command prints, else on standard error. `total`:
-    the number of items, if it is known.
+    The bar is on standard output, below the printed lines, if that is a terminal; else on standard error. `total`: the
+    number of items, if it is known.
     """
     if not sys.stdout.isatty() and not sys.stderr.isatty():
         yield from items

@@ -1,4 +1,7 @@
-"""pschedd: the daemon's commands. `start` and `run` become the master; the others signal the running master."""
+"""pschedd: the daemon's commands.
+
+`start` and `run` become the master. The others send signals to the running master.
+"""
 
 from __future__ import annotations
 
@@ -45,23 +48,23 @@ DONE = 0
 NOT_PERMITTED = 4
 NOT_CONFIGURED = 6
 NOT_RUNNING = 7
-"""Exit codes of LSB init scripts, besides FAILED."""
+"""With FAILED: exit codes of LSB init scripts."""
 
 DIED = 1
 STOPPED = 3
 UNKNOWN = 4
-"""Exit codes of `status`, besides DONE."""
+"""With DONE: exit codes of `status`."""
 
 _REQUEST_TIMEOUT = 70.0
-"""Seconds that reload and upgrade wait: longer than the limits of the master (`run_master`)."""
+"""Seconds that reload and upgrade wait. This is longer than the limits of the master (`run_master`)."""
 _PAUSE = 0.1
 _TAIL_BYTES = 16384
 _TAIL_LINES = 10
-_ONE_EACH = "give each configuration a pid_file of its own"
+_ONE_EACH = "each configuration needs its own pid_file"
 
 
 class NotRunningError(Exception):
-    """There is no master to signal."""
+    """There is no running master."""
 
 
 class NoPidFileError(ConfigError):
@@ -74,36 +77,39 @@ class Invocation(Chosen):
     immediate: bool
     timeout: float | None
     background: bool
-    """Whether output goes to the log: after `start`, also in the new master of an upgrade."""
+    """Whether output goes to the log: after `start`, and in the new master of an upgrade."""
     app: tuple[str, ...]
 
     def configured(self) -> Settings:
         return self.settings(app=self.app)
 
     def configured_path(self, key: Literal["pid_file", "log"]) -> Path:
-        """Raises ConfigError if the configuration does not have the key."""
+        """Return a path of the configuration. Raises ConfigError if the configuration does not have the key."""
         path: Path | None = getattr(self.configured(), key)
         if path is None:
-            problem = f'{self.file}: {key}: missing; a daemon needs one, such as "{key}: psched.{key[:3]}"'
+            problem = f'{self.file}: {key}: missing; a daemon needs it, for example "{key}: psched.{key[:3]}"'
             raise NoPidFileError(problem) if key == "pid_file" else ConfigError(problem)
         return path
 
     def new_pid_path(self) -> Path:
-        """Return the pid file of a daemon that starts."""
+        """Return the path of the pid file for a daemon that starts."""
         return self.configured_path("pid_file") if self.pid_file is None else self.pid_file
 
     def pid_path(self) -> Path:
-        """Return the pid file of the running daemon. Raises PidFileError if another configuration's daemon holds it.
+        """Return the pid file of the running daemon. Raises PidFileError if a daemon of another configuration holds it.
 
-        With --pid-file the configuration need not be readable, and the daemon may be any.
+        With --pid-file, the configuration need not be readable, and the daemon may use any configuration.
         """
         path = self.new_pid_path()
         if self.pid_file is None:
-            self.check_daemon(path, read_running(path), "to signal that daemon, give --pid-file instead of -c and -e")
+            self.check_daemon(path, read_running(path), "to signal that daemon, use --pid-file instead of -c and -e")
         return path
 
     def metrics_path(self, pid_file: Path) -> Path | None:
-        """Return the counters of the daemon with this pid file, beside it if the configuration cannot be read."""
+        """Return the file of counters of the daemon with this pid file.
+
+        If the configuration cannot be read: beside the pid file.
+        """
         try:
             return self.configured().metrics_path(pid_file)
         except ConfigError:
@@ -112,19 +118,19 @@ class Invocation(Chosen):
         return pid_file.with_name(f"{pid_file.name}.metrics")
 
     def check_daemon(self, pid_file: Path, pid: int | None, remedy: str) -> None:
-        """Raises PidFileError if the process is the master of another configuration."""
+        """Raise PidFileError if the process is the master of another configuration."""
         found = None if pid is None else title_of(pid)
         if found is not None and not is_title(self.title, found):
             held = f"pid file {pid_file} is held by another daemon, {found} (pid {pid})"
-            raise PidFileError(f"{held}, not by that of {self.title}; {remedy}")
+            raise PidFileError(f"{held}, not by the daemon of {self.title}; {remedy}")
 
     @property
     def title(self) -> str:
-        """The title of a master of this configuration, which need not be readable."""
+        """The title of the master of this configuration. The configuration need not be readable."""
         return master_title(default_environment() if self.environment is None else self.environment, self.file)
 
     def other_pid_files(self) -> list[Path]:
-        """Return the pid files of the daemons that run with this configuration."""
+        """Return the pid files of running daemons of this configuration."""
         return [master.pid_file for master in running_masters(self.title) if master.pid_file is not None]
 
     @property
@@ -172,25 +178,25 @@ def start(invocation: Invocation) -> int:
 
 
 def _print_failed_start(outcome: Outcome, log: LogTail, timeout: float | None) -> None:
-    """Print why the daemon did not start: the reason that it reported, else the end of its log."""
+    """Print why the daemon did not start: the reason that it reported, or else the end of its log."""
     if outcome.reason:
         click.echo(f"pschedd did not start: {outcome.reason}", err=True)
     elif outcome.died:
         click.echo(f"pschedd did not start; the end of {log.path}:", err=True)
         log.print()
     else:
-        hint = "it keeps trying (see pschedd status); the end of"
+        hint = "pschedd is still trying (see pschedd status); the end of"
         click.echo(f"pschedd has not started within {timeout:g} s; {hint} {log.path}:", err=True)
         log.print()
 
 
 def _print_troubles(status: MasterStatus) -> None:
     for trouble in status.troubles:
-        click.echo(f"pschedd: warning: the workers are up, but cannot work yet: {trouble}", err=True)
+        click.echo(f"pschedd: warning: the workers are running, but cannot work yet: {trouble}", err=True)
 
 
 def run(invocation: Invocation) -> int:
-    """Also called by a binary upgrade."""
+    """Run the master in the foreground. A binary upgrade also calls this."""
     path = invocation.configured().pid_file if invocation.pid_file is None else invocation.pid_file
     try:
         pid_file = None if path is None else hold_pid_file(path)
@@ -235,13 +241,13 @@ def stop(invocation: Invocation) -> int:
         if waited > 1 and now is not None and (busy := running(now)) != printed:
             printed = busy
             click.echo(f"waiting for: {'; '.join(busy) or 'the workers to exit'}")
-    left = "; ".join(running(pid)) or "no task is running, the master is exiting"
-    click.echo(f"pschedd still runs after {limit:g} s (pid {pid}): {left}", err=True)
+    left = "; ".join(running(pid)) or "no task is running; the master is exiting"
+    click.echo(f"pschedd is still running after {limit:g} s (pid {pid}): {left}", err=True)
     return FAILED
 
 
 def restart(invocation: Invocation) -> int:
-    """A configuration that cannot be read leaves the running daemon alone."""
+    """Stop, then start. If the configuration cannot be read, the running daemon is left alone."""
     invocation.configured_path("log")
     return stop(invocation) or start(invocation)
 
@@ -253,11 +259,11 @@ def reload(invocation: Invocation) -> int:
         click.echo(f"pschedd has reloaded (pid {pid})")
         return DONE
     if outcome is not None:
-        failure = f"was not reloaded (pid {pid} keeps running as it was): {outcome.refusal}"
+        failure = f"was not reloaded (pid {pid} continues unchanged): {outcome.refusal}"
     elif now is None:
-        failure = f"ended before it had reloaded (pid {pid})"
+        failure = f"ended before the reload was done (pid {pid})"
     elif now != pid:
-        failure = f"was replaced meanwhile (pid {pid} → {now}); reload again"
+        failure = f"was replaced during the reload (pid {pid} → {now}); reload again"
     else:
         failure = f"has not reloaded within {invocation.request_timeout:g} s (pid {pid}); see its log"
     write_error(f"pschedd {failure}")
@@ -272,7 +278,7 @@ def reopen_logs(invocation: Invocation) -> int:
 
 def upgrade(invocation: Invocation) -> int:
     log = LogTail(None)
-    with suppress(ConfigError):  # with --pid-file the configuration of the daemon may be elsewhere
+    with suppress(ConfigError):  # with --pid-file, this configuration may not be the daemon's
         log = LogTail(invocation.configured().log)
     number = UPGRADE_NOW if invocation.immediate else signal.SIGWINCH
     pid, now, outcome = _request(invocation, number, lambda status: status.upgrade)
@@ -281,20 +287,23 @@ def upgrade(invocation: Invocation) -> int:
         _print_troubles(read_status(invocation.pid_path())[1])
         return DONE
     if outcome is not None:
-        click.echo(f"pschedd was not replaced (pid {pid} keeps running): {outcome.refusal}", err=True)
+        click.echo(f"pschedd was not replaced (pid {pid} continues): {outcome.refusal}", err=True)
         log.print()
     elif now is None:
         click.echo(f"pschedd ended before it was replaced (pid {pid})", err=True)
     else:
         limit = invocation.request_timeout
-        click.echo(f"pschedd was not replaced within {limit:g} s (pid {pid} keeps running); see its log", err=True)
+        click.echo(f"pschedd was not replaced within {limit:g} s (pid {pid} continues); see its log", err=True)
     return FAILED
 
 
 def _request(
     invocation: Invocation, number: int, requests: Callable[[MasterStatus], RequestStatus]
 ) -> tuple[int, int | None, RequestStatus | None]:
-    """Signal the master; return its pid, the pid of the master that runs then, and the outcome if there is one."""
+    """Signal the master.
+
+    Return its pid, the pid of the master that runs afterwards, and the outcome if there is one.
+    """
     path = invocation.pid_path()
     before, status = read_status(path)
     pid = _signal_master(path, number)
@@ -309,7 +318,7 @@ def _request(
 
 
 def _signal_master(pid_file: Path, number: int) -> int:
-    """Return the pid of the master."""
+    """Signal the running master and return its pid. Raises NotRunningError."""
     pid = signal_running(pid_file, number)
     if pid is None:
         raise NotRunningError
@@ -336,8 +345,10 @@ def status(invocation: Invocation) -> int:
 
 
 def _not_running(invocation: Invocation) -> str:
-    """Return the message, with the daemons of this configuration that were started with another pid file."""
-    others = "".join(f"; one runs with --pid-file {path}" for path in invocation.other_pid_files())
+    """Return the message. It names daemons of this configuration that were started with another pid file."""
+    others = "".join(
+        f"; a daemon of this configuration runs with --pid-file {path}" for path in invocation.other_pid_files()
+    )
     return f"pschedd is not running{others}"
 
 
@@ -354,9 +365,10 @@ def has_ended(pid: int) -> bool:
 
 
 def workers(pid: int, pending: Sequence[PendingWorker] = ()) -> list[str]:
-    """Return a line for each worker of the master, from its process title: "worker 2 running s1 (pid 4711)".
+    """Return a line for each worker of the master, such as "worker 2 running s1 (pid 4711)".
 
-    `pending`: the workers being started or awaited; each has a line, whether or not its process exists.
+    The lines come from process titles. `pending`: workers that are being started or awaited; each gets a line, even
+    without a process.
     """
     awaited = {worker.number: worker for worker in pending}
     lines = {number: worker.text(monotonic()) for number, worker in awaited.items()}
@@ -377,12 +389,12 @@ def running(pid: int) -> list[str]:
 
 
 class LogTail:
-    """The last lines that are appended to a log from now on; none if `path` is None."""
+    """The last lines that are appended to a log from now on. No lines if `path` is None."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
         self._begin = 0
-        with suppress(OSError):  # it does not exist yet
+        with suppress(OSError):  # the log does not exist yet
             self._begin = 0 if path is None else path.stat().st_size
 
     def print(self) -> None:
@@ -413,14 +425,14 @@ _ACTIONS: dict[str, Callable[[Invocation], int]] = {
 @REQUIRE
 @TYPES
 @JSON
-@click.option("--pid-file", type=click.Path(path_type=Path), help="Use this pid file, not that of the configuration.")
+@click.option("--pid-file", type=click.Path(path_type=Path), help="Use this pid file instead of the configured one.")
 @click.option("--immediate", is_flag=True, help="Do not wait for running tasks: release them.")
 @click.option(
     "--timeout",
     type=seconds(),
-    help="Wait at most SEC seconds (or 90s, 5m) for the outcome; exit 1 after that.",
+    help="Wait at most SEC seconds (or 90s, 5m) for the outcome; after that, exit with 1.",
 )
-@click.option("--background", is_flag=True, hidden=True)  # passed by a binary upgrade of a daemon that `start` began
+@click.option("--background", is_flag=True, hidden=True)  # a binary upgrade passes this if `start` started the daemon
 @click.argument("action", type=click.Choice(list(_ACTIONS)), metavar="ACTION")
 @click.argument("app", nargs=-1)
 @pass_chosen
@@ -442,7 +454,7 @@ def pschedd(chosen: Chosen, /, action: str, pid_file: Path | None, **options: An
     """  # noqa: D301 – click's mark of a paragraph that is not to be wrapped
     path = None if pid_file is None else pid_file.absolute()
     if chosen.json and action != "status":
-        raise click.UsageError(f"--json is for status, not for {action}")
+        raise click.UsageError(f"--json works only with status, not with {action}")
     invocation = Invocation(**fields_of(chosen.absolute()), pid_file=path, **options)
     try:
         return _ACTIONS[action](invocation)
@@ -454,10 +466,10 @@ def pschedd(chosen: Chosen, /, action: str, pid_file: Path | None, **options: An
         hints = []
         if lacks_pid_file or action in ("stop", "status", "reopen-logs"):
             paths = invocation.other_pid_files() or [Path("PATH")]
-            hints = [f"\nuntil that is fixed: pschedd {action} --pid-file {path}" for path in paths]
+            hints = [f"\nuntil this is fixed, use: pschedd {action} --pid-file {path}" for path in paths]
         code, message = NOT_CONFIGURED, f"{error}{''.join(hints)}"
     except PermissionError as error:
-        code, message = NOT_PERMITTED, f"{error.strerror}: the daemon belongs to another user; try as root"
+        code, message = NOT_PERMITTED, f"{error.strerror}: the daemon belongs to another user; try again as root"
     except PidFileError as error:
         code, message = NOT_PERMITTED if isinstance(error.__cause__, PermissionError) else FAILED, str(error)
     print_error("pschedd", message)

@@ -1,4 +1,4 @@
-"""psched queue: the commands on queue tasks."""
+"""psched queue: the commands on the tasks of the queue."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ _STATS = ListColumns(
 def queue(chosen: Chosen) -> None:
     """Commands on the queue: tasks that run once.
 
-    A configuration without sections is read as that of the queue. Command names may have `_` instead of `-`.
+    A configuration without sections is read as the section `queue`. Command names may have `_` instead of `-`.
     """
 
 
@@ -77,9 +77,9 @@ def queue(chosen: Chosen) -> None:
 @CHECK
 @common_options()
 def init(chosen: Chosen, check: bool) -> int:
-    """Create the queue's tables, or upgrade those of an earlier version while workers go on.
+    """Create the queue's tables, or upgrade tables of an earlier version while workers go on.
 
-    Does for the queue alone what `psched init` does; see `psched init --help`. Only these two commands create a SQLite
+    Does for the queue alone what `psched init` does; see `psched init --help`. Only these two commands create an SQLite
     file.
     """
     return init_tables(chosen, ["queue"], check)
@@ -100,20 +100,22 @@ def init(chosen: Chosen, check: bool) -> int:
 @LIMIT
 @click.option("--after", metavar="KEY", help="Continue after KEY, which the previous page (with --limit) printed.")
 @WIDE
-@click.option("--format", "layout", type=click.Choice(["perfectqueue"]), help="Print the columns of perfectqueue.")
+@click.option(
+    "--format", "layout", type=click.Choice(["perfectqueue"]), help="Print the columns of the program perfectqueue."
+)
 @common_options()
 def list_(chosen: Chosen, /, limit: int | None, wide: bool, layout: str | None, **wanted: Any) -> None:
     """List the tasks by key. Finished tasks are listed until their `retention_time` is over.
 
-    A terminal shows key, type, user, status, time (when a waiting task is due, when an ended task ended, `now` for a
-    running task) and the last error; --wide all columns. Into a pipe or file, all columns are written as tab-separated
-    text.
+    A terminal shows key, type, user, status, time and the last error; --wide shows all columns. The column time shows
+    when a waiting task is due, when an ended task ended, or `now` for a running task. Into a pipe or file, all columns
+    are written as tab-separated text.
 
-    Times are in this host's time zone. `timeout` is when a task is due or its lease ends.
-    --json prints one array of objects with key, type, user, status (waiting, running, finished, failed or cancelled),
-    cancel_requested, created_at, run_at, timeout and finished_at (unix seconds or null, all again as *_local in
-    ISO 8601), data, headers, max_running, priority, attempts, max_attempts, compression, last_error, node, progress
-    (null, or done, total, message and attempt), result, has_result and problem (why the row cannot be run).
+    Times are in this host's time zone. `timeout` is when a task is due or when its lease ends. --json prints one array
+    of objects with key, type, user, status (waiting, running, finished, failed or cancelled), cancel_requested,
+    created_at, run_at, timeout and finished_at (unix seconds or null, all again as *_local in ISO 8601), data, headers,
+    max_running, priority, attempts, max_attempts, compression, last_error, node, progress (null, or done, total,
+    message and attempt), result, has_result and problem (why the row cannot be run).
     """
     with listed_tasks(chosen) as insight:
         left = LeftToRuby(chosen, "queue")
@@ -132,7 +134,7 @@ def list_(chosen: Chosen, /, limit: int | None, wide: bool, layout: str | None, 
 
 
 def _fields(row: TaskRow) -> Fields:
-    """Return the fields of `--json`. Later versions keep their names and meanings."""
+    """Return the fields of `--json`. Later versions must keep their names and meanings."""
     fields = row._asdict()
     fields["timeout"] = fields.pop("due")
     fields["progress"] = None if row.progress is None else row.progress._asdict()
@@ -152,20 +154,24 @@ def _listed(row: Fields) -> Fields:
 @click.argument("key")
 @click.argument("type", shell_complete=completed_types("queue"))
 @click.argument("data")
-@click.option("-u", "--user", metavar="USER", help="Owner of the task; users take turns.")
-@click.option("-t", "--time", "run_at", type=UNIX_TIME, help="When to run it (default: now).")
+@click.option("-u", "--user", metavar="USER", help="User of the task; users take turns.")
+@click.option("-t", "--time", "run_at", type=UNIX_TIME, help="When to run the task (default: now).")
 @click.option("--max-running", type=count(), help="Run at most N tasks of this user at a time.")
 @click.option(
     "--priority",
     type=count(PRIORITIES[0], PRIORITIES[-1]),
     default=0,
-    help="From -100 to 100; highest first (default: 0).",
+    help="Priority from -100 to 100; the highest runs first (default: 0).",
 )
 @click.option(
-    "--max-attempts", type=count(), help="Give up after N attempts (default: that of the type, or the config)."
+    "--max-attempts",
+    type=count(),
+    help="Give up after N attempts (default: the limit of the type or of the configuration).",
 )
 @click.option("--compression", type=click.Choice(["gzip"]), help="Store the data compressed.")
-@click.option("--headers", metavar="JSON", help="A JSON object about the task (or @FILE), seen as task.headers.")
+@click.option(
+    "--headers", metavar="JSON", help="A JSON object about the task (or @FILE); handlers read it as task.headers."
+)
 @common_options()
 def submit(chosen: Chosen, /, key: str, type: str, data: str, headers: str | None, **options: Any) -> None:
     """Submit a task.
@@ -173,7 +179,7 @@ def submit(chosen: Chosen, /, key: str, type: str, data: str, headers: str | Non
     DATA is a JSON object, @FILE to read it from a file, or - for standard input. TIME is unix seconds, or a date with a
     time zone such as 2026-12-01T08:00+01:00. --json prints the task as `list` does.
 
-    The key of a finished task can be used again after `retention_time`.
+    The key of a finished task can be used again after its `retention_time`.
     """
     content = read_data(data)
     try:
@@ -193,15 +199,15 @@ def submit(chosen: Chosen, /, key: str, type: str, data: str, headers: str | Non
 def stats(chosen: Chosen, last: float) -> None:
     """Count the tasks by status and type, and the runs of the last hour by type.
 
-    Prints how many tasks there are of each status. Then for each type: how many wait, how many of these are due, how
-    many are running, for how long the first has been due, and how many live workers route the type. At most 10,000
-    tasks of a status and 1,000 of a type (`1,000+`) are counted, and at most 100 types, those due longest, are shown.
-    Then it prints the runs that ended, as `psched stats` does; a wait is the time from the due time of a task until its
-    first attempt began. On rdb_compat only the statuses are counted, since it keeps types in the data, and no
+    Prints the number of tasks in each status. Then, for each type: waiting tasks, due tasks, running tasks, for how
+    long the first task has been due, and the number of live workers that route the type. At most 10,000 tasks of a
+    status and 1,000 of a type (`1,000+`) are counted. At most 100 types are shown, the longest due first. Then the
+    command prints the runs that ended, as `psched stats` does. A wait is the time from a task's due time to the start
+    of its first attempt. On rdb_compat only the statuses are counted, because it keeps types inside the data, and no
     statistics.
 
     --json prints one object with statuses (an object of objects with count and more: whether there may be more), types:
-    an array of objects with type, waiting, due, running (as above), oldest (seconds, or null) and workers (null where
+    an array of objects with type, waiting, due, running (as above), oldest (seconds, or null) and workers (null if
     workers are not recorded), and runs, as in `psched stats`.
     """
     with opened_section(chosen, "queue", read_only=True) as tasks:
@@ -260,28 +266,28 @@ def _progress(progress: Progress | None) -> str | None:
 
 @command_by_key("queue")
 def cancel_request(task: QueuedTask) -> None:
-    """Request that a task is cancelled.
+    """Request that a task be cancelled.
 
-    A waiting task is cancelled at once. A running task is cancelled by its handler, which may finish it instead.
+    A waiting task is cancelled at once. A running task is cancelled by its handler, which may also finish it.
     """
     task.cancel_request()
 
 
 @command_by_key("queue")
 def force_finish(task: QueuedTask) -> None:
-    """Retire a task as finished. A run in progress loses its lease, and is asked to stop."""
+    """Retire a task as finished. A run in progress loses its lease and is asked to stop."""
     task.force_finish()
 
 
 @command_by_key("queue")
 def retry(task: QueuedTask) -> None:
-    """Make a failed or cancelled task due now, and count its attempts from 0."""
+    """Make a failed or cancelled task due now, and reset its number of attempts."""
     task.retry()
 
 
 @command_by_key("queue")
 def delete(task: QueuedTask) -> None:
-    """Delete a task, finished or not. A run in progress loses its lease, and is asked to stop."""
+    """Delete a task, finished or not. A run in progress loses its lease and is asked to stop."""
     task.delete()
 
 
@@ -293,9 +299,9 @@ for command in (import_tasks, cancel_request, force_finish, retry, delete, migra
 @click.argument("app", nargs=-1)
 @common_options(loading=True)
 def run(chosen: Chosen, app: tuple[str, ...]) -> int:
-    """Run the queue's tasks, but no schedules, in the foreground until a signal.
+    """Run the tasks of the queue, but no schedules, in the foreground until a signal.
 
-    APP is as for `psched run`.
+    APP: see `psched run`.
     """
     return run_master(None, partial(_only_queue, chosen.absolute(), app))
 

@@ -1,4 +1,4 @@
-"""Rows that no worker of psched runs: no live worker routes their type, or psched leaves them to Ruby workers."""
+"""Finds rows that no worker of psched runs: no live worker routes their type, or psched leaves them to Ruby workers."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from psched.supervisor.preload import configured_application
 R = TypeVar("R", bound=ScheduleRow | TaskRow)
 
 _MAX_ROWS_READ = 10_000
-"""Rows of a table shared with Ruby workers that `doctor` reads."""
+"""The most rows of a table shared with Ruby workers that `doctor` reads."""
 _MAX_PROBLEMS_SHOWN = 3
 
 
 class LeftToRuby:
-    """Counts, among the rows read from an `rdb_compat` table, those that psched leaves to Ruby workers."""
+    """Counts the rows of an `rdb_compat` table that psched leaves to Ruby workers."""
 
     def __init__(self, chosen: Chosen, name: SectionName) -> None:
         section = required_section(chosen.settings(name), name)
@@ -43,7 +43,7 @@ class LeftToRuby:
         self._unrouted = Counter[str]()
 
     def seen(self, row: R) -> R:
-        """Count a row, and return it."""
+        """Count a row and return it."""
         if self._is_shared and (not isinstance(row, TaskRow) or row.due is not None):
             self._count(row)
         return row
@@ -55,12 +55,12 @@ class LeftToRuby:
             return None
         reasons = [f"{key!r}: {problem}" for key, problem in self._problems.items()]
         if self._unrunnable > len(reasons):
-            reasons.append(f"{self._unrunnable - len(reasons)} more that it cannot run")
+            reasons.append(f"and {self._unrunnable - len(reasons)} more")
         if unrouted:
             names = ", ".join(sorted(self._unrouted))
-            reasons.append(f"{unrouted} of types that the configured application does not route: {names}")
+            reasons.append(f"{unrouted} not routed by the configured application: {names}")
         why = "; ".join(reasons)
-        return f"psched leaves {left} of {self._read} rows to Ruby workers, since it cannot run them ({why})"
+        return f"psched cannot run {left} of {self._read} rows and leaves them to Ruby workers ({why})"
 
     def findings(self, collection: ScheduleCollection | Queue) -> Iterator[Finding]:
         if not self._is_shared:
@@ -68,10 +68,12 @@ class LeftToRuby:
         rows: Iterable[ScheduleRow | TaskRow] = collection.list()
         for row in islice(rows, _MAX_ROWS_READ):
             self.seen(row)
-        yield Finding("Ruby's rows", True, self._summary() or "psched leaves none to Ruby workers: it can run all")
+        yield Finding(
+            "Ruby's rows", True, self._summary() or "psched can run all rows, and leaves none to Ruby workers"
+        )
 
     def note(self, insight: TableInsight) -> None:
-        """Print which types no live worker routes, and which rows psched leaves to Ruby workers."""
+        """Print the types that no live worker routes, and the rows that psched leaves to Ruby workers."""
         unrouted = insight.unrouted()
         if unrouted is not None:
             click.echo(f"no live worker routes: {unrouted}", err=True)
@@ -90,7 +92,10 @@ class LeftToRuby:
 
 
 def warn_unless_routed(chosen: Chosen, name: SectionName, store: LeaseStore, type_: str) -> None:
-    """Prints nothing when the application cannot be loaded."""
+    """Print a warning if neither the configured application nor a live worker routes the type.
+
+    Prints nothing if the application cannot be loaded.
+    """
     types = _routed_types(chosen, name)
     if types is None or types.accepts(type_) or any(worker.types.accepts(type_) for worker in live_workers(store)):
         return
@@ -98,7 +103,10 @@ def warn_unless_routed(chosen: Chosen, name: SectionName, store: LeaseStore, typ
 
 
 def _routed_types(chosen: Chosen, name: SectionName) -> TypeFilter | None:
-    """None without an application, or if it cannot be loaded (`doctor` reports why)."""
+    """Return the types that the application routes; None without an application, or if it cannot be loaded.
+
+    `doctor` reports why the application cannot be loaded.
+    """
     settings = chosen.settings(name)
     try:
         loaded = load(configured_application(settings))

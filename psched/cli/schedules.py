@@ -59,7 +59,7 @@ def rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "tags",
             metavar="TEXT",
             multiple=True,
-            help='Tag for `list --tag`; may be repeated. "" removes all.',
+            help='Tag for `list --tag`; may be repeated. "" removes all tags.',
         ),
         click.option("--description", metavar="TEXT", help='What the schedule is for; "" removes it.'),
         click.option("--owner", metavar="TEXT", help='Owner of the schedule; "" removes it.'),
@@ -72,23 +72,23 @@ def rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--exclude",
             metavar="NAME",
             multiple=True,
-            help='Calendar of days without occurrences; may be repeated. "" removes all.',
+            help='Calendar of days without occurrences; may be repeated. "" removes all calendars.',
         ),
         click.option(
             "--on-failure",
             metavar="NAME",
-            help='Hook for failed occurrences, a name in `hooks:`; "" for the one in `on_failure:`.',
+            help='Hook for failed occurrences, a name in `hooks:`. "" means the hook in `on_failure:`.',
         ),
         click.option(
             "--timeout",
             type=seconds(none=True),
-            help="Stop a run after SEC seconds; none: as its type or the config says.",
+            help="Stop a run after SEC seconds; none: use the timeout of the type or of the configuration.",
         ),
         click.option(
             "--retry-wait",
             type=WAIT_OR_NONE,
-            help="Wait after a failed attempt: SEC, or FIRST..LIMIT for a doubling wait; none: as its type or the "
-            "config says.",
+            help="Wait after a failed attempt: SEC, or FIRST..LIMIT for a doubling wait; none: use the wait of the "
+            "type or of the configuration.",
         ),
         click.option(
             "--pause-after",
@@ -98,7 +98,7 @@ def rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--overlap",
             type=click.Choice(OVERLAP),
-            help="If the previous occurrence is not settled yet: wait (the default), or skip this one.",
+            help="If the previous occurrence is not settled yet: wait (the default), or skip the new one.",
         ),
         click.option(
             "--max-runs", type=count(none=True), help="End the schedule after N runs; none removes the limit."
@@ -130,7 +130,7 @@ def rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
             help="Run all missed occurrences, only the latest of several, or none that is late.",
         ),
         click.option(
-            "-a", "--at", "next_run_time", type=UNIX_TIME, help="Time of the next run; its occurrence stays the same."
+            "-a", "--at", "next_run_time", type=UNIX_TIME, help="Time of the next run. Its occurrence stays the same."
         ),
         click.option(
             "-s", "--start", "next_time", type=WHOLE_TIME, help="Next occurrence: the first match at or after TIME."
@@ -140,7 +140,7 @@ def rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "-d",
             "--delay",
             type=seconds(-LONGEST_DELAY, LONGEST_DELAY),
-            help="Run SEC seconds after each occurrence, before it if negative: at most 366 days.",
+            help="Run SEC seconds after each occurrence (before it if negative); at most 366 days.",
         ),
     ):
         command = option(command)
@@ -162,14 +162,14 @@ _INSTANTS = ("start", "end")
 @CHECK
 @common_options()
 def init(chosen: Chosen, check: bool) -> int:
-    """Create the tables of every section, or upgrade those of an earlier version while workers go on.
+    """Create the tables of every section, or upgrade tables of an earlier version while workers go on.
 
-    Does nothing if they are up to date. May be killed and started again. Only this command and `psched queue init`
-    create a SQLite file.
+    Does nothing if the tables are up to date. May be killed and started again. Only this command and `psched queue
+    init` create an SQLite file.
 
-    --check changes nothing. The exit code is 0 if the tables are up to date; 3 if they have to be upgraded, and then
-    the statements are printed (on Redis the scripts); 1 if a table is missing or cannot be upgraded. --json prints one
-    array of objects with section and statement.
+    --check changes nothing. The exit code is 0 if the tables are up to date, 3 if they need an upgrade, and 1 if a
+    table is missing or cannot be upgraded. If they need an upgrade, its statements (on Redis its scripts) are printed.
+    --json prints one array of objects with section and statement.
     """
     return init_tables(chosen, [name for name, _ in chosen.settings().named_sections], check)
 
@@ -186,34 +186,35 @@ def init(chosen: Chosen, check: bool) -> int:
 @LIMIT
 @click.option("--after", type=PLACE, help="Continue after PLACE, which the previous page (with --limit) printed.")
 @WIDE
-@click.option("--format", "layout", type=click.Choice(["perfectsched"]), help="Print the columns of perfectsched.")
+@click.option(
+    "--format", "layout", type=click.Choice(["perfectsched"]), help="Print the columns of the program perfectsched."
+)
 @common_options()
 def list_(
     chosen: Chosen, /, late: bool, limit: int | None, wide: bool, layout: str | None, **wanted: Unpack[_Wanted]
 ) -> None:
     """List the schedules by due time.
 
-    A terminal shows key, type, cron, next_run (when the next attempt is due: `now` while one is running) and state;
-    --wide all columns. Into a pipe or file, all columns are written as tab-separated text.
+    A terminal shows key, type, cron, next_run and state; --wide shows all columns. next_run is when the next attempt is
+    due, or `now` while an attempt is running. Into a pipe or file, all columns are written as tab-separated text.
 
     Times are in this host's time zone. The state of a schedule is waiting, due, running, failing (with the last error),
-    retrying (after an attempt without an error), overdue (no worker has started it), ended (it has no
-    further occurrence), paused or broken; with it are
-    shown the number of the current or next attempt, and the lateness. On rdb_compat, `leased` means running or waiting
-    for a retry.
+    retrying (after an attempt without an error), overdue (no worker has started it), ended (it has no further
+    occurrence), paused or broken. The number of the current or next attempt and the lateness are shown with the state.
+    On rdb_compat, `leased` means running or waiting for a retry.
 
     --json prints one array of objects with key, type, cron, delay, timezone, next_time (unix seconds of the
     occurrence), next_run_time (when it is due, or when the lease of its run ends), both again as *_local in ISO 8601,
     data, status (waiting or running; rdb_compat knows only waiting and leased), state (as above), lateness (seconds
     since the occurrence became due, if not finished), overdue (true if lateness is more than 60 s and more than twice
     the longest retry_wait, unless the first attempt is running), attempts (so far, including the running one),
-    last_error, node, problem (why the row cannot be run), catch_up, max_lateness, alert_after, max_attempts (null:
-    as its type or the configuration says), owner, description, tags (a list), start, end (unix seconds, or null),
-    spread, max_runs, exclude (names of calendars), paused, regular_time (the regular occurrence that follows, if
-    next_time is that of an extra run), runs (those that count for max_runs, or null), overlap, pause_after, retry_wait
+    last_error, node, problem (why the row cannot be run), catch_up, max_lateness, alert_after, max_attempts (null: use
+    the limit of the type or of the configuration), owner, description, tags (a list), start, end (unix seconds, or
+    null), spread, max_runs, exclude (names of calendars), paused, regular_time (the next regular occurrence, if
+    next_time is an extra run), runs (those that count for max_runs, or null), overlap, pause_after, retry_wait
     (seconds, an object with first, factor, limit and jitter, or null), timeout, on_failure, failures (of regular
-    occurrences in a row, null without pause_after or for none). Rows of backfills also have backfill (the key of the
-    schedule).
+    occurrences in a row; null without pause_after or without failures). Rows of backfills also have backfill (the key
+    of the schedule).
     """
     with listed_schedules(chosen) as insight:
         left = LeftToRuby(chosen, "schedules")
@@ -247,7 +248,7 @@ def _wanted(insight: ScheduleInsight, late: bool, wanted: _Wanted) -> Iterator[t
     if not late:
         return insight.rows(**wanted)
     if wanted["state"] is not None or wanted["after"] is not None:
-        raise click.UsageError("--late takes neither --state nor --after; leave one of them out")
+        raise click.UsageError("--late cannot be combined with --state or --after; remove one of them")
     type_, prefix, owner, tag = wanted["type"], wanted["prefix"] or "", wanted["owner"], wanted["tag"]
     return (
         (row, state)
@@ -260,7 +261,7 @@ def _wanted(insight: ScheduleInsight, late: bool, wanted: _Wanted) -> Iterator[t
 
 
 def _fields(row: ScheduleRow, state: ScheduleState) -> Fields:
-    """Return the fields of `--json`. Later versions keep their names and meanings."""
+    """Return the fields of `--json`. Later versions must keep their names and meanings."""
     fields = {"key": row.key, "type": row.type, **fields_of(row.rule)}
     fields |= {name: getattr(row, name) for name in ("next_time", "next_run_time", "data", "status")}
     fields |= {"state": state.word, "lateness": round(state.lateness, 3), "overdue": state.is_overdue}
@@ -282,7 +283,7 @@ def _listed(row: Fields) -> Fields:
 
 
 def _shown(row: Fields) -> Fields:
-    """Return the fields for people: `paused` or `ended` instead of a time that will not come."""
+    """Return the fields for people: `paused` or `ended` replaces a time that will not come."""
     never = {name: "ended" for name in ("next_time", "regular_time") if (row[name] or 0) >= NEVER}
     if row["paused"] or row["next_time"] >= NEVER:
         never["next_run_time"] = "paused" if row["paused"] else "ended"
@@ -290,7 +291,7 @@ def _shown(row: Fields) -> Fields:
 
 
 def _state_text(row: Fields) -> str:
-    """Return the state as `failing (next: attempt 3, 2 h late): ValueError: it broke`."""
+    """Return the state and its details, such as `failing (next: attempt 3, 2 h late): ValueError: it broke`."""
     facts = _attempt_text(row)
     if row["overdue"]:
         facts.append(f"{span(row['lateness'])} late")
@@ -301,7 +302,7 @@ def _state_text(row: Fields) -> str:
 
 
 def _attempt_text(row: Fields) -> list[str]:
-    """Return the running or next attempt, by its number in the log; nothing for the first attempt."""
+    """Return the running or the next attempt, with its number in the log. Returns nothing for the first attempt."""
     attempts = row["attempts"]
     if row["state"] == RUNNING:
         return [f"attempt {attempts}"] if attempts > 1 else []
@@ -320,9 +321,9 @@ def _attempt_text(row: Fields) -> list[str]:
 def add(chosen: Chosen, /, key: str, type: str, cron: str, data: str, **options: Any) -> None:
     """Add a schedule.
 
-    The default delay is 0, the default zone is that of the configuration. DATA is a JSON object, @FILE to read it from
-    a file, or - for standard input. TIME is unix seconds, or a date with a time zone such as 2026-12-01T08:00+01:00.
-    SEC is seconds, or a duration such as 90s, 5m, 2h, 1d or 1w. --json prints the schedule as `list` does.
+    The default delay is 0, and the default zone is the configuration's. DATA is a JSON object, @FILE to read it from a
+    file, or - for standard input. TIME is unix seconds, or a date with a time zone such as 2026-12-01T08:00+01:00. SEC
+    is seconds, or a duration such as 90s, 5m, 2h, 1d or 1w. --json prints the schedule as `list` does.
     """
     content = read_data(data)
     with opened(chosen) as schedules:
@@ -334,9 +335,9 @@ def add(chosen: Chosen, /, key: str, type: str, cron: str, data: str, **options:
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options that were given as arguments of `ScheduleCollection.add`.
+    """Return the given options as arguments of `ScheduleCollection.add`.
 
-    A bound of `none` and an empty text of a policy are None.
+    The word `none` for a limit, and an empty text of a policy, become None.
     """
     terms = {*(field.name for field in fields(Policy)), *RULE_OPTIONS}
     return {
@@ -362,15 +363,17 @@ def _current(schedules: ScheduleCollection, key: str) -> Fields:
 @click.argument("key", shell_complete=completed_keys("schedules"))
 @click.option("--type", metavar="TYPE", shell_complete=completed_types("schedules"))
 @click.option("--cron", metavar="CRON")
-@click.option("--data", metavar="DATA", help="The whole data, not merged: a JSON object, @FILE, or - for stdin.")
+@click.option(
+    "--data", metavar="DATA", help="The new data, which replaces all old data: a JSON object, @FILE, or - for stdin."
+)
 @rule_options
 @common_options()
 def modify(chosen: Chosen, /, key: str, **options: Any) -> None:
     """Change a schedule, at once.
 
-    Options that are not given leave their values unchanged. A due occurrence stays due. A run in progress continues and
-    is finished by the new rule. TIME is unix seconds, or a date with a time zone such as 2026-12-01T08:00+01:00. SEC is
-    seconds, or a duration such as 90s, 5m, 2h, 1d or 1w. --json prints the schedule as `list` does.
+    Options that are not given leave their values unchanged. A due occurrence stays due. A run in progress continues,
+    and its finish uses the new rule. TIME is unix seconds, or a date with a time zone such as 2026-12-01T08:00+01:00.
+    SEC is seconds, or a duration such as 90s, 5m, 2h, 1d or 1w. --json prints the schedule as `list` does.
     """
     changes = _given(options)
     if not changes:
@@ -404,7 +407,7 @@ def show(chosen: Chosen, key: str) -> None:
 
 @command_by_key("schedules")
 def delete(schedule: Schedule) -> None:
-    """Delete a schedule. A run in progress loses its lease, and is asked to stop."""
+    """Delete a schedule. A run in progress loses its lease and is asked to stop."""
     schedule.delete()
 
 
@@ -412,18 +415,18 @@ def delete(schedule: Schedule) -> None:
 def pause(schedule: Schedule) -> None:
     """Stop running a schedule until `psched resume`.
 
-    A run in progress continues. If the schedule is paused already, a message says so.
+    A run in progress continues. If the schedule is already paused, a message tells so.
     """
     if not schedule.pause():
-        write([f"{printable(schedule.key)} was paused already"])
+        write([f"{printable(schedule.key)} was already paused"])
 
 
 @command_by_key("schedules")
 def resume(schedule: Schedule) -> None:
     """Run a paused schedule again.
 
-    Occurrences that came due during the pause are skipped, and recorded as skipped. Occurrences that were due before
-    the pause still run. If the schedule is not paused, a message says so.
+    Occurrences that became due during the pause are skipped, and recorded as skipped. Occurrences that were due before
+    the pause still run. If the schedule is not paused, a message tells so.
     """
     if not schedule.resume():
         write([f"{printable(schedule.key)} was not paused"])
@@ -431,7 +434,7 @@ def resume(schedule: Schedule) -> None:
 
 @command_by_key("schedules")
 def run_now(schedule: Schedule) -> None:
-    """Run a schedule as soon as a worker is free, paused or not.
+    """Run a schedule as soon as a worker is free, even if the schedule is paused.
 
     If an occurrence is due, it runs now. Otherwise this is an extra run, and the regular occurrences keep their times.
     """

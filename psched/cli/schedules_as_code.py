@@ -49,7 +49,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def _declaration(function: F) -> F:
     for option in (
-        click.option("--app", metavar="MODULE:NAME", help="Take the schedules that an App declares."),
+        click.option("--app", metavar="MODULE:NAME", help="Use the schedules that an App declares."),
         click.argument("file", required=False),
     ):
         function = option(function)
@@ -57,7 +57,7 @@ def _declaration(function: F) -> F:
 
 
 _PRUNE = click.option("--prune", is_flag=True, help="Delete schedules of the owner that are not declared.")
-_ADOPT = click.option("--adopt", is_flag=True, help="Take over declared schedules that have another owner, or none.")
+_ADOPT = click.option("--adopt", is_flag=True, help="Take over declared schedules that have another owner or no owner.")
 
 
 @click.command("plan")
@@ -69,18 +69,18 @@ _ADOPT = click.option("--adopt", is_flag=True, help="Take over declared schedule
 def plan_(chosen: Chosen, file: str | None, app: str | None, prune: bool, adopt: bool, out: str | None) -> int:
     """Show what psched apply would change.
 
-    FILE is a file of schedules, or - for standard input. The first line names the database. Each schedule to be added
-    (+), modified (~) or deleted (-) is shown with what changes, the runs that it gains and loses in the next 7 days,
-    what a clock change does to them, and a warning if it would run at once or never. Schedules of other owners stay as
-    they are. Nothing is changed.
+    FILE is a file of schedules, or - for standard input. The first line names the database. Shows each schedule to be
+    added (+), modified (~) or deleted (-) with its changes, the runs that it gains and loses in the next 7 days, the
+    effect of a clock change on these runs, and a warning if it would run at once or never. Schedules of other owners
+    are not compared. Nothing is changed.
 
     The exit code is 0 if there is nothing to change, 3 if there are changes, and 1 for an error.
 
-    --json prints what --out writes: an object with source, database (its URL without the password), owners, at (unix
-    seconds), unchanged (how many schedules), undeclared (keys of the owners that are not declared and stay), others
-    (how many schedules of other owners), herds (minutes in which many of the schedules begin: time, starts, before,
-    more) and changes: an array of objects with action (add, modify or delete), key, version (of the row), definition,
-    differences (name, before and after), gained and lost (runs: count, first, exact), notes and warnings.
+    --json prints the same object that --out writes. It has source, database (its URL without the password), owners, at
+    (unix seconds), unchanged (a number of schedules), undeclared (keys of the owners that are not declared and stay),
+    others (the number of schedules of other owners), herds (minutes in which many of the schedules start: time, starts,
+    before, more) and changes: an array of objects with action (add, modify or delete), key, version (of the row),
+    definition, differences (name, before and after), gained and lost (runs: count, first, exact), notes and warnings.
     """
     with opened(chosen) as schedules:
         found = _planned(chosen, schedules, file, app, prune=prune, adopt=adopt)
@@ -94,22 +94,22 @@ def plan_(chosen: Chosen, file: str | None, app: str | None, prune: bool, adopt:
 @_declaration
 @_PRUNE
 @_ADOPT
-@click.option("--plan", "planned", metavar="PLAN", help="Apply exactly this plan of psched plan --out, or refuse.")
+@click.option("--plan", "planned", metavar="PLAN", help="Apply exactly this plan from psched plan --out, or nothing.")
 @common_options(loading=True)
 def apply_(chosen: Chosen, file: str | None, app: str | None, prune: bool, adopt: bool, planned: str | None) -> int:
-    """Change the schedules in the database to the declared ones.
+    """Change the schedules in the database to match the declared ones.
 
-    FILE is a file of schedules, or - for standard input. All changes are made, or none: if another process changed a
-    schedule meanwhile, the error names it, and nothing is changed. Only schedules of the owner are changed. Schedules
-    that are not declared stay, unless --prune is given.
+    FILE is a file of schedules, or - for standard input. Either all changes are made or none: if another process
+    changed a schedule meanwhile, the error names that schedule, and nothing is changed. Only schedules of the owner are
+    changed. Schedules that are not declared stay, unless --prune is given.
 
-    --plan applies a plan that was made before, if none of its schedules was changed since. With FILE or --app as well,
-    the plan is refused, too, if these now declare anything else.
+    --plan applies a plan that was made before, if none of its schedules was changed since. If FILE or --app is given as
+    well and now declares anything else, the plan is refused, too.
 
-    The exit code is 0, and 1 for an error. --json prints the plan that was applied, as psched plan does.
+    The exit code is 0, or 1 for an error. --json prints the applied plan, as psched plan does.
     """
     if planned is not None and (prune or adopt) and file is None and app is None:
-        raise click.UsageError("--plan says what to delete and to adopt; leave --prune and --adopt out")
+        raise click.UsageError("the plan already contains --prune and --adopt; remove these options")
     with opened(chosen) as schedules:
         if planned is None:
             found = _planned(chosen, schedules, file, app, prune=prune, adopt=adopt)
@@ -132,7 +132,7 @@ def _refuse_another(found: Plan, now: Plan, name: str) -> None:
 
 
 def _written(found: Plan) -> list[str]:
-    """Return what a plan writes, as JSON, so that a plan that was read equals the one that was written."""
+    """Return a plan in its JSON form. A plan read from a file equals the plan that was written."""
     names = ("action", "key", "version", "definition")
     return sorted(json_line({name: each[name] for name in names}) for each in plan_object(found)["changes"])
 
@@ -145,8 +145,8 @@ def diff(chosen: Chosen, file: str | None, app: str | None, adopt: bool) -> int:
     """Show where the database differs from the declared schedules.
 
     FILE is a file of schedules, or - for standard input. Shows each schedule of the owner that is only declared (-),
-    only in the database (+), or different (~): the differences, and who changed it last. psched apply --prune undoes it
-    all.
+    only in the database (+), or different (~), with the differences and the author of the last change. psched apply
+    --prune removes all these differences.
 
     The exit code is 0 if there is no difference, 3 if there are some, and 1 for an error.
 
@@ -192,12 +192,12 @@ def _drift_lines(drift: Mapping[str, Any]) -> Iterator[str]:
 
 
 @click.command("export")
-@click.option("--owner", metavar="TEXT", help='Only schedules of this owner; "" for those without one.')
+@click.option("--owner", metavar="TEXT", help='Only schedules of this owner; "" for schedules without owner.')
 @click.option("--type", metavar="TYPE", help="Only schedules of this type.")
 @PREFIX
 @click.option("--tag", metavar="TEXT", help="Only schedules with this tag.")
 @click.option(
-    "--as", "new_owner", metavar="NAME", help="Owner to write into the file (default: that of the schedules)."
+    "--as", "new_owner", metavar="NAME", help="Owner to write into the file (default: the owner of the schedules)."
 )
 @click.option("-o", "--output", default="-", metavar="FILE", help="Default: standard output.")
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
@@ -213,10 +213,10 @@ def export(
     output: str,
     force: bool,
 ) -> None:
-    """Write the schedules of the database as a file of schedules.
+    """Write the schedules of the database into a file of schedules.
 
-    The file has one owner: choose the schedules by --owner, or name an owner by --as. psched plan finds nothing to
-    change with the file as it is written; with another owner, psched plan --adopt finds only the owner.
+    The file has one owner: choose the schedules by --owner, or name an owner by --as. For the unchanged file, psched
+    plan finds nothing to change. If --as names another owner, psched plan --adopt finds only the change of the owner.
 
     --json prints an object with owner and schedules: an array of definitions.
     """
@@ -228,7 +228,7 @@ def export(
         )
     broken = [row for row in found if row.problem is not None]
     if broken:
-        raise ValueError(f"{broken[0].key!r} cannot be exported: {broken[0].problem}; mend it, or leave it out")
+        raise ValueError(f"{broken[0].key!r} cannot be exported: {broken[0].problem}; repair it, or leave it out")
     name = _owner_of(found) if new_owner is None else check_key(new_owner, "--as")
     definitions = [definition_of(row) for row in found]
     if chosen.json:
@@ -242,7 +242,7 @@ def export(
         with Path(output).open("w" if force else "x", encoding="utf-8") as target:
             target.writelines(f"{line}\n" for line in lines)
     except FileExistsError:
-        raise ValueError(f"{output} exists; name another file by --output, or replace it by --force") from None
+        raise ValueError(f"{output} exists; choose another file with --output, or replace it with --force") from None
 
 
 def _plain(definition: NewSchedule) -> dict[str, Any]:
@@ -259,16 +259,18 @@ def _owner_of(rows: Sequence[ScheduleRow]) -> str:
     names = ", ".join(sorted(owner for owner in owners if owner is not None)[:_KEYS_SHOWN])
     found = "no schedule was chosen" if not rows else f"the schedules have {names or 'no owner'}"
     if names and None in owners:
-        found += ", and some have none"
-    raise ConfigError(f"a file has one owner, but {found}; choose by --owner, or name one by --as")
+        found += ", and some have no owner"
+    raise ConfigError(
+        f"a file must have one owner, but {found}; choose schedules with --owner, or name an owner with --as"
+    )
 
 
 @click.command("rollback")
 @click.argument("key", required=False)
 @click.option("--version", type=count(0, 2**62), help="With KEY: the version to go back to.")
-@click.option("--owner", metavar="TEXT", help="Roll the schedules of this owner back.")
+@click.option("--owner", metavar="TEXT", help="Roll back the schedules of this owner.")
 @click.option("--before", type=MOMENT, help="Go back to the definitions before this time, or 2h (two hours ago).")
-@click.option("--yes", is_flag=True, help="Apply the plan; without this it is only shown.")
+@click.option("--yes", is_flag=True, help="Apply the plan; without --yes it is only shown.")
 @click.option("--out", metavar="PLAN", help="Write the plan to a file, for psched apply --plan.")
 @common_options()
 def rollback(
@@ -281,16 +283,16 @@ def rollback(
     yes: bool,
     out: str | None,
 ) -> int:
-    """Give schedules their earlier definitions.
+    """Restore earlier definitions of schedules.
 
     With --owner and --before: schedules that were added since are deleted, schedules that were deleted since are added
-    again, and all others are as they were then. With KEY and --version: one schedule gets the definition of that
-    version. The page of the schedule lists its versions, and so does psched rollback KEY.
+    again, and all others get their definitions of that time. With KEY and --version: one schedule gets the definition
+    of that version. psched rollback KEY lists the versions, and so does the schedule's web page.
 
-    The ledger has these definitions as long as it has entries of that time. Pauses stay as they are, and runs are not
-    undone.
+    A definition can be restored as long as the ledger has entries of that time. Pauses stay as they are, and runs are
+    not undone.
 
-    Without --yes the plan is only shown, as psched plan shows one, with its exit codes.
+    Without --yes the plan is only shown, with the output and the exit codes of psched plan.
     """
     is_one = key is not None and owner is None and before is None
     is_all = key is None and version is None and owner is not None and before is not None
@@ -319,7 +321,7 @@ def rollback(
 
 
 def _versions(schedules: ScheduleCollection, key: str) -> Iterator[str]:
-    """Yield a line for each change of a schedule: its version, when, by whom, what."""
+    """Yield a line for each change of a schedule: version, time, action, rule and node."""
     changes = schedules.ledger.changes(key)
     if not changes:
         raise ConfigError(f"the ledger has no change of {key!r}")
@@ -331,9 +333,9 @@ def _versions(schedules: ScheduleCollection, key: str) -> Iterator[str]:
 def _planned(
     chosen: Chosen, schedules: ScheduleCollection, file: str | None, app: str | None, prune: bool, adopt: bool
 ) -> Plan:
-    """Return the plan for the schedules that a file or an App declares. Raises ConfigError, NotSupportedError."""
+    """Return the plan for the schedules that a file or an App declares. Raises ConfigError or NotSupportedError."""
     if (file is None) == (app is None):
-        raise click.UsageError("give FILE or --app MODULE:NAME, one of them")
+        raise click.UsageError("give either FILE or --app MODULE:NAME")
     check_keeps_owners(schedules)
     if file is None:
         return _placed(chosen, plan(schedules, _declared_by(chosen, schedules, str(app)), prune=prune, adopt=adopt))
@@ -342,7 +344,7 @@ def _planned(
     try:
         return _placed(chosen, plan(schedules, [declared], prune=prune, adopt=adopt))
     except (ConfigError, ValueError):
-        parse_schedules(text, name, schedules.check)  # raises each fault with its line
+        parse_schedules(text, name, schedules.check)  # raises an error with the line of each fault
         raise
 
 
@@ -360,7 +362,7 @@ def _declared_by(chosen: Chosen, schedules: ScheduleCollection, app: str) -> lis
     application = load(ApplicationSpec(section.app, section.include, section.require))
     declared = application.declared_schedules()
     if not declared:
-        raise ConfigError(f"--app {app}: it declares no schedules; add @app.schedule(...) to a task")
+        raise ConfigError(f"--app {app} declares no schedules; add @app.schedule(...) to a task")
     for each in declared:
         for new in each.schedules:
             try:
@@ -384,7 +386,7 @@ def _plan_lines(found: Plan) -> Iterator[str]:
     yield f"{printable(found.source)}: schedules of the owner {owners} in {printable(found.database)}"
     yield from _change_lines(found)
     for herd in found.herds:
-        more = f"; {herd.more} more minutes like that" if herd.more else ""
+        more = f"; {herd.more} more such minutes" if herd.more else ""
         yield f"herd: {herd.starts:,} runs begin in the minute {short_time(herd.time)}, {herd.before:,} before{more}"
     if found.undeclared:
         shown = ", ".join(map(printable, found.undeclared[:_KEYS_SHOWN]))
@@ -399,7 +401,7 @@ def _summary(found: Plan, done: bool) -> str:
     parts = [f"{counts[action]:,} {word}" for action, word in zip((ADD, MODIFY, DELETE), words, strict=True)]
     if found.unchanged or not done:
         parts.append(f"{found.unchanged:,} unchanged")
-    others = f"; {found.others:,} of other owners are not touched" if found.others else ""
+    others = f"; {found.others:,} of other owners stay unchanged" if found.others else ""
     return f"{', '.join(parts)}{others}"
 
 
@@ -431,7 +433,7 @@ def _runs(runs: RunTimes) -> str:
 
 
 def _value(name: str, value: Any) -> str:
-    """Return the value of an option as a file has it."""
+    """Return the value of an option in the form of a file of schedules."""
     kind = options().get(name)
     if value is None or value == ():
         return "none"

@@ -1,4 +1,4 @@
-"""Opens a section of the configuration, the schedules or the queue, for a command."""
+"""Opens a section of the configuration (schedules or queue) for a command."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _OPEN: dict[SectionName, Callable[..., ScheduleCollection | Queue]] = {
 def required_section(settings: Settings, name: SectionName) -> Section:
     section = dict(settings.named_sections).get(name)
     if section is None:
-        raise ConfigError(f"{settings.path}:{settings.environment}: there is no section `{name}:`; add one")
+        raise ConfigError(f"{settings.path}:{settings.environment}: the section `{name}:` is missing; add it")
     return section
 
 
 @contextmanager
 def opened_section(chosen: Chosen, name: SectionName, check: bool = True, **access: bool) -> Iterator[Any]:
-    """Raises ConfigError, and within the context DatabaseError. `check`: the tables must exist.
+    """Open the schedules or the queue. Raises ConfigError, and DatabaseError within the context.
 
-    `access`: `read_only` and `long_reads`, as in `StoreSettings`.
+    `check`: require that the tables exist. `access`: `read_only` and `long_reads`, see `StoreSettings`.
     """
     with opened_as(required_section(chosen.settings(name), name), name, check, **access) as collection:
         yield collection
@@ -41,7 +41,7 @@ def opened_section(chosen: Chosen, name: SectionName, check: bool = True, **acce
 
 @contextmanager
 def opened_as(section: Section, name: SectionName, check: bool = True, **access: bool) -> Iterator[Any]:
-    """Open a section as schedules or queue, as `opened_section`."""
+    """Open `section` as schedules or queue. Otherwise like `opened_section`."""
     holder = holder_name(f"psched-{os.getpid()}")
     with _OPEN[name](section, holder, **access) as collection, database_errors(section, collection.store):
         if check:
@@ -55,14 +55,14 @@ def opened(chosen: Chosen) -> AbstractContextManager[ScheduleCollection]:
 
 @contextmanager
 def listed_schedules(chosen: Chosen) -> Iterator[ScheduleInsight]:
-    """Open the schedules for lists of any length. Raises as `opened_section`."""
+    """Open the schedules for lists of any length. Raises the errors of `opened_section`."""
     with opened_section(chosen, "schedules", read_only=True, long_reads=True) as schedules:
         yield ScheduleInsight(schedules)
 
 
 @contextmanager
 def listed_tasks(chosen: Chosen) -> Iterator[TaskInsight]:
-    """Open the queue for lists of any length. Raises as `opened_section`."""
+    """Open the queue for lists of any length. Raises the errors of `opened_section`."""
     with opened_section(chosen, "queue", read_only=True, long_reads=True) as tasks:
         yield TaskInsight(tasks)
 

@@ -1,4 +1,4 @@
-"""psched simulate: what an outage, or too few workers, would do to the schedules."""
+"""psched simulate: shows what an outage, or too few workers, would do to the schedules."""
 
 from __future__ import annotations
 
@@ -28,22 +28,25 @@ from psched.insight import Lateness, ScheduleInsight, SimulatedHour, SimulatedOu
 from psched.time_text import parse_seconds, span
 
 _BEFORE, _AFTER = 3600, 86400
-"""Seconds that are simulated by default before and after an outage."""
+"""Default seconds to simulate before and after an outage."""
 _SPAN_AHEAD = re.compile(r"\+\d+(\.\d+)?[smhdw]")
 _TABLE = ListColumns(
     brief={"key": 1, "type": 0, **dict.fromkeys(("runs", "late", "worst", "skipped", "waiting"), KEPT)},
     wide=("key", "type", "runs", "late", "worst", "worst_time", "skipped", "reasons", "waiting"),
 )
 _SHOWN = 20
-"""Schedules in the table on a terminal."""
+"""The most schedules in the table on a terminal."""
 
 
 Moment = Callable[[float, float], float]
-"""Returns the unix seconds of a moment, given those of now, and those from which a span ahead counts."""
+"""Returns the unix seconds of a moment. Takes the present time, and the time from which a span such as `+2h` counts."""
 
 
 def _moment(text: str) -> Moment:
-    """Return the moment of `now`, of a span ahead such as `+2h`, or of what `MOMENT` reads. Raises ValueError."""
+    """Return the moment for `now`, for a span such as `+2h`, or for any text that `MOMENT` parses.
+
+    Raises ValueError.
+    """
     if text == "now":
         return lambda now, _: now
     if _SPAN_AHEAD.fullmatch(text):
@@ -88,29 +91,37 @@ class _HandlerTime(click.ParamType):  # type: ignore[type-arg]  # as above
 
 @click.command("simulate")
 @click.option("--outage", type=_OutageType(), metavar="FROM..TO", help="No worker runs from FROM to TO.")
-@click.option("--workers", type=count(1, 100_000), required=True, help="Workers; each runs one occurrence at a time.")
+@click.option(
+    "--workers", type=count(1, 100_000), required=True, help="Number of workers; each runs one occurrence at a time."
+)
 @click.option(
     "--handler-time",
     type=_HandlerTime(),
     default=NO_BOUND,
     metavar="ledger|SEC",
-    help="How long each run takes; by default (ledger) as long as the last runs of the schedule, or of its type.",
+    help="How long each run takes (default: ledger, as long as the last runs of the schedule or of its type).",
 )
 @click.option(
     "--from",
     "since",
     type=_TimeOption(),
     metavar="WHEN",
-    help="Default: an hour before the outage, or now if that is later.",
+    help="Start of the range (default: an hour before the outage, or now if that is later).",
 )
-@click.option("--to", "until", type=_TimeOption(), metavar="WHEN", help="Default: a day after the outage, or from now.")
+@click.option(
+    "--to",
+    "until",
+    type=_TimeOption(),
+    metavar="WHEN",
+    help="End of the range (default: a day after the outage, or a day from now).",
+)
 @click.option(
     "--late",
     type=seconds(),
     default="60",
     show_default=True,
     metavar="SEC",
-    help="Count runs as late that begin more than SEC seconds after their time.",
+    help="Count runs as late that start more than SEC seconds after their time.",
 )
 @common_options()
 def simulate(
@@ -124,20 +135,21 @@ def simulate(
 ) -> None:
     """Show what an outage or too few workers would do to the schedules.
 
-    Runs the present schedules on a virtual clock, by the rules of the workers (catch_up, max_lateness, overlap and the
-    like), and prints what begins late and by how much, what is skipped and why, when the backlog is gone, and the
-    busiest hour. Nothing is written. A run in progress when the outage begins is lost, and runs again when its lease
-    has ended. Handlers do not fail, paused schedules do not run, and the queue is left out. Schedules that are late now
-    are late in a range that begins now.
+    Runs the present schedules on a virtual clock, by the rules of the workers (catch_up, max_lateness, overlap and so
+    on). Prints which occurrences start late and by how much, which are skipped and why, when the backlog is gone, and
+    the busiest hour. Nothing is written. A run in progress when the outage begins is lost, and runs again after its
+    lease has ended. Handlers do not fail, paused schedules do not run, and the queue is left out. In a range that
+    begins now, schedules that are late now begin late.
 
-    Times are unix seconds, dates like 2026-12-01T02:00 (in this host's time zone unless they have an offset), spans
-    like 2d (two days ago) and +2h (in two hours; as TO and --to: after FROM and --from), or now.
+    Times are unix seconds, dates like 2026-12-01T02:00 (in this host's time zone unless they have an offset), now,
+    spans like 2d (two days ago), and spans like +2h (in two hours; for TO and --to: after FROM and --from).
 
     --json prints one object: begin, end, caught_up (unix seconds, and as NAME_local), workers, outage (begin and end,
     or null), schedules, paused, unusable, runs, late, late_after, lateness (p50, p95, p99 and worst in seconds),
-    skipped (numbers by reason), interrupted, missed (what waits when the outage ends), waiting (what waits at the end),
-    hours (time, starts, late, skipped, busy, worst), busiest (one of these, or null), affected (key, type, runs, late,
-    worst, worst_time, skipped, waiting; the worst first) and unmeasured (types without a run in the ledger).
+    skipped (numbers by reason), interrupted, missed (occurrences that wait when the outage ends), waiting (occurrences
+    that wait at the end), hours (time, starts, late, skipped, busy, worst), busiest (one of these, or null), affected
+    (key, type, runs, late, worst, worst_time, skipped, waiting; the worst first) and unmeasured (types without a run in
+    the ledger).
     """
     with opened_section(chosen, "schedules", read_only=True, long_reads=True) as schedules:
         insight = ScheduleInsight(schedules)
@@ -159,7 +171,10 @@ def simulate(
 def _times(
     now: float, outage: tuple[Moment, Moment] | None, since: Moment | None, until: Moment | None
 ) -> tuple[float, float, SimulatedOutage | None]:
-    """Return begin and end of the range, and the outage. Spans ahead count from the begin where there is one."""
+    """Return begin and end of the range, and the outage.
+
+    A span such as `+2h` counts from the begin, if one is given.
+    """
     begin, out = now, None
     if outage is not None:
         begin = outage[0](now, now)
@@ -179,8 +194,8 @@ def _summary(found: Simulation) -> Iterator[tuple[str, str]]:
     if found.outage is not None:
         begin, end = found.outage.begin, found.outage.end
         yield "outage", f"{short_time(begin)} to {short_time(end)} ({span(end - begin)})"
-        yield "missed", f"{found.missed:,} occurrences wait at its end; {found.interrupted:,} runs interrupted"
-    yield "runs", f"{found.runs:,}; {found.late:,} begin more than {span(found.late_after)} late"
+        yield "missed", f"{found.missed:,} occurrences wait at its end; {found.interrupted:,} runs were interrupted"
+    yield "runs", f"{found.runs:,}; {found.late:,} start more than {span(found.late_after)} late"
     yield "lateness", _lateness(found.lateness)
     skipped = ", ".join(f"{number:,} {reason}" for reason, number in found.skipped.items())
     yield "skipped", skipped or "none"
@@ -219,10 +234,12 @@ def _listed(row: Fields) -> Fields:
 
 def _write_notes(found: Simulation, most: int | None) -> None:
     if most is not None and len(found.affected) > most:
-        click.echo(f"{len(found.affected) - most:,} more schedules are affected: --json lists all", err=True)
+        click.echo(f"{len(found.affected) - most:,} more schedules are affected; --json lists all of them", err=True)
     if found.unmeasured:
         names = ", ".join(found.unmeasured[:10]) + (" and more" if len(found.unmeasured) > 10 else "")
-        click.echo(f"types without a run in the ledger take as long as the mean of the others: {names}", err=True)
+        click.echo(
+            f"types without a run in the ledger are assumed to take the mean time of the others: {names}", err=True
+        )
 
 
 def _json(found: Simulation) -> Fields:

@@ -1,4 +1,4 @@
-"""psched stats, and the part of psched queue stats that is the same: rates and percentiles of the last runs."""
+"""psched stats, and the part that psched queue stats shares: rates and percentiles of recent runs."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ _RATES = ListColumns(
 def stats(chosen: Chosen, last: float) -> None:
     """Count the schedules by state, and the runs of the last hour by type.
 
-    Prints how many schedules there are in each state (at most 10,000, then `10,000+`). Then for each type of the runs
-    that ended: how many, how many a minute, how many failed for good; the median, 95th and 99th percentile of their
-    durations in seconds; and the same of how late they began. Workers write these numbers when a minute is over; up to
-    3 hours are counted by minute, and longer times by full hours. rdb_compat keeps no such numbers.
+    Prints the number of schedules in each state (at most 10,000, then `10,000+`). Then, for each type of runs that
+    ended: their number, their rate per minute, and how many failed for good; the median, 95th and 99th percentile of
+    their durations in seconds; and the same percentiles of how late they started. Workers write these numbers after
+    each minute. Up to 3 hours are counted by minute, and longer times by full hours. rdb_compat stores no such numbers.
 
     --json prints one object with states (an object of objects with count and more), and runs: null on rdb_compat, else
     an object with begin and end (unix seconds, and as begin_local and end_local) and types: an array of objects with
@@ -69,12 +69,12 @@ def stats(chosen: Chosen, last: float) -> None:
 
 
 def report_of(insight: ScheduleInsight | TaskInsight, is_kept: bool, last: float) -> RunReport | None:
-    """Return the report, None where the store keeps no statistics."""
+    """Return the report; None if the store keeps no statistics."""
     return insight.run_report(last) if is_kept else None
 
 
 def report_fields(report: RunReport | None) -> Fields | None:
-    """Return the report as JSON has it."""
+    """Return the report in the form of `--json`."""
     if report is None:
         return None
     types = [
@@ -84,9 +84,9 @@ def report_fields(report: RunReport | None) -> Fields | None:
 
 
 def write_report(report: RunReport | None) -> None:
-    """Print a table of the types that ran, or that the store keeps no statistics."""
+    """Print a table of the types that ran, or a line if the store keeps no statistics."""
     if report is None:
-        write(["", "rdb_compat keeps no statistics of runs, as its tables are the original's"])
+        write(["", "rdb_compat keeps no statistics of runs, because its tables are those of the original"])
         return
     if not report.types:
         return

@@ -1,6 +1,6 @@
-"""`pschedd status --json`, for probes: reads the pid file and the counters, and imports little besides.
+"""`pschedd status --json`, for probes. Reads the pid file and the counters, and imports few modules.
 
-psched.cli.entry_point calls `main` before it imports the other commands: with --pid-file no configuration is read.
+psched.cli.entry_point calls `main` before it imports the other commands. With --pid-file, no configuration is read.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from psched.supervisor.pidfile import PidFileError, is_stale, read_report
 RUNNING = 0
 DIED = 1
 STOPPED = 3
-"""Exit codes of `status`."""
+"""An exit code of `status`."""
 
 _LONGEST = 1000
 
 
 def print_status(pid_file: Path, metrics_file: Path | None) -> int:
-    """Print one JSON object; return the exit code of `pschedd status`. Raises PidFileError."""
+    """Print one JSON object, and return the exit code of `pschedd status`. Raises PidFileError."""
     pid, line = read_report(pid_file)
     if pid is not None:
         code, state = RUNNING, "running"
@@ -35,7 +35,7 @@ def print_status(pid_file: Path, metrics_file: Path | None) -> int:
 
 
 def _troubles(line: str) -> list[str]:
-    """Return the troubles in the master's report; the daemon's user may have written anything there."""
+    """Return the troubles in the master's report. Checks them, because the daemon's user can write any text there."""
     try:
         found = json.loads(line)["troubles"]
         return [str(trouble)[:_LONGEST] for trouble in found]
@@ -46,7 +46,8 @@ def _troubles(line: str) -> list[str]:
 def main(arguments: Sequence[str]) -> int | None:
     """Run `status --json --pid-file PATH` and return the exit code.
 
-    Return None with other options, or if the counters are elsewhere: the caller then reads the configuration.
+    Returns None for other options, or if the counters are not beside the pid file. The caller then reads the
+    configuration.
     """
     words = [part for word in arguments for part in (word.split("=", 1) if word.startswith("--pid-file=") else [word])]
     if "--pid-file" not in words[:-1]:

@@ -1,7 +1,7 @@
-"""psched top: what runs, what comes next, what is late, and how fast, live on a terminal.
+"""psched top: shows live on a terminal the running tasks, the next tasks, the late tasks, and the rates.
 
-A thread asks the database, so that keys work while it does not answer. Signals only wake the main thread, which
-restores the terminal before it ends.
+A thread asks the database, so that keys work even if the database does not answer. Signals only wake the main thread,
+which restores the terminal before it ends.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 _SLOW = 3.0
-"""Seconds without an answer after which the screen says so."""
+"""Seconds without an answer after which the screen reports it."""
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _OTHERS = (signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)
 
@@ -44,19 +44,19 @@ _OTHERS = (signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)
 )
 @common_options()
 def top(chosen: Chosen, interval: float) -> int:
-    """Show live what runs, what comes next, what is late, and the rates of each type.
+    """Show live what runs, what runs next, what is late, and the rates of each type.
 
     Fills the terminal until you press q. The keys r, n, l and t show one list: running, next, late, types; a shows all.
     Tab selects a list; s sorts it by its next column, and S reverses the order. / filters all lists by a word. The
-    space bar freezes the screen. Rates and percentiles are of the runs that ended in the last 5 minutes; tasks are late
+    space bar freezes the screen. Rates and percentiles are of the runs that ended in the last 5 minutes. Tasks are late
     after a minute, schedules after overdue_after. If the database is away, the last numbers stay until it is back.
     """
     if chosen.json:
-        raise click.UsageError("psched top has no --json; psched stats, psched queue stats and psched nodes do")
+        raise click.UsageError("psched top has no --json; use psched stats, psched queue stats or psched nodes")
     settings = chosen.settings()
     if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM", "dumb") in ("dumb", "unknown"):
         raise ConfigError(
-            "psched top needs a terminal that can move its cursor, on standard input and output; "
+            "psched top needs standard input and output on a terminal that can move its cursor; "
             "psched stats, psched queue stats and psched nodes --running print the same once"
         )
     with open_insight(settings) as insight:
@@ -103,7 +103,7 @@ class _InsightReader(threading.Thread):
 
 
 class _Screen:
-    """The terminal while it shows the lists. Main thread only."""
+    """The terminal while it shows the lists. Used by the main thread only."""
 
     def __init__(self, settings: Settings, insight: Insight, interval: float) -> None:
         self._name = f"{settings.path}:{settings.environment}"
@@ -114,7 +114,7 @@ class _Screen:
         self._frozen: ScreenData | None = None
 
     def run(self) -> int:
-        """Return the exit code: 0 after q, or 128 and the number of the signal, as shells report it."""
+        """Show the lists until q or a signal. Return 0 after q, or 128 and the number of the signal, as shells do."""
         with ExitStack() as stack:
             reading, writing = os.pipe()
             stack.callback(os.close, reading)
@@ -146,7 +146,7 @@ class _Screen:
                 if not keys:
                     return 128 + signal.SIGHUP
                 if keys.startswith("\x1b") and len(keys) > 1:
-                    continue  # an arrow or a function key
+                    continue  # an arrow or function key
                 if any(self._view.press(key) for key in keys):
                     return 0
 
@@ -176,7 +176,7 @@ class _Screen:
 
 @contextmanager
 def _full_screen() -> Iterator[Live]:
-    """Take the terminal, and give it back as it was however the context ends."""
+    """Switch the terminal to the full screen. Restore it in any case when the context ends."""
     from rich.console import Console  # noqa: PLC0415 – takes 50 ms, which other commands need not wait for
     from rich.live import Live  # noqa: PLC0415
 
@@ -188,14 +188,17 @@ def _full_screen() -> Iterator[Live]:
         live.start()
         yield live
     finally:
-        with suppress(OSError, termios.error):  # the window may be closed
+        with suppress(OSError, termios.error):  # the window may have been closed
             live.stop()
         with suppress(OSError, termios.error):
             termios.tcsetattr(terminal, termios.TCSADRAIN, before)
 
 
 def _suspend(live: Live) -> None:
-    """Stop as Ctrl-Z asks, with the terminal as it was, and continue when the shell continues it."""
+    """Suspend the process for Ctrl-Z with the terminal restored.
+
+    Take the terminal again when the shell continues the process.
+    """
     terminal = sys.stdin.fileno()
     ours = termios.tcgetattr(terminal)
     live.stop()
@@ -209,10 +212,10 @@ def _suspend(live: Live) -> None:
 
 @contextmanager
 def _woken_by_signals(descriptor: int) -> Iterator[None]:
-    """Write the number of each signal to `descriptor`, and do nothing else; the descriptor is closed at the end."""
+    """Write the number of each signal to `descriptor`, and do nothing else. Close the descriptor at the end."""
 
     def nothing(number: int, frame: FrameType | None) -> None:
-        """The number is written to the descriptor."""
+        """Do nothing, because Python writes the number to the descriptor."""
 
     before = {number: signal.getsignal(number) for number in (*_ENDING, *_OTHERS)}
     old = signal.set_wakeup_fd(descriptor, warn_on_full_buffer=False)
@@ -230,7 +233,7 @@ def _woken_by_signals(descriptor: int) -> Iterator[None]:
 
 @contextmanager
 def _silenced_logs() -> Iterator[None]:
-    """Keep warnings off the screen, which shows problems of the database itself."""
+    """Suppress log warnings on the screen. The screen itself shows problems of the database."""
     nowhere = logging.NullHandler()
     logging.getLogger().addHandler(nowhere)
     try:

@@ -1,4 +1,4 @@
-"""What `psched top` shows: a snapshot of the answers of insight, as lines that fit the terminal."""
+"""The screen of `psched top`: formats a snapshot from insight as lines that fit the terminal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from psched.time_text import local_datetime, span
 LATE = 60.0
 """Seconds after which a waiting task is shown as late."""
 RATES = 300.0
-"""Seconds in which the runs ended whose rates are shown."""
+"""Rates are shown for the runs that ended in this many seconds."""
 _ROWS = 200
 """The most rows of a panel."""
 _TYPES = 50
@@ -24,7 +24,7 @@ _COUNTED_OF_TYPE = 1000
 
 
 class Row(NamedTuple):
-    """A line of a panel: its cells, the values by which it is sorted, in the same order, and whether it is a fault."""
+    """A line of a panel: its cells, the value of each cell for sorting, and whether the line shows a fault."""
 
     cells: Sequence[str]
     values: Sequence[Any]
@@ -33,9 +33,9 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A list on the screen. `columns`: names and ranks, as in `fitted`; the first is named after the panel.
+    """A list on the screen. `columns`: names and ranks, see `fitted`. The title of the panel replaces the first name.
 
-    `sort`: the column by which it is sorted at first, `descending` if it begins with the greatest value.
+    `sort`: the initial column to sort by. `descending`: whether the greatest value comes first.
     """
 
     key: str
@@ -66,7 +66,7 @@ PANELS = (
 class ScreenData:
     """The answers of insight at `now`, by the database's clock. `lines`: the rows of each panel, by its title.
 
-    `full`: titles of panels of which there may be more rows.
+    `full`: the titles of panels that may have more rows.
     """
 
     now: float
@@ -80,7 +80,10 @@ class ScreenData:
 
 @dataclass(slots=True)
 class View:
-    """What the user has chosen. `only`: the title of the panel that fills the screen. `typing`: a filter is typed."""
+    """The user's choices.
+
+    `only`: the title of the panel that fills the screen. `typing`: whether a filter is being typed.
+    """
 
     focus: str = "RUNNING"
     only: str | None = None
@@ -92,7 +95,7 @@ class View:
     )
 
     def press(self, key: str) -> bool:
-        """Take a key, and return whether it means to quit."""
+        """Handle a key. Return whether to quit."""
         if self.typing:
             self._type(key)
             return False
@@ -135,7 +138,7 @@ class View:
 
 
 def read_snapshot(insight: Insight) -> ScreenData:
-    """Ask for all that is shown. Raises the driver's errors."""
+    """Read all answers for the screen. Raises the driver's errors."""
     sections = {"schedules": insight.schedules, "queue": insight.tasks}
     opened = {name: section for name, section in sections.items() if section is not None}
     now = next(iter(opened.values())).now()
@@ -188,7 +191,7 @@ def _late_row(key: str, type_: str, section: str, state: str, late: float) -> Ro
 
 
 def _types(name: str, section: ScheduleInsight | TaskInsight) -> Iterator[Row]:
-    """Yield the types with runs in the last minutes or waiting rows; none where the store cannot tell (rdb_compat)."""
+    """Yield the types with recent runs or waiting rows. Yields none if the store cannot tell (rdb_compat)."""
     try:
         rates: dict[str, RunRates] = {each.type: each for each in section.run_report(RATES).types}
         counts: dict[str, TypeCounts] = {each.type: each for each in section.types(_TYPES, _COUNTED_OF_TYPE)}
@@ -217,7 +220,7 @@ def _short(seconds: float | None) -> str:
 
 
 class ScreenLine(NamedTuple):
-    """A line of the screen, not longer than it is wide, and how it looks: a name of `STYLES`."""
+    """A line that fits the screen, and its look: a name in `STYLES`."""
 
     text: str
     style: str = ""
@@ -262,7 +265,7 @@ def _numbers(snapshot: ScreenData) -> Iterator[str]:
 
 def _keys(view: View) -> str:
     if view.typing:
-        return f"/{printable(view.filter)}_   Enter keeps the filter, Esc drops it"
+        return f"/{printable(view.filter)}_   Enter applies the filter, Esc removes it"
     return "q quit  r n l t one list  a all  Tab next list  s S sort  / filter  space freeze"
 
 
@@ -295,7 +298,7 @@ def _chosen(rows: Sequence[Row], panel: Panel, view: View) -> list[Row]:
 
 
 def _shares(wanted: Sequence[int], room: int) -> list[int]:
-    """Return how many rows each panel gets: what it wants, or else the same as others that want more."""
+    """Return how many rows each panel gets: as many as it wants, or an equal share of the remaining room."""
     given = [0] * len(wanted)
     while room and any(has < wants for has, wants in zip(given, wanted, strict=True)):
         for place, wants in enumerate(wanted):

@@ -1,4 +1,4 @@
-"""psched web: the pages about schedules, tasks and workers."""
+"""psched web: serves the web pages about schedules, tasks and workers."""
 
 from __future__ import annotations
 
@@ -21,14 +21,17 @@ def _address(context: click.Context, parameter: click.Parameter, value: str | No
 
 @click.command("web")
 @click.option(
-    "--listen", metavar="HOST:PORT", callback=_address, help="Listen there (default: web.listen, or 127.0.0.1:9808)."
+    "--listen",
+    metavar="HOST:PORT",
+    callback=_address,
+    help="Listen at this address (default: web.listen, or 127.0.0.1:9808).",
 )
 @common_options()
 def web(chosen: Chosen, listen: tuple[str, int] | None) -> int:
     """Serve pages about schedules, tasks and workers.
 
-    Runs until TERM or INT. Without authentication, it accepts only visitors on this host, and refuses to listen on an
-    address that other hosts can reach. Nothing can be changed unless `web: {actions: true}` is configured. See
+    Runs until TERM or INT. Without authentication, only visitors on this host are accepted, and an address that other
+    hosts can reach is refused. Visitors cannot change anything unless `web: {actions: true}` is configured. See
     docs/web.md.
     """
     try:
@@ -42,7 +45,7 @@ def web(chosen: Chosen, listen: tuple[str, int] | None) -> int:
     try:
         serve(settings, (host, port), lambda url: click.echo(f"psched web: {url}"))
     except OSError as error:
-        problem = str(error.strerror).partition(" (")[0]  # Python adds the address
+        problem = str(error.strerror).partition(" (")[0]  # remove the address, which Python adds
         print_error("psched", f"cannot listen on {host}:{port}: {problem}")
         return FAILED
     return 0

@@ -78,7 +78,7 @@ def test_a_run_later_than_the_bound_is_listed(payroll: Commands) -> None:
 
 
 def test_nothing_on_record_is_no_proof(psched: Commands) -> None:
-    assert psched.fault("audit", "--from", "1d") == "the ledger has no schedule, so nothing is proved"
+    assert psched.fault("audit", "--from", "1d") == "the ledger has no schedules, so nothing is proved"
     assert psched.fault("audit", "--from", "1d", "nobody") == "no schedule has or had the key 'nobody'"
 
 
@@ -125,7 +125,7 @@ def test_what_waits_behind_a_failing_occurrence_is_reported_with_its_error_and_n
     waiting, summary = outcome.out.splitlines()
     assert waiting == (
         "hourly: missing 2013-01-01 01:00:00 +0900 … 2013-01-01 23:00:00 +0900 (23): it waits behind an occurrence "
-        "that failed 2 times, the last error: ValueError: it broke (that of 2013-01-01 00:00:00 +0900; the next "
+        "that failed 2 times, the last error: ValueError: it broke (the run of 2013-01-01 00:00:00 +0900; the next "
         f"attempt is due {local_time(int(due))})"
     )
     assert summary.endswith("NOT PROVED: 23 missing")

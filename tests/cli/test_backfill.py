@@ -13,7 +13,7 @@ def test_a_backfill_is_shown_started_once_paused_and_cancelled(psched: Commands)
     psched.ok("add", "key", "t", "0 3 * * *", "{}")
     given = ("backfill", "key", "--from", FROM, "--to", TO)
     assert psched.ok(*given, "--dry-run").out == (
-        "4 of 4 occurrences would be run\n  2026-01-01 12:00:00 +0900 … 2026-01-04 12:00:00 +0900\n"
+        "4 of 4 occurrences would run\n  2026-01-01 12:00:00 +0900 … 2026-01-04 12:00:00 +0900\n"
     )
     plan = psched.ok(*given, "--dry-run", "--json").json
     assert plan == {"schedule": "key", "spans": [[1767236400, 1767495600]], "count": 4, "total": 4}
@@ -44,7 +44,7 @@ def test_a_backfill_is_shown_started_once_paused_and_cancelled(psched: Commands)
         (["key", "--to", TO], "--to needs --from"),
         (["key", "--failed"], "--failed needs --from"),
         (["key", "--number", "1"], "--number needs --pause, --resume or --cancel"),
-        (["key", "--from", FROM, "--cancel"], "--from takes no --cancel; leave one of them out"),
+        (["key", "--from", FROM, "--cancel"], "--from cannot be combined with --cancel; remove one of them"),
         (["key", "--from", TO, "--to", FROM], "--to is before --from"),
         (["key", "--from", FROM], "no schedule has the key 'key'"),
         (["key", "--cancel", "--number", "3"], "'key' has no backfill 3; there are none"),

@@ -49,8 +49,8 @@ def test_insight_has_the_same_checks_as_data_and_writes_nothing(fresh: Commands,
         finding.subject: finding.level for finding in found
     }.items()
     [late] = [finding for finding in found if finding.level == "failed"]
-    assert (late.subject, late.remedy) == ("overdue", "no worker is running: psched run, or pschedd start")
-    assert late.message.endswith("late and not started")
+    assert (late.subject, late.remedy) == ("overdue", "no worker is running; start one: psched run, or pschedd start")
+    assert late.message.endswith("late and was not started")
 
 
 def test_a_database_that_is_away_is_a_finding_of_insight(fresh: Commands) -> None:
@@ -177,7 +177,7 @@ def test_clocks_that_differ_are_reported(monkeypatch: pytest.MonkeyPatch, ahead:
 
 
 def test_what_is_later_than_its_alert_after_is_a_failure(psched: Commands) -> None:
-    none = (True, "no occurrence is more than 10 min late, nor later than its alert_after")
+    none = (True, "no occurrence is more than 10 min late, and none is later than its alert_after")
     assert findings(psched.ok("doctor", "--json"))["overdue"] == none
     late = int(time.time()) - 90
     psched.ok("add", "late", "t", "* * * * * *", "{}", "-s", str(late), "--alert-after", "60")
@@ -186,7 +186,7 @@ def test_what_is_later_than_its_alert_after_is_a_failure(psched: Commands) -> No
     ok, message = findings(outcome)["overdue"]
     assert (outcome.code, ok) == (1, False)
     assert message.startswith("'late' (type 't'): its occurrence of 20")
-    assert message.endswith("late and not started; no worker is running: psched run, or pschedd start")
+    assert message.endswith("late and was not started; no worker is running; start one: psched run, or pschedd start")
     psched.ok("pause", "late")
     assert findings(psched("doctor", "--json"))["overdue"] == none
 
@@ -213,15 +213,15 @@ def test_a_pooler_is_reported_and_a_wrong_mode_with_the_remedy(fresh: Commands, 
         fresh.use(pooler.url(url.rpartition("/")[2]))
         ok, message = findings(fresh.ok("doctor", "--json"))["pooler"]
         assert ok
-        assert "finds new rows by polls only" in message
+        assert "finds new rows only by polling" in message
         fresh.use(pooler.url(url.rpartition("/")[2]), "  pooler: session\n")
         ok, message = findings(fresh("doctor", "--json"))["pooler"]
         assert not ok
-        assert "two connections are given one session" in message
+        assert "two connections share one session" in message
         pooler.stop()
         pooler.mode = "statement"
         pooler.start()
         fresh.use(pooler.url(url.rpartition("/")[2]))
         ok, message = findings(fresh("doctor", "--json"))["pooler"]
         assert not ok
-        assert "has no transactions; set its pool_mode = transaction" in message
+        assert "allows no transactions; set its pool_mode = transaction" in message

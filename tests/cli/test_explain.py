@@ -48,8 +48,8 @@ def test_wrong_input_is_named(fresh: Commands) -> None:
 
 _WRONG = {
     (): "either a cron expression or --key",
-    ("@daily", "--at", "tomorrow"): "'tomorrow' is no date; give a date such as",
-    ("@daily", "--at", "2027-03-29T02:30+01:00"): "names an offset",
+    ("@daily", "--at", "tomorrow"): "'tomorrow' is not a date; give a date such as",
+    ("@daily", "--at", "2027-03-29T02:30+01:00"): "has an offset",
     ("-k", "x", "-t", "UTC"): "own zone",
 }
 

@@ -68,7 +68,7 @@ def test_what_was_late_or_missed_in_a_range_is_listed(ran: Commands) -> None:
     assert (sorted(found), len(ran.ok("history", "--json").json)) == (["bad", "good", "good", "good"], 5)
     assert ran.ok("history", "--late", "10000d", "--since", "1d", "--json").json[0]["key"] == "bad"
     assert ran.ok("history", "fine", "--late", "--json").json == []
-    assert "--output takes no --late" in ran("history", "--late", "--output").err
+    assert "--output cannot be combined with --late" in ran("history", "--late", "--output").err
 
 
 def test_the_occurrences_of_one_schedule_can_be_limited(ran: Commands) -> None:
@@ -104,7 +104,7 @@ def test_a_deleted_schedule_keeps_its_history(ran: Commands) -> None:
 def test_what_is_no_time_is_reported(psched: Commands) -> None:
     outcome = psched("history", "--since", "yesterday")
     assert outcome.code == 2
-    assert "'yesterday' is no time; give unix seconds, a date like 2026-03-29, or a span like 2d" in outcome.err
+    assert "'yesterday' is not a time; give unix seconds, a date like 2026-03-29, or a span like 2d" in outcome.err
 
 
 def test_a_store_without_a_ledger_says_so(fresh: Commands) -> None:
@@ -178,7 +178,7 @@ def test_a_long_history_is_cut_only_without_a_limit_or_a_time(ran: Commands, mon
     monkeypatch.setattr("psched.cli.history._DEFAULT_LIMIT", 2)
     outcome = ran("history", "good", "--json")
     assert [row["scheduled_time"] for row in outcome.json] == [START + HOUR, START + 2 * HOUR]
-    assert outcome.err == "only the last 2 entries are shown; --limit or --since shows more\n"
+    assert outcome.err == "only the last 2 entries are shown; use --limit or --since for more\n"
     assert len(ran.ok("history", "good", "--since", "0", "--json").json) == 3
     assert len(ran.ok("history", "good", "--limit", "3", "--json").json) == 3
 

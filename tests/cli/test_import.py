@@ -66,8 +66,8 @@ def test_many_are_added(both: Commands) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("", "rows.json: there is no schedule in it; give a JSON array, or one JSON object per line"),
-        ("[]", "rows.json: there is no schedule in it"),
+        ("", "rows.json: no schedule in this file; expected a JSON array, or one JSON object per line"),
+        ("[]", "rows.json: no schedule in this file"),
         ("[7]", "rows.json: element 1 must be a JSON object, got 7"),
         ("[{]", "rows.json: data is not valid JSON: Expecting property name enclosed in double quotes at character 3"),
         ('{"key": "a"', "rows.json: line 1: data is not valid JSON: Expecting ',' delimiter at character 12 (the end)"),
@@ -82,7 +82,7 @@ def test_many_are_added(both: Commands) -> None:
         ('{"key": "a", "type": "t", "cron": "@daily", "next_time": 1e99}', "schedule 2 ('a'): next_time"),
         (
             '{"key": "a", "type": "t", "cron": "@daily", "paused": true}',
-            "schedule 2 ('a'): it is paused, and would run;",
+            "schedule 2 ('a'): the schedule is paused, but would run after the import;",
         ),
         ('{"key": "good", "type": "t", "cron": "@daily"}', "the key 'good' is given twice"),
     ],
@@ -97,7 +97,10 @@ def test_a_mistake_is_named_and_nothing_is_added(both: Commands, text: str, expe
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ('{"key": "a", "type": "t", "status": "finished"}', "task 1 ('a'): it is finished; export waiting tasks only"),
+        (
+            '{"key": "a", "type": "t", "status": "finished"}',
+            "task 1 ('a'): the task is finished; export waiting tasks only",
+        ),
         (
             '{"key": "a", "type": "t", "priority": 101}',
             "task 1 ('a'): priority must be a whole number from -100 to 100",

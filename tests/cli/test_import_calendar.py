@@ -50,7 +50,7 @@ def test_whole_days_become_dates(psched: Commands) -> None:
     ]
     assert out == (
         f"holidays: 7 dates from {YEAR}-01-01 to {YEAR + 1}-11-{thursdays[1]}; "
-        "1 events with a time of the day are left out\n"
+        "1 events with a time of day are left out\n"
     )
 
 
@@ -64,11 +64,11 @@ def test_another_import_replaces_the_dates(psched: Commands) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("nonsense", "holidays.ics: this is no calendar that can be read"),
-        ("", "holidays.ics: there is no calendar in it"),
+        ("nonsense", "holidays.ics: the calendar cannot be read"),
+        ("", "holidays.ics: no calendar in this file"),
         (
             f"BEGIN:VCALENDAR\r\n{MEETING}END:VCALENDAR\r\n",
-            f"there is no event of a whole day from {YEAR} to {YEAR + 4}",
+            f"no all-day event from {YEAR} to {YEAR + 4}",
         ),
     ],
 )

@@ -79,7 +79,7 @@ def test_a_crontab_becomes_a_file_of_schedules_and_a_report(fresh: Commands, cro
     report = fresh.ok("import", "crontab", crontab, "--owner", "ann", "-t", "Europe/Berlin", "--at", _AT).out
     assert report.splitlines()[:2] == [
         "cron: 3 read, 2 schedules written to schedules.yml; 1 differ, of which 1 are not written",
-        "crontab:4: NOT WRITTEN (@reboot): runs when the host starts, which is no time; start it by systemd",
+        "crontab:4: NOT WRITTEN (@reboot): runs when the host starts, which psched cannot do; start it with systemd",
     ]
     found = declared((fresh.folder / "schedules.yml").read_text())
     assert found.owner == "ann"
@@ -94,7 +94,7 @@ def test_a_file_that_exists_is_replaced_by_force_only(fresh: Commands, crontab: 
     file = fresh.folder / "mine.yml"
     file.write_text("mine")
     words = ("import", "crontab", crontab, "--owner", "ann", "-o", "mine.yml")
-    assert fresh.fault(*words) == "mine.yml exists; name another file by --output, or replace it by --force"
+    assert fresh.fault(*words) == "mine.yml exists; choose another file with --output, or replace it with --force"
     assert file.read_text() == "mine"
     fresh.ok(*words, "--force")
     assert len(declared(file.read_text()).schedules) == 2
@@ -165,7 +165,7 @@ def test_the_tables_of_django_celery_beat_are_read(fresh: Commands) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("missing", "--owner", "ann"), "missing: No such file or directory; name a file that can be read"),
+        (("missing", "--owner", "ann"), "missing: No such file or directory; name a readable file"),
         (("crontab", "--owner", "ann", "-t", "Berlin"), "timezone 'Berlin' is not a zone of the tz database"),
     ],
 )

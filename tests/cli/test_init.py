@@ -37,7 +37,7 @@ def test_check_tells_what_init_would_do(both: Commands, patch: pytest.MonkeyPatc
     for command in (("list",), ("queue", "list")):
         refused = both(*command)
         assert refused.code == 1
-        assert "have the layout 1, and this version of psched needs 2; upgrade them with: psched init" in refused.err
+        assert "have the layout 1, but this version of psched needs 2; upgrade them with: psched init" in refused.err
     found = both("init", "--check")
     assert found.code == 3
     lines = found.out.splitlines()
@@ -58,4 +58,4 @@ def test_check_refuses_a_layout_that_was_never_released(both: Commands) -> None:
     connection.close()
     found = both("init", "--check")
     assert found.code == 1
-    assert "made by another version of psched" in found.err
+    assert "created by another version of psched" in found.err

@@ -159,7 +159,7 @@ def test_the_forecast_says_how_many_schedules_may_skip_runs(psched: Commands) ->
     for key, overlap in (("one", "skip"), ("two", "skip"), ("three", "wait")):
         psched.ok("add", key, "t", "@hourly", "{}", "--overlap", overlap)
     assert psched("forecast", "--json").json["may_skip"] == 2
-    assert "2 schedules have overlap: skip; runs that come due during" in psched("forecast").err
+    assert "2 schedules have overlap: skip; runs that become due during" in psched("forecast").err
 
 
 def test_the_forecast_into_a_pipe_has_a_line_for_each_hour(psched: Commands) -> None:

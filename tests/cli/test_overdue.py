@@ -95,9 +95,9 @@ def test_a_schedule_that_no_worker_takes_is_overdue(table: Commands) -> None:
     asked = (
         "is a worker running that routes its type? (psched run, pschedd status)"
         if is_compat(table)
-        else "no worker is running: psched run, or pschedd start"
+        else "no worker is running; start one: psched run, or pschedd start"
     )
-    assert message.endswith(f" late and not started; {asked}")
+    assert message.endswith(f" late and was not started; {asked}")
 
 
 def test_where_nothing_was_begun_it_is_asked_for_a_worker_once(table: Commands) -> None:
@@ -105,7 +105,7 @@ def test_where_nothing_was_begun_it_is_asked_for_a_worker_once(table: Commands) 
         add(table, key)
     first, *others = findings(table("doctor", "--json"))
     assert not first[0]
-    assert first[1].startswith("no worker has started any of the 3 schedules below; ")
+    assert first[1].startswith("no worker has started any of the following 3 schedules; ")
     assert sorted(message.split()[0] for _, message in others) == ["'one'", "'three'", "'two'"]
 
 
@@ -129,7 +129,7 @@ def test_a_failing_schedule_shows_its_attempts_and_its_error(table: Commands) ->
     assert lines["lateness"].startswith("2 d")
     [(ok, message)] = findings(doctor)
     assert (doctor.code, ok) == (1, False)
-    assert "late: 3 attempts have failed; the last error: ValueError: it broke; the next one is due 20" in message
+    assert "late: 3 attempts have failed; the last error: ValueError: it broke; the next attempt is due 20" in message
 
 
 def test_failing_schedules_are_a_warning_before_they_are_overdue(table: Commands) -> None:
@@ -246,7 +246,7 @@ def test_a_first_attempt_may_take_as_long_as_it_likes(table: Commands) -> None:
         found = shown(table, "long")
         assert (found["state"], found["overdue"]) == ("leased" if is_compat(table) else "running", False)
         assert findings(table.ok("doctor", "--json")) == [
-            (True, "no occurrence is more than 10 min late, nor later than its alert_after")
+            (True, "no occurrence is more than 10 min late, and none is later than its alert_after")
         ]
 
 
@@ -267,12 +267,12 @@ def test_it_is_reported_whether_a_live_worker_routes_what_is_overdue(psched: Com
     add(psched, "late")
     for types, asked in (
         ("other", "no live worker routes the type 'report'"),
-        ("report", "1 live workers route its type: are they busy? (pschedd status)"),
+        ("report", "1 live workers route its type; are they busy? (pschedd status)"),
     ):
         with collection(psched) as schedules:
             announce(schedules.store.nodes, "host/1", "schedules", TypeFilter((types,)))
         [(_, message)] = findings(psched("doctor", "--json"))
-        assert message.endswith(f" late and not started; {asked}")
+        assert message.endswith(f" late and was not started; {asked}")
 
 
 @pytest.mark.parametrize(
@@ -282,7 +282,7 @@ def test_it_is_reported_whether_a_live_worker_routes_what_is_overdue(psched: Com
 def test_the_longest_wait_for_a_retry_decides_what_is_overdue(psched: Commands, retry_wait: str, bound: str) -> None:
     psched.use("sqlite:///../psched.db", f"  retry_wait: {retry_wait}\n")
     [(ok, message)] = findings(psched.ok("doctor", "--json"))
-    assert (ok, message) == (True, f"no occurrence is more than {bound} late, nor later than its alert_after")
+    assert (ok, message) == (True, f"no occurrence is more than {bound} late, and none is later than its alert_after")
     late = int(time.time()) - 90
     psched.ok("add", "late", "t", "* * * * * *", "{}", "-s", str(late))
     assert findings(psched("doctor", "--json"))[0][0] == (bound != "1 min")

@@ -50,7 +50,7 @@ def test_a_schedule_is_paused_and_resumed(psched: Commands) -> None:
     psched.ok(*ADD)
     assert psched.ok("resume", "key").out == "key was not paused\n"
     assert psched.ok("pause", "key").out == ""
-    assert psched.ok("pause", "key").out == "key was paused already\n"
+    assert psched.ok("pause", "key").out == "key was already paused\n"
     assert psched.ok("show", "key", "--json").json["paused"] is True
     assert "\tpaused\tpaused\t" in psched.ok("list").out
     psched.ok("resume", "key")

@@ -165,7 +165,7 @@ def test_list_names_the_key_behind_which_the_next_page_begins(queue: Commands) -
         queue.ok("submit", key, "t", "{}")
     outcome = queue("list", "--limit", "1", "--json")
     assert [row["key"] for row in outcome.json] == ["a b"]
-    assert outcome.err == "more follow; list them with: --after 'a b'\n"
+    assert outcome.err == "there are more; list them with: --after 'a b'\n"
     assert [row["key"] for row in queue.ok("list", "--after", "a b", "--json").json] == ["c", "d"]
 
 
@@ -173,7 +173,7 @@ def test_the_place_of_the_next_page_has_no_control_character(queue: Commands) ->
     for key in ("a\x1b\x9b\u202e'\\b", "c"):
         queue.ok("submit", key, "t", "{}")
     err = queue("list", "--limit", "1").err
-    assert err == "more follow; list them with: --after $'a\\U0000001b\\U0000009b\\U0000202e\\'\\\\b'\n"
+    assert err == "there are more; list them with: --after $'a\\U0000001b\\U0000009b\\U0000202e\\'\\\\b'\n"
 
 
 def test_show_tells_a_task_in_lines(queue: Commands) -> None:
@@ -227,8 +227,11 @@ def test_what_is_finished_already_is_reported(queue: Commands, command: str) -> 
         (("cancel",), "Did you mean"),
         (("submit", "key"), "Missing argument 'TYPE'"),
         (("list", "--status", "done"), "'done' is not one of 'waiting', 'running', 'finished', 'failed', 'cancelled'"),
-        (("submit", "k", "t", "{}", "-t", "soon"), "'soon' is no time; give unix seconds, or a date with a time zone"),
-        (("submit", "k", "t", "{}", "-t", "nan"), "'nan' is no time"),
+        (
+            ("submit", "k", "t", "{}", "-t", "soon"),
+            "'soon' is not a time; give unix seconds, or a date with a time zone",
+        ),
+        (("submit", "k", "t", "{}", "-t", "nan"), "'nan' is not a time"),
         (("submit", "k", "t", "{}", "-t", "-1"), "'-1' is before 1973"),
         (
             ("submit", "k", "t", "{}", "-u", "bob", "--max-running", "0"),
@@ -307,7 +310,7 @@ def tables(psched: Commands) -> set[str]:
 def test_a_configuration_without_queue_is_reported(fresh: Commands) -> None:
     fresh.configure("development: {schedules: {type: rdb, url: 'sqlite:///schedules.db'}}")
     for command in ("list", "init", "run"):
-        assert "there is no section `queue:`" in fresh.below("queue").fault(command)
+        assert "the section `queue:` is missing" in fresh.below("queue").fault(command)
 
 
 def test_doctor_looks_at_both_sections(fresh: Commands) -> None:

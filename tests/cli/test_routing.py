@@ -128,19 +128,19 @@ def test_on_rdb_compat_list_and_doctor_tell_how_many_schedules_are_left_to_ruby_
     with closing(sqlite3.connect(shared.folder / "psched.db")) as connection, connection:
         connection.execute("UPDATE schedules SET timezone = 'Tokyo' WHERE id = 'zone'")
     for told in (warned(shared, "list"), warned(shared, "list", "--json"), shared("doctor").out):
-        assert "psched leaves 3 of 4 rows to Ruby workers, since it cannot run them ('zone': " in told
+        assert "psched cannot run 3 of 4 rows and leaves them to Ruby workers ('zone': " in told
         assert "Tokyo" in told
-        assert "2 of types that the configured application does not route: theirs" in told
+        assert "2 not routed by the configured application: theirs" in told
 
 
 def test_on_rdb_compat_list_and_doctor_tell_how_many_tasks_are_left_to_ruby_and_why(shared: Commands) -> None:
     shared.ok("queue", "list")
-    assert "psched leaves none to Ruby workers: it can run all" in shared("doctor").out
+    assert "psched can run all rows, and leaves none to Ruby workers" in shared("doctor").out
     warned(shared, "queue", "submit", "type", "theirs", "{}")
     warned(shared, "queue", "submit", "done", "theirs", "{}")
     shared.ok("queue", "force-finish", "done")
-    why = "(1 of types that the configured application does not route: theirs)"
-    sentence = f"psched leaves 1 of 2 rows to Ruby workers, since it cannot run them {why}"
+    why = "(1 not routed by the configured application: theirs)"
+    sentence = f"psched cannot run 1 of 2 rows and leaves them to Ruby workers {why}"
     assert warned(shared, "queue", "list") == f"{sentence}\n"
     assert sentence in shared("doctor").out
 

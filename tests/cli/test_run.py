@@ -80,7 +80,7 @@ def test_types_that_name_nothing_are_refused(jobs: Commands, types: str) -> None
     for arguments in (("run", "--types", types, "jobs:app"), ("queue", "run", "--types", "t", "--types", types)):
         outcome = jobs(*arguments)
         assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
-        assert "--types is empty; give a type, a glob such as video.*, or leave the option out" in outcome.err
+        assert "--types is empty; give a type, a glob such as video.*, or remove the option" in outcome.err
 
 
 def test_the_daemon_refuses_types_that_name_nothing(jobs: Commands, capsys: pytest.CaptureFixture[str]) -> None:

@@ -210,10 +210,10 @@ def test_list_names_the_place_where_the_next_page_begins(psched: Commands) -> No
     for _ in range(3):
         outcome = psched("list", "--limit", "2", "--json", *place)
         seen += [row["key"] for row in outcome.json]
-        place = shlex.split(outcome.err.removeprefix("more follow; list them with: "))
+        place = shlex.split(outcome.err.removeprefix("there are more; list them with: "))
     assert seen == [f"key {number}:" for number in range(5)]
     assert place == []
-    assert psched("list", "--limit", "2").err == "more follow; list them with: --after '2000000000.5:key 1:'\n"
+    assert psched("list", "--limit", "2").err == "there are more; list them with: --after '2000000000.5:key 1:'\n"
     assert psched.ok("list", "--limit", "5").err == ""
 
 

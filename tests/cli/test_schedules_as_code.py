@@ -165,5 +165,8 @@ def test_what_is_exported_needs_no_change(psched: Commands) -> None:
     psched.ok("add", "mine", "load", "@every 1h", "{}")
     outcome = psched("export")
     code, error = outcome.code, outcome.err
-    assert (code, "a file has one owner, but the schedules have billing, and some have none" in error) == (1, True)
+    assert (code, "a file must have one owner, but the schedules have billing, and some have no owner" in error) == (
+        1,
+        True,
+    )
     assert "mine" in psched.ok("export", "--owner", "", "--as", "me").out

@@ -35,8 +35,8 @@ ADD = ("add", "key", "type", "0 * * * *", "{}")
         ),
         (("add", "k", "t", "@daily", "{'a':1}"), "at character 2 ('a':1})"),
         (("add", "k", "t", "@daily", "[1]"), "data must be a JSON object"),
-        (("add", "k", "t", "@daily", '{"a":NaN}'), "NaN is no JSON number"),
-        (("add", "k", "t", "@daily", '{"a":1,"a":2}'), "data holds the key 'a' twice; leave one of them out"),
+        (("add", "k", "t", "@daily", '{"a":NaN}'), "NaN is not a JSON number"),
+        (("add", "k", "t", "@daily", '{"a":1,"a":2}'), "data has the key 'a' twice; remove one of them"),
         (("add", "k", "t", "@daily", '{"a":' * 100_000), "nested too deeply"),
         (("add", "", "t", "@daily", "{}"), "key must be non-empty text"),
         (("add", "k" * 256, "t", "@daily", "{}"), "at most 255"),
@@ -112,7 +112,7 @@ def test_data_that_cannot_be_read_is_reported_with_its_file(psched: Commands) ->
         for command in (("add", "k", "t", "@daily"), ("modify", "k", "--data")):
             assert psched.fault(*command, "@wrong.json").startswith(expected)
     assert psched.fault("add", "k", "t", "@daily", "@absent.json") == (
-        "absent.json: No such file or directory; name a file that can be read, or - for standard input"
+        "absent.json: No such file or directory; name a readable file, or - for standard input"
     )
     assert psched.ok("list", "--json").json == []
 
@@ -167,7 +167,7 @@ def test_a_wrong_change_leaves_the_schedule_as_it_was(psched: Commands) -> None:
             for delay in ("soon", "nan", "1e999", "-9e9", "-31622401")
         ),
         *(
-            ((*command, option, "tomorrow"), f"'tomorrow' is no time; {TIMES}")
+            ((*command, option, "tomorrow"), f"'tomorrow' is not a time; {TIMES}")
             for command in (("add", "k", "t", "@daily", "{}"), ("modify", "k"))
             for option in ("-s", "-a")
         ),
@@ -177,14 +177,14 @@ def test_a_wrong_change_leaves_the_schedule_as_it_was(psched: Commands) -> None:
             for option, time in (("-s", "-1"), ("-a", "-5"), ("-s", "3600"), ("-a", "1969-12-31T00:00Z"))
         ),
         (("add", "k", "t", "@daily", "{}", "-s", "2026-12-01T08:00"), "write it as in 2026-12-01T08:00:00Z, or with"),
-        (("add", "k", "t", "@daily", "{}", "-s", "2026-13-01T08:00Z"), f"'2026-13-01T08:00Z' is no time; {TIMES}"),
+        (("add", "k", "t", "@daily", "{}", "-s", "2026-13-01T08:00Z"), f"'2026-13-01T08:00Z' is not a time; {TIMES}"),
         (("add", "k", "t", "@daily", "{}", "-s", "9999999999999"), "after the year 9999, unix seconds 253402300799"),
         (("add", "k", "t", "@daily", "{}", "-a", "9" * 5000), "after the year 9999, unix seconds 253402300799"),
         (("add", "k", "t", "@daily", "{}", "--max-attempts", "9" * 5000), "from 1 to 2147483647, or none, got '9"),
         (("add", "k", "t", "@daily", "{}", "--alert-after", "2e9"), "from 0 to 1000000000, or none, got '2e9'"),
         (
             ("audit", "--from", "9999999999999"),
-            "'9999999999999' is after the year 9999, unix seconds 253402300799; are these milli",
+            "'9999999999999' is after the year 9999, unix seconds 253402300799; did you give milli",
         ),
         (("audit", "--from", "-1"), "'-1' is before 1970"),
         (("audit", "--from", "99999999999w"), "'99999999999w' is more than 31 years (1000000000 s) ago"),
@@ -200,7 +200,7 @@ def test_a_wrong_change_leaves_the_schedule_as_it_was(psched: Commands) -> None:
         (("list", "--state", "late"), "'late' is not one of 'broken', 'paused', 'running'"),
         (("list", "--after", "key"), "expected the text that the last page printed, such as 1796108400:KEY, got 'key'"),
         (("list", "--after", "1796108400:"), "such as 1796108400:KEY, got '1796108400:'"),
-        (("list", "--late", "--state", "due"), "--late takes neither --state nor --after; leave one of them out"),
+        (("list", "--late", "--state", "due"), "--late cannot be combined with --state or --after; remove one of them"),
         (("list", "--limit", "0"), "expected a whole number from 1 to 2147483647, got '0'"),
         (("history", "--limit", "many"), "expected a whole number from 1 to 2147483647, got 'many'"),
         (("list", "--format", "json"), "'json' is not 'perfectsched'"),
@@ -230,7 +230,7 @@ def test_each_fault_of_a_configuration_has_its_line(fresh: Commands) -> None:
 
 def test_a_configuration_without_schedules_is_reported(fresh: Commands) -> None:
     fresh.configure("development: {queue: {type: rdb, url: 'sqlite:///q.db'}}")
-    assert "there is no section `schedules:`" in fresh.fault("list")
+    assert "the section `schedules:` is missing" in fresh.fault("list")
 
 
 def test_a_missing_table_names_init_on_each_database(fresh: Commands, database: str) -> None:
@@ -260,12 +260,12 @@ def test_only_init_creates_a_sqlite_file(fresh: Commands) -> None:
     assert (fresh.folder / "psched.db").exists()
 
 
-@pytest.mark.parametrize(("folder", "found"), [("/none", "does not exist"), ("/dev/null", "is no folder")])
+@pytest.mark.parametrize(("folder", "found"), [("/none", "does not exist"), ("/dev/null", "is not a folder")])
 @pytest.mark.parametrize("type_", ["rdb", "rdb_compat"])
 def test_a_missing_folder_is_named_and_no_table(fresh: Commands, type_: str, folder: str, found: str) -> None:
     url = f"sqlite:///{folder}/psched.db"
     fresh.configure(f"development:\n  type: {type_}\n  url: {url}\n  schedules: {{}}\n  queue: {{table: q}}\n")
-    expected = f"url: the folder {folder} of the SQLite file {found}; create or mount it, or name another"
+    expected = f"url: the folder {folder} of the SQLite file {found}; create or mount it, or configure another one"
     for command in (("init",), ("list",), ("show", "k"), ADD, ("queue", "list"), ("queue", "submit", "k", "t", "{}")):
         assert fresh.fault(*command) == expected
     assert {one["message"] for one in fresh("doctor", "--json").json if not one["ok"]} == {expected}
@@ -274,8 +274,8 @@ def test_a_missing_folder_is_named_and_no_table(fresh: Commands, type_: str, fol
 def test_a_missing_file_is_named_with_its_path(fresh: Commands) -> None:
     fresh.use("sqlite:///../psched.db")
     expected = (
-        f"url: the SQLite file {fresh.folder}/psched.db does not exist; name the right one, "
-        "or create it with: psched init (a queue's: psched queue init)"
+        f"url: the SQLite file {fresh.folder}/psched.db does not exist; configure the right file, "
+        "or create it with: psched init (for a queue: psched queue init)"
     )
     assert fresh.fault("list") == expected
     [failed] = [one for one in fresh("doctor", "--json").json if not one["ok"]]
@@ -310,7 +310,7 @@ def test_closed_output_is_no_fault(psched: Commands) -> None:
 def test_a_file_that_is_no_sqlite_database_is_named(fresh: Commands) -> None:
     fresh.use("sqlite:///../psched.db")
     (fresh.folder / "psched.db").write_text("this is a letter, not a database; " * 50)
-    expected = f"url: the file {fresh.folder}/psched.db is no SQLite database; name another, or move it away"
+    expected = f"url: {fresh.folder}/psched.db is not an SQLite database; configure another file, or move this one away"
     assert (fresh.fault("list"), fresh.fault("init")) == (expected, expected)
     [failed] = [one for one in fresh("doctor", "--json").json if not one["ok"]]
     assert (failed["subject"], failed["message"]) == ("table", expected)
@@ -344,7 +344,7 @@ def test_a_refused_connection_names_host_and_port_but_no_password(fresh: Command
         for command in (("list",), ("init",), ADD):
             message = fresh.fault(*command)
             assert f"{scheme}://psched:***@127.0.0.1:{port}/psched is not available" in message
-            assert "does it run" in message
+            assert "is the server running" in message
             assert "s3cret" not in message
 
 
@@ -359,7 +359,7 @@ def test_a_wrong_password_is_reported_without_it(fresh: Commands, server: object
 def test_an_unknown_option_in_the_url_of_a_mysql_is_named(fresh: Commands) -> None:
     fresh.use("mysql://u:p@127.0.0.1:1/d?nosuch=x")
     message = fresh.fault("list")
-    assert "url: PyMySQL does not know an option of it" in message
+    assert "url: PyMySQL does not know one of its options" in message
     assert "'nosuch'" in message
 
 

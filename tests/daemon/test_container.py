@@ -22,7 +22,7 @@ def test_the_commands_reach_a_master_that_is_process_1(make_daemon: Callable[...
     daemon = make_daemon(pid_file="psched.pid")
     with started_as_process_1(daemon) as master:
         assert daemon.wait_until_ready() == 1
-        refusal = "was not replaced (pid 1 keeps running): this master is process 1: if it ended"
+        refusal = "was not replaced (pid 1 continues): this master is process 1: if it ended"
         assert refusal in command_inside(master, daemon, "upgrade")
         master.send_signal(signal.SIGTERM)
         daemon.wait_until_gone([master])

@@ -134,7 +134,7 @@ def test_wrong_options_get_one_line(folder: Path, options: list[str], message: s
 
 def test_json_is_refused_where_it_means_nothing(pschedd: Pschedd) -> None:
     done = pschedd("stop", "--json")
-    assert (done.returncode, "--json is for status, not for stop" in done.stderr) == (2, True)
+    assert (done.returncode, "--json works only with status, not with stop" in done.stderr) == (2, True)
 
 
 def test_a_daemon_that_cannot_write_its_counters_runs_all_the_same(make_daemon: Callable[..., Daemon]) -> None:

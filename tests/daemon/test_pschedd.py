@@ -92,7 +92,7 @@ def test_a_database_that_refuses_is_named_without_a_traceback(pschedd: Pschedd) 
     (pschedd.etc / "psched.db").write_text("this is a letter, not a database; " * 50)
     done = pschedd("start")
     assert done.returncode == 1
-    assert "psched.db is no SQLite database; name another, or move it away" in done.stderr
+    assert "psched.db is not an SQLite database; configure another file, or move this one away" in done.stderr
     assert "Traceback" not in done.stderr + pschedd.log
 
 
@@ -111,7 +111,7 @@ def test_a_start_that_takes_too_long_goes_on_by_itself(ticking: Pschedd) -> None
     application.write_text("import time\ntime.sleep(2)\n" + application.read_text())
     done = ticking("start", "--timeout", "0.2")
     assert done.returncode == 1
-    assert "has not started within 0.2 s; it keeps trying (see pschedd status)" in done.stderr
+    assert "has not started within 0.2 s; pschedd is still trying (see pschedd status)" in done.stderr
     ticking.wait_for("short")
 
 
@@ -129,7 +129,7 @@ def test_a_broken_configuration_does_not_bar_the_way_to_the_daemon(pschedd: Psch
     pschedd.configure("processors: 1", "processors: many")
     told = pschedd(action).stderr.splitlines()
     assert "processors" in told[0]
-    assert told[1] == f"pschedd: until that is fixed: pschedd {action} --pid-file {pschedd.etc}/psched.pid"
+    assert told[1] == f"pschedd: until this is fixed, use: pschedd {action} --pid-file {pschedd.etc}/psched.pid"
     assert pschedd(action, "--pid-file", "etc/psched.pid").returncode == 0
 
 
@@ -192,7 +192,7 @@ def test_start_and_status_say_that_the_database_does_not_answer(pschedd: Pschedd
         done = pschedd("start")
         assert done.returncode == 0
         trouble = "schedules: the database does not answer: "
-        assert f"pschedd: warning: the workers are up, but cannot work yet: {trouble}" in done.stderr
+        assert f"pschedd: warning: the workers are running, but cannot work yet: {trouble}" in done.stderr
         told = pschedd("status").stdout
         assert f"  trouble: {trouble}" in told
         assert "worker 1 waiting for the database (pid " in told
@@ -285,7 +285,7 @@ def test_a_reload_that_is_refused_fails_with_the_reason(
     (ticking.etc / file).write_text(text)
     refused = ticking("reload", *options, "--pid-file", "etc/psched.pid")
     assert refused.returncode == 1
-    assert refused.stderr.startswith(f"pschedd was not reloaded (pid {pid} keeps running as it was): ")
+    assert refused.stderr.startswith(f"pschedd was not reloaded (pid {pid} continues unchanged): ")
     assert expected in refused.stderr
     (ticking.etc / file).write_text(good)
     (ticking.etc / "short").unlink(missing_ok=True)
@@ -326,7 +326,7 @@ def test_a_reload_that_a_stop_overtakes_fails(pschedd: Pschedd) -> None:
         pschedd.wait_for("loading")
         assert pschedd("stop").returncode == 0
         assert reload.result().returncode == 1
-    assert "this master is stopping" in reload.result().stderr or "ended before it had" in reload.result().stderr
+    assert "this master is stopping" in reload.result().stderr or "ended before the reload" in reload.result().stderr
 
 
 def _are_new(master: int, before: list[psutil.Process], count: int) -> bool:
@@ -364,7 +364,7 @@ def test_an_upgrade_that_fails_leaves_the_old_master_in_charge(ticking: Pschedd)
     (ticking.etc / "app.py").rename(ticking.etc / "gone.py")
     done = ticking("upgrade")  # its limit is longer than what a command is waited for here
     assert done.returncode == 1
-    assert f"pschedd was not replaced (pid {old} keeps running): it ended with exit code " in done.stderr
+    assert f"pschedd was not replaced (pid {old} continues): it ended with exit code " in done.stderr
     assert "module 'app' not found" in done.stderr
     assert ticking.pid == old
 

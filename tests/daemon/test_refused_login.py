@@ -75,7 +75,7 @@ def test_start_and_status_name_each_database_that_refuses_the_login(kind: str, t
         for section in ("schedules", "queue"):
             assert f"{section}: the database refuses this user: " in done.stderr
             assert f"{section}: the database refuses this user: " in told
-        assert "pschedd: warning: the workers are up, but cannot work yet: " in done.stderr
+        assert "pschedd: warning: the workers are running, but cannot work yet: " in done.stderr
         assert "worker 1 waiting for the database (pid " in told
         for store in (stores.schedules, stores.queue):
             assert store is not None

@@ -27,13 +27,14 @@ def _second_configuration(pschedd: Pschedd, kind: str) -> tuple[str, ...]:
 def test_a_configuration_does_not_reach_the_daemon_of_another_with_its_pid_file(pschedd: Pschedd, kind: str) -> None:
     options = _second_configuration(pschedd, kind)
     pid = pschedd.start()
-    held = f"is held by another daemon, psched: master [development] {pschedd.config} (pid {pid}), not by that of "
+    holder = f"psched: master [development] {pschedd.config} (pid {pid})"
+    held = f"is held by another daemon, {holder}, not by the daemon of "
     codes = {"start": 1, "run": 1, "restart": 1, "stop": 1, "reload": 1, "reopen-logs": 1, "upgrade": 1, "status": 4}
     for action, code in codes.items():
         done = pschedd(action, *options)
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (code, "", 1), (action, done)
         assert held in done.stderr
-        remedy = "give each configuration a pid_file of its own" if action in ("start", "run") else "give --pid-file"
+        remedy = "each configuration needs its own pid_file" if action in ("start", "run") else "use --pid-file"
         assert remedy in done.stderr
     assert pschedd.pid == pid
     assert pschedd("start").returncode == 0, "its own configuration's is running"
@@ -48,11 +49,11 @@ def test_a_daemon_whose_configuration_vanished_is_named_and_can_be_stopped(psche
     for action in ("status", "reopen-logs", "stop"):
         first, second = pschedd(action).stderr.splitlines()
         assert first.startswith(f"pschedd: {pschedd.config}: there is no such file")
-        assert second == f"pschedd: until that is fixed: pschedd {action} --pid-file {pid_file}"
+        assert second == f"pschedd: until this is fixed, use: pschedd {action} --pid-file {pid_file}"
     for action in ("reload", "upgrade"):
         done = pschedd(action, "--pid-file", str(pid_file))
         assert done.returncode == 1
-        assert f"(pid {pid} keeps running" in done.stderr
+        assert f"(pid {pid} continues unchanged" in done.stderr
         assert "there is no such file" in done.stderr + pschedd.log
     assert "worker 1 idle" in pschedd("status", "--pid-file", str(pid_file)).stdout
     assert pschedd("stop", "--pid-file", str(pid_file)).returncode == 0
@@ -66,12 +67,13 @@ def test_a_daemon_with_another_pid_file_than_the_configuration_s_is_named(psched
     for action, code in (("stop", 0), ("status", 3), ("reload", 7)):
         done = pschedd(action)
         assert done.returncode == code
-        assert done.stdout + done.stderr == f"pschedd is not running; one runs with --pid-file {unit}\n"
+        expected = f"pschedd is not running; a daemon of this configuration runs with --pid-file {unit}\n"
+        assert done.stdout + done.stderr == expected
     pschedd.configure("  pid_file: psched.pid\n", "")
     for action in ("stop", "status", "reload", "upgrade", "reopen-logs"):
         first, second = pschedd(action).stderr.splitlines()
         assert "pid_file: missing" in first
-        assert second == f"pschedd: until that is fixed: pschedd {action} --pid-file {unit}"
+        assert second == f"pschedd: until this is fixed, use: pschedd {action} --pid-file {unit}"
     assert read_running(unit) == pid
     assert pschedd("stop", "--pid-file", str(unit)).returncode == 0
     assert read_running(unit) is None

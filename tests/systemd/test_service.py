@@ -192,7 +192,8 @@ def test_two_instances_run_side_by_side_and_are_stopped_one_by_one(service: Serv
     instances["production"].wait_for_trace("short")
     stop = machine.run("/opt/psched/bin/pschedd", *command, "staging", "stop")
     own = "/run/psched/pschedd@staging.pid"
-    assert stop == f"pschedd is not running; one runs with --pid-file {own}\n", "the units have pid files of their own"
+    expected = f"pschedd is not running; a daemon of this configuration runs with --pid-file {own}\n"
+    assert stop == expected, "the units have pid files of their own"
     machine.run("/opt/psched/bin/pschedd", "--pid-file", own, "stop")
     inactive = {"ActiveState": "inactive", "NRestarts": "0"}
     wait_for(lambda: instances["staging"].properties(*inactive) == inactive, service.explain)
