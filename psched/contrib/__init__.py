@@ -1,1 +1,1 @@
-"""Integrations with other packages: extras, which no other package of psched imports."""
+"""Integrations with other packages. Each needs an extra, and no other package of psched imports them."""

@@ -1,12 +1,12 @@
-"""OpenTelemetry: spans for submits, runs and settlements, by the semantic conventions for messaging.
+"""OpenTelemetry spans for submits, runs and settlements, by the semantic conventions for messaging.
 
-A submit is a span `send {type}`. Its context goes with the task, in the task's headers, and the run of the task is a
-span `process {type}` that is linked to it. `settle {type}`, a child of that, is the transaction that ends the run. The
-run of a schedule begins a trace.
+A submit is a span `send {type}`. Its context is stored in the task's headers. The run of the task is a span `process
+{type}`, linked to the span of the submit. Its child `settle {type}` is the transaction that ends the run. The run of a
+schedule begins a new trace.
 
-`telemetry: otel` in the configuration attaches the listeners; a program that has none calls `instrument`. The spans go
-to the provider that the program has set. A worker whose application sets none makes one, from the variables OTEL_*,
-after it was forked, and sends what is left when it ends.
+`telemetry: otel` in the configuration attaches the listeners. A program without a configuration calls `instrument`. The
+spans go to the provider that the program has set. If the application of a worker sets none, the worker makes a provider
+from the variables OTEL_* after the fork, and sends the remaining spans when it ends.
 """
 
 from __future__ import annotations
@@ -39,17 +39,19 @@ __all__ = ["instrument"]
 log = logging.getLogger(__name__)
 
 _FLUSH = 10.0
-"""Seconds for which a worker that ends waits until its last spans are sent."""
+"""The most seconds that an ending worker waits until its last spans are sent."""
 _QUEUE = "OTEL_BSP_MAX_QUEUE_SIZE"
 _QUEUE_SIZE = 65_536
-"""Spans that wait to be sent, unless the variable is set: a batch of short tasks ends about a thousand at once."""
+"""The most spans that wait to be sent, unless the variable is set. A batch of short tasks ends about a thousand at
+once.
+"""
 
 
 def instrument(*, parent: bool = False, in_worker: bool = False) -> None:
-    """Make spans from now on, in this process. Idempotent: the options of the first call count.
+    """Start making spans in this process. Idempotent: only the options of the first call count.
 
-    `parent`: the span of a run is a child of that of its submit, so that both are one trace; else it begins a trace of
-    its own, and is linked. `in_worker`: make a provider unless one is set; workers do so.
+    `parent`: make the span of a run a child of its submit's span, so that both are in one trace. Otherwise the run
+    begins its own trace, with a link to the submit. `in_worker`: make a provider if none is set; workers pass this.
     """
     if not isinstance(parent, bool):
         raise ValueError(f"parent must be true or false, got {shown(parent)}")
@@ -67,7 +69,7 @@ class _Send(NamedTuple):
 
 
 class _Tracing:
-    """Listens to submits and runs. Any thread."""
+    """Listens to submits and runs. Listeners may be called in any thread."""
 
     def __init__(self) -> None:
         self._parent = False
@@ -115,7 +117,7 @@ class _Tracing:
             carriers = {type_: _carrier(span) for type_, span in spans.items()}
             call.tasks = [_with_context(task, carriers[task.type]) for task in call.tasks]
         token = None
-        if len(spans) == 1:  # statements that another library traces are children of the span
+        if len(spans) == 1:  # so that spans of other libraries for statements become children of this span
             (span,) = spans.values()
             token = context.attach(trace.set_span_in_context(span))
         self._sends[call] = _Send(tuple(spans.values()), token)
@@ -161,7 +163,7 @@ class _Tracing:
             run.span.add_event("psched.lease_lost")
         elif fields["task"].stop_reason is None:
             _fail(run.span, fields["error"])
-        else:  # asked to stop
+        else:  # not an error: psched asked the handler to stop
             run.span.record_exception(fields["error"])
 
     def _run_ends(self, event: Event, fields: dict[str, Any]) -> None:
@@ -177,7 +179,7 @@ class _Tracing:
         run.span.end()
 
     def _settled(self, event: Event, fields: dict[str, Any]) -> None:
-        """Make a span for each run that was settled. It begins when the transaction of all of them began."""
+        """Make a span for each settled run. It begins when the common transaction of these runs began."""
         error, seconds = fields["error"], fields["seconds"]
         now = time.time_ns()
         begin = now - int((seconds or 0.0) * 1e9)
@@ -217,12 +219,12 @@ def _fail(span: Span, error: BaseException) -> None:
 
 
 def _texts(headers: Mapping[str, Any]) -> dict[str, str]:
-    """Return the headers that a propagator can read: anybody may have written them."""
+    """Return the headers whose values are text. A propagator can read only these, and any client may write others."""
     return {name: value for name, value in headers.items() if isinstance(value, str)}
 
 
 def _carrier(span: Span) -> dict[str, str]:
-    """Return the headers that carry the context of `span`; none without a provider."""
+    """Return headers that carry the context of `span`. Without a provider, returns none."""
     carrier: dict[str, str] = {}
     if span.get_span_context().is_valid:
         propagate.inject(carrier, trace.set_span_in_context(span))
@@ -230,29 +232,29 @@ def _carrier(span: Span) -> dict[str, str]:
 
 
 def _with_context(task: NewTask, carrier: Mapping[str, str]) -> NewTask:
-    """Return the task with as much of `carrier` as its headers have room for; what its caller has set is kept."""
-    own: Any = task.headers  # which the store checks
+    """Return the task with headers from `carrier`, as many as there is room for. The caller's own headers are kept."""
+    own: Any = task.headers  # not checked yet; the store checks it
     if not carrier or not isinstance(own, Mapping) or "traceparent" in own:
         return task
     for added in _ever_fewer(carrier):
         headers = {**added, **own}
         try:
             encode_headers(headers)
-        except ValueError:  # too large, or the caller's own cannot be stored, which the store will refuse
+        except ValueError:  # too large; or the caller's own headers are invalid, and then the store will refuse them
             continue
         return task._replace(headers=headers)
     return task
 
 
 def _ever_fewer(carrier: Mapping[str, str]) -> Iterable[Mapping[str, str]]:
-    """Yield `carrier`, then the same without the baggage, then `traceparent` alone."""
+    """Yield `carrier`, then `carrier` without the baggage, then `traceparent` alone."""
     yield carrier
     yield {name: value for name, value in carrier.items() if name != "baggage"}
     yield {name: value for name, value in carrier.items() if name == "traceparent"}
 
 
 def preload() -> None:
-    """Import the modules of the exporter in the master, so that workers share their memory."""
+    """Import the exporter's modules in the master, so that workers share their memory."""
     import_module("opentelemetry.exporter.otlp.proto.http.trace_exporter")
     import_module("opentelemetry.sdk.trace.export")
 
@@ -277,11 +279,14 @@ def _make_provider() -> None:
 
 
 def _shut_down(shutdown: Callable[[], None], pid: int) -> None:
-    """Send what is left. A collector that does not answer must not keep a worker from its end."""
+    """Send the remaining spans.
+
+    Waits a limited time, because a collector that hangs must not stop the worker from ending.
+    """
     if os.getpid() != pid:
         return
     sending = threading.Thread(target=shutdown, name="last spans", daemon=True)
     sending.start()
     sending.join(_FLUSH)
     if sending.is_alive():
-        log.warning("the last spans were not sent within %g s, and are lost; does the collector answer?", _FLUSH)
+        log.warning("the last spans were not sent within %g s and are lost; is the collector running?", _FLUSH)

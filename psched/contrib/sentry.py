@@ -1,7 +1,7 @@
 """Reports runs to Sentry: errors with the run's context, queue spans, and check-ins of schedules (`psched[sentry]`).
 
-Call `sentry_sdk.init(integrations=[PschedIntegration()])` in the module of the application, which each child imports
-after its fork.
+Call `sentry_sdk.init(integrations=[PschedIntegration()])` in the module of the application. Each child imports this
+module after its fork.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ __all__ = ["PschedIntegration"]
 _ORIGIN = "auto.queue.psched"
 _TRACE_HEADERS = ("sentry-trace", "baggage")
 _MOST_HEADERS = 4096
-"""Bytes of JSON that a task's headers may have."""
+"""The most bytes of a task's headers as JSON."""
 _LONGEST_SLUG = 50
 _FIELD = re.compile(r"(?:\*|\d+(?:-\d+)?)(?:/\d+)?|[a-z]{3}(?:-[a-z]{3})?", re.IGNORECASE)
-"""One item of a cron field that psched and Sentry understand alike."""
+"""One item of a cron field that means the same to psched and Sentry."""
 _NICKNAMES = {
     "@hourly": "0 * * * *",
     "@daily": "0 0 * * *",
@@ -57,31 +57,31 @@ _FIELDS = 5
 class PschedIntegration(Integration):
     """Reports errors of handlers with the run's context, spans of submits and runs, and check-ins of schedules.
 
-    A check-in creates or updates its monitor: with the schedule's rule and time zone, and from `alert_after` how late
-    and how long an occurrence may be.
+    A check-in creates or updates the monitor of its schedule. The monitor gets the schedule's rule and time zone; from
+    `alert_after` it gets how late an occurrence may start and how long it may run.
     """
 
     identifier = "psched"
     origin = _ORIGIN
 
     def __init__(self, monitor_schedules: bool = True, exclude_schedules: Iterable[str] = ()) -> None:
-        """`monitor_schedules`: send check-ins, except for keys that match one of the globs `exclude_schedules`."""
+        """`monitor_schedules`: whether to send check-ins. `exclude_schedules`: globs of keys without check-ins."""
         self._monitors = monitor_schedules
         self._excluded = tuple(exclude_schedules)
 
     def monitors(self, key: str) -> bool:
-        """Return whether the runs of this schedule are check-ins."""
+        """Return whether the runs of this schedule send check-ins."""
         return self._monitors and not any(fnmatchcase(key, glob) for glob in self._excluded)
 
     @staticmethod
     def setup_once() -> None:
-        """Attach to psched's telemetry, once for a process."""
-        ignore_logger("psched.runs")  # its errors are reported by `run_error`, with more about the run
+        """Attach to psched's telemetry, once per process."""
+        ignore_logger("psched.runs")  # `run_error` reports these errors with more details of the run
         telemetry.attach(_listen, "run_start", "run_error", "run_end", "settle", "submit_start", "submit_end")
 
 
 class _OpenRun(threading.local):
-    """What is open for the run of this thread: its scope and its spans."""
+    """The scope and the spans of the run in this thread."""
 
     stack: ExitStack | None = None
     span: Any = None
@@ -152,7 +152,7 @@ def _about(section: str, task: Task) -> dict[str, Any]:
 
 
 def _latency(task: Task) -> float | None:
-    """Return the seconds from the time at which the task was to run to its begin, on the database's clock."""
+    """Return the seconds between the time at which the task should have run and its start, on the database's clock."""
     begun = task.claim.started
     if begun is None:
         return None
@@ -161,7 +161,7 @@ def _latency(task: Task) -> float | None:
 
 
 def _capture(task: Task, error: BaseException) -> None:
-    """Report what a handler raised, unless psched asked it to stop for another reason than a timeout."""
+    """Report an error of a handler, unless it ended because psched asked it to stop. A timeout is reported."""
     if task.stop_reason is not None and not isinstance(task.stop_reason, TimeoutError):
         return
     options = sentry_sdk.get_client().options
@@ -212,7 +212,7 @@ def _check_in(task: Task, status: str, duration: float | None) -> None:
 
 
 def monitor_slug(key: str) -> str:
-    """Return the name of a schedule's monitor: the key, or a slug made from it if Sentry does not allow the key."""
+    """Return the name of a schedule's monitor: its key, or a slug of the key if Sentry does not allow the key."""
     slug = re.sub(r"[^a-z0-9_]+", "-", key.lower()).strip("-")[:_LONGEST_SLUG]
     if slug == key:
         return slug
@@ -220,7 +220,7 @@ def monitor_slug(key: str) -> str:
 
 
 def monitor_config(row: ScheduleRow) -> dict[str, Any] | None:
-    """Return the monitor of a schedule, or None for a rule that Sentry does not know, such as one with seconds."""
+    """Return the monitor of a schedule; None for a rule that Sentry does not support, such as a rule with seconds."""
     if row.rule.start is not None or row.rule.end is not None or row.rule.exclude:
         return None
     cron = _NICKNAMES.get(row.rule.cron.strip().lower(), row.rule.cron)
@@ -246,7 +246,7 @@ def _minutes(seconds: float) -> int:
 
 
 def _publish(call: SubmitCall) -> None:
-    """Open a span for each type, and put its trace into the tasks' headers, where the store keeps headers."""
+    """Open a span for each type. If the store keeps headers, put the trace into the tasks' headers."""
     of_types: dict[str, list[NewTask]] = {}
     for task in call.tasks:
         of_types.setdefault(task.type, []).append(task)
@@ -257,7 +257,7 @@ def _publish(call: SubmitCall) -> None:
         _describe(span, first.key, type_)
         if more:
             span.set_data("messaging.batch.message_count", len(more) + 1)
-    if len(spans) == 1:  # statements that Sentry traces, too, are children of the span
+    if len(spans) == 1:  # so that Sentry's spans for statements become children of this span
         span.__enter__()
     if call.keeps_headers:
         scope = sentry_sdk.get_current_scope()
@@ -277,7 +277,7 @@ def _published(call: SubmitCall, error: BaseException | None) -> None:
 
 
 def _joined(headers: Mapping[str, Any], trace: Mapping[str, str]) -> Mapping[str, Any]:
-    """Return `headers` with those of the trace, as far as there is room. The caller's own come first."""
+    """Return `headers` with the headers of the trace added, if there is room. The caller's own headers are kept."""
     for names in (_TRACE_HEADERS, _TRACE_HEADERS[:1]):
         joined = {**{name: trace[name] for name in names if name in trace}, **headers}
         if len(json.dumps(joined)) <= _MOST_HEADERS:

@@ -1,6 +1,6 @@
-"""What the database knows, asked anew for each scrape in a thread of each section.
+"""Reads facts from the database for each scrape, in one thread per section.
 
-A scrape does not wait longer for a slow thread. So it never hangs, however long the driver waits for a database that is
+A scrape waits a limited time for such a thread. So it never hangs, even if the driver waits long for a database that is
 away.
 """
 
@@ -22,19 +22,19 @@ from psched.store.counts import Counted, TypeCounts
 log = logging.getLogger(__name__)
 
 MOST_TYPES = 32
-"""Types of one section with a waiting time of their own: those that wait longest."""
+"""The most types of one section that get their own waiting time: those that wait longest."""
 MOST_OVERDUE = 50
 MOST = 10_000
-"""Rows of one state are counted up to this."""
+"""The most rows of one state that are counted."""
 _MOST_OF_TYPE = 1
-"""The number of rows of a type is not shown, so counting them would be in vain."""
+"""The most rows of one type that are counted. It is small, because these numbers are not exported."""
 
 
 @dataclass(frozen=True, slots=True)
 class SectionFacts:
-    """`overdue`: how many seconds each overdue schedule is late.
+    """The answers for one section. `overdue`: how many seconds each overdue schedule is late.
 
-    `clock_offset`: the database's clock minus this host's.
+    `clock_offset`: the database's clock minus this host's clock.
     """
 
     counts: Mapping[str, Counted]
@@ -44,7 +44,7 @@ class SectionFacts:
 
 
 class SectionReader:
-    """Asks for the facts of one section. Call from one thread at a time."""
+    """Reads the facts of one section. Call it from one thread at a time."""
 
     def __init__(self, name: str, ask: Callable[[], SectionFacts]) -> None:
         self.name = name
@@ -53,13 +53,13 @@ class SectionReader:
         self._is_down = False
 
     def begin(self) -> None:
-        """Ask, unless an earlier question has no answer yet."""
+        """Start reading, unless an earlier call has no answer yet."""
         if self._asked is None or self._asked.done():
             asked = self._asked = Future()
             threading.Thread(target=self._answer, args=(asked,), name=f"facts of {self.name}", daemon=True).start()
 
     def facts(self, until: float) -> SectionFacts | None:
-        """Return the answer, or None if there is none at `until` (monotonic), or the database refuses."""
+        """Return the answer. None if there is none at the time `until` (monotonic), or if the database refuses."""
         assert self._asked is not None
         try:
             facts = self._asked.result(max(0.0, until - monotonic()))
@@ -108,6 +108,6 @@ def _facts(section: ScheduleInsight | TaskInsight) -> SectionFacts:
     offset = now - (begun + time.time()) / 2
     try:
         types = section.types(MOST_TYPES, _MOST_OF_TYPE)
-    except NotSupportedError:  # rdb_compat keeps types in the data
+    except NotSupportedError:  # rdb_compat keeps types inside the data
         types = []
     return SectionFacts(section.counts(MOST), types, {}, offset)

@@ -1,4 +1,4 @@
-"""The metrics of a node, as prometheus_client's families. At most 2,000 series, whatever runs."""
+"""The metrics of a node as families of prometheus_client. At most 2,000 series, whatever the node runs."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from psched.metrics.event_counters import LEASE_LOST, MOST_TYPES, OTHER, RESTART
 from psched.metrics.health import STATES, NodeHealth, health_of, read_health
 
 DATABASE_LIMIT = 2.5
-"""Seconds for which a scrape waits for the database."""
+"""The most seconds that a scrape waits for the database."""
 _MOST_CHILDREN = 32
 _RUN_BOUNDS = (0.01, 0.1, 1.0, 5.0, 20.0, 100.0, 1000.0)
 _STORE_BOUNDS = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
-"""A subset of the bounds of `psched.histogram`: each bound is one more series for each type."""
+"""A subset of the bounds of `psched.histogram`, because each bound makes one more series for each type."""
 _OUTCOMES = ("finished", "retried", "failed")
 _CAUSES = ("left", "exit", "frozen", "killed", "out_of_memory", "SIGKILL", "SIGSEGV")
 
@@ -41,10 +41,10 @@ Numbers = Sequence[float]
 
 
 class NodeCollector(Collector):
-    """Reads the counters and asks the database at each scrape."""
+    """Reads the counters, and the database, at each scrape."""
 
     def __init__(self, path: Path | None, readers: Sequence[SectionReader]) -> None:
-        """`path`: of the file of counters; None: the metrics of the database only."""
+        """`path`: the file of counters; None: export only the metrics of the database."""
         self._path = path
         self._readers = readers
         self._lock = threading.Lock()
@@ -64,7 +64,7 @@ class NodeCollector(Collector):
         yield from _database_families(self._facts())
 
     def describe(self) -> Iterator[Metric]:
-        """Return nothing: the families are known when they are collected."""
+        """Return nothing, because the families are known only after a scrape."""
         return iter(())
 
     def _counters(self) -> Counters:
@@ -82,7 +82,7 @@ class NodeCollector(Collector):
 
 
 def _node_families(health: NodeHealth) -> Iterator[Metric]:
-    up = GaugeMetricFamily("psched_daemon_up", "Whether the daemon of this node runs.")
+    up = GaugeMetricFamily("psched_daemon_up", "Whether the daemon of this node is running.")
     up.add_metric([], bool(health.masters))
     yield up
     if not health.masters:
@@ -120,7 +120,7 @@ def _run_families(counters: Counters) -> Iterator[Metric]:
                 types.add((section, type_))
             else:
                 type_ = OTHER
-        for each in _OUTCOMES:  # a counter that begins with 1 has no increase
+        for each in _OUTCOMES:  # export 0 first: a counter that starts with 1 shows no increase
             outcomes.setdefault((section, type_, each), 0.0)
         outcomes[section, type_, outcome] = outcomes.get((section, type_, outcome), 0.0) + numbers[COUNT]
         _add(durations[section, type_], numbers, FIRST_SUM, FIRST_BUCKETS)
@@ -136,7 +136,7 @@ def _run_families(counters: Counters) -> Iterator[Metric]:
         _histogram(duration, (section, type_), numbers, _RUN_BOUNDS)
     yield duration
     late = HistogramMetricFamily(
-        "psched_run_lateness_seconds", "How late the first attempts of schedules' runs began.", labels=["type"]
+        "psched_run_lateness_seconds", "How late the first attempts of schedules' runs started.", labels=["type"]
     )
     waited = HistogramMetricFamily(
         "psched_task_wait_seconds", "How long tasks waited from their due time to their first attempt.", labels=["type"]
@@ -152,11 +152,13 @@ def _event_families(counters: Counters) -> Iterator[Metric]:
     lost.add_metric([], counters.sums[(LEASE_LOST,)][COUNT] if (LEASE_LOST,) in counters.sums else 0)
     yield lost
     restarts = CounterMetricFamily(
-        "psched_child_restarts", "Child processes that ended, by cause; a stop or reload is `left`.", labels=["reason"]
+        "psched_child_restarts",
+        "Child processes that ended, by cause; the cause of a stop or reload is `left`.",
+        labels=["reason"],
     )
     ends = dict.fromkeys(_CAUSES, 0.0)
     store = HistogramMetricFamily(
-        "psched_store_seconds", "How long calls of the database took.", labels=["section", "operation"]
+        "psched_store_seconds", "How long calls to the database took.", labels=["section", "operation"]
     )
     for label, numbers in counters.sums.items():
         if label[0] == RESTART:
@@ -173,21 +175,21 @@ def _event_families(counters: Counters) -> Iterator[Metric]:
 
 def _database_families(found: Sequence[tuple[str, SectionFacts | None]]) -> Iterator[Metric]:
     up = GaugeMetricFamily("psched_database_up", "Whether the database answers within 2.5 s.", labels=["section"])
-    due = GaugeMetricFamily("psched_due", "Rows that are due now; counted up to 10,000.", labels=["section"])
+    due = GaugeMetricFamily("psched_due", "Rows that are due now, counted up to 10,000.", labels=["section"])
     oldest = GaugeMetricFamily(
         "psched_oldest_due_seconds",
         "For how long the first due row of a type has been due.",
         labels=["section", "type"],
     )
     overdue = GaugeMetricFamily(
-        "psched_schedule_overdue_seconds", "How late an overdue schedule is; the 50 latest.", labels=["key"]
+        "psched_schedule_overdue_seconds", "How late an overdue schedule is, for the 50 latest.", labels=["key"]
     )
     schedules = GaugeMetricFamily(
-        "psched_schedules", "Schedules by state; each counted up to 10,000.", labels=["state"]
+        "psched_schedules", "Schedules by state, each counted up to 10,000.", labels=["state"]
     )
-    tasks = GaugeMetricFamily("psched_tasks", "Tasks by state; each counted up to 10,000.", labels=["state"])
+    tasks = GaugeMetricFamily("psched_tasks", "Tasks by state, each counted up to 10,000.", labels=["state"])
     offset = GaugeMetricFamily(
-        "psched_clock_offset_seconds", "The clock of the database minus that of this host.", labels=["section"]
+        "psched_clock_offset_seconds", "The database's clock minus this host's clock.", labels=["section"]
     )
     for section, facts in found:
         up.add_metric([section], facts is not None)
@@ -208,14 +210,14 @@ def _database_families(found: Sequence[tuple[str, SectionFacts | None]]) -> Iter
 
 
 def _add(sums: list[float], numbers: Numbers, sum_at: int, buckets_at: int) -> None:
-    """Add the buckets, and the sum of seconds behind them."""
+    """Add the buckets, and the sum of seconds that follows them."""
     for number in range(BUCKETS):
         sums[number] += numbers[buckets_at + number]
     sums[BUCKETS] += numbers[sum_at]
 
 
 def _histogram(family: HistogramMetricFamily, labels: Sequence[str], sums: Numbers, bounds: Sequence[float]) -> None:
-    """Add a histogram unless it is empty. `bounds`: some of BOUNDS."""
+    """Add a histogram unless it is empty. `bounds`: a subset of BOUNDS."""
     total = sum(sums[:BUCKETS])
     if not total:
         return

@@ -1,4 +1,4 @@
-"""Serves the metrics over HTTP with /healthz and /readyz, or writes them into a text file."""
+"""Serves the metrics over HTTP, with /healthz and /readyz, or writes them into a text file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ StartResponse = Callable[..., Any]
 
 
 class MetricsApplication:
-    """A WSGI application: /metrics, /healthz, /readyz."""
+    """A WSGI application with the pages /metrics, /healthz and /readyz."""
 
     def __init__(self, collector: NodeCollector) -> None:
         self._collector = collector
@@ -56,7 +56,7 @@ def registry_of(collector: NodeCollector) -> CollectorRegistry:
 
 
 def serve(collector: NodeCollector, host: str, port: int, ready: Callable[[str], None]) -> None:
-    """Serve until TERM or INT. `ready` is called with the address. Raises OSError if the port cannot be used."""
+    """Serve until TERM or INT. Calls `ready` with the address. Raises OSError if the port cannot be used."""
     server_class = _Server6 if ":" in host else ThreadingWSGIServer
     application = MetricsApplication(collector)
     with make_server(host, port, application, server_class, handler_class=_QuietHandler) as server:
@@ -67,7 +67,7 @@ def serve(collector: NodeCollector, host: str, port: int, ready: Callable[[str],
 
 
 def write_text_file(collector: NodeCollector, path: Path) -> None:
-    """Replace the file, so that no reader sees half of it. Raises OSError."""
+    """Replace the file at once, so that no reader sees a part of it. Raises OSError."""
     text = generate_latest(registry_of(collector))
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
@@ -109,7 +109,7 @@ def _line(status: HTTPStatus) -> str:
 
 class _QuietHandler(WSGIRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
-        """Log no requests: they come every few seconds."""
+        """Log no requests, because they come every few seconds."""
 
 
 class _Server6(ThreadingWSGIServer):

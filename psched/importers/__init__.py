@@ -1,1 +1,1 @@
-"""Reads the schedules of other schedulers into a file of schedules, and finds what psched would do otherwise."""
+"""Reads the schedules of other schedulers into a file of schedules, and finds what psched would do differently."""

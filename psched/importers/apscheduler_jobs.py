@@ -1,4 +1,4 @@
-"""Reads the jobs of a scheduler of APScheduler 3. Its own triggers say when it runs them."""
+"""Reads the jobs of a scheduler of APScheduler 3. Its own triggers tell when it runs them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ from psched.importers.host_timezone import zone_name
 from psched.importers.program_names import plain_name
 
 DEFAULTS: Definition = {"max_attempts": 1}
-_NOTES = (
-    "the types are the names of the functions: each needs a function that `app:` of psched's configuration knows",
-)
+_NOTES = ("the types are the names of the functions: for each, `app:` of psched's configuration needs a function",)
 _LIMITS = {
     "month": (1, 12),
     "day": (1, 31),
@@ -31,25 +29,25 @@ _LIMITS = {
     "second": (0, 59),
 }
 _MOST_STEPS = 2000
-"""Runs of one trigger among which a run that all triggers share is searched."""
+"""How many runs of one trigger are searched for a run that all triggers have in common."""
 _LAST_YEAR = 9999
 _MOST_YEARS = 10
-"""Stretches of years for which schedules are written."""
+"""The most stretches of years for which schedules are written."""
 _LAST_POSITION = 5
 _SHORTEST_GRACE = 60
-"""Seconds. A shorter misfire_grace_time becomes `catch_up: none`, which skips what is a minute late."""
+"""Seconds. A shorter misfire_grace_time becomes `catch_up: none`, which skips an occurrence that is a minute late."""
 _GENERATED_ID = re.compile(r"[0-9a-f]{32}")
 
 
 class _TriggerError(Exception):
-    """The trigger has no rule in psched; the message says why."""
+    """psched has no rule for the trigger. The message tells why."""
 
 
 def read_apscheduler(scheduler: Any, timezone: str, begin: int) -> Imported:
-    """Return the jobs that were added, and those in the job stores.
+    """Return the jobs that were added to the scheduler, and those in its job stores.
 
-    `timezone`: of the file. `begin`: rules that end before it are left out. Raises ConfigError if this is no scheduler
-    of APScheduler 3.
+    `timezone`: the zone of the file. `begin`: rules that end before this time are left out. Raises ConfigError if
+    `scheduler` is not a scheduler of APScheduler 3.
     """
     if not (hasattr(scheduler, "get_jobs") and hasattr(scheduler, "add_jobstore")):
         raise ConfigError(f"expected a scheduler of APScheduler 3, got {shown(scheduler)}; name it as module:NAME")
@@ -68,7 +66,7 @@ def read_apscheduler(scheduler: Any, timezone: str, begin: int) -> Imported:
 
 
 def _jobs(scheduler: Any) -> Iterator[Any]:
-    """Yield all jobs. A scheduler that was not started knows those that were added; its stores have the others."""
+    """Yield all jobs. Before its start, a scheduler returns only the jobs just added; its stores hold the others."""
     found = scheduler.get_jobs()
     yield from found
     if not scheduler.running:
@@ -87,7 +85,7 @@ def _entry(
     key = type_.rpartition(".")[2] if _GENERATED_ID.fullmatch(job.id) else job.id
     entry = ImportedEntry(origin=f"job {job.id}", rule=str(trigger), name=key if key.isprintable() else plain_name(key))
     if getattr(job, "next_run_time", trigger) is None:
-        return replace(entry, problem="it is paused; resume it before it is imported")
+        return replace(entry, problem="the job is paused; resume it before the import")
     remarks: list[str] = []
     following = following_of_trigger(trigger)
     try:
@@ -99,7 +97,7 @@ def _entry(
     definitions = tuple({"type": type_, **rule, **common} for rule in rules)
     problem = next(filter(None, (problem_of(definition, timezone, calendars) for definition in definitions)), None)
     if not definitions:
-        problem = "it has no run any more"
+        problem = "the job has no more runs"
     if problem is not None:
         return replace(entry, problem=problem, following=following)
     return replace(entry, definitions=definitions, following=following, remarks=tuple(remarks))
@@ -134,7 +132,7 @@ def following_of_trigger(trigger: Any) -> Following:
         moment = datetime.fromtimestamp(after, UTC)
         if counts_from_last_run:
             found = own.get_next_fire_time(moment, moment)
-        else:  # with a last run, a CronTrigger forgets its start
+        else:  # given a last run, a CronTrigger ignores its start
             found = own.get_next_fire_time(None, moment + timedelta(seconds=1))
         return None if found is None else int(found.timestamp())
 
@@ -142,7 +140,10 @@ def following_of_trigger(trigger: Any) -> Following:
 
 
 def _all_of(parts: Sequence[Following]) -> Following:
-    """Return the runs that all have in common. APScheduler's own search ends in the year 9999 if there are none."""
+    """Return the runs that all parts have in common.
+
+    Without any, APScheduler's own search ends only in the year 9999.
+    """
 
     def following(after: int) -> int | None:
         for _ in range(_MOST_STEPS):
@@ -161,13 +162,15 @@ def _all_of(parts: Sequence[Following]) -> Following:
 def _rules(
     trigger: Any, timezone: str, begin: int, calendars: dict[str, list[str]], remarks: list[str]
 ) -> Iterator[Definition]:
-    """Yield definitions with the rule alone. Raises _TriggerError."""
+    """Yield definitions that contain only the rule. Raises _TriggerError."""
     kind = _kind(trigger)
     jitter = getattr(trigger, "jitter", None)
     spread: Definition = {}
     if jitter:
         spread = {"spread": jitter}
-        remarks.append(f"APScheduler draws a jitter of up to {jitter} s for each run; psched derives one from the key")
+        remarks.append(
+            f"APScheduler draws a random jitter of up to {jitter} s for each run; psched derives it from the key"
+        )
     if kind == "CronTrigger":
         for rule in _of_fields(trigger, begin, calendars):
             yield rule | spread | _zone(trigger.timezone, timezone)
@@ -181,9 +184,9 @@ def _rules(
             for rule in _rules(part, timezone, begin, calendars, remarks):
                 yield spread | rule
     elif kind == "AndTrigger":
-        raise _TriggerError("psched has no rule for runs on which several triggers agree; write one trigger")
+        raise _TriggerError("psched has no rule for runs that several triggers have in common; write one trigger")
     else:
-        raise _TriggerError(f"a trigger of the class {kind}, which psched does not know")
+        raise _TriggerError(f"psched does not know triggers of the class {kind}")
 
 
 def _zone(zone: Any, timezone: str) -> Definition:
@@ -198,7 +201,7 @@ def _of_date(moment: datetime, timezone: str) -> Definition:
 def _of_interval(trigger: Any, begin: int) -> Definition:
     seconds = trigger.interval_length
     if seconds != int(seconds) or seconds < 1:
-        raise _TriggerError(f"an interval of {seconds:g} s: psched's are whole seconds")
+        raise _TriggerError(f"an interval of {seconds:g} s: psched supports whole seconds only")
     phase = int(trigger.start_date.timestamp()) % int(seconds)
     every = duration_text(seconds) + (f" phase {duration_text(phase)}" if phase else "")
     return {"every": every, **_bounds(trigger.start_date, trigger.end_date, begin)}
@@ -216,7 +219,9 @@ def _bounds(start: datetime | None, end: datetime | None, begin: int) -> Definit
 def _of_fields(trigger: Any, begin: int, calendars: dict[str, list[str]]) -> Iterator[Definition]:
     fields = {field.name: field for field in trigger.fields}
     if str(fields["week"]) != "*":
-        raise _TriggerError("`week` restricts it to weeks of the year, which psched's expressions do not have")
+        raise _TriggerError(
+            "`week` restricts the trigger to weeks of the year, which psched's expressions do not support"
+        )
     values = {name: _values(fields[name], *limits) for name, limits in _LIMITS.items()}
     days = [type(expression).__name__ for expression in fields["day"].expressions]
     matching = MatchingFields(
@@ -238,7 +243,7 @@ def _of_fields(trigger: Any, begin: int, calendars: dict[str, list[str]]) -> Ite
 
 
 def _values(field: Any, low: int, high: int) -> set[int]:
-    """Return the numbers of a field; nth weekdays and the last day are none."""
+    """Return the numbers of a field. Ignores nth weekdays and the last day of the month."""
     found: set[int] = set()
     for each in field.expressions:
         kind = type(each).__name__
@@ -267,7 +272,7 @@ def _years(field: Any, trigger: Any, begin: int) -> Iterator[tuple[datetime | No
     this_year = datetime.fromtimestamp(begin, UTC).year - 1
     stretches = stretches_of_years(_values(field, 1970, _LAST_YEAR), this_year, _LAST_YEAR)
     if len(stretches) > _MOST_YEARS:
-        raise _TriggerError(f"year={str(field)!r} has gaps without end, which psched's expressions do not have")
+        raise _TriggerError(f"year={str(field)!r} has gaps without end, which psched's expressions do not support")
     for from_year, to_year in stretches:
         first, last = start, end
         if from_year is not None:
@@ -291,8 +296,8 @@ def _options(job: Any, defaults: Mapping[str, Any], remarks: list[str]) -> Defin
             found["max_lateness"] = grace
     if instances != 1:
         found["overlap"] = "wait"
-        remarks.append(f"max_instances={instances}: psched runs one occurrence of a schedule at a time")
+        remarks.append(f"max_instances={instances}: psched runs only one occurrence of a schedule at a time")
     executor = option("executor", "default")
     if executor != "default":
-        remarks.append(f"executor={executor!r}: let the workers that are to run it take its type (docs/routing.md)")
+        remarks.append(f"executor={executor!r}: configure which workers run this type (docs/routing.md)")
     return found

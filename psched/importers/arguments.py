@@ -1,4 +1,4 @@
-"""Turns the arguments of a call into the data of a schedule, which a function gets by the names of its parameters."""
+"""Converts the arguments of a call to the data of a schedule. Each member has the name of a parameter."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from psched.importers.entries import Definition
 def data_of_call(
     function: Callable[..., Any] | None, args: Sequence[Any], kwargs: Mapping[str, Any], remarks: list[str]
 ) -> Definition:
-    """Return `data` for a definition, or nothing without arguments. `function`: None if it is not known."""
+    """Return a definition with `data`, or an empty one if there are no arguments. `function`: None if it is unknown."""
     data = dict(kwargs)
     if args:
         names = [] if function is None else _positional(function)
@@ -21,13 +21,11 @@ def data_of_call(
             data = dict(zip(names, args, strict=False)) | data
         else:
             data["args"] = list(args)
-            remarks.append(
-                "the parameters of its function are not known: its positional arguments are in data as `args`"
-            )
+            remarks.append("the parameters of its function are unknown: its positional arguments are in data as `args`")
     try:
         json.dumps(data, allow_nan=False)
     except (TypeError, ValueError) as error:
-        remarks.append(f"its arguments are not written, since they are no JSON: {error}")
+        remarks.append(f"its arguments are not written, because they are not JSON: {error}")
         return {}
     return {"data": data} if data else {}
 

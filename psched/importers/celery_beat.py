@@ -1,7 +1,7 @@
 """Reads the periodic tasks of Celery: `beat_schedule` of an application, and the tables of django-celery-beat.
 
-Celery's own schedules say when it runs them. They are asked as beat does it: at least every five minutes, with the last
-run as of then.
+Celery's own schedules tell when beat would send a task. They are asked in the same way as by beat: at least every five
+minutes, with the last run until then.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from psched.importers.entries import Definition, Following, Imported, ImportedEn
 from psched.importers.host_timezone import zone_name
 
 DEFAULTS: Definition = {"catch_up": "latest", "max_attempts": 1}
-"""What beat does: after a pause it sends a task once, and a task that fails is not tried again."""
+"""The behaviour of beat: after a pause it sends a task once, and it does not retry a task that fails."""
 _LONGEST_SLEEP = 300
-"""Seconds after which beat looks again."""
+"""Seconds after which beat checks again."""
 _AROUND_CHANGE = 4 * 3600
-"""Seconds before and after a clock change in which beat's estimates depend on when it looks."""
+"""Seconds around a clock change in which beat's estimate depends on the time of the check."""
 _LONGEST_SEARCH = 9 * 366 * 86400
-"""Seconds: from one 29th of February to the next, over the year 2100."""
+"""Seconds: from one 29th of February to the next one across the year 2100."""
 _NOTES = (
-    "Celery's workers may run several of a task at a time; psched runs one occurrence of a schedule at a time",
-    "the types are the names of the tasks: each needs a function that `app:` of psched's configuration knows",
+    "Celery's workers may run several runs of a task at a time; psched runs one occurrence of a schedule at a time",
+    "the types are the names of the tasks: for each, `app:` of psched's configuration needs a function",
 )
 _FIELDS = {
     "minutes": "_orig_minute",
@@ -47,9 +47,9 @@ _FIELDS = {
 
 
 def read_celery(app: Any) -> Imported:
-    """Return the entries of `beat_schedule`, and those that django-celery-beat has in its tables, if Django has it.
+    """Return the entries of `beat_schedule`, and those in the tables of django-celery-beat if Django has this app.
 
-    Raises ConfigError if this is no application of Celery.
+    Raises ConfigError if `app` is not an application of Celery.
     """
     if not (hasattr(app, "conf") and hasattr(app, "finalize") and hasattr(app, "timezone")):
         raise ConfigError(f"expected an application of Celery, got {shown(app)}; name it as module:NAME")
@@ -61,7 +61,7 @@ def read_celery(app: Any) -> Imported:
     entries = [
         _entry(app, f"beat_schedule[{name!r}]", str(name), found, timezone, calendars)
         for name, found in configured.items()
-        if name not in stored  # where the tables have changed it
+        if name not in stored  # the tables override `beat_schedule`
     ]
     entries += [
         _entry(app, f"PeriodicTask {name!r}", name, found, timezone, calendars) for name, found in stored.items()
@@ -77,7 +77,7 @@ def read_celery(app: Any) -> Imported:
 
 
 def _stored() -> dict[str, dict[str, Any]]:
-    """Return the enabled tasks of django-celery-beat as `beat_schedule` would have them, with further `definition`s."""
+    """Return the enabled tasks of django-celery-beat in the form of `beat_schedule`, each with a `definition`."""
     registry = sys.modules.get("django.apps")
     if registry is None or not registry.apps.ready or not registry.apps.is_installed("django_celery_beat"):
         return {}
@@ -118,15 +118,16 @@ def _entry(
         return replace(entry, problem=f"`task` must be the name of a task, got {shown(task)}")
     if isinstance(schedule, schedules.solar):
         return replace(
-            entry, problem="runs by the position of the sun, which psched does not know", following=_solar(schedule)
+            entry, problem="runs by the position of the sun, which psched does not support", following=_solar(schedule)
         )
     try:
         rules, following = _rules(schedules, schedule, timezone, calendars, remarks)
     except _ScheduleClassError as error:
         return replace(entry, problem=str(error))
     nowfun = getattr(schedule, "nowfun", None)
-    if nowfun is not None and getattr(nowfun, "__self__", None) is not schedule:  # that of TzAwareCrontab is the clock
-        remarks.append("its `nowfun` is ignored: psched goes by the clock of the database, in the zone of the schedule")
+    # the nowfun of TzAwareCrontab is just the clock
+    if nowfun is not None and getattr(nowfun, "__self__", None) is not schedule:
+        remarks.append("its `nowfun` is ignored: psched uses the clock of the database, in the zone of the schedule")
     registered = app.tasks.get(task)
     common = {
         **found.get("definition", {}),
@@ -143,13 +144,16 @@ def _entry(
 
 
 class _ScheduleClassError(Exception):
-    """The schedule has no rule in psched; the message says why."""
+    """psched has no rule for the schedule. The message tells why."""
 
 
 def _rules(
     schedules: Any, schedule: Any, timezone: str, calendars: dict[str, list[str]], remarks: list[str]
 ) -> tuple[list[Definition], Following | None]:
-    """Return definitions with the rule alone, and when Celery runs it; None for instants that follow beat's start."""
+    """Return definitions that contain only the rule, and when Celery runs the entry.
+
+    The latter is None if the times depend on when beat started.
+    """
     if isinstance(schedule, schedules.crontab):
         zone = zone_name(schedule.tz)
         rules, needed = definitions_of(_matching(schedule))
@@ -159,7 +163,7 @@ def _rules(
     if isinstance(schedule, schedules.schedule):
         seconds = schedule.seconds
         if seconds < 1 or seconds != int(seconds):
-            raise _ScheduleClassError(f"an interval of {seconds:g} s: psched's are whole seconds")
+            raise _ScheduleClassError(f"an interval of {seconds:g} s: psched supports whole seconds only")
         if schedule.relative:
             if seconds == 86400:
                 return [{"cron": "0 0 * * *"}], _following(schedule, timezone)
@@ -170,7 +174,7 @@ def _rules(
         moment = schedule.clocked_time
         at = {"at": moment.replace(tzinfo=None, microsecond=0).isoformat(), "timezone": zone_name(moment.tzinfo)}
         return [at], None
-    raise _ScheduleClassError(f"a schedule of the class {type(schedule).__name__}, which psched does not know")
+    raise _ScheduleClassError(f"psched does not know schedules of the class {type(schedule).__name__}")
 
 
 def _matching(schedule: Any) -> MatchingFields:
@@ -186,9 +190,9 @@ def _matching(schedule: Any) -> MatchingFields:
 
 
 def _following(schedule: Any, timezone: str) -> Following:
-    """Return when beat sends the task next, given when it was sent last."""
+    """Return a function that tells when beat sends the task next, given when beat sent it last."""
     own, zone = copy.copy(schedule), load_zone(timezone)
-    own.app = schedule.app  # which a copy lacks
+    own.app = schedule.app  # a copy has no `app`
 
     def following(after: int) -> int | None:
         last = datetime.fromtimestamp(after, UTC).astimezone(zone)
@@ -205,7 +209,7 @@ def _following(schedule: Any, timezone: str) -> Following:
 
 
 def _next_look(now: int, then: int, timezone: str) -> int:
-    """Return when beat looks again, or a later time until which the answer stays the same."""
+    """Return when beat checks next, or a later time if the answer does not change before."""
     change = next_clock_change(now - _AROUND_CHANGE, timezone)
     if change is None or then < change - _AROUND_CHANGE:
         return then
@@ -229,7 +233,7 @@ def _solar(schedule: Any) -> Following:
 
 
 def _options(options: Mapping[str, Any], remarks: list[str]) -> Definition:
-    """Return the options of psched that replace those of `apply_async`."""
+    """Return psched's options that replace options of `apply_async`."""
     found: Definition = {}
     for name, value in options.items():
         if name == "expires" and isinstance(value, int | float | timedelta):
@@ -239,7 +243,7 @@ def _options(options: Mapping[str, Any], remarks: list[str]) -> Definition:
         elif name == "countdown" and isinstance(value, int | float):
             found["delay"] = value
         elif name in ("queue", "routing_key", "exchange"):
-            remarks.append(f"{name}={value!r}: let the workers that are to run it take its type (docs/routing.md)")
+            remarks.append(f"{name}={value!r}: configure which workers run this type (docs/routing.md)")
         else:
             remarks.append(f"the option {name}={shown(value)} is not written")
     return found

@@ -1,4 +1,4 @@
-"""Finds the first instant at which psched would run an entry and its own scheduler would not, or the reverse."""
+"""Finds the first time at which psched would run an entry and its own scheduler would not, or the reverse."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from psched.schedules_file.declared import FORMS
 DAY = 86400
 _YEAR = 365 * DAY
 DAYS = 400
-"""How far ahead runs are compared."""
+"""For how many days runs are compared."""
 _FULL = 2000
-"""Runs compared one by one from the beginning; beyond that, samples."""
+"""How many runs are compared one by one from the beginning. After that, samples are compared."""
 _HOURS_AROUND_CHANGE = 26
 _MOST_AROUND_CHANGE = 2000
 
 
 @dataclass(frozen=True)
 class Difference:
-    """An instant at which only one of two schedulers runs an entry."""
+    """A time at which only one of two schedulers runs an entry."""
 
     instant: int
     psched_runs: bool
@@ -39,7 +39,7 @@ def following_of(
 ) -> Following:
     """Return when psched runs any of these definitions.
 
-    `timezone`: of those that have none. `calendars`: the weekdays of each calendar that they exclude.
+    `timezone`: the zone of definitions without a zone. `calendars`: the weekdays of each calendar that they exclude.
     """
     each = [_following(definition, definition.get("timezone", timezone), calendars) for definition in definitions]
 
@@ -52,8 +52,8 @@ def following_of(
 def first_difference(theirs: Following, ours: Following, begin: int, timezone: str) -> Difference | None:
     """Return the first difference found in 400 days.
 
-    Rare runs are compared one by one. Of frequent ones the first 2,000 are, then the first of each day and those around
-    each clock change.
+    Rare runs are compared one by one. Of frequent runs, the first 2,000 are compared, and then the first of each day
+    and those around each clock change.
     """
     end = begin + DAYS * DAY
     reached, found = _compare(theirs, ours, begin, end, _FULL)
@@ -64,7 +64,7 @@ def first_difference(theirs: Following, ours: Following, begin: int, timezone: s
 
 
 def _compare(theirs: Following, ours: Following, low: int, high: int, most: int) -> tuple[int, Difference | None]:
-    """Return the instant up to which both run at the same times from `low` on, and the difference there, if any."""
+    """Compare the runs from `low` on. Return the end of the compared time, and the first difference if there is one."""
     after = low - 1
     for _ in range(most):
         a, b = (
@@ -80,7 +80,7 @@ def _compare(theirs: Following, ours: Following, low: int, high: int, most: int)
 
 
 def _samples(begin: int, end: int, timezone: str) -> Iterator[tuple[int, int, int]]:
-    """Yield time spans as (begin, end, number of runs to compare), in order of time."""
+    """Yield samples in order of time, as (begin, end, number of runs to compare)."""
     changes = list(clock_changes(begin - DAY, end, timezone))
     around = [(change - 5400, change + 5400, _MOST_AROUND_CHANGE) for change in changes]
     around += [(change, change + _HOURS_AROUND_CHANGE * 3600, _MOST_AROUND_CHANGE) for change in changes]
@@ -89,7 +89,7 @@ def _samples(begin: int, end: int, timezone: str) -> Iterator[tuple[int, int, in
 
 
 def clock_changes(begin: int, end: int, timezone: str) -> Iterator[int]:
-    """Yield the instants of a zone's clock changes after `begin` and up to `end`."""
+    """Yield the times of a zone's clock changes, after `begin` and up to `end`."""
     for number in range(begin // _YEAR, end // _YEAR + 1):
         yield from (change for change in _changes_of_year(number, timezone) if begin < change <= end)
 
@@ -136,7 +136,7 @@ def _expression(definition: Definition) -> str:
 
 
 def problem_of(definition: Definition, timezone: str, calendars: Mapping[str, Sequence[str]]) -> str | None:
-    """Return why psched does not take the rule of a definition, or None."""
+    """Return why psched does not accept the rule of a definition, or None."""
     try:
         _following(definition, definition.get("timezone", timezone), calendars)
     except ConfigError as error:

@@ -1,8 +1,8 @@
-"""Writes rules whose fields must all match, as in Celery, APScheduler and systemd, as psched's expressions.
+"""Converts rules whose fields must all match, as in Celery, APScheduler and systemd, to psched's expressions.
 
-In an expression either the day of the month or the weekday is enough, unless one of them begins with `*`. So a rule
-that restricts both becomes an nth weekday where that says the same (`1-7` and Monday: `mon#1`), and otherwise an
-expression with the days alone that excludes a calendar of the other weekdays.
+In psched's expressions the day of the month or the weekday is enough, unless one of them begins with `*`. So a rule
+that restricts both becomes an nth weekday if that means the same (`1-7` and Monday: `mon#1`). Otherwise it becomes an
+expression with the days only, which excludes a calendar of the other weekdays.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ALL_DAYS = frozenset(range(1, 32))
 ALL_MONTHS = frozenset(range(1, 13))
 ALL_WEEKDAYS = frozenset(range(7))
 _WEEKS = {n: frozenset(range(7 * n - 6, min(7 * n, 31) + 1)) for n in range(1, 6)}
-"""The days of the month on which a weekday is the nth of the month."""
+"""n → the days of the month on which a weekday occurs for the nth time."""
 _LAST = -1
 
 
@@ -28,9 +28,9 @@ _LAST = -1
 class MatchingFields:
     """Values of fields that must all match.
 
-    A date matches by its `days`, by being the last of the month (`last_day`), or by one of `nth_weekdays`: (weekday,
-    n), -1 for the last one. It must also be one of the `weekdays` (Sunday: 0). `stars`: the names of the fields that
-    are to be written with `*`, which decides what clock changes do to hours and minutes.
+    A date matches if it is one of `days`, if it is the last day of the month and `last_day` is set, or if it is one of
+    `nth_weekdays`: pairs of weekday and n, where -1 means the last. It must also be one of the `weekdays` (Sunday: 0).
+    `stars`: the names of the fields to write with `*`; this decides the effect of clock changes on hours and minutes.
     """
 
     seconds: Collection[int] = frozenset((0,))
@@ -45,7 +45,10 @@ class MatchingFields:
 
 
 def definitions_of(fields: MatchingFields) -> tuple[list[Definition], dict[str, list[str]]]:
-    """Return definitions with `cron`, and `exclude` where it is needed; and the weekdays of the calendars they name."""
+    """Return definitions with `cron`, and `exclude` if needed.
+
+    Also return the weekdays of the calendars that they name.
+    """
     clock = [
         field_text(fields.minutes, 0, 59, "minutes" in fields.stars),
         field_text(fields.hours, 0, 23, "hours" in fields.stars),
@@ -66,9 +69,9 @@ def definitions_of(fields: MatchingFields) -> tuple[list[Definition], dict[str, 
 
 
 def stretches_of_years(years: Collection[int], first: int, last: int) -> list[tuple[int | None, int | None]]:
-    """Return the first and the last year of each run of years from `first` on; None for no bound.
+    """Return the first and the last year of each run of consecutive years from `first` on; None for no bound.
 
-    `last`: the last year that a rule can name; a run of years up to it does not end.
+    `last`: the last year that a rule can name. A run of years up to `last` has no end.
     """
     found: list[list[int]] = []
     for year in sorted(year for year in years if year >= first):
@@ -80,7 +83,7 @@ def stretches_of_years(years: Collection[int], first: int, last: int) -> list[tu
 
 
 def _day_parts(fields: MatchingFields) -> list[tuple[str, str, frozenset[int]]]:
-    """Return the fields of days and weekdays, and the weekdays to be excluded, of each expression."""
+    """Return, for each expression, the fields of days and weekdays, and the weekdays to exclude."""
     days, weekdays = frozenset(fields.days), frozenset(fields.weekdays)
     others = ALL_WEEKDAYS - weekdays
     nth = sorted((weekday, n) for weekday, n in fields.nth_weekdays if weekday in weekdays)
@@ -90,7 +93,7 @@ def _day_parts(fields: MatchingFields) -> list[tuple[str, str, frozenset[int]]]:
     day_text = field_text(days, 1, 31, "days" in fields.stars and not nth) if days else ""
     day_text = ",".join(filter(None, (day_text, "L" if fields.last_day else "")))
     if not others:
-        return [(day_text or "*", nth_text or "*", frozenset())]  # beside each other, one of them is enough
+        return [(day_text or "*", nth_text or "*", frozenset())]  # side by side, one of the two fields is enough
     parts = [("*", nth_text, frozenset[int]())] if nth else []
     if day_text:
         weeks = [n for n, week in _WEEKS.items() if week <= days]
@@ -106,7 +109,10 @@ def _day_parts(fields: MatchingFields) -> list[tuple[str, str, frozenset[int]]]:
 
 
 def field_text(values: Collection[int], low: int, high: int, star: bool) -> str:
-    """Return a field for values: `*`, a step, or a list of values and ranges. `star`: whether it may begin with `*`."""
+    """Return the text of a field: `*`, a step, or a list of values and ranges.
+
+    `star`: whether it may begin with `*`.
+    """
     ordered = sorted(set(values))
     if star and ordered == list(range(low, high + 1)):
         return "*"

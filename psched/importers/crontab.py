@@ -1,7 +1,7 @@
 """Reads crontabs: of users (`crontab -l`), /etc/crontab and /etc/cron.d.
 
-The rules are those of Debian's cron, which psched's own expressions follow. CRON_TZ, RANDOM_DELAY and `0~59` are
-cronie's, which Fedora, Red Hat, Arch and SUSE have.
+The rules are those of Debian's cron, as in psched's own expressions. CRON_TZ, RANDOM_DELAY and `0~59` are features of
+cronie, the cron of Fedora, Red Hat, Arch and SUSE.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from psched.importers.program_names import name_of_shell_command
 
 _SYSTEM = (Path("/etc/crontab"), Path("/etc/cron.d"))
 _SPOOLS = tuple(map(Path, ("/var/spool/cron/crontabs", "/var/spool/cron/tabs", "/var/spool/cron")))
-"""Debian's, SUSE's and Red Hat's folders of crontabs, each named as its user."""
+"""Folders of crontabs on Debian, SUSE and Red Hat. The name of each file is the name of its user."""
 _ASSIGNMENT = re.compile(r"""\s*(?:(?P<q>["'])(?P<quoted>.*?)(?P=q)|(?P<name>[^\s=]+))\s*=\s*(?P<value>.*?)\s*""")
 _NUMBER = r"(?:[0-9]{1,2}|[A-Za-z]{3})"
 _TERM = re.compile(rf"(?:\*|{_NUMBER}-{_NUMBER})(?:/[0-9]+)?|{_NUMBER}")
@@ -28,16 +28,16 @@ _MACROS = ("@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight",
 _END_OF_INPUT = "END_OF_INPUT"
 
 DEFAULTS: Definition = {"catch_up": "none", "max_attempts": 1}
-"""What cron does: it makes up for no missed run, and does not try again."""
+"""The behaviour of cron: it does not make up for missed runs, and does not retry."""
 NOTES = (
     "cron starts a job while its last run is still in progress; psched runs one at a time, and the next one waits",
-    "cron mails what a job writes (MAILTO); psched logs it, and keeps it with `keep_output: true` (docs/commands.md)",
+    "cron mails the output of a job (MAILTO); psched logs it, and keeps it with `keep_output: true` (docs/commands.md)",
 )
 
 
 @dataclass(frozen=True)
 class Job:
-    """A line that runs a command. `when` is its five fields or a word such as `@daily`."""
+    """A line that runs a command. `when`: its five fields, or a word such as `@daily`."""
 
     number: int
     when: str
@@ -56,13 +56,13 @@ class Unreadable:
 
 
 def has_user_column(name: str) -> bool:
-    """Return whether a file of this name is a system crontab, whose lines name a user before the command."""
+    """Return whether a file of this name is a system crontab. Its lines have a user before the command."""
     path = Path(name)
     return path in _SYSTEM or path.parent in _SYSTEM or path.parent.name == "cron.d"
 
 
 def read_crontab(name: str, text: str, user_column: bool, timezone: str) -> Imported:
-    """Return the jobs of a crontab. `timezone`: that of its host."""
+    """Return the jobs of a crontab. `timezone`: the zone of its host."""
     user = Path(name).name if Path(name).parent in _SPOOLS else None
     lines = list(parse(text, user_column))
     entries = [_entry(name, line, user, timezone) for line in lines]
@@ -71,13 +71,13 @@ def read_crontab(name: str, text: str, user_column: bool, timezone: str) -> Impo
     if users and lines:
         types = ", ".join(f"command.{each}" for each in users)
         notes.append(
-            f"psched runs a program as the user of its daemon: let a daemon of each user run its types ({types})"
+            f"psched runs a program as the user of its daemon: run these types in daemons of their own users ({types})"
         )
     return Imported(scheduler="cron", timezone=timezone, entries=entries, defaults=dict(DEFAULTS), notes=notes)
 
 
 def parse(text: str, user_column: bool) -> Iterator[Job | Unreadable]:
-    """Yield the lines that are neither empty, nor comments, nor assignments."""
+    """Yield the lines that are neither empty nor comments nor assignments."""
     environment: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
         stripped = line.strip(" \t")
@@ -106,10 +106,10 @@ def _job(number: int, line: str, user_column: bool, environment: dict[str, str])
         missing = "a user and a command" if user_column else "a command"
         expected = f"{'a word such as @daily' if count == 1 else 'five fields'} and {missing}"
         return Unreadable(number, line, f"expected {expected}")
-    when = " ".join(words[:count]).removeprefix("-")  # SUSE: a run that is not logged
+    when = " ".join(words[:count]).removeprefix("-")  # SUSE: a leading - means that the run is not logged
     user = words[count] if user_column else None
     if user is not None:
-        user = user.partition(":")[0]  # FreeBSD: its group or login class
+        user = user.partition(":")[0]  # FreeBSD: a group or login class follows the user
     return Job(number, when, user, words[-1], environment)
 
 
@@ -122,7 +122,7 @@ def _entry(file: str, line: Job | Unreadable, spool_user: str | None, timezone: 
     remarks: list[str] = []
     zone = line.environment.get("CRON_TZ", timezone)
     if zone != timezone:
-        remarks.append(f"CRON_TZ={zone} is obeyed as by cronie; Debian's cron ignores it")
+        remarks.append(f"CRON_TZ={zone} is applied, as cronie does; Debian's cron ignores it")
     spread, expression = _without_random(line, remarks)
     problem = _refusal(expression)
     user = line.user or spool_user
@@ -138,45 +138,51 @@ def _entry(file: str, line: Job | Unreadable, spool_user: str | None, timezone: 
     return replace(
         entry,
         definitions=(definition,),
-        following=following_of([definition], timezone),  # psched's expressions follow Debian's cron
+        following=following_of([definition], timezone),  # psched's expressions have the rules of Debian's cron
         remarks=tuple(remarks),
     )
 
 
 def _refusal(when: str) -> str | None:
-    """Return why cron has no runs of this rule, or None."""
+    """Return why cron would have no runs for this rule, or None."""
     if when.startswith("@"):
         if when.lower() == "@reboot":
-            return "runs when the host starts, which is no time; start it by systemd"
+            return "runs when the host starts, which psched cannot do; start it with systemd"
         return None if when.lower() in _MACROS else f"expected one of @reboot {' '.join(_MACROS)}"
     for text in when.split():
         if _STEP_OF_ONE.search(text):
-            return f"{text!r}: Debian's cron refuses a step without a range, and others ignore it; write a range"
+            return f"{text!r}: Debian's cron refuses a step without a range, and other crons ignore it; write a range"
         if not all(map(_TERM.fullmatch, text.split(","))):
             return f"{text!r}: cron refuses it"
     return None
 
 
 def _without_random(line: Job, remarks: list[str]) -> tuple[str | None, str]:
-    """Return the spread that replaces cronie's random minutes (`0~59`, RANDOM_DELAY), and the rule without them."""
+    """Return the rule without cronie's random minutes (`0~59`, RANDOM_DELAY), and the spread that replaces them.
+
+    The spread comes first; it is None if the rule has no random minutes.
+    """
     fields = line.when.split()
     match = _RANDOM.fullmatch(fields[0])
     if match is not None:
         low, high = int(match["low"] or 0), int(match["high"] or 59)
         if low < high <= 59:
             remarks.append(
-                f"cronie draws a minute of {fields[0]} at each start; psched derives one from the key, always the same"
+                f"cronie draws a random minute of {fields[0]} at each start; psched derives a fixed minute from the key"
             )
             return f"{high - low + 1}m", " ".join((str(low), *fields[1:]))
     delay = line.environment.get("RANDOM_DELAY", "0")
     if delay.isdecimal() and int(delay):
-        remarks.append(f"cronie draws a delay of up to {delay} minutes at each start; psched derives one from the key")
+        remarks.append(
+            f"cronie draws a random delay of up to {delay} minutes at each start; psched derives a fixed delay from "
+            "the key"
+        )
         return f"{int(delay)}m", line.when
     return None, line.when
 
 
 def data_of(job: Job, user: str | None, remarks: list[str]) -> Definition:
-    """Return the data with which `psched.handlers.command` runs the job as cron does."""
+    """Return the data with which `psched.handlers.command` runs the job in the same way as cron."""
     shell = job.environment.get("SHELL", "/bin/sh")
     command, given = _split_input(job.command)
     if given is not None:
@@ -190,7 +196,7 @@ def data_of(job: Job, user: str | None, remarks: list[str]) -> Definition:
     home = job.environment.get("HOME") or home_of(login)
     if home is None:
         remarks.append(
-            f"{login} is no user of this host: set `cwd` and HOME to their home folder, where cron runs the job"
+            f"{login} is not a user of this host: set `cwd` and HOME to their home folder, where cron runs the job"
         )
     else:
         data["cwd"] = home
@@ -206,6 +212,9 @@ def data_of(job: Job, user: str | None, remarks: list[str]) -> Definition:
 
 
 def _split_input(command: str) -> tuple[str, str | None]:
-    r"""Return the command and its standard input: `%` ends the command, and each further one a line; `\%` is `%`."""
+    r"""Return the command and its standard input.
+
+    The first `%` ends the command, each further `%` ends a line; `\%` is `%`.
+    """
     first, *rest = (part.replace("\\%", "%") for part in re.split(r"(?<!\\)%", command))
     return first, "\n".join(rest) if rest else None

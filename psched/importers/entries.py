@@ -1,4 +1,4 @@
-"""The result of an importer: the entries of another scheduler, each with the schedules of psched that replace it."""
+"""The result of an importer: the entries of another scheduler, each with the schedules that replace it in psched."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 from psched.schedules_file.writer import duration
 
 Definition = dict[str, Any]
-"""A schedule as the file of schedules has it: type, cron, every or at, and options."""
+"""A schedule in the form of the file of schedules: type, cron, every or at, and options."""
 Following = Callable[[int], int | None]
-"""Returns the first run after an instant, or None. Both are unix seconds."""
+"""Takes a time and returns the first run after it, or None. Both are unix seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImportedEntry:
     """One entry of another scheduler.
 
-    `origin`: where it stands, such as `crontab:12`. `rule`: its rule as written there. `name`: what its key is made of.
-    `definitions`: the schedules that stand for it, none if there is a `problem`. `following`: when the other scheduler
-    runs it; None where that is no question of time. `remarks`: what differs beside the times.
+    `origin`: its place, such as `crontab:12`. `rule`: its rule in the original words. `name`: the base of its key.
+    `definitions`: the schedules that replace it; none if there is a `problem`. `following`: when the other scheduler
+    runs it; None if its runs do not depend on the time. `remarks`: differences other than those of times.
     """
 
     origin: str
@@ -36,8 +36,8 @@ class ImportedEntry:
 class Imported:
     """The entries of one import.
 
-    `timezone`: of the definitions that have none. `notes` are about all entries. `defaults` are of the file.
-    `calendars`: the weekdays of those that definitions exclude.
+    `timezone`: the zone of definitions without a zone. `notes`: remarks about all entries. `defaults`: the defaults of
+    the file. `calendars`: the weekdays of the calendars that definitions exclude.
     """
 
     scheduler: str
@@ -49,7 +49,7 @@ class Imported:
 
 
 def merged(parts: Sequence[Imported]) -> Imported:
-    """Return several imports from one scheduler as one; each note once."""
+    """Return several imports from one scheduler as one. Removes duplicate notes."""
     return Imported(
         scheduler=parts[0].scheduler,
         timezone=parts[0].timezone,
@@ -61,12 +61,12 @@ def merged(parts: Sequence[Imported]) -> Imported:
 
 
 def calendar_commands(imported: Imported) -> list[str]:
-    """Return the commands that define the calendars, which must exist before the file is applied."""
+    """Return the commands that create the calendars. They must be executed before the file is applied."""
     return [f"psched calendar set {name} {' '.join(days)}" for name, days in sorted(imported.calendars.items())]
 
 
 def distinct_keys(entries: Iterable[ImportedEntry], prefix: str) -> list[dict[str, Definition]]:
-    """Return the definitions of each entry by key: its name, with a number where the name is taken."""
+    """Return the definitions of each entry by key. The key is the entry's name, with a number if the name is taken."""
     taken: set[str] = set()
     return [
         {_free(f"{prefix}{entry.name}", taken): definition for definition in entry.definitions} for entry in entries

@@ -1,4 +1,4 @@
-"""Names of time zones: of this host, and of time zone objects."""
+"""Finds the names of time zones: of this host, and of time zone objects."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _TIMEZONE = Path("/etc/timezone")
 
 
 def host_timezone() -> str:
-    """Return the name of the host's time zone. Raises ConfigError if it has none in the tz database."""
+    """Return the name of the host's time zone. Raises ConfigError if it has no name in the tz database."""
     for name in _names():
         try:
             check_timezone(name)
         except ConfigError:
             continue
         return name
-    raise ConfigError("the name of this host's time zone is not known; give --timezone, such as Europe/Berlin")
+    raise ConfigError("the name of this host's time zone is unknown; give --timezone, such as Europe/Berlin")
 
 
 def _names() -> list[str]:
@@ -34,6 +34,6 @@ def _names() -> list[str]:
 
 
 def zone_name(zone: tzinfo | None) -> str:
-    """Return the name of a time zone object; the name of a fixed offset is not in the tz database."""
+    """Return the name of a time zone object. The name of a fixed offset is not in the tz database."""
     name = getattr(zone, "key", None) or getattr(zone, "zone", None) or str(zone)
     return "UTC" if name in ("UTC", "Etc/UTC") else str(name)

@@ -1,4 +1,4 @@
-"""The users of the host on which an importer runs."""
+"""Finds users of the host on which an importer runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pwd
 
 
 def own_user() -> str:
-    """Return the name of the user who imports, or the number of a user without a name."""
+    """Return the name of the importing user, or the user's number if there is no name."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -15,7 +15,7 @@ def own_user() -> str:
 
 
 def home_of(user: str) -> str | None:
-    """Return the home folder of a user of this host."""
+    """Return the home folder of a user of this host; None if there is no such user."""
     try:
         return pwd.getpwnam(user).pw_dir
     except KeyError:

@@ -1,7 +1,7 @@
 """Reads CronJobs of Kubernetes from manifests.
 
-Their rules are those of robfig/cron: a day of the month or a weekday is enough unless one of them is a bare `*`, a time
-that a clock change skips is left out, and a repeated time is run twice.
+Their rules are those of robfig/cron: a day of the month or a weekday is enough unless one of them is a bare `*`, times
+that a clock change skips have no run, and a repeated time has two runs.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from psched.importers.entries import Definition, Following, Imported, ImportedEn
 from psched.time_text import parse_seconds
 
 DEFAULTS: Definition = {"catch_up": "latest", "max_attempts": 1}
-"""What Kubernetes does: of missed runs it starts one, and a Job has retries of its own (backoffLimit)."""
+"""The behaviour of Kubernetes: after missed runs it starts one. A Job has its own retries (backoffLimit)."""
 _NOTES = (
-    "Kubernetes runs the CronJobs, too, until they are suspended: set `suspend: true` once psched runs them",
-    "psched creates each Job by kubectl, and waits for its end: the host needs kubectl, and `env` may need KUBECONFIG",
+    "Kubernetes also runs the CronJobs until they are suspended: set `suspend: true` once psched runs them",
+    "psched creates each Job with kubectl and waits for its end: the host needs kubectl, and `env` may need KUBECONFIG",
 )
 _MACROS = {
     "@yearly": "0 0 1 1 *",
@@ -67,19 +67,19 @@ done
 
 
 class _CronJobError(Exception):
-    """Kubernetes would refuse the schedule, or psched has no rule for it; the message says why."""
+    """Kubernetes would refuse the schedule, or psched has no rule for it. The message tells why."""
 
 
 def read_cronjobs(name: str, text: str, timezone: str) -> Imported:
-    """Return the CronJobs in a file of manifests. `timezone`: of those without `timeZone`. Raises ConfigError."""
+    """Return the CronJobs in a file of manifests. `timezone`: for CronJobs without `timeZone`. Raises ConfigError."""
     try:
         documents = list(yaml.safe_load_all(text))
     except yaml.YAMLError as error:
-        raise ConfigError(f"{name}: this is no YAML: {' '.join(str(error).split())}") from error
+        raise ConfigError(f"{name}: not valid YAML: {' '.join(str(error).split())}") from error
     found = [each for document in documents for each in _cronjobs(document)]
     if not found:
         raise ConfigError(
-            f"{name}: there is no CronJob in it; give manifests, as `kubectl get cronjobs -A -o yaml` prints"
+            f"{name}: no CronJob in this file; give manifests, as `kubectl get cronjobs -A -o yaml` prints them"
         )
     return Imported(
         scheduler="Kubernetes",
@@ -110,7 +110,7 @@ def _entry(file: str, manifest: dict[str, Any], timezone: str) -> ImportedEntry:
     except (_CronJobError, ConfigError) as error:
         return replace(entry, problem=str(error))
     if spec.get("suspend") is True:
-        return replace(entry, problem="it is suspended; import it before that, or take `suspend` out")
+        return replace(entry, problem="the CronJob is suspended; import it before you suspend it, or remove `suspend`")
     definition = {"type": "command", **when, **_policy(spec, remarks), "data": _data(name, namespace)}
     problem = problem_of(definition, timezone, {})
     if problem is not None:
@@ -134,7 +134,7 @@ def _policy(spec: dict[str, Any], remarks: list[str]) -> Definition:
     if concurrency == "Forbid":
         found["overlap"] = "skip"
     elif concurrency == "Replace":
-        remarks.append("concurrencyPolicy: Replace ends the Job that still runs; with psched the next one waits")
+        remarks.append("concurrencyPolicy: Replace ends the Job that still runs; in psched the next run waits")
     else:
         remarks.append("concurrencyPolicy: Allow lets Jobs run at the same time; psched runs one at a time")
     return found
@@ -152,8 +152,8 @@ def _rule(text: str, zone: Any, timezone: str, remarks: list[str]) -> tuple[Defi
         spans = _SPAN.findall(text)
         seconds = sum(parse_seconds(f"{number}{unit}") for number, unit in spans)
         if seconds < 1 or seconds != int(seconds):
-            raise _CronJobError(f"{text!r}: psched's intervals are whole seconds")
-        remarks.append("Kubernetes counts from its last run, psched from 1970-01-01 00:00 UTC")
+            raise _CronJobError(f"{text!r}: psched's intervals must be whole seconds")
+        remarks.append("Kubernetes counts from its last run; psched counts from 1970-01-01 00:00 UTC")
         return {"every": duration_text(seconds)}, None
     fields = _MACROS.get(text.lower(), text).lower().split()
     if len(fields) != 5:
@@ -196,7 +196,7 @@ def _number(text: str, place: int) -> int:
 
 
 def _following(values: tuple[frozenset[int], ...], is_either: bool, timezone: str) -> Following:
-    """Return when the fields match what the clock shows."""
+    """Return when the clock of the zone matches the fields."""
     minutes, hours, days, months, weekdays = values
     zone = load_zone(timezone)
 

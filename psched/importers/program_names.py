@@ -1,4 +1,4 @@
-"""Chooses keys: a short name for the program that a command runs."""
+"""Chooses keys: short names of the programs that commands run."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from pathlib import PurePosixPath
 _LONGEST = 60
 _SEPARATORS = re.compile(r"&&|\|\||[;|&\n]")
 _PASSED_OVER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*|[0-9]*[<>].*|-.*|[0-9.]+[smhd]?|.*\.lock", re.DOTALL)
-"""Assignments, redirections, options, durations and lock files, which stand before a program's name."""
+"""Words that precede a program's name: assignments, redirections, options, durations and lock files."""
 _TESTS = frozenset(
     ["[", "[[", "test", "cd", "export", "set", "umask", "sleep", "source", ".", "fi", "done", "true", ":"]
 )
-"""Commands at the beginning of a line that test something for the real program."""
+"""Commands at the start of a line that only test something before the real program runs."""
 _KEYWORDS = re.compile(r"^(?:[\s({!]|(?:if|then|else|elif|while|do)\b)*")
 _RUNNERS = re.compile(
     r"env|exec|command|nice|ionice|chronic|sudo|su|flock|timeout|time|systemd-cat|setsid|nohup|(ba|da|z|k)?sh|perl|ruby"
     r"|node|php[0-9.]*|python[0-9.]*|pypy[0-9]*|Rscript|java|uv|poetry|pipenv|bundle|run"
 )
-"""Programs that run another program, which their arguments name."""
+"""Programs that run another program, named by their arguments."""
 _UNUSUAL = re.compile(r"[^A-Za-z0-9_.@-]+")
 
 
 def name_of_shell_command(command: str) -> str:
-    """Return a name such as `backup.sh` for a line of shell."""
+    """Return a name, such as `backup.sh`, for a shell command."""
     for part in _SEPARATORS.split(command):
         words = _words(_KEYWORDS.sub("", part).rstrip(")} "))
         if words and words[0] not in _TESTS:
@@ -34,7 +34,7 @@ def name_of_shell_command(command: str) -> str:
 
 
 def name_of_arguments(arguments: Iterable[str]) -> str:
-    """Return a name for a program with its arguments."""
+    """Return a name for a program, given the program and its arguments."""
     names = [PurePosixPath(word).name for word in arguments if word and not _PASSED_OVER.fullmatch(word)]
     programs = [name for name in names if not _RUNNERS.fullmatch(name)] or names or ["job"]
     count = 2 if programs[0] == "run-parts" else 1
@@ -42,7 +42,7 @@ def name_of_arguments(arguments: Iterable[str]) -> str:
 
 
 def plain_name(text: str) -> str:
-    """Return the text with its letters, digits and `_ . @ -`, and a dash for anything else."""
+    """Return the text with a dash for each character except letters, digits and `_ . @ -`."""
     return _UNUSUAL.sub("-", text).strip("-.")[:_LONGEST] or "job"
 
 

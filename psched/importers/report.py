@@ -1,4 +1,4 @@
-"""Reports what psched does otherwise than the other scheduler, and from which instant on."""
+"""Reports what psched does differently from the other scheduler, and from when on."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from psched.schedules_file.declared import FORMS
 from psched.schedules_file.reader import options
 from psched.time_text import local_time
 
-_UNKNOWN = "this version of psched does not know the option `{}`, and refuses the file with it"
+_UNKNOWN = "this version of psched does not know the option `{}`, and refuses a file with it"
 _BEFORE_CHANGE = 2 * 3600
 _AFTER_CHANGE = 48 * 3600
-"""Seconds around a clock change in which a difference is attributed to it."""
+"""Seconds around a clock change in which a difference counts as its effect."""
 
 
 @dataclass(frozen=True)
 class Reported:
-    """An entry with its keys. `difference`: of its times. `first_run`: by the other scheduler, if that is known.
+    """An entry with its keys.
 
-    `unsupported`: options of its schedules that this version of psched lacks. `timezone`: that of its schedules.
+    `difference`: the first difference in its times. `first_run`: by the other scheduler, if known.
+
+    `unsupported`: options of its schedules that this version of psched lacks. `timezone`: the zone of its schedules.
     """
 
     entry: ImportedEntry
@@ -34,12 +36,12 @@ class Reported:
 
     @property
     def is_the_same(self) -> bool:
-        """Whether psched does what the other scheduler does."""
+        """Whether psched does the same as the other scheduler."""
         return not (self.difference or self.entry.remarks or self.entry.problem or self.unsupported)
 
     @property
     def differs_from(self) -> int | None:
-        """The first instant that is not the same, if that is known."""
+        """The first time at which the two schedulers differ, if it is known."""
         if self.difference is not None:
             return self.difference.instant
         return None if self.is_the_same else self.first_run
@@ -64,7 +66,7 @@ def report(imported: Imported, keyed: Sequence[dict[str, Definition]], begin: in
 
 
 def unknown_options(names: Iterable[str]) -> tuple[str, ...]:
-    """Return those of the options that this version of psched lacks."""
+    """Return the options that this version of psched lacks."""
     return tuple(sorted(set(names) - {*FORMS, *options()}))
 
 
@@ -87,7 +89,7 @@ def _of_entry(imported: Imported, each: Reported) -> Iterator[str]:
         instant, names = each.difference.instant, (imported.scheduler, "psched")
         runs, idle = reversed(names) if each.difference.psched_runs else names
         change = next(clock_changes(instant - _AFTER_CHANGE, instant + _BEFORE_CHANGE, each.timezone), None)
-        reason = "" if change is None else f" (the clock in {each.timezone} is changed at {local_time(change)})"
+        reason = "" if change is None else f" (the clock in {each.timezone} changes at {local_time(change)})"
         yield f"  from {local_time(instant)}: {runs} runs it then, {idle} does not{reason}"
     elif each.first_run is not None:
         yield f"  from {local_time(each.first_run)}, its first run:"

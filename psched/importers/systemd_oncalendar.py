@@ -1,6 +1,6 @@
-"""Reads calendar events of systemd (systemd.time(7)), and says when they elapse.
+"""Parses calendar events of systemd (systemd.time(7)), and computes when they elapse.
 
-A time that does not exist at a clock change is passed over, and one that comes twice elapses the first time.
+A time that a clock change skips does not elapse. A repeated time elapses the first time only.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ _WEEKDAYS = {name[:length]: number for number, name in enumerate(_DAYS) for leng
 _PART = re.compile(r"(?P<low>\*|\d+)(?:\.\.(?P<high>\d+))?(?:/(?P<step>\d+))?")
 _FIRST_YEAR, _LAST_YEAR = 1970, 2199
 _LONGEST_SEARCH = 9 * 366
-"""Days."""
+"""Days of the longest search."""
 _EPOCH = date(1970, 1, 1)
 
 ALL_YEARS = frozenset(range(_FIRST_YEAR, _LAST_YEAR + 1))
 
 
 class NotACalendarEventError(Exception):
-    """A calendar event that is not understood; the message says why."""
+    """The text is not a calendar event that psched can parse. The message tells why."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CalendarEvent:
-    """A calendar event: values that must all match. Weekdays are numbers from Sunday (0) on.
+    """A calendar event: values that must all match. Weekdays are numbers; Sunday is 0.
 
-    `from_end`: the days count from the end of the month, 1 is the last one. `stars`: the names of the fields that begin
-    with `*`.
+    `from_end`: whether days count from the end of the month, where 1 is the last day. `stars`: the names of the fields
+    that begin with `*`.
     """
 
     weekdays: Collection[int] = field(default=frozenset(range(7)))
@@ -116,13 +116,13 @@ def parse(text: str) -> CalendarEvent:
     if words:
         _read_time(words.pop(0), found, stars)
     if words or not (found or stars):
-        raise NotACalendarEventError(f"{text!r} is no calendar event that psched can read")
+        raise NotACalendarEventError(f"psched cannot parse the calendar event {text!r}")
     stars += [name for name in ("months", "days") if name not in found]
     return CalendarEvent(**found, from_end=from_end, timezone=timezone, stars=tuple(stars))
 
 
 def _timezone(words: list[str]) -> str | None:
-    """Remove the time zone, if the last word is one."""
+    """Remove the last word and return its zone, if it is a time zone."""
     if len(words) < 1 or not words[-1][0].isalpha() or words[-1].lower() in _SHORTHANDS:
         return None
     try:
@@ -149,18 +149,18 @@ def _weekdays(text: str) -> frozenset[int]:
     found: set[int] = set()
     for term in filter(None, text.lower().split(",")):
         ends = [_WEEKDAYS.get(end) for end in re.split(r"\.\.|-", term)]
-        first, last = (((number or 0) + 6) % 7 for number in (ends[0], ends[-1]))  # weeks begin on Monday
+        first, last = (((number or 0) + 6) % 7 for number in (ends[0], ends[-1]))  # systemd's weeks begin on Monday
         if None in ends or len(ends) > 2 or first > last:
-            raise NotACalendarEventError(f"{term!r} is no weekday, nor a range of them in the order of a week")
+            raise NotACalendarEventError(f"{term!r} is not a weekday, or not a range of weekdays from Monday to Sunday")
         found |= {(number + 1) % 7 for number in range(first, last + 1)}
     return frozenset(found)
 
 
 def _read_date(text: str, found: dict[str, Collection[int]], stars: list[str]) -> bool:
-    """Read a date into `found`; return whether its days count from the end of the month."""
+    """Read a date into `found`. Return whether its days count from the end of the month."""
     parts = re.split(r"[-~]", text)
     if len(parts) not in (2, 3):
-        raise NotACalendarEventError(f"{text!r} is no date")
+        raise NotACalendarEventError(f"{text!r} is not a date")
     *years, months, days = parts
     if years:
         if "*/" in years[0]:
@@ -176,16 +176,16 @@ def _read_date(text: str, found: dict[str, Collection[int]], stars: list[str]) -
 
 
 def _in_century(text: str) -> str:
-    """Return years with their century: 00 to 69 are of 2000, 70 to 99 of 1900."""
+    """Return years with their century: 00 to 69 become 2000 to 2069, and 70 to 99 become 1970 to 1999."""
     return re.sub(r"(?<![/\d])\d\d(?!\d)", lambda match: f"{'20' if int(match[0]) < 70 else '19'}{match[0]}", text)
 
 
 def _from_end(text: str) -> Iterator[int]:
-    """Yield days counted from the end of the month; a step continues towards the end."""
+    """Yield days that are counted from the end of the month. A step leads towards the end."""
     for term in text.split(","):
         match = _PART.fullmatch(term)
         if match is None:
-            raise NotACalendarEventError(f"{term!r} is no day of the month")
+            raise NotACalendarEventError(f"{term!r} is not a day of the month")
         low = 31 if match["low"] == "*" else int(match["low"])
         if match["high"]:
             low, high = int(match["high"]), low
@@ -199,12 +199,12 @@ def _from_end(text: str) -> Iterator[int]:
 def _read_time(text: str, found: dict[str, Collection[int]], stars: list[str]) -> None:
     parts = text.split(":")
     if len(parts) not in (2, 3):
-        raise NotACalendarEventError(f"{text!r} is no time")
+        raise NotACalendarEventError(f"{text!r} is not a time")
     _read(found, stars, "hours", parts[0], 0, 23)
     _read(found, stars, "minutes", parts[1], 0, 59)
     if len(parts) == 3:
         if "." in parts[2].replace("..", ""):
-            raise NotACalendarEventError(f"{text!r} has fractions of a second, psched's rules have whole seconds")
+            raise NotACalendarEventError(f"{text!r} has fractions of a second, but psched's rules have whole seconds")
         _read(found, stars, "seconds", parts[2], 0, 59)
 
 

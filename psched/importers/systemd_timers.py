@@ -1,4 +1,4 @@
-"""Reads timers of systemd with the services that they start."""
+"""Reads systemd timers, and the services that they start."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from psched.importers.host_users import home_of
 from psched.importers.systemd_oncalendar import ALL_YEARS, CalendarEvent, NotACalendarEventError, parse
 
 DEFAULTS: Definition = {"catch_up": "none", "max_attempts": 1}
-"""What a timer does without `Persistent=`: it makes up for no missed run. A service that fails is not tried again."""
+"""The behaviour of a timer without `Persistent=`: it does not make up for missed runs. A failed service is not retried.
+"""
 _NOTES = (
-    "of a service the commands, user, folder, environment and timeout are taken over: no sandbox, limits, dependencies",
+    "of a service, only commands, user, folder, environment and timeout are imported: no sandbox, limits, dependencies",
 )
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _MONOTONIC = ("OnActiveSec", "OnBootSec", "OnStartupSec", "OnUnitActiveSec", "OnUnitInactiveSec")
@@ -38,7 +39,7 @@ _UNITS = {
     **dict.fromkeys(("us", "usec", "µs"), 0.000001),
 }
 _MOST_STRETCHES = 10
-"""Stretches of years for which schedules are written."""
+"""The most stretches of years for which schedules are written."""
 _LAST_DAYS = frozenset(range(1, 8))
 _MONTHS_BY_LENGTH = {31: {1, 3, 5, 7, 8, 10, 12}, 30: {4, 6, 9, 11}, 28: {2}}
 
@@ -47,14 +48,16 @@ Settings = dict[str, list[str]]
 
 
 def read_timers(paths: Iterable[Path], timezone: str, begin: int) -> Imported:
-    """Return the timers among these unit files, and in these folders. Raises ConfigError.
+    """Return the timers in these unit files and folders. Raises ConfigError.
 
-    `timezone`: that of the host. `begin`: unix seconds; years before it are left out.
+    `timezone`: the zone of the host. `begin`: unix seconds; earlier years are left out.
     """
     units = {path.name: path for path in _unit_files(paths)}
     timers = [path for name, path in units.items() if name.endswith(".timer")]
     if not timers:
-        raise ConfigError(f"no unit named *.timer in {', '.join(map(str, paths))}; name unit files, or folders of them")
+        raise ConfigError(
+            f"no unit named *.timer in {', '.join(map(str, paths))}; name unit files, or folders of unit files"
+        )
     calendars: dict[str, list[str]] = {}
     entries = [entry for timer in timers for entry in _entries(timer, units, timezone, begin, calendars)]
     return Imported(
@@ -79,16 +82,16 @@ def _unit_files(paths: Iterable[Path]) -> Iterator[Path]:
 
 
 def read_unit(path: Path) -> Settings:
-    """Return the settings of a unit and of the files in the folder `<unit>.d`. Raises ConfigError."""
+    """Return the settings of a unit and of the files in its folder `<unit>.d`. Raises ConfigError."""
     settings: Settings = {}
     folder = path.with_name(f"{path.name}.d")
     for file in (path, *sorted(folder.glob("*.conf"))):
         try:
             text = file.read_text(encoding="utf-8")
         except OSError as error:
-            raise ConfigError(f"{file}: {error.strerror}; name a unit file that can be read") from error
+            raise ConfigError(f"{file}: {error.strerror}; name a readable unit file") from error
         except UnicodeDecodeError as error:
-            raise ConfigError(f"{file}: this is not UTF-8 (byte {error.start + 1})") from error
+            raise ConfigError(f"{file}: not UTF-8 (byte {error.start + 1})") from error
         section = ""
         for line in re.sub(r"\\\n[ \t]*", " ", text).splitlines():
             stripped = line.strip()
@@ -98,7 +101,7 @@ def read_unit(path: Path) -> Settings:
                 name, _, value = stripped.partition("=")
                 values = settings.setdefault(f"{section}.{name.strip()}", [])
                 values.append(value.strip())
-                if not value.strip():  # an empty value drops those before it
+                if not value.strip():  # an empty value removes the values before it
                     values.clear()
     return settings
 
@@ -114,7 +117,7 @@ def _entries(
                 origin=timer.name,
                 rule=f"{name}={value}",
                 name=timer.stem,
-                problem="counts from the start of the host, of systemd or of the unit, which is no time; see `every`",
+                problem="counts from the start of the host, systemd or the unit, which psched cannot do; see `every`",
             )
     for value in settings.get("Timer.OnCalendar", []):
         entry = ImportedEntry(origin=timer.name, rule=f"OnCalendar={value}", name=timer.stem)
@@ -129,9 +132,9 @@ def _entries(
         definitions = tuple({"type": common["type"], **rule, **common} for rule in rules)
         problem = next(filter(None, (problem_of(definition, timezone, calendars) for definition in definitions)), None)
         if timer.stem.endswith("@"):
-            problem = "it is a template; name its instances, as links to it"
+            problem = "it is a template; name its instances instead, as links to the template"
         if not definitions:
-            problem = "it has no run any more"
+            problem = "the timer has no more runs"
         following = event.following(timezone)
         if problem is not None:
             yield replace(entry, problem=problem, following=following)
@@ -156,7 +159,7 @@ def _rules(
     name = event.timezone or timezone
     stretches = stretches_of_years(event.years, datetime.fromtimestamp(begin, UTC).year - 1, max(ALL_YEARS))
     if len(stretches) > _MOST_STRETCHES:
-        raise NotACalendarEventError("its years have gaps without end, which psched's expressions do not have")
+        raise NotACalendarEventError("its years have gaps without end, which psched's expressions do not support")
     bounds: list[Definition] = [
         ({} if first is None else {"start": _new_year(first, name).isoformat()})
         | ({} if last is None else {"end": (_new_year(last + 1, name) - timedelta(seconds=1)).isoformat()})
@@ -192,7 +195,7 @@ def _matching(event: CalendarEvent, remarks: list[str]) -> Iterator[MatchingFiel
             if those and days:
                 yield replace(base, months=those, days=days)
                 if length == 28:
-                    remarks.append("in February of leap years its days are one day later, which psched does not do")
+                    remarks.append("in February of leap years its days are one day later; psched does not do that")
 
 
 def _policy(settings: Settings, remarks: list[str]) -> Definition:
@@ -204,7 +207,8 @@ def _policy(settings: Settings, remarks: list[str]) -> Definition:
         found["spread"] = duration_text(int(spread) or 1)
         if not _is_true(_last(settings, "Timer.FixedRandomDelay")):
             remarks.append(
-                "systemd draws a delay of up to RandomizedDelaySec= for each run; psched derives one from the key"
+                "systemd draws a random delay of up to RandomizedDelaySec= for each run; psched derives a fixed delay "
+                "from the key"
             )
     return found
 
@@ -214,19 +218,19 @@ def _is_true(value: str | None) -> bool:
 
 
 def _span(text: str | None) -> float | None:
-    """Return a time span in seconds; None for none and for infinity."""
+    """Return a time span in seconds; None for an empty text and for infinity."""
     if not text or text.strip() == "infinity":
         return None
     return sum(float(number) * _UNITS.get(unit, _UNITS.get(unit.lower(), 1.0)) for number, unit in _SPAN.findall(text))
 
 
 def _command(service: str, units: dict[str, Path], remarks: list[str]) -> Definition:
-    """Return type and data that run the commands of a service."""
+    """Return a type and data that run the commands of a service."""
     if not service.endswith(".service"):
-        remarks.append(f"it starts {service}, which is no service: psched lets systemctl start it")
+        remarks.append(f"it starts {service}, which is not a service: psched starts it with systemctl")
     elif service not in units:
         remarks.append(
-            f"{service} is not among the unit files: psched lets systemctl start it, on the host that runs it"
+            f"{service} is not among the unit files: psched starts it with systemctl, on the host that runs the task"
         )
     if service not in units or not service.endswith(".service"):
         return {"type": "command", "data": {"argv": ["systemctl", "start", service]}}
@@ -243,9 +247,11 @@ def _command(service: str, units: dict[str, Path], remarks: list[str]) -> Defini
         data["cwd"] = "/"
     if user is not None:
         environment |= {"USER": user, "LOGNAME": user, **({} if home is None else {"HOME": home})}
-        remarks.append(f"it runs as {user}: let a daemon of this user run the type command.{user}")
+        remarks.append(f"it runs as {user}: run the type command.{user} in a daemon of this user")
     if settings.get("Service.EnvironmentFile"):
-        remarks.append(f"EnvironmentFile={' '.join(settings['Service.EnvironmentFile'])} is not read: add it to `env`")
+        remarks.append(
+            f"EnvironmentFile={' '.join(settings['Service.EnvironmentFile'])} is not read: add its variables to `env`"
+        )
     data["env"] = environment
     timeout = _span(_last(settings, "Service.TimeoutStartSec")) or _span(_last(settings, "Service.RuntimeMaxSec"))
     if timeout:
@@ -265,7 +271,7 @@ def _program(settings: Settings, environment: dict[str, str], service: str, rema
     lines = [*settings.get("Service.ExecStartPre", []), *settings.get("Service.ExecStart", [])]
     commands = [_arguments(line, environment, service, remarks) for line in lines]
     if not commands:
-        remarks.append(f"{service} has no ExecStart=: psched lets systemctl start it")
+        remarks.append(f"{service} has no ExecStart=: psched starts it with systemctl")
         return {"argv": ["systemctl", "start", service]}
     if len(commands) == 1 and not commands[0][1]:
         return {"argv": commands[0][0]}
@@ -274,11 +280,11 @@ def _program(settings: Settings, environment: dict[str, str], service: str, rema
 
 
 def _arguments(line: str, environment: dict[str, str], service: str, remarks: list[str]) -> tuple[list[str], bool]:
-    """Return the words of a command line, and whether it may fail."""
+    """Return the words of a command line, and whether the command may fail."""
     text = line.lstrip("@-:+!|")
     prefixes = line[: len(line) - len(text)]
     if set(prefixes) & set("@+!|"):
-        remarks.append(f"the prefix {prefixes!r} of ExecStart= is not taken over")
+        remarks.append(f"the prefix {prefixes!r} of ExecStart= is ignored")
     stem = service.removesuffix(".service")
     prefix, _, instance = stem.partition("@")
     specifiers = {"%n": service, "%N": stem, "%p": prefix, "%i": instance, "%I": instance, "%%": "%"}
@@ -290,18 +296,18 @@ def _arguments(line: str, environment: dict[str, str], service: str, remarks: li
 
 
 def _expanded(word: str, environment: dict[str, str], remarks: list[str]) -> list[str]:
-    """Replace variables as systemd does: `$NAME` alone becomes words, `${NAME}` a part of a word."""
+    """Replace variables as systemd does. `$NAME` becomes several words, `${NAME}` a part of a word."""
     if re.fullmatch(r"\$\w+", word):
         if word[1:] in environment:
             return environment[word[1:]].split()
-        remarks.append(f"the variable {shown(word)} is not known")
+        remarks.append(f"the variable {shown(word)} is unknown")
         return []
 
     def value(match: re.Match[str]) -> str:
         if match[0] == "$$":
             return "$"
         if match[1] not in environment:
-            remarks.append(f"the variable {shown(match[0])} is not known")
+            remarks.append(f"the variable {shown(match[0])} is unknown")
         return environment.get(match[1], "")
 
     return [re.sub(r"\$\$|\$\{(\w+)\}", value, word)]

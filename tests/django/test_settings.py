@@ -51,12 +51,12 @@ print(json.dumps(found))
 _MISTAKES = [
     ("missing", 'PSCHED: missing in the settings; add PSCHED = {"database": "default"}'),
     ([], "PSCHED: expected a dict, got list"),
-    ({"database": "defualt"}, "PSCHED: database: 'defualt' is no alias of DATABASES; did you mean 'default'?"),
+    ({"database": "defualt"}, "PSCHED: database: 'defualt' is not an alias of DATABASES; did you mean 'default'?"),
     (
         {"database": "default", "url": "sqlite:///x"},
-        "PSCHED: give `database`, which is an alias of DATABASES, or `url`",
+        "PSCHED: give either `database`, an alias of DATABASES, or `url`",
     ),
-    ({"database": "dummy"}, "PSCHED: database: 'dummy' is unknown, where psched keeps no tables"),
+    ({"database": "dummy"}, "PSCHED: database: 'dummy' is unknown, which psched does not support"),
     ({"database": "uri"}, "PSCHED: the NAME 'file:/tmp/x?mode=rwc' of DATABASES is a URI; write the path of the file"),
     ({"database": "role"}, "PSCHED: psched does not know the option 'assume_role' of DATABASES['role']; write `url`"),
     ({"database": "memory"}, "PSCHED: the database 'memory' is in memory, so only this process can run the tasks"),
@@ -116,7 +116,7 @@ try:
 except Exception as error:
     print(json.dumps(repr(error)))
 """
-    expected = "psched's tables are not in the database 'default'; run: manage.py migrate --database default"
+    expected = "psched's tables do not exist in the database 'default'; run: manage.py migrate --database default"
     assert project.python(enqueue) == f'ConfigError("{expected}")'
     assert "the table psched_queue does not exist; create it with: psched init" in project.manage(
         "psched", "queue", "list", code=1
@@ -129,7 +129,7 @@ except Exception as error:
 
 
 def test_commands_refuse_another_configuration(project: Project) -> None:
-    refusal = "leave -c and -e out: the configuration is PSCHED in Django's settings (see --settings)"
+    refusal = "remove -c and -e: the configuration is PSCHED in Django's settings (see --settings)"
     assert refusal in project.manage("psched", "list", "-c", "etc/psched.yml", code=1)
     assert refusal in project.manage("psched", "run", "-e", "production", code=1)
     assert refusal in project.manage("pschedd", "start", "-c", "etc/psched.yml", code=6)
@@ -154,7 +154,7 @@ def test_tables_are_made_only_in_the_database_that_is_named(project: Project) ->
         'PSCHED["database"] = "jobs"\n'
     )
     project.manage("migrate", "--verbosity=0")
-    expected = "psched's tables are not in the database 'jobs'; run: manage.py migrate --database jobs"
+    expected = "psched's tables do not exist in the database 'jobs'; run: manage.py migrate --database jobs"
     assert expected in project.manage("shell", "-c", "from promises.tasks import add; add.enqueue(1)", code=1)
     project.manage("migrate", "--verbosity=0", "--database", "jobs")
     project.manage("shell", "-c", "from promises.tasks import add; add.enqueue(1)")

@@ -154,7 +154,7 @@ def test_a_reload_takes_new_code_and_new_settings(on_sqlite: Project) -> None:
         wait_for(lambda: project.python(mail) == ["new mail"], lambda: project.log, within=60)
         project.configure('PSCHED["database"] = "defualt"\n')
         master.send_signal(signal.SIGUSR1)
-        refusal = "reload refused: PSCHED: database: 'defualt' is no alias of DATABASES; did you mean 'default'?"
+        refusal = "reload refused: PSCHED: database: 'defualt' is not an alias of DATABASES; did you mean 'default'?"
         wait_for(lambda: refusal in project.log, lambda: project.log, within=60)
         project.configure("")
 

@@ -141,12 +141,15 @@ def test_jobs_in_the_hour_after_midnight_vanish_after_the_clock_was_put_forward(
 @pytest.mark.parametrize(
     ("trigger", "problem"),
     [
-        (CronTrigger(week=10, timezone=ZONE), "`week` restricts it to weeks of the year"),
+        (CronTrigger(week=10, timezone=ZONE), "`week` restricts the trigger to weeks of the year"),
         (CronTrigger(year="*/2", timezone=ZONE), "has gaps without end"),
-        (IntervalTrigger(seconds=90.5, timezone=ZONE), "an interval of 90.5 s: psched's are whole seconds"),
-        (DateTrigger("2020-01-01", ZONE), "it has no run any more"),
-        (OTHERS[-1], "runs on which several triggers agree"),
-        (AndTrigger([CronTrigger(hour=2), IntervalTrigger(hours=1)]), "runs on which several triggers agree"),
+        (IntervalTrigger(seconds=90.5, timezone=ZONE), "an interval of 90.5 s: psched supports whole seconds only"),
+        (DateTrigger("2020-01-01", ZONE), "the job has no more runs"),
+        (OTHERS[-1], "no rule for runs that several triggers have in common"),
+        (
+            AndTrigger([CronTrigger(hour=2), IntervalTrigger(hours=1)]),
+            "no rule for runs that several triggers have in common",
+        ),
     ],
     ids=str,
 )
@@ -182,7 +185,7 @@ def test_jitter_becomes_a_spread() -> None:
 
 def test_a_paused_job_is_not_written() -> None:
     assert entry(CronTrigger(hour=3, timezone=ZONE), next_run_time=None).problem == (
-        "it is paused; resume it before it is imported"
+        "the job is paused; resume it before the import"
     )
 
 

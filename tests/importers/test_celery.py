@@ -149,7 +149,7 @@ def test_a_relative_interval_runs_at_the_same_times() -> None:
     ("given", "problem"),
     [
         (solar("sunset", -37.81753, 144.96715), "runs by the position of the sun"),
-        (timedelta(seconds=0.5), "an interval of 0.5 s: psched's are whole seconds"),
+        (timedelta(seconds=0.5), "an interval of 0.5 s: psched supports whole seconds only"),
     ],
 )
 def test_what_has_no_rule_is_not_written(given: Any, problem: str) -> None:

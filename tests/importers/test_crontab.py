@@ -52,7 +52,7 @@ def test_the_schedules_run_when_crons_daemon_runs_the_jobs(timezone: str) -> Non
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("@reboot a", "runs when the host starts, which is no time"),
+        ("@reboot a", "runs when the host starts, which psched cannot do"),
         ("@fortnightly a", "expected one of @reboot @yearly"),
         ("5/15 * * * * a", "'5/15': Debian's cron refuses a step without a range"),
         ("0 0 ? * * a", "'?': cron refuses it"),
@@ -93,7 +93,7 @@ def test_the_user_of_a_job_is_in_its_type() -> None:
     assert entry.definitions[0]["data"]["env"]["LOGNAME"] == "nobody"
     [unknown] = entries("0 3 * * * nobody-here /bin/true", user_column=True)
     assert "cwd" not in unknown.definitions[0]["data"]
-    assert "nobody-here is no user of this host" in unknown.remarks[0]
+    assert "nobody-here is not a user of this host" in unknown.remarks[0]
     [spooled] = read_crontab("/var/spool/cron/crontabs/daemon", "@daily a", False, "UTC").entries
     assert spooled.definitions[0]["type"] == "command.daemon"
 

@@ -103,7 +103,7 @@ def test_fields_of_a_cronjob_become_options(spec: dict[str, Any], expected: dict
 
 def test_other_policies_are_reported() -> None:
     assert "psched runs one at a time" in entry("0 3 * * *").remarks[0]
-    assert "the next one waits" in entry("0 3 * * *", concurrencyPolicy="Replace").remarks[0]
+    assert "the next run waits" in entry("0 3 * * *", concurrencyPolicy="Replace").remarks[0]
     assert entry("0 3 * * *", concurrencyPolicy="Forbid").remarks == ()
     every = entry("@every 1h30m")
     assert every.definitions[0]["every"] == "90m"
@@ -117,7 +117,7 @@ def test_a_zone_in_the_schedule_is_obeyed() -> None:
 @pytest.mark.parametrize(
     ("schedule", "spec", "problem"),
     [
-        ("0 3 * * *", {"suspend": True}, "it is suspended"),
+        ("0 3 * * *", {"suspend": True}, "the CronJob is suspended"),
         ("0 3 * * 7", {}, "'7' is out of range"),
         ("0 3 L * *", {}, "'l': Kubernetes refuses it"),
         ("0 3 * *", {}, "expected five fields"),
@@ -141,9 +141,9 @@ def test_lists_and_several_documents_are_read() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("{", "this is no YAML"),
-        ("kind: Job", "there is no CronJob in it"),
-        ("{{ .Values.x }}: 1", "no YAML|no CronJob"),
+        ("{", "not valid YAML"),
+        ("kind: Job", "no CronJob in this file"),
+        ("{{ .Values.x }}: 1", "not valid YAML|no CronJob"),
     ],
 )
 def test_a_file_without_cronjobs_is_a_mistake(text: str, problem: str) -> None:

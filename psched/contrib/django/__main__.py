@@ -1,4 +1,4 @@
-"""`python -m psched.contrib.django …`: the command psched of a process that does not set up Django itself."""
+"""`python -m psched.contrib.django …`: the command psched, in a process that does not set up Django itself."""
 
 import sys
 

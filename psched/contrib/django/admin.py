@@ -1,4 +1,4 @@
-"""Admin pages of schedules and tasks: they show psched's rows and act on them, but edit nothing."""
+"""Admin pages of schedules and tasks. They show psched's rows and perform actions on them, but edit nothing."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from psched.model import TASK_STATUSES, ScheduleRow, TaskRow
 from psched.schedules.schedule import StateWord
 
 _PAGE = 100
-"""Rows of one page."""
+"""The most rows of one page."""
 
 if TYPE_CHECKING:
     _ModelAdmin = admin.ModelAdmin[Any]
 else:
-    _ModelAdmin = admin.ModelAdmin  # which takes no type argument
+    _ModelAdmin = admin.ModelAdmin  # at runtime ModelAdmin takes no type argument
 
 Action = Callable[[Any], object]
-"""Called with a reference to a schedule or task."""
+"""An action. It is called with a reference to a schedule or task."""
 
 
 class RowAdmin(_ModelAdmin):
-    """A list of rows and a page for each. Rows are selected by type, beginning of the key, and state."""
+    """A list of rows, and a page for each row. The list can be filtered by type, prefix of the key, and state."""
 
     section: ClassVar[SectionName]
     columns: ClassVar[tuple[str, ...]]
@@ -46,15 +46,15 @@ class RowAdmin(_ModelAdmin):
     row_actions: ClassVar[Mapping[str, Action]]
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Return False: programs add rows."""
+        """Return False, because programs add the rows."""
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Return False: an action may end a task."""
+        """Return False. To end a task, use an action."""
         return False
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """Show a page of rows, or carry out an action on those that are selected."""
+        """Show a page of rows, or perform an action on the selected rows."""
         self._check_permission(request)
         if request.method == "POST":
             self._act(request, request.POST.getlist("key"))
@@ -86,7 +86,7 @@ class RowAdmin(_ModelAdmin):
         form_url: str = "",
         extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
-        """Show one row, or carry out an action on it."""
+        """Show one row, or perform an action on it."""
         key = unquote(str(object_id))
         self._check_permission(request)
         if request.method == "POST":
@@ -104,7 +104,7 @@ class RowAdmin(_ModelAdmin):
         raise NotImplementedError
 
     def place(self, row: Any) -> str:
-        """Return the text by which the next page continues after a row."""
+        """Return the text by which the next page continues after `row`."""
         raise NotImplementedError
 
     def cells(self, row: Any) -> Iterable[object]:
@@ -112,7 +112,7 @@ class RowAdmin(_ModelAdmin):
         raise NotImplementedError
 
     def fields_of(self, row: Any) -> Iterator[tuple[str, object]]:
-        """Yield the names and values of the page of one row."""
+        """Yield the names and values for the page of one row."""
         raise NotImplementedError
 
     def _check_permission(self, request: HttpRequest) -> None:
@@ -121,7 +121,7 @@ class RowAdmin(_ModelAdmin):
             raise PermissionDenied
 
     def _act(self, request: HttpRequest, keys: Iterable[str]) -> None:
-        """Carry out the action that the request names, and say for each row what became of it."""
+        """Perform the action that the request names, and show a message about the result for each row."""
         name = request.POST.get("action", "")
         action = self.row_actions.get(name)
         if action is None:
@@ -144,7 +144,7 @@ class RowAdmin(_ModelAdmin):
         return reverse(f"{self.admin_site.name}:{self.opts.app_label}_{self.opts.model_name}_change", args=[quote(key)])
 
     def _page(self, request: HttpRequest, name: str, context: Mapping[str, Any]) -> HttpResponse:
-        request.current_app = self.admin_site.name  # as Django's own pages set it
+        request.current_app = self.admin_site.name  # Django's own pages also set this
         actions = self.row_actions if self.has_change_permission(request) else ()
         shared = {**self.admin_site.each_context(request), "opts": self.opts, "actions": actions}
         return TemplateResponse(request, f"admin/psched/{name}.html", {**shared, **context})
@@ -152,7 +152,7 @@ class RowAdmin(_ModelAdmin):
 
 @admin.register(Schedule)
 class ScheduleAdmin(RowAdmin):
-    """Schedules: run now, pause, resume."""
+    """Admin pages of schedules, with the actions run now, pause and resume."""
 
     section = "schedules"
     columns = ("key", "type", "cron", "time zone", "next run", "state", "last error")
@@ -169,7 +169,7 @@ class ScheduleAdmin(RowAdmin):
         yield from clients.schedules().list(**wanted, after=(float(time), key) if after else None)
 
     def place(self, row: ScheduleRow) -> str:
-        """Return the due time and the key."""
+        """Return the due time and the key as one text."""
         return f"{row.next_run_time!r}:{row.key}"
 
     def cells(self, row: ScheduleRow) -> Iterable[object]:
@@ -179,7 +179,7 @@ class ScheduleAdmin(RowAdmin):
         return row.type, row.rule.cron, row.rule.timezone, due, _state(row), error
 
     def fields_of(self, row: ScheduleRow) -> Iterator[tuple[str, object]]:
-        """Yield the names and values of the page of one row."""
+        """Yield the names and values for the page of one row."""
         yield from {
             "type": row.type,
             "state": _state(row),
@@ -204,7 +204,7 @@ class ScheduleAdmin(RowAdmin):
 
 @admin.register(Task)
 class TaskAdmin(RowAdmin):
-    """Tasks of the queue: retry failed ones, cancel waiting and running ones."""
+    """Admin pages of tasks, with the actions to retry failed tasks and to cancel waiting or running tasks."""
 
     section = "queue"
     columns = ("key", "type", "user", "status", "due", "created", "finished", "attempts", "last error")
@@ -227,7 +227,7 @@ class TaskAdmin(RowAdmin):
         return row.type, row.user, _status(row), due, *times, row.attempts, error
 
     def fields_of(self, row: TaskRow) -> Iterator[tuple[str, object]]:
-        """Yield the names and values of the page of one row."""
+        """Yield the names and values for the page of one row."""
         yield from {"type": row.type, "status": _status(row), "user": row.user, "priority": row.priority}.items()
         yield "data", json.dumps(row.data, indent=2, ensure_ascii=False)
         yield "headers", json.dumps(dict(row.headers), indent=2, ensure_ascii=False)
@@ -239,7 +239,7 @@ class TaskAdmin(RowAdmin):
 
 
 def _moment(seconds: float) -> datetime:
-    """Return a time for a template, which shows it in Django's current time zone."""
+    """Return a time for a template. The template shows it in Django's current time zone."""
     return timezone.localtime(datetime.fromtimestamp(seconds, UTC))
 
 

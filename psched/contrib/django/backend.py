@@ -1,4 +1,4 @@
-"""The backend of Django's tasks: `@task` functions are enqueued as tasks of psched's queue."""
+"""The backend for Django's tasks. It enqueues `@task` functions as tasks of psched's queue."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ _STATUSES: dict[TaskStatus, TaskResultStatus] = {
 }
 _OPTIONS = ("max_attempts", "on_commit", "retry_wait")
 _LAST_LINE = re.compile(r"^((?:\w+\.)*(\w+))(?::|$)", re.MULTILINE)
-"""A line of a traceback that begins with the full name of an exception, and its class."""
+"""A line of a traceback that begins with the full name of an exception. The second group is the name of its class."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PschedTask(Task):  # type: ignore[type-arg]  # Django's own class is not generic
-    """A task of Django's with two more arguments of `@task`.
+    """A task of Django with two more arguments of `@task`.
 
-    `max_attempts`: attempts after which a task that raises has failed. `retry_wait`: seconds before the next attempt,
-    or `psched.backoff(...)`. None takes the OPTIONS of the backend.
+    `max_attempts`: a task that raises an error has failed after this many attempts. `retry_wait`: seconds before the
+    next attempt, or `psched.backoff(...)`. None: use the OPTIONS of the backend.
     """
 
     max_attempts: int | None = None
@@ -66,9 +66,9 @@ class PschedTask(Task):  # type: ignore[type-arg]  # Django's own class is not g
 class PschedBackend(BaseTaskBackend):
     """Enqueues to the queue that PSCHED configures.
 
-    OPTIONS may have `max_attempts` (default: 1), `retry_wait` (default: as configured in PSCHED), and `on_commit`:
-    whether a task is enqueued after the transaction has committed. By default it is enqueued in the transaction, if the
-    queue is in a database of DATABASES, and otherwise after it.
+    OPTIONS may have `max_attempts` (default: 1), `retry_wait` (default: the value in PSCHED), and `on_commit`: whether
+    to enqueue a task only after the transaction has committed. By default a task is enqueued within the transaction if
+    the queue is in a database of DATABASES, and otherwise after the commit.
     """
 
     task_class = PschedTask
@@ -78,27 +78,35 @@ class PschedBackend(BaseTaskBackend):
     supports_priority = True
 
     def check(self, **kwargs: Any) -> list[CheckMessage]:
-        """Report options that cannot be used."""
+        """Report OPTIONS that cannot be used."""
         problem = _problem(self.options)
         return [Error(f"TASKS[{self.alias!r}]: OPTIONS: {problem}", id="psched.E003")] if problem else []
 
     def validate_task(self, task: Task[..., Any]) -> None:
         """Raise InvalidTask for a task that the backend cannot run."""
         if not isinstance(task, Task):
-            raise InvalidTask(f"{task!r} is of django_tasks; Django 6 has its own: from django.tasks import task")
+            raise InvalidTask(
+                f"{task!r} is a task of django_tasks; Django 6 has its own: from django.tasks import task"
+            )
         super().validate_task(task)
         module = task.module_path.rpartition(".")[0]
         if not belongs_to_project(module):
-            remedy = "a worker imports no other module; add its app to INSTALLED_APPS"
+            remedy = "workers import only modules of installed apps; add its app to INSTALLED_APPS"
             raise InvalidTask(f"{task.module_path}: {module} belongs to no app of INSTALLED_APPS: {remedy}")
         problem = _problem({name: getattr(task, name, None) for name in ("max_attempts", "retry_wait")})
         if problem:
             raise InvalidTask(f"{task.module_path}: {problem}")
 
     def enqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Enqueue a task. Raises InvalidTask, TypeError and ValueError for arguments, errors of django.db, ConfigError.
+        """Enqueue a task.
 
-        TypeError: the function cannot be called with these arguments, or one of them is no JSON.
+        Raises:
+            InvalidTask: the backend cannot run the task.
+            TypeError: the function cannot be called with these arguments, or an argument cannot be JSON.
+            ValueError: an argument is wrong.
+            ConfigError: PSCHED is wrong, or a table is missing.
+
+        Errors of `django.db` are raised, too.
         """
         self.validate_task(task)
         self._check_arguments(task, args, kwargs)
@@ -124,7 +132,11 @@ class PschedBackend(BaseTaskBackend):
         return result
 
     def get_result(self, result_id: str) -> TaskResult[..., Any]:
-        """Return a result. Raises TaskResultDoesNotExist: there is none, or the task is deleted (`retention_time`)."""
+        """Return a result.
+
+        Raises:
+            TaskResultDoesNotExist: there is no such task, or the task was deleted after `retention_time`.
+        """
         try:
             with clients.django_errors("queue"):
                 row = clients.queue()[result_id].metadata()
@@ -160,14 +172,14 @@ class PschedBackend(BaseTaskBackend):
 
 
 def type_of(task: Task[..., Any]) -> str:
-    """Return the type of a task of psched: the queue and the function, as in `default:polls.tasks.remind`."""
+    """Return psched's type for a task: the queue and the function, as in `default:polls.tasks.remind`."""
     return f"{task.queue_name}:{task.module_path}"
 
 
 def task_of(type: str) -> Task[..., Any] | None:
-    """Return the task of a type, None for a type that is none of Django's. Raises ImportError.
+    """Return the task for a type; None if the type does not belong to a task of Django. Raises ImportError.
 
-    Only modules of the project are imported: any user who can write to the table chooses the type.
+    Only modules of the project are imported, because any user who can write to the table can choose the type.
     """
     queue_name, _, path = type.rpartition(":")
     if not queue_name or "." not in path:
@@ -187,7 +199,7 @@ def belongs_to_project(module: str) -> bool:
 
 
 def result_of(row: TaskRow, task: Task[..., Any]) -> TaskResult[..., Any]:
-    """Return a row as Django's result. psched keeps the last error only, and the last worker."""
+    """Return a row as a result of Django. psched keeps only the last error and the last worker."""
     result: TaskResult[..., Any] = TaskResult(
         task=task.using(priority=row.priority, run_after=_time(row.run_at) if row.run_at != row.created_at else None),
         id=row.key,
@@ -202,7 +214,8 @@ def result_of(row: TaskRow, task: Task[..., Any]) -> TaskResult[..., Any]:
         errors=_errors(row),
         worker_ids=[row.node or ""] * row.attempts,
     )
-    object.__setattr__(result, "_return_value", row.result)  # the class is frozen; Django's own backends do the same
+    # the class is frozen; Django's own backends set attributes in the same way
+    object.__setattr__(result, "_return_value", row.result)
     return result
 
 
@@ -227,17 +240,17 @@ def _errors(row: TaskRow) -> list[TaskError]:
 
 
 def error_of(error: BaseException) -> TaskError:
-    """Return an exception as Django stores it."""
+    """Return an exception in the form in which Django stores it."""
     kind = type(error)
     trace = "".join(format_exception(error))
     return TaskError(exception_class_path=f"{kind.__module__}.{kind.__qualname__}", traceback=trace)
 
 
 def _problem(options: Mapping[str, Any]) -> str | None:
-    """Return the error of options that cannot be used, or None."""
+    """Return an error message if the options cannot be used, else None."""
     for name in options:
         if name not in _OPTIONS:
-            return f"unknown option {name!r}{did_you_mean(name, _OPTIONS)}; there are {', '.join(_OPTIONS)}"
+            return f"unknown option {name!r}{did_you_mean(name, _OPTIONS)}; the known options are {', '.join(_OPTIONS)}"
     if not isinstance(options.get("on_commit", False), bool):
         return f"on_commit must be True or False, got {shown(options['on_commit'])}"
     try:

@@ -1,4 +1,4 @@
-"""System checks: whether the settings can be used, and whether the tables are there."""
+"""System checks: whether the settings can be used, and whether the tables exist."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def check_settings(app_configs: Any, **options: Any) -> list[CheckMessage]:
     alias = configuration.database_alias()
     found: list[CheckMessage] = []
     if alias is not None and not router.allow_migrate(alias, "psched"):
-        problem = f"PSCHED: no router lets the app psched migrate on {alias!r}, so `migrate` makes no tables there"
+        problem = f"PSCHED: no router lets the app psched migrate on {alias!r}, so `migrate` creates no tables there"
         found.append(Warning(problem, hint="Let allow_migrate return True for it.", id="psched.W001"))
     if alias is not None and connections[alias].settings_dict["NAME"] in ("", ":memory:"):
         problem = f"PSCHED: the database {alias!r} is in memory, so only this process can run the tasks"
@@ -33,7 +33,10 @@ def check_settings(app_configs: Any, **options: Any) -> list[CheckMessage]:
 
 @register(Tags.database)
 def check_tables(app_configs: Any, databases: Sequence[str] | None = None, **options: Any) -> list[CheckMessage]:
-    """Report tables that the migration has made, and that cannot be used any more. Otherwise `migrate` does."""
+    """Report tables that the migration created and that cannot be used any more.
+
+    `migrate` reports missing migrations.
+    """
     try:
         settings, alias = configuration.settings(), configuration.database_alias()
         if alias not in (databases or ()) or ("psched", "0001_initial") not in _applied(alias):

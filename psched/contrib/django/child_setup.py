@@ -1,6 +1,6 @@
-"""Sets up Django in a worker. Each child imports this module first, before the modules of the user.
+"""Sets up Django in a worker. Each child imports this module before the modules of the user.
 
-Around each run, of any handler, Django's connections and caches are treated as around a request: connections that are
+Around each run of any handler, Django's connections and caches are treated as around a request: connections that are
 broken, or older than CONN_MAX_AGE, are closed.
 """
 
@@ -22,9 +22,10 @@ from psched.telemetry import Event, attach
 
 _handler_threads: set[int] = set()
 _inherited: list[BaseDatabaseWrapper] = []
-"""Connections of the process that forked this one. They are never closed here: that would end the parent's sessions."""
+"""Connections of the parent process. They are never closed here, because that would end the parent's sessions."""
 _opened_elsewhere = threading.Event()
-"""Set when a thread that runs no handler has a connection: that of `sync_to_async`, in a coroutine."""
+"""Set if a thread that runs no handler has a connection: the thread in which `sync_to_async` runs code for coroutines.
+"""
 
 
 def _run_begins(event: Event, fields: dict[str, Any]) -> None:
@@ -46,11 +47,11 @@ def _note_thread(**_: Any) -> None:
 
 
 def _leave_connections_to_parent() -> None:
-    """In a process that a handler forks: let Django open new connections, and disconnect the parent's from this one."""
+    """In a process that a handler forks, detach the parent's connections, and let Django open new ones."""
     left = connections.all(initialized_only=True)
     nowhere = os.open(os.devnull, os.O_RDWR)
     for connection in left:
-        with suppress(Exception):  # of one that is closed, or has no descriptor
+        with suppress(Exception):  # a closed connection, or one without a descriptor
             os.dup2(nowhere, connection.connection.fileno(), inheritable=False)
         del connections[connection.alias]
     os.close(nowhere)

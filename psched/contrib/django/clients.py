@@ -1,4 +1,4 @@
-"""The queue and the schedules that PSCHED names, for code that runs in Django: views, commands, tests and handlers."""
+"""Returns the queue and the schedules of PSCHED, for code that runs in Django: views, commands, tests and handlers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ _OPEN: dict[SectionName, Any] = {"schedules": open_schedules, "queue": open_queu
 
 
 def queue() -> Queue:
-    """Return the queue. If it is in a database of DATABASES, its statements are in that connection's transaction.
+    """Return the queue.
+
+    If it is in a database of DATABASES, its statements join the transaction of Django's connection.
 
     Raises ConfigError.
     """
@@ -35,14 +37,14 @@ def queue() -> Queue:
 
 
 def schedules() -> ScheduleCollection:
-    """Return the schedules, as `queue` returns the queue. Raises ConfigError."""
+    """Return the schedules. Their statements join Django's transaction, as those of `queue` do. Raises ConfigError."""
     found: ScheduleCollection = of("schedules")
     return found
 
 
 @contextmanager
 def django_errors(section: SectionName) -> Iterator[None]:
-    """Raise a driver's errors as Django does, as those of `django.db`; for a missing table, ConfigError."""
+    """Raise a driver's errors as errors of `django.db`, as Django does. Raise ConfigError for a missing table."""
     try:
         yield
     except DBAPIError as error:
@@ -51,7 +53,7 @@ def django_errors(section: SectionName) -> Iterator[None]:
             raise
         if of(section).store._database.dialect.is_missing_table(error):
             command = f"manage.py migrate --database {alias}"
-            raise ConfigError(f"psched's tables are not in the database {alias!r}; run: {command}") from error
+            raise ConfigError(f"psched's tables do not exist in the database {alias!r}; run: {command}") from error
         with connections[alias].wrap_database_errors:
             raise error.orig from error
 
@@ -64,11 +66,14 @@ def of(section: SectionName) -> Any:
 
 @cache
 def _opened(name: SectionName, alias: str | None, database_name: str | None) -> Any:
-    """`database_name`: differs in tests, which have a database of their own."""
+    """Open the queue or the schedules once for these arguments.
+
+    `database_name`: distinguishes the databases of tests from others with the same alias.
+    """
     settings = configuration.settings()
     section = dict(settings.named_sections).get(name)
     if section is None:
-        raise ConfigError(f'PSCHED: there is no section {name!r}; add "{name}": {{}}')
+        raise ConfigError(f'PSCHED: the section {name!r} is missing; add "{name}": {{}}')
     attach_listeners(settings)
     made = None if alias is None else partial(DjangoDatabase, alias=alias)
     return _OPEN[name](section, holder_name(str(os.getpid())), database=made)

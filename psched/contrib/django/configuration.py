@@ -1,4 +1,4 @@
-"""psched's configuration from Django's settings: the dict PSCHED, with the database taken from DATABASES."""
+"""Makes psched's configuration from Django's settings: the dict PSCHED, and the database from DATABASES."""
 
 from __future__ import annotations
 
@@ -28,19 +28,21 @@ _ADDED: dict[str, tuple[list[str], list[str]]] = {
     "require": ([CHILD_SETUP], []),
     "app": ([], ["psched.contrib.django.task_handler:tasks"]),
 }
-"""The names before and after the user's: a child sets up Django first, and runs Django's tasks, too."""
+"""For each key, the names that psched adds before and after the user's own names. So a child sets up Django first, and
+also runs Django's tasks.
+"""
 _SECTIONS = ("schedules", "queue")
 _RETENTION = "1d"
-"""Programs may call `get_result` later than after psched's own five minutes."""
+"""Longer than psched's default of five minutes, because programs may call `get_result` late."""
 
 _ABOUT_DJANGO = {
     "autocommit", "charset", "check_same_thread", "collation", "conv", "cursor_factory", "init_command",
     "isolation_level", "pool", "server_side_binding", "sql_mode", "timeout", "transaction_mode", "use_unicode",
 }  # fmt: skip
-"""OPTIONS of DATABASES that concern Django's own connections."""
+"""OPTIONS of DATABASES that affect only Django's own connections."""
 _SSL_MODES = {"VERIFY_IDENTITY": "full", "VERIFY_CA": "ca", "REQUIRED": "none"}
 _PATIENCE = 60
-"""Seconds for which a new process may import the settings."""
+"""The most seconds in which a new process may import the settings."""
 
 
 def settings() -> Settings:
@@ -49,34 +51,40 @@ def settings() -> Settings:
 
 
 def database_alias() -> str | None:
-    """Return the alias of DATABASES where psched's tables are; None where PSCHED names a URL. Raises ConfigError."""
+    """Return the alias in DATABASES of the database with psched's tables; None if PSCHED has a URL.
+
+    Raises ConfigError.
+    """
     given = _given()
     if "url" in given:
         if "database" in given:
-            raise ConfigError("PSCHED: give `database`, which is an alias of DATABASES, or `url`, but not both")
+            raise ConfigError("PSCHED: give either `database`, an alias of DATABASES, or `url`, but not both")
         return None
     alias = given.get("database", "default")
     if alias not in connections.settings:
         hint = did_you_mean(str(alias), connections.settings)
-        raise ConfigError(f"PSCHED: database: {alias!r} is no alias of DATABASES{hint}")
+        raise ConfigError(f"PSCHED: database: {alias!r} is not an alias of DATABASES{hint}")
     return str(alias)
 
 
 def alias_of(section: SectionName) -> str | None:
-    """Return the alias of DATABASES where this section's table is, None where it is elsewhere. Raises ConfigError."""
+    """Return the alias in DATABASES of the database with this section's table; None if the table is elsewhere.
+
+    Raises ConfigError.
+    """
     own = _given().get(section)
     return None if isinstance(own, Mapping) and "url" in own else database_alias()
 
 
 def chosen() -> Chosen:
-    """Return the options by which a command takes its configuration from the settings of this process."""
+    """Return the options for a command that takes its configuration from the settings of this process."""
     from psched.cli.options import Chosen  # noqa: PLC0415 – the process that prints the settings does without
 
     return Chosen(settings_module(), settings_file(), load=_load_here)
 
 
 def chosen_of_daemon() -> Chosen:
-    """Return the options of a daemon: each time it loads its configuration, a new process imports the settings.
+    """Return the options for a daemon. Whenever it loads its configuration, a new process imports the settings.
 
     So a reload sees changed settings, and the master imports none of the user's modules.
     """
@@ -86,12 +94,12 @@ def chosen_of_daemon() -> Chosen:
 
 
 def settings_module() -> str:
-    """Return the name of the settings' module."""
+    """Return the name of the settings module."""
     return os.environ[ENVIRONMENT_VARIABLE]
 
 
 def settings_file() -> Path:
-    """Return the file of the settings, which are imported."""
+    """Return the file of the settings module, which must already be imported."""
     _ = django_settings.DEBUG
     return Path(str(sys.modules[settings_module()].__file__))
 
@@ -107,21 +115,23 @@ def _load_in_new_process(file: Path, environment: str | None, reader: SectionNam
     except subprocess.TimeoutExpired:
         raise ConfigError(f"{file}: the settings were not imported within {_PATIENCE} s") from None
     if done.returncode:
-        raise ConfigError(done.stderr.strip() or f"{file}: importing the settings ended with {done.returncode}")
+        raise ConfigError(
+            done.stderr.strip() or f"{file}: the process that imports the settings ended with {done.returncode}"
+        )
     content, base, found = json.loads(done.stdout.splitlines()[-1])
     return _located(_structured(content, base), Path(found), file, environment)
 
 
 def _located(found: Settings, path: Path, file: Path, environment: str | None) -> Settings:
     if (file, environment) != (path, settings_module()):
-        raise ConfigError("leave -c and -e out: the configuration is PSCHED in Django's settings (see --settings)")
+        raise ConfigError("remove -c and -e: the configuration is PSCHED in Django's settings (see --settings)")
     return evolve(found, environment=settings_module(), path=path)
 
 
 def _given() -> Mapping[str, Any]:
     given = getattr(django_settings, "PSCHED", None)
     if given is None:
-        remedy = 'add PSCHED = {"database": "default"}, to keep psched\'s tables in that database of DATABASES'
+        remedy = 'add PSCHED = {"database": "default"} to keep psched\'s tables in that database of DATABASES'
         raise ConfigError(f"PSCHED: missing in the settings; {remedy}")
     if not isinstance(given, Mapping):
         raise ConfigError(f"PSCHED: expected a dict, got {type(given).__name__}")
@@ -129,12 +139,15 @@ def _given() -> Mapping[str, Any]:
 
 
 def _base() -> Path:
-    """Return the folder where relative paths start."""
+    """Return the folder to which relative paths refer."""
     return Path(getattr(django_settings, "BASE_DIR", Path.cwd()))
 
 
 def _content() -> dict[str, Any]:
-    """Return PSCHED as the content of a configuration file: with a URL, both sections and the tasks of Django."""
+    """Return PSCHED as the content of a configuration file.
+
+    Adds a URL, both sections, and the router of Django's tasks.
+    """
     alias = database_alias()
     defaults = {"timezone": django_settings.TIME_ZONE, "retention_time": _RETENTION}
     content = {**defaults, **({} if alias is None else _connection(alias)), **_given()}
@@ -148,7 +161,7 @@ def _content() -> dict[str, Any]:
 
 
 def _with_django(content: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
-    """Return the values of `keys` with what psched adds to them."""
+    """Return the values of `keys`, including the names that psched adds."""
     values = {}
     for key in keys:
         first, last = _ADDED[key]
@@ -167,12 +180,12 @@ def _structured(content: Mapping[str, Any], base: str) -> Settings:
 
 
 def _connection(alias: str) -> dict[str, Any]:
-    """Return the keys of psched's configuration that say how to connect to a database of DATABASES.
+    """Return the keys of psched's configuration for a connection to a database of DATABASES.
 
     Raises ConfigError.
     """
     connection = connections[alias]
-    given = connection.settings_dict  # in tests: of the test database
+    given = connection.settings_dict  # during tests this names the test database
     if connection.vendor == "sqlite":
         return {"type": "rdb", "url": _sqlite_url(str(given["NAME"]))}
     if connection.vendor == "postgresql":
@@ -182,7 +195,7 @@ def _connection(alias: str) -> dict[str, Any]:
         driver = "mysql+mysqldb" if module.Database.__name__ == "MySQLdb" else "mysql"
         return _server(alias, given, driver, "unix_socket")
     raise ConfigError(
-        f"PSCHED: database: {alias!r} is {connection.display_name}, where psched keeps no tables; name a database of "
+        f"PSCHED: database: {alias!r} is {connection.display_name}, which psched does not support; name a database of "
         "SQLite, MariaDB, MySQL or PostgreSQL, or a `url`"
     )
 
@@ -190,7 +203,7 @@ def _connection(alias: str) -> dict[str, Any]:
 def _sqlite_url(name: str) -> str:
     in_memory = name in ("", ":memory:") or (name.startswith("file:") and "mode=memory" in name)
     if name.startswith("file:") and not in_memory:
-        raise ConfigError(f"PSCHED: the NAME {name!r} of DATABASES is a URI; write the path of the file")
+        raise ConfigError(f"PSCHED: the NAME {name!r} of DATABASES is a URI; write the path of the file instead")
     return URL.create("sqlite", database=None if in_memory else name).render_as_string(hide_password=False)
 
 
@@ -199,13 +212,16 @@ def _postgresql_driver() -> str:
 
     if not is_psycopg3:
         raise ConfigError(
-            "PSCHED: Django uses psycopg2, psched psycopg 3; pip install 'psched[postgresql]' serves both"
+            "PSCHED: Django uses psycopg2, but psched needs psycopg 3; both work after pip install 'psched[postgresql]'"
         )
     return "postgresql"
 
 
 def _server(alias: str, given: Mapping[str, Any], scheme: str, socket: str) -> dict[str, Any]:
-    """Return the URL of a database on a server, and its TLS. `socket`: the option for the path of a local socket."""
+    """Return the URL and the TLS options of a database on a server.
+
+    `socket`: the URL option for the path of a local socket.
+    """
     options = {name: value for name, value in given.get("OPTIONS", {}).items() if name not in _ABOUT_DJANGO}
     host = given["HOST"] or None
     if host is not None and host.startswith("/"):
@@ -230,7 +246,7 @@ def _server(alias: str, given: Mapping[str, Any], scheme: str, socket: str) -> d
 
 
 def main() -> int:
-    """Print the content of the configuration, the folder of its relative paths and the file of the settings."""
+    """Print the content of the configuration, the folder for its relative paths, and the file of the settings."""
     try:
         content = json.dumps([_content(), str(_base()), str(settings_file())], default=str)
     except Exception as error:  # noqa: BLE001 – the process that waits for it reports it

@@ -1,4 +1,4 @@
-"""`python -m psched.contrib.django.daemon …`: pschedd with Django's settings. Also started by a binary upgrade."""
+"""`python -m psched.contrib.django.daemon …`: pschedd with Django's settings. A binary upgrade starts it, too."""
 
 import sys
 

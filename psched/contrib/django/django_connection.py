@@ -1,7 +1,7 @@
-"""A psched database on Django's connection: each statement is part of the transaction that Django has open.
+"""A psched database on Django's connection. Each statement joins the transaction that Django has open.
 
-So a web process needs no connections besides Django's, a task submitted in `transaction.atomic()` exists if and only if
-that commits, and the tests of a `TestCase` see what they submit.
+So a web process needs no other connections than Django's. A task submitted in `transaction.atomic()` exists if and only
+if the transaction commits. The tests of a `TestCase` see the tasks that they submit.
 """
 
 from __future__ import annotations
@@ -22,21 +22,24 @@ T = TypeVar("T")
 
 
 class DjangoDatabase(Database):
-    """Runs work on the calling thread's connection of one alias of DATABASES. Nothing is repeated after an error."""
+    """Runs work on the calling thread's connection to one alias of DATABASES. Repeats nothing after an error."""
 
     def __init__(self, dialect: Dialect, alias: str) -> None:
-        """Connects to nothing yet."""
+        """Opens no connection."""
         self._alias = alias
         self._initializing = Lock()
         self._initialized = False
         super().__init__(dialect)
 
     def _new_engine(self) -> Engine:
-        """Return an engine whose connections are Django's: it sets up none, ends no transaction and closes none."""
+        """Return an engine that uses Django's connections.
+
+        It neither sets up nor closes them, and ends no transaction.
+        """
         options = self.dialect.engine_options()
         kept = {name: options[name] for name in ("paramstyle", "use_native_hstore") if name in options}
         engine = create_engine(self.dialect.url, hide_parameters=True, **kept)
-        # The engine's own pool would set up each connection, and replace Django's REGEXP of SQLite.
+        # The engine's own pool would set up each connection again, and replace Django's REGEXP function on SQLite.
         engine.pool = NullPool(
             lambda: connections[self._alias].connection, dialect=engine.dialect, reset_on_return=None
         )
@@ -53,7 +56,7 @@ class DjangoDatabase(Database):
             return work(connection, False)
 
     def _initialize(self, connection: Connection) -> None:
-        """Let SQLAlchemy ask the server for its version and settings, once."""
+        """Let SQLAlchemy read the server's version and settings once."""
         with self._initializing:
             if not self._initialized:
                 self._engine.dialect.initialize(connection)
@@ -61,7 +64,7 @@ class DjangoDatabase(Database):
 
     @contextmanager
     def transaction(self, connection: Connection) -> Iterator[None]:
-        """Run the statements in one transaction; within a transaction of the caller's, in a savepoint."""
+        """Run the statements in one transaction. Within a transaction of the caller, uses a savepoint."""
         with transaction.atomic(using=self._alias):
             yield
 
@@ -86,11 +89,11 @@ class DjangoDatabase(Database):
     def _joined(
         self, connection: Connection, statement: Statement, then: Statement, values: Mapping[str, Any]
     ) -> bool | None:
-        """Return None: a compound statement would begin a transaction of its own."""
+        """Return None, because a compound statement would begin its own transaction."""
         return None
 
     def dedicated(self) -> Any:
-        """Return a new connection that Django has set up as its own, in autocommit and of no pool; see `Database`."""
+        """Return a new connection, set up by Django, in autocommit and outside of pools; see `Database.dedicated`."""
         own = connections[self._alias].copy()
         own.settings_dict["OPTIONS"].pop("pool", None)
         own.connect()
@@ -99,7 +102,7 @@ class DjangoDatabase(Database):
         return connection
 
     def patient(self) -> Any:
-        """Return this database as it is: Django sets the timeouts of its connections."""
+        """Return this database unchanged, because Django sets the timeouts of its connections."""
         return self._itself()
 
     @contextmanager
@@ -107,7 +110,7 @@ class DjangoDatabase(Database):
         yield self
 
     def reset_after_fork(self) -> None:
-        """In a forked process: make the engine anew; `child_setup` leaves Django's connections to the parent."""
+        """In a forked process, make a new engine. `child_setup` leaves Django's connections to the parent."""
         self._initializing = Lock()
         self._initialized = False
         self._engine = self._new_engine()

@@ -1,4 +1,4 @@
-"""The names of `django.tasks` (Django 6), or of its backport `django_tasks` (Django 5.2), where some are different."""
+"""The names of `django.tasks` (Django 6) or of its backport `django_tasks` (Django 5.2), which differ in places."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ else:
         from django_tasks.signals import task_enqueued, task_finished, task_started
         from django_tasks.utils import normalize_json
     except ModuleNotFoundError as error:
-        raise ImproperlyConfigured("tasks on Django 5.2 need its backport: pip install django-tasks") from error
+        raise ImproperlyConfigured("tasks on Django 5.2 need the backport: pip install django-tasks") from error
 
 __all__ = [
     "DEFAULT_TASK_QUEUE_NAME",

@@ -1,4 +1,4 @@
-"""What the admin pages and their permissions refer to. psched reads its rows itself, without Django's ORM."""
+"""The models that the admin pages and their permissions need. psched reads its rows itself, without Django's ORM."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from django.db import models
 
 
 class NoRows(models.Manager[Any]):
-    """Finds nothing, so that `dumpdata` and the like look for no table."""
+    """A manager that finds nothing, so that `dumpdata` and similar commands read no table."""
 
     def get_queryset(self) -> models.QuerySet[Any]:
-        """Return no object."""
+        """Return an empty query set."""
         return super().get_queryset().none()
 
 
@@ -30,8 +30,14 @@ class _Row(models.Model):
 
 
 class Schedule(_Row):
-    """A schedule of psched. `view` and `change` are the permissions to see schedules, and to act on them."""
+    """A schedule of psched.
+
+    The permissions `view` and `change` allow to see schedules, and to perform actions on them.
+    """
 
 
 class Task(_Row):
-    """A task of psched's queue. `view` and `change` are the permissions to see tasks, and to act on them."""
+    """A task of psched's queue.
+
+    The permissions `view` and `change` allow to see tasks, and to perform actions on them.
+    """

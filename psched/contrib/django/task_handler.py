@@ -1,4 +1,4 @@
-"""Routes the types of Django's tasks to their functions, and runs the functions. In workers, and in tests."""
+"""Routes the types of Django's tasks to their functions, and runs these functions, in workers and in tests."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class DjangoTasks(Router):
         self._loops = EventLoops() if loops is None else loops
 
     def routed_types(self) -> Collection[Pattern]:
-        """Return an expression for each queue of the backends; one for all if a backend takes tasks of any queue."""
+        """Return an expression for each queue of the backends, or one for all queues if a backend accepts any queue."""
         return self._patterns()
 
     def _patterns(self) -> list[re.Pattern[str]]:
@@ -61,13 +61,13 @@ class DjangoTasks(Router):
         return [re.compile(f"^{name}:{_ANY_FUNCTION}") for name in names]
 
     def route(self, type: str) -> HandlerFactory | None:
-        """Return the handler of a function. None if it cannot be imported: a newer worker may have it."""
+        """Return the handler of a function. None if it cannot be imported: a worker with newer code may have it."""
         if not any(pattern.search(type) for pattern in self._patterns()):
             return None
         try:
             task = task_of(type)
         except (ImportError, InvalidTask) as error:
-            log.warning("type=%s has no function here: %s", type, one_line(error))
+            log.warning("type=%s no function for this type on this worker: %s", type, one_line(error))
             return None
         return None if task is None else partial(TaskHandler, django_task=task, loops=self._loops)
 
@@ -77,7 +77,7 @@ class DjangoTasks(Router):
 
 
 class TaskDecider(DefaultDecider):
-    """Fails a task that raises, or retries it if `max_attempts` allows."""
+    """Decides about a task that raises an error: retries it if `max_attempts` allows, else fails it."""
 
     handler: TaskHandler
 
@@ -90,7 +90,7 @@ class TaskDecider(DefaultDecider):
 
 
 class TaskHandler(CallingHandler):
-    """One run of a function that `@task` decorates."""
+    """One run of a function that is decorated by `@task`."""
 
     decider = TaskDecider
 
@@ -106,12 +106,15 @@ class TaskHandler(CallingHandler):
 
     @property
     def attempts_allowed(self) -> int:
-        """The number of attempts after which a task that raises has failed. A worker's death counts as none."""
+        """The number of attempts after which a task that raises an error has failed.
+
+        A worker's death does not count.
+        """
         most: int | None = self._option("max_attempts")
         return 1 if most is None else most
 
     def perform(self) -> None:
-        """Call the function, and finish the task with what it returns."""
+        """Call the function, and finish the task with its result."""
         now = timezone.now()
         worker = f"{socket.gethostname()}/{os.getpid()}"
         self._set(status=TaskResultStatus.RUNNING, started_at=now, last_attempted_at=now)
@@ -134,7 +137,7 @@ class TaskHandler(CallingHandler):
         try:
             return normalize_json(value)
         except (TypeError, ValueError) as error:
-            raise UnstorableResultError(f"{self._django_task.module_path}: its result is no JSON: {error}") from error
+            raise UnstorableResultError(f"{self._django_task.module_path}: the result is not JSON: {error}") from error
 
     def _call(self, task: Run) -> Any | Awaitable[Any]:
         result, function = self._result, self._django_task.func
@@ -151,13 +154,13 @@ class TaskHandler(CallingHandler):
         return self._backend.options.get(name) if own is None else own
 
     def _set(self, **values: Any) -> None:
-        """Change the result, which is frozen, as Django's own backends do."""
+        """Change attributes of the frozen result, as Django's own backends do."""
         for name, value in values.items():
             object.__setattr__(self._result, name, value)
 
 
 def _as_task(row: ScheduleRow, run: Run) -> TaskRow:
-    """Return a schedule's occurrence as a task."""
+    """Return an occurrence of a schedule as a task."""
     return TaskRow(
         run.enqueued_key, row.type, row.data, "running", row.scheduled_time, None, row.attempts, row.last_error
     )

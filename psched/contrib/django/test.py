@@ -1,4 +1,4 @@
-"""For the tests of a project: runs what the code under test has enqueued."""
+"""For the tests of a project: runs the tasks that the tested code has enqueued."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["run_tasks"]
 
 
 class _CallersThread(EventLoops):
-    """Runs coroutines so that their work on Django's database is done in the calling thread, on its connection."""
+    """Runs coroutines. Their work on Django's database is done in the calling thread, on its connection."""
 
     def runner(self) -> Any:
         """Return an object with the method `run` of asyncio.Runner."""
@@ -31,14 +31,15 @@ class _CallersThread(EventLoops):
 
 
 def run_tasks() -> int:
-    """Run the tasks of the queue that are due, and those that they enqueue, in this process. Return how many have run.
+    """Run the due tasks of the queue, and the tasks that they enqueue, in this process. Return the number of runs.
 
-    Within a `TestCase` all is done in the transaction of the test, on its connection. A task that raises has failed, or
-    is due again later, as in a worker; its result shows which. Raises ConfigError, and errors of `django.db`.
+    Within a `TestCase`, everything is done on the test's connection and in its transaction. As in a worker, a task that
+    raises an error has failed or becomes due again; its result shows which. Raises ConfigError, and errors of
+    `django.db`.
     """
     section = configuration.settings().queue
     if section is None:
-        raise ConfigError('PSCHED: there is no section "queue"; add "queue": {}')
+        raise ConfigError('PSCHED: the section "queue" is missing; add "queue": {}')
     require = tuple(name for name in section.require if name != configuration.CHILD_SETUP)
     routers = load(ApplicationSpec(section.app, section.include, require)).routers
     on_this_connection = task_handler.DjangoTasks(_CallersThread())

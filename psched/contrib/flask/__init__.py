@@ -35,20 +35,20 @@ KEY = "PSCHED"
 
 
 class Psched:
-    """psched for one Flask application: `Psched(app)`, or `jobs = Psched()` and `jobs.init_app(app)`.
+    """psched for one Flask application: `Psched(app)`, or `jobs = Psched()` and later `jobs.init_app(app)`.
 
     The configuration is `app.config["PSCHED"]`: the path of a YAML file, or one environment of such a file as a dict.
-    Relative paths start at the folder of the application. Without it, it is the file that $PSCHED_CONFIG names.
-    The queue of this configuration is that of the process, as by `psched.configure`.
+    Without it, $PSCHED_CONFIG names the file. Relative paths refer to the folder of the application. Like
+    `psched.configure`, this sets the queue of the process.
     """
 
     def __init__(self, app: Flask | None = None) -> None:
-        """Raises ConfigError."""
+        """Calls `init_app` if `app` is given. Raises ConfigError."""
         if app is not None:
             self.init_app(app)
 
     def init_app(self, app: Flask) -> None:
-        """Add psched to `app`. Connects to nothing. Raises ConfigError if the configuration cannot be used."""
+        """Add psched to `app`. Opens no connection. Raises ConfigError if the configuration cannot be used."""
         app.extensions["psched"] = self
         app.cli.add_command(_command)
         if KEY in app.config:
@@ -56,7 +56,7 @@ class Psched:
 
     @property
     def queue(self) -> Queue:
-        """The queue, opened when it is first used; also in processes that a server forks.
+        """The queue. It is opened at the first use, also in each process that a server forks.
 
         Raises:
             ConfigError: the table is missing, or no queue is configured.
@@ -65,7 +65,10 @@ class Psched:
 
 
 def settings_of(app: Flask, reader: SectionName, environment: str | None = None) -> Settings:
-    """Return psched's configuration. `reader`: the section of one without sections. Raises ConfigError."""
+    """Return psched's configuration.
+
+    `reader`: which section a configuration without sections means. Raises ConfigError.
+    """
     given = app.config.get(KEY, default_file().absolute())
     folder = Path(app.root_path)
     if isinstance(given, str | os.PathLike):
@@ -93,7 +96,7 @@ def _command(info: ScriptInfo, words: tuple[str, ...]) -> None:
 
 
 def _commands(info: ScriptInfo, words: Sequence[str]) -> click.Group:
-    """Return psched's commands, of which `run` and `queue run` replace this process."""
+    """Return psched's commands. `run` and `queue run` replace this process."""
     from psched.cli.main import psched  # noqa: PLC0415 – web servers need no commands
 
     def replacing(group: click.Group) -> click.Group:
@@ -119,14 +122,15 @@ def _chosen(app: Flask) -> Chosen:
 
 
 def is_named(file: Path) -> bool:
-    """Return whether the option -c names a file other than the default one."""
+    """Return whether the option -c names a file other than the default."""
     return file.absolute() != default_file().absolute()
 
 
 def _become_daemon(info: ScriptInfo, words: Sequence[str]) -> NoReturn:
-    """Become a master of psched, in a new interpreter without the application: its children import that.
+    """Replace this process by a master of psched, in a new interpreter without the application.
 
-    So they have new code after a reload, and no connection or thread of this process.
+    Its children import the application. So they have new code after a reload, and no connection or thread of this
+    process.
     """
     path = info.app_import_path
     if info.create_app is not None:

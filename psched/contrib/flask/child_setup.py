@@ -1,6 +1,6 @@
-"""Loads the Flask application in a worker, which runs each handler in a context of it: `current_app` is there.
+"""Loads the Flask application in a worker. Each handler runs in an application context, so `current_app` works.
 
-The functions of `teardown_appcontext` are called at the end of each run, as they are at the end of a request.
+The functions of `teardown_appcontext` are called at the end of each run, as at the end of a request.
 """
 
 from __future__ import annotations

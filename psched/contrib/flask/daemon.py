@@ -1,4 +1,7 @@
-"""`python -m psched.contrib.flask.daemon …`: what `flask psched run` becomes. The master imports no application."""
+"""`python -m psched.contrib.flask.daemon …`: the program behind `flask psched run`.
+
+The master imports no application.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,11 @@ from psched.errors import ConfigError
 
 _CHILD_SETUP = "psched.contrib.flask.child_setup"
 _PATIENCE = 60
-"""Seconds for which a new process may import the application."""
+"""The most seconds in which a new process may import the application."""
 
 
 def _load(file: Path, environment: str | None, reader: SectionName) -> Settings:
-    """Return the configuration, which a new process reads from the application at each start and reload."""
+    """Return the configuration. At each start and reload, a new process reads it from the application."""
     settings = load(file, environment, reader) if is_named(file) else _load_in_new_process(environment, reader)
     return settings.with_application((), (), (_CHILD_SETUP,))
 
@@ -34,7 +37,9 @@ def _load_in_new_process(environment: str | None, reader: SectionName) -> Settin
     except subprocess.TimeoutExpired:
         raise ConfigError(f"the Flask application was not imported within {_PATIENCE} s") from None
     if done.returncode:
-        raise ConfigError(done.stderr.strip() or f"importing the Flask application ended with {done.returncode}")
+        raise ConfigError(
+            done.stderr.strip() or f"the process that imports the Flask application ended with {done.returncode}"
+        )
     given, root_path = json.loads(done.stdout.splitlines()[-1])
     if isinstance(given, str):
         return load(given, environment, reader)

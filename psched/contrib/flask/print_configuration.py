@@ -1,4 +1,4 @@
-"""`python -m psched.contrib.flask.print_configuration` prints psched's configuration in a Flask application."""
+"""`python -m psched.contrib.flask.print_configuration` prints the psched configuration of a Flask application."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from psched.errors import ConfigError
 
 
 def loaded_app() -> Flask:
-    """Return the application that $FLASK_APP names, or that the working directory has. Raises ConfigError."""
+    """Return the application that $FLASK_APP names, or the one in the working directory. Raises ConfigError."""
     try:
         return ScriptInfo(os.environ.get("FLASK_APP")).load_app()
     except NoAppException as error:
@@ -25,7 +25,7 @@ def loaded_app() -> Flask:
 
 
 def main() -> int:
-    """Print the content of the configuration, or the path of its file, and the folder of relative paths."""
+    """Print the content of the configuration, or the path of its file, and the folder for relative paths."""
     try:
         app = loaded_app()
         settings_of(app, "queue")

@@ -1,4 +1,4 @@
-"""Commands of manage.py that are psched's own programs: all words after the name are theirs."""
+"""Commands of manage.py that run psched's own programs. The program parses all words after the command's name."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from psched.errors import ConfigError
 
 
 class ClickCommand(BaseCommand):
-    """Passes its words on unparsed, with Django's settings as the configuration."""
+    """Passes its words to a program unparsed, with Django's settings as the configuration."""
 
     program: str
-    """The module that is the program in a process of its own."""
+    """The module that runs the program in a process of its own."""
 
     def run_from_argv(self, argv: list[str]) -> None:
-        """Run the command and exit. `--settings` and `--pythonpath` were used, and are left out."""
+        """Run the command and exit. Leaves out `--settings` and `--pythonpath`, which manage.py has already handled."""
         parser = CommandParser(add_help=False, allow_abbrev=False)
         parser.add_argument("--settings")
         parser.add_argument("--pythonpath")
@@ -37,7 +37,7 @@ class ClickCommand(BaseCommand):
             sys.exit(1)
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Take any words, for `call_command`."""
+        """Accept any words, for `call_command`."""
         parser.add_argument("words", nargs="*")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -45,18 +45,18 @@ class ClickCommand(BaseCommand):
         words = [*args, *options["words"]]
         code = self.run(words)
         if code:
-            raise CommandError(f"psched {' '.join(words)} has failed; see above", returncode=code)
+            raise CommandError(f"psched {' '.join(words)} has failed; see the messages above", returncode=code)
 
     def run(self, words: Sequence[str]) -> int:
-        """Return the exit code of the program."""
+        """Run the program and return its exit code."""
         raise NotImplementedError
 
 
 def replace_process(module: str, words: Sequence[str]) -> NoReturn:
-    """Become the program `module`, in a new interpreter that has not set up Django.
+    """Replace this process by the program `module`, in a new interpreter that has not set up Django.
 
-    The master must import none of the user's modules, so that a reload gets new code to the children. No connection of
-    this process stays open.
+    The master must import none of the user's modules, so that children load new code after a reload. All connections of
+    this process are closed.
     """
     connections.close_all()
     own = takewhile(lambda path: path not in _LIBRARY, sys.path)
@@ -70,4 +70,4 @@ def replace_process(module: str, words: Sequence[str]) -> NoReturn:
 
 _VERSION = f"python{sys.version_info[0]}{sys.version_info[1]}.zip"
 _LIBRARY = {sysconfig.get_path("stdlib"), os.path.join(sys.base_prefix, sys.platlibdir, _VERSION)}  # noqa: PTH118
-"""The folders of the import path that are Python's own."""
+"""The folders of the import path that belong to Python itself."""

@@ -1,4 +1,4 @@
-"""Makes psched's tables, as `psched init` does."""
+"""Creates psched's tables, as `psched init` does."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from psched.contrib.django import clients, configuration
 
 
 def make_tables(apps: Any, schema_editor: BaseDatabaseSchemaEditor) -> None:
-    """Make the tables in the database that PSCHED names. Called for each database that the routers allow.
+    """Create the tables in the database that PSCHED names. Django calls this for each database that the routers allow.
 
-    Tables outside of DATABASES are made with those of the default database.
+    Tables outside of DATABASES are created together with those of the default database.
     """
     for name, _ in configuration.settings().named_sections:
         if (configuration.alias_of(name) or "default") == schema_editor.connection.alias:
@@ -21,7 +21,7 @@ def make_tables(apps: Any, schema_editor: BaseDatabaseSchemaEditor) -> None:
 
 
 class Migration(migrations.Migration):
-    """Not in a transaction: several hosts may migrate at once, and psched's own steps allow for that."""
+    """Runs outside of a transaction. Several hosts may migrate at once; the steps of psched are safe for that."""
 
     initial = True
     atomic = False

@@ -15,7 +15,10 @@ class Command(ClickCommand):
     help = "psched's commands: run, list, add, doctor, queue … (manage.py psched --help)"
 
     def run(self, words: Sequence[str]) -> int:
-        """`run` needs a new process, since its children are to import the user's modules; others run in this one."""
+        """Run a command of psched in this process; `run` in a new process.
+
+        The children of `run` must import the user's modules themselves.
+        """
         if "run" in words:
             replace_process("psched.contrib.django", words)
         from psched.cli.main import psched  # noqa: PLC0415 – only where it is used
