@@ -46,7 +46,7 @@ from psched.web.status_poller import INTERVAL
 _TIMES, _SECONDS = 100, 4.0
 """How often each page is asked for at most, and for how long; at least `_LEAST` times."""
 _LEAST = 25
-_COMPUTING = "This is being computed"
+_COMPUTING = "The answer is being computed"
 """What a page says whose answer takes longer than a visitor would wait. The answer is kept then for minutes."""
 _TABS = 20
 _WATCHED = 30.0

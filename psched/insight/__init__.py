@@ -1,8 +1,8 @@
-"""What there is, what happened, and what is late: answers for the command line, by read-only sessions of its own.
+"""Answers for people: what there is, what has happened, and what is late. Uses read-only sessions of its own.
 
-A session refuses to write, ends a statement after 2 s, and leaves plans to the database's planner. Counts end at a
-bound ("10,000+"), and pages at a number of rows read, so that no question reads a whole table. Only the forecast and
-the week ahead do, page by page.
+A session refuses to write, ends a statement after 2 s, and lets the database's planner choose plans. Counts end at a
+limit ("10,000+"), and pages end after a number of rows, so that no question reads a whole table. Only the forecast, the
+week ahead and the simulation do, page by page.
 """
 
 from psched.insight.change_preview import ChangePreview

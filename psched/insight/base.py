@@ -1,4 +1,4 @@
-"""Questions about any table, of schedules or of tasks."""
+"""Questions about any table, whether of schedules or of tasks."""
 
 from __future__ import annotations
 
@@ -12,34 +12,37 @@ from psched.store.node_registry import Node
 from psched.store.visitor_actions import VisitorAction
 
 MOST = 10_000
-"""Rows of one state are counted up to this."""
+"""The most rows of one state that are counted."""
 TYPES = 100
 """The most types in one answer."""
 MOST_OF_TYPE = 1000
-"""Rows of one state and type are counted up to this."""
+"""The most rows of one state and type that are counted."""
 
 
 class TableInsight:
-    """Answers the questions that schedules and tasks have in common. Reads only; safe to use from several threads."""
+    """Answers the questions that schedules and tasks share. Reads only; safe to use from several threads."""
 
     def __init__(self, store: ScheduleStore | TaskStore) -> None:
-        """`store`: opened with `read_only`."""
+        """`store`: must be opened with `read_only`."""
         self._table = store
 
     def check_tables(self) -> None:
-        """Raise ConfigError naming the remedy when a table is missing, or was made by another version."""
+        """Raise ConfigError, with the remedy, if a table is missing or was created by another version."""
         self._table.check_tables()
 
     def is_unavailable(self, error: Exception) -> bool:
-        """Return whether `error` means that the database is away, overloaded, or refuses our user."""
+        """Return whether `error` means that the database is away, overloaded, or refuses psched's user."""
         return self._table.is_unavailable(error) or self._table.is_refused(error)
 
     def counts(self, most: int = MOST) -> Mapping[str, Counted]:
-        """Return how many rows there are by state or status, as `Reads.counts` does."""
+        """Return the number of rows by state or status; see `Reads.counts`."""
         return self._table.reads.counts(most)
 
     def types(self, limit: int = TYPES, most: int = MOST_OF_TYPE) -> list[TypeCounts]:
-        """Return the numbers of each type, those due longest first. Raises NotSupportedError on `rdb_compat`."""
+        """Return the numbers of each type; the type that has been due longest comes first.
+
+        Raises NotSupportedError on `rdb_compat`.
+        """
         return self._table.reads.types(limit, most)
 
     def now(self) -> float:
@@ -47,20 +50,23 @@ class TableInsight:
         return self._table.now()
 
     def unrouted(self) -> str | None:
-        """Return the types with due rows that no live worker routes; None if there is none, or no live worker."""
+        """Return the types with due rows that no live worker routes.
+
+        None if there are none, or if no worker is alive.
+        """
         workers = live_workers(self._table)
         return (unrouted_types(self._table, workers) if workers else "") or None
 
     def nodes(self) -> list[Node] | None:
-        """Return the live workers of this table, None where that is not recorded."""
+        """Return the live workers of this table; None if the store does not record workers."""
         return None if self._table.nodes is None else self._table.nodes.alive()
 
     def known_nodes(self) -> list[Node] | None:
-        """Return the workers of this table, with those that have vanished in the last day; None as in `nodes`."""
+        """Return the live workers of this table and those that vanished in the last day; None as for `nodes`."""
         return None if self._table.nodes is None else self._table.nodes.known()
 
     def actions(self, limit: int = 20, key: str | None = None) -> Sequence[VisitorAction]:
-        """Return what visitors of the web pages did last (to one row, if `key` is given), the last first."""
+        """Return the last actions of visitors of the web pages, the newest first. `key`: only actions on this row."""
         return () if self._table.actions is None else self._table.actions.last(limit, key)
 
     def run_report(self, seconds: float = 3600) -> RunReport:
@@ -68,5 +74,5 @@ class TableInsight:
         return run_report(self._table, seconds)
 
     def runs_by_time(self, seconds: float = 3600, type: str | None = None, durations: bool = True) -> list[RunsAt]:
-        """Return the runs that ended in the last `seconds`, as `psched.insight.run_stats.runs_by_time` does."""
+        """Return the runs that ended in the last `seconds`, by time; see `psched.insight.run_stats.runs_by_time`."""
         return runs_by_time(self._table, seconds, type, durations)

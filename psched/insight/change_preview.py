@@ -1,4 +1,4 @@
-"""What a change of a schedule would do: the definition before and after, and the runs that come and go."""
+"""Shows the effect of a change of a schedule: the definition before and after, and the runs gained and lost."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from psched.schedules import rule_occurrences
 SPAN = 7 * 86400
 """Seconds from now in which runs are compared."""
 _MOST = 5000
-"""Runs of either definition that are compared."""
+"""The most runs of each definition that are compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangePreview:
-    """A change that was not made. `before`, `after`: the row. All times are unix seconds.
+    """The effect of a change that was not made yet. `before`, `after`: the row. All times are unix seconds.
 
-    `gained`, `lost`: when runs would begin that would not begin without the change, and the other way round, from now
-    to `until`: that is in 7 days, or earlier if either definition has more than 5,000 runs in them. `kept`: the number
-    of runs that stay. `runs_at_once`: the change would make it due. A paused schedule is treated as if it were resumed.
+    `gained`: starts that only the changed schedule has. `lost`: starts that only the unchanged schedule has. Both are
+    from now to `until`, which is in 7 days, or earlier if one of the definitions has more than 5,000 runs in this time.
+    `kept`: the number of runs that stay. `runs_at_once`: whether the change makes the schedule due. A paused schedule
+    is treated as resumed.
     """
 
     before: ScheduleRow
@@ -52,9 +53,9 @@ def change_preview(before: ScheduleRow, after: ScheduleRow, now: float, dialect:
 
 
 def _runs(row: ScheduleRow, now: float, until: float, dialect: CronDialect) -> Iterator[float]:
-    """Yield when the regular runs up to `until` begin; runs that are due already begin now.
+    """Yield the start times of the regular runs up to `until`. Due runs start now.
 
-    A run in progress, or one that waits for its retry, is left out: it stays as it is.
+    A run in progress, or a run that waits for a retry, is left out, because the change does not affect it.
     """
     regular = row.regular()
     most = None if row.rule.max_runs is None else row.rule.max_runs - (row.runs or 0)
@@ -70,11 +71,11 @@ def _runs(row: ScheduleRow, now: float, until: float, dialect: CronDialect) -> I
 
 
 def _from_next_on(row: ScheduleRow, dialect: CronDialect) -> Iterator[int]:
-    """Yield the next occurrence of a row, which need not be one of its rule, and those of its rule after it."""
+    """Yield the next occurrence of a row, which its rule may not have, and then the later occurrences of its rule."""
     time = row.next_time
     while time < NEVER:
         yield time
         try:
             time = rule_occurrences.next_time(row.rule, time, dialect)
-        except ConfigError:  # the rule was usable when it was written
+        except ConfigError:  # the rule was valid when it was written
             return

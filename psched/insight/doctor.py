@@ -1,4 +1,4 @@
-"""The checks of `psched doctor`, as data: the configuration and the database of a worker."""
+"""The checks of `psched doctor` as data: the configuration and the database of a worker."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from psched.store import Finding, LeaseStore
 from psched.store.node_registry import Node, tz_difference, version_difference
 from psched.time_text import local_time, span
 
-_MAX_CLOCK_SKEW = 2.0  # seconds
-_MAX_OVERDUE = 20  # occurrences that are listed
+_MAX_CLOCK_SKEW = 2.0  # in seconds
+_MAX_OVERDUE = 20  # the most occurrences that are listed
 _NAMED = 3
-"""Hooks that one finding names."""
+"""The most hooks that one finding names."""
 _TABLE = "table"
-"""The subject of the finding on whether the tables can be used."""
+"""The subject of the finding about the usability of the tables."""
 
 Collection = ScheduleCollection | Queue
 Checks = Callable[[Collection], Iterable[Finding]]
 
 
 def configuration_findings(settings: Settings) -> Iterator[Finding]:
-    """Yield which configuration is used, and whether others may read its passwords."""
+    """Yield findings about the configuration: which file is used, and whether other users may read its passwords."""
     yield Finding("config", True, f"{settings.path}:{settings.environment}")
     file = settings.env_file
     if file is not None and file.stat().st_mode & stat.S_IROTH:
@@ -44,17 +44,17 @@ def configuration_findings(settings: Settings) -> Iterator[Finding]:
 
 
 def tz_database_finding() -> Finding:
-    """Return which tz database this process uses."""
-    message = f"{cron.tz_database()} (tzdata); the same on every node, or times differ"
+    """Return the finding about the tz database of this process."""
+    message = f"{cron.tz_database()} (tzdata); every node needs the same one, or times differ"
     return Finding("tz database", True, message)
 
 
 def section_findings(
     name: SectionName, section: Section, collection: Collection, writing: bool, more: Checks = lambda _: ()
 ) -> Iterator[Finding]:
-    """Yield the findings about one section and its database, also when the database is away.
+    """Yield the findings about one section and its database, even if the database is away.
 
-    `writing`: also test whether the table can be written, which a session for readers cannot. `more`: further checks.
+    `writing`: also test whether the table can be written; a read-only session cannot test this. `more`: further checks.
     """
     for finding in _findings(section, collection, writing, more):
         yield finding._replace(subject=f"queue {finding.subject}") if name == "queue" else finding
@@ -92,7 +92,7 @@ def _database_findings(section: Section, store: LeaseStore, found: Iterable[Find
 
 
 def clock_finding(store: LeaseStore) -> Finding:
-    """Return by how much this host's clock differs from the database's."""
+    """Return the finding about the difference between this host's clock and the database's clock."""
     before = time.time()
     there = store.now()
     after = time.time()
@@ -100,11 +100,11 @@ def clock_finding(store: LeaseStore) -> Finding:
     message = f"this host's clock is {abs(skew):.1f} s {'behind' if skew > 0 else 'ahead of'} the database's"
     if abs(skew) <= _MAX_CLOCK_SKEW + (after - before) / 2:
         return Finding("clocks", True, message)
-    return Finding("clocks", False, message, remedy="set both by NTP (psched uses the database's)")
+    return Finding("clocks", False, message, remedy="synchronise both clocks by NTP (psched uses the database's)")
 
 
 def live_workers(store: LeaseStore) -> Sequence[Node]:
-    """Return the workers of a table that are alive, none where that is not recorded."""
+    """Return the live workers of a table; none if the store does not record workers."""
     return () if store.nodes is None else store.nodes.alive()
 
 
@@ -115,7 +115,10 @@ def unrouted_types(store: LeaseStore, workers: Sequence[Node]) -> str:
 
 
 def routing_findings(store: LeaseStore, workers: Sequence[Node] | None) -> Iterator[Finding]:
-    """Yield which of `workers`, the live ones, are there, and the types that none of them routes (None: unknown)."""
+    """Yield findings about the live workers, and about types with due rows that none of them routes.
+
+    `workers`: None if the store does not record workers; then yields nothing.
+    """
     if workers is None:
         return
     unrouted = unrouted_types(store, workers)
@@ -126,7 +129,7 @@ def routing_findings(store: LeaseStore, workers: Sequence[Node] | None) -> Itera
     elif not unrouted:
         yield Finding("workers", True, alive)
     else:
-        remedy = f"deploy an application that does, or widen `types` ({alive})"
+        remedy = f"deploy an application that routes them, or extend `types` ({alive})"
         yield Finding("workers", False, f"no live worker routes {unrouted}", remedy=remedy)
 
 
@@ -154,7 +157,7 @@ def hook_findings(section: Section, schedules: ScheduleCollection) -> Iterator[F
 
 
 def _node_findings(nodes: Sequence[Node]) -> Iterator[Finding]:
-    """Yield how the live workers and this host differ in tz database or version of psched."""
+    """Yield findings about tz databases or versions of psched that differ between live workers and this host."""
     difference = tz_difference(nodes, cron.tz_database())
     if difference is not None:
         yield Finding("nodes", False, difference)
@@ -164,38 +167,40 @@ def _node_findings(nodes: Sequence[Node]) -> Iterator[Finding]:
 
 
 def _overdue_findings(schedules: ScheduleCollection, nodes: Sequence[Node] | None) -> Iterator[Finding]:
-    """Yield the occurrences that are later than `overdue_after`, or than their own `alert_after`.
+    """Yield the occurrences that are later than `overdue_after` or than their own `alert_after`.
 
     `nodes`: the live workers; None: unknown.
     """
     now = schedules.store.now()
     late = list(_late(schedules))
     if len(late) > 1 and not nodes and all(not row.attempts and row.status == WAITING for row in late):
-        message = f"no worker has started any of the {len(late)} schedules below"
+        message = f"no worker has started any of the following {len(late)} schedules"
         yield Finding("overdue", False, message, remedy=worker_hint(nodes, late[0].type))
     for row in late:
         message, remedy = _lateness(row, schedules.state(row, now), nodes)
         yield Finding("overdue", False, message, remedy=remedy)
     if not late:
         bound = span(schedules.overdue_after)
-        yield Finding("overdue", True, f"no occurrence is more than {bound} late, nor later than its alert_after")
+        yield Finding(
+            "overdue", True, f"no occurrence is more than {bound} late, and none is later than its alert_after"
+        )
 
 
 def _late(schedules: ScheduleCollection) -> Iterator[ScheduleRow]:
-    """Yield the late rows, oldest occurrence first, without their data, which may be large."""
+    """Yield the late rows, the oldest occurrence first. Leaves out their data, which may be large."""
     times = {row.key: row.next_time for row in schedules.overdue(_MAX_OVERDUE)}
     if schedules.store.alerts is not None:
         times |= {overdue.key: overdue.scheduled_time for overdue in schedules.store.alerts.overdue(_MAX_OVERDUE)}
     first = sorted(times, key=times.__getitem__)[:_MAX_OVERDUE]
     rows = {row.key: row for row in schedules.store.get_many(first)}
     for key in first:
-        row = rows.get(key)  # None: deleted meanwhile
-        if row is not None and times[key] in (row.next_time, row.regular_time):  # it is still the same occurrence
+        row = rows.get(key)  # None if the schedule was deleted meanwhile
+        if row is not None and times[key] in (row.next_time, row.regular_time):  # still the same occurrence
             yield replace(with_rule_problem(row, schedules.cron_dialect), data={})
 
 
 def _lateness(row: ScheduleRow, state: ScheduleState, nodes: Sequence[Node] | None) -> tuple[str, str | None]:
-    """Return the state of an overdue occurrence, and the remedy. `nodes`: the live workers; None: unknown."""
+    """Return a sentence about an overdue occurrence, and the remedy. `nodes`: the live workers; None: unknown."""
     error = "" if row.last_error is None else f"; the last error: {error_summary(row.last_error)}"
     lateness = span(state.lateness)
     what = f"{row.key!r} (type {row.type!r}): its occurrence of {local_time(row.next_time)} is {lateness} late"
@@ -208,11 +213,11 @@ def _lateness(row: ScheduleRow, state: ScheduleState, nodes: Sequence[Node] | No
         return f"{what}: attempt {row.attempts}{node} has lost its lease{error}", worker_hint(nodes, row.type)
     if row.attempts:
         due = local_time(row.next_run_time)
-        what = f"{what}: {row.attempts} attempts have failed{error}; the next one is due {due}"
+        what = f"{what}: {row.attempts} attempts have failed{error}; the next attempt is due {due}"
         return what, f"psched show {row.key!r} prints the whole error"
     if state.word == LEASED:
         return f"{what}: it is running, or waits for a retry", None
-    return f"{what} and not started", worker_hint(nodes, row.type)
+    return f"{what} and was not started", worker_hint(nodes, row.type)
 
 
 def _failing_findings(schedules: ScheduleCollection) -> Iterator[Finding]:

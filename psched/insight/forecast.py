@@ -1,4 +1,4 @@
-"""How many runs of schedules begin in each hour to come, and how many workers they will keep busy."""
+"""Forecasts how many runs of schedules start in each coming hour, and how many workers they keep busy."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ from psched.store.counts import RuleUse
 
 HOUR = 3600
 _EXAMPLES = 3
-"""Schedules of each type, with different rules, whose last runs are averaged."""
+"""The number of schedules of each type, with different rules, whose last runs are averaged."""
 _MOST_LISTED = 60
-"""Occurrences in an hour up to which it is cheaper to list them than to count them by arithmetic."""
+"""Up to this number of occurrences per hour, listing them is cheaper than counting them by arithmetic."""
 _MEASURED = 100
-"""The most types, those with the most starts, whose durations are looked up."""
+"""The most types whose durations are looked up: those with the most starts."""
 
 
 @dataclass(frozen=True, slots=True)
 class HourForecast:
-    """`starts` of runs in the hour that begins at `time` (unix seconds), and how many workers they keep busy.
+    """One hour.
 
-    `busy` is the mean over the hour, None if it is not known for any type how long its runs take.
+    `starts`: the runs that start in the hour from `time` (unix seconds). `busy`: the workers they keep busy.
+
+    `busy` is the mean over the hour; None if the duration of runs is unknown for every type.
     """
 
     time: int
@@ -37,12 +39,12 @@ class HourForecast:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """The hours to come. Runs on request, retries and what is late now are left out, and so are paused schedules.
+    """The coming hours. Leaves out runs on request, retries, occurrences that are already late, and paused schedules.
 
-    `schedules`: how many were counted. `unmeasured`: types left out of `busy`, as no run of theirs is in the ledger.
-    `unusable`: schedules whose rule cannot be used. `uncounted`: schedules left out because the time was up; they have
-    the rules that the fewest schedules have. `may_skip`: schedules with `overlap: skip`. Their starts count, though one
-    that comes due during a run is skipped.
+    `schedules`: the number of counted schedules. `unmeasured`: types left out of `busy`, because the ledger has no run
+    of them. `unusable`: the number of schedules whose rule cannot be used. `uncounted`: the number of schedules left
+    out because the time was up; these have the least common rules. `may_skip`: the number of schedules with
+    `overlap: skip`. All their starts are counted, although a start that becomes due during a run is skipped.
     """
 
     hours: Sequence[HourForecast]
@@ -55,14 +57,14 @@ class Forecast:
 
 @dataclass(slots=True)
 class _OfType:
-    """The starts of one type by the hour, and keys of some of its schedules."""
+    """The starts of one type by hour, and the keys of some of its schedules."""
 
     starts: list[int]
     examples: list[str] = field(default_factory=list)
 
 
 StartsOf = Callable[[Rule, float], Mapping[int, int]]
-"""Returns what `starts_per_hour` returns for a rule and a delay."""
+"""Takes a rule and a delay, and returns the result of `starts_per_hour`."""
 
 
 def forecast(
@@ -76,8 +78,8 @@ def forecast(
 ) -> Forecast:
     """Return the forecast for `hours` hours from `begin` (unix seconds).
 
-    The occurrences of each rule are counted once, those of the rules that most schedules have first, for up to
-    `seconds` of processor time. `durations` returns how long the last runs of some schedules took, in seconds.
+    The occurrences of each rule are counted once, the most common rules first, for up to `seconds` of processor time.
+    `durations`: returns how long the last runs of some schedules took, in seconds.
     """
     if starts_of is None:
 
@@ -103,7 +105,7 @@ def forecast(
         schedules += counts.total()
         try:
             starts = starts_of(rule, delay)
-        except ConfigError:  # doctor and list show these schedules as broken
+        except ConfigError:  # doctor and list report these schedules as broken
             unusable += counts.total()
             continue
         for type_, count in counts.items():
@@ -114,13 +116,13 @@ def forecast(
 
 
 def starts_per_hour(rule: Rule, delay: float, begin: int, hours: int, dialect: CronDialect) -> Mapping[int, int]:
-    """Return how many runs of a rule begin in each of `hours` hours from `begin`; hours without any are left out.
+    """Return how many runs of a rule start in each of `hours` hours from `begin`. Leaves out hours without runs.
 
-    `delay`: seconds by which a run comes after its occurrence.
+    `delay`: seconds from an occurrence to its run.
 
     Raises ConfigError.
     """
-    first = begin - math.floor(delay)  # in seconds of the occurrences
+    first = begin - math.floor(delay)  # a time of occurrences, not of runs
     last = first + hours * HOUR - 1
     if rule_occurrences.count(rule, first - 1, last, dialect) <= hours * _MOST_LISTED:
         return Counter((time - first) // HOUR for time in rule_occurrences.listed(rule, first - 1, last, dialect))
@@ -158,7 +160,7 @@ def _summed(
 
 
 def _busy(starts: Sequence[int], seconds: float) -> list[float]:
-    """Return how many workers runs of that length keep busy in each hour, as if each began with its hour."""
+    """Return how many workers runs of this length keep busy in each hour, as if all runs started with the hour."""
     busy = [0.0] * len(starts)
     for hour, count in enumerate(starts):
         left, later = count and seconds, hour

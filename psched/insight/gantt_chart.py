@@ -1,4 +1,4 @@
-"""What ran in a span of time, by the ledger, and what runs and waits now: the data of a Gantt chart."""
+"""Shows what ran in a span of time (from the ledger), and what runs and waits now: the data of a Gantt chart."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from psched.schedules.schedule import RUNNING, WAITING, failed_attempts
 from psched.store.ledger import FAILED, PAUSED, SKIPPED, Definition, DefinitionTimes, Ledger, LedgerFilter, LedgerRow
 
 MOST_RUNS = 3000
-"""Entries of the ledger in one answer: so many of those that were settled last, and so many with trouble."""
+"""The most ledger entries in one answer: of the last settled ones, and again of those with trouble."""
 _LEAST_OUTAGE = 120.0
-"""Seconds for which nothing must run, though something is due, to be an outage."""
+"""Nothing must run for this many seconds, although something is due, to count as an outage."""
 _LEAST_OVERLAP = 0.5
-"""Seconds: the ledger's times are those of several clocks and transactions."""
+"""Seconds. Shorter overlaps are ignored, because the ledger's times come from several clocks and transactions."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimelineRun:
-    """An occurrence, or several that were skipped together. All times are unix seconds.
+    """One occurrence, or several occurrences that were skipped together. All times are unix seconds.
 
-    It waited from `due` to `began` (None: no run began), and ended at `ended` (None: it runs or waits now). `began` is
-    the begin of the last attempt, so a run with several `attempts` was being retried before. `outcome`: as in the
-    ledger, None for what runs or waits. `overlap`: seconds during which another run of the schedule ran. `count`: the
-    occurrences it stands for, None for many. `is_paused`: it was skipped as its schedule was paused.
+    It waited from `due` to `began` (None: no run started), and ended at `ended` (None: it runs or waits now). `began`
+    is the start of the last attempt, so a run with several `attempts` was retried before. `outcome`: as in the ledger;
+    None if it runs or waits. `overlap`: seconds during which another run of the schedule ran. `count`: the number of
+    occurrences; None for many. `is_paused`: whether it was skipped because its schedule was paused.
     """
 
     key: str
@@ -51,7 +51,7 @@ class TimelineRun:
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """A time in which no run was in progress, though up to `waiting` occurrences were due."""
+    """A time in which no run was in progress, although up to `waiting` occurrences were due."""
 
     begin: float
     end: float
@@ -60,10 +60,10 @@ class Outage:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The occurrences settled from `since` to `until` (unix seconds), and if that is now, what runs and waits.
+    """Occurrences settled from `since` to `until` (unix seconds). If `until` is now, also those that run or wait.
 
-    If there are too many, those without trouble are complete from `complete_from` on only, and those with trouble from
-    `troubles_from` on; else both are `since`. `outages` are those after `complete_from`.
+    If there are too many, entries without trouble are complete only from `complete_from` on, and entries with trouble
+    only from `troubles_from` on. Otherwise both equal `since`. `outages`: those after `complete_from`.
     """
 
     since: float
@@ -77,9 +77,9 @@ class Timeline:
 def timeline(
     ledger: Ledger, since: float, until: float, now: float, nodes: Sequence[NodeState], waiting: Iterable[ScheduleRow]
 ) -> Timeline:
-    """Return what happened. `waiting`: schedules that are late or failing now.
+    """Return the timeline. `waiting`: schedules that are late or failing now.
 
-    If `until` is not now, neither `waiting` nor `nodes` must have anything.
+    If `until` is not now, `waiting` and `nodes` must be empty.
     """
     last, complete_from = _last(ledger, LedgerFilter(since=since, until=until, last=MOST_RUNS + 1), since)
     wanted = LedgerFilter(failed=True, since=since, until=until, last=MOST_RUNS + 1)
@@ -93,7 +93,7 @@ def timeline(
 
 
 def _last(ledger: Ledger, wanted: LedgerFilter, since: float) -> tuple[Sequence[LedgerRow], float]:
-    """Return the last entries, and from when on they are all that there are."""
+    """Return the last entries, and the time from which on they are complete."""
     rows = list(ledger.rows(wanted))
     is_cut = wanted.last is not None and len(rows) >= wanted.last
     return rows, rows[0].ended if is_cut else since
@@ -142,7 +142,7 @@ def _unsettled(nodes: Sequence[NodeState], waiting: Iterable[ScheduleRow], now: 
 
 
 def _with_overlaps(runs: Iterable[TimelineRun], now: float) -> list[TimelineRun]:
-    """Return the runs by their times, those that overlap an earlier run of their schedule marked."""
+    """Return the runs by time. Runs that overlap an earlier run of their schedule are marked."""
     ends: dict[str, float] = {}
     marked = []
     for run in sorted(runs, key=lambda each: (each.due if each.began is None else each.began, each.key)):
@@ -157,11 +157,11 @@ def _with_overlaps(runs: Iterable[TimelineRun], now: float) -> list[TimelineRun]
 
 
 def _outages(runs: Sequence[TimelineRun], since: float, until: float) -> Iterator[Outage]:
-    """Yield when nothing ran though something was due.
+    """Yield the times in which nothing ran although something was due.
 
-    A run with several attempts is left out: the times of its earlier attempts are not on record.
+    A run with several attempts is ignored, because the times of its earlier attempts are not recorded.
     """
-    events: list[tuple[float, int, int]] = []  # time, change of the running, change of the waiting
+    events: list[tuple[float, int, int]] = []  # time, change in running, change in waiting
     for run in runs:
         end = until if run.ended is None else run.ended
         if run.began is not None:

@@ -1,4 +1,4 @@
-"""All sections of a configuration, opened for readers, and what they hold at a glance."""
+"""All sections of a configuration, opened for readers, and an overview of them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from psched.store.node_registry import Node
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """The numbers of rows by state, as `Reads.counts` returns them, and the live workers; empty without that section.
+    """The numbers of rows by state, as `Reads.counts` returns them, and the live workers. Empty without the section.
 
-    `overdue`: whether schedules are late now; the first of them are in `ScheduleInsight.overdue`.
+    `overdue`: whether schedules are late now. `ScheduleInsight.overdue` returns the first of them.
     """
 
     schedules: Mapping[str, Counted]
@@ -36,11 +36,11 @@ class Overview:
 class Insight:
     """The sections of a configuration, opened for readers. A context manager.
 
-    `schedules` and `tasks` are None where the configuration has no such section.
+    `schedules` and `tasks` are None if the configuration does not have the section.
     """
 
     def __init__(self, settings: Settings, connections: int = 1) -> None:
-        """Connects to nothing yet. `connections`: as for `open_insight`. Raises ConfigError."""
+        """Opens no connection. `connections`: see `open_insight`. Raises ConfigError."""
         holder = holder_name(f"psched-{os.getpid()}")
         self._settings = settings
         self._tables: dict[SectionName, ScheduleCollection | Queue] = {}
@@ -62,7 +62,7 @@ class Insight:
         self.close()
 
     def overview(self) -> Overview:
-        """Return all sections at a glance."""
+        """Return an overview of all sections."""
         return Overview(
             {} if self.schedules is None else self.schedules.counts(),
             {} if self.tasks is None else self.tasks.counts(),
@@ -71,13 +71,16 @@ class Insight:
         )
 
     def nodes(self) -> list[NodeState]:
-        """Return the workers of all sections and what they run, also those that have vanished in the last day."""
+        """Return the workers of all sections and the tasks that they run.
+
+        Includes workers that vanished in the last day.
+        """
         return merged(node for part in self._parts for node in part.known_nodes() or ())
 
     def doctor(self) -> list[Finding]:
-        """Return what `psched doctor` checks, but for the application and whether tables can be written.
+        """Return the findings of `psched doctor`, without the checks of the application and of writing to tables.
 
-        A database that is away is a finding.
+        A database that is away is one of the findings.
         """
         found = [*configuration_findings(self._settings), tz_database_finding()]
         for name, section in self._settings.named_sections:
@@ -85,12 +88,12 @@ class Insight:
         return found
 
     def check_tables(self) -> None:
-        """Raise ConfigError naming the remedy when a table is missing, or was made by another version."""
+        """Raise ConfigError, with the remedy, if a table is missing or was created by another version."""
         for part in self._parts:
             part.check_tables()
 
     def is_unavailable(self, error: Exception) -> bool:
-        """Return whether `error` means that a database is away, overloaded, or refuses our user."""
+        """Return whether `error` means that a database is away, overloaded, or refuses psched's user."""
         return any(part.is_unavailable(error) for part in self._parts)
 
     @property
@@ -104,8 +107,8 @@ class Insight:
 
 
 def open_insight(settings: Settings, connections: int = 1) -> Insight:
-    """Return the sections of a configuration for readers. Connects to nothing yet. Raises ConfigError.
+    """Return the sections of a configuration for readers. Opens no connection. Raises ConfigError.
 
-    `connections`: the most idle ones that each section keeps open, one for each thread that asks.
+    `connections`: the most idle connections that each section keeps open. Each thread that asks uses one.
     """
     return Insight(settings, connections)

@@ -1,4 +1,4 @@
-"""The nodes that work on some tables: where they run, and what each of their processes is running."""
+"""The nodes that work on some tables: where they run, and the tasks that each of their processes runs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from psched.store.type_filter import TypeFilter
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """A host's master, or a process with an embedded scheduler, in all its sections.
+    """A host's master, or a process with an embedded scheduler, with all its sections.
 
-    Seen last `age` seconds ago. `vanished`: it gives no sign any more, though it did not stop in order. `clock_offset`:
-    the seconds by which its clock was behind the database's. `sections`: the types that it acquires in each.
-    `processes` and their runs are those when the node was seen last; `started` and `since` of a run are unix seconds by
-    the database's clock.
+    `age`: seconds since its last report. `vanished`: whether its reports ended without a normal stop. `clock_offset`:
+    the seconds by which its clock was behind the database's clock. `sections`: the types that it acquires in each
+    section. `processes`: its processes and their runs at the last report. `started`, and `since` of a run, are unix
+    seconds on the database's clock.
     """
 
     name: str
@@ -33,7 +33,7 @@ class NodeState:
 
 
 def merged(nodes: Iterable[Node]) -> list[NodeState]:
-    """Return the nodes of all sections, each once: those that are alive first, by name."""
+    """Return the nodes of all sections without duplicates: live nodes first, then by name."""
     by_name: dict[str, list[Node]] = {}
     for node in nodes:
         by_name.setdefault(node.name, []).append(node)
@@ -42,7 +42,7 @@ def merged(nodes: Iterable[Node]) -> list[NodeState]:
 
 
 def _state(parts: list[Node]) -> NodeState:
-    """Return the state of a node, given what is stored for each of its sections."""
+    """Return the state of a node from its records in each of its sections."""
     last = min(parts, key=lambda part: part.age)
     runs: dict[tuple[str, int], list[NodeRun]] = {}
     for part in parts:

@@ -1,4 +1,4 @@
-"""Pages of rows: a bounded number of rows is read for each."""
+"""Pages of rows. A limited number of rows is read for each page."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ R = TypeVar("R")
 P = TypeVar("P")
 
 LOOKED_AT = 200
-"""The most rows that are read for a page, when few of them are wanted."""
+"""The most rows that are read for one page, even if few of them match."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[R, P]):
-    """Some rows in order. `after`: where the next page begins, None if there is none.
+    """Some rows in order. `after`: where the next page begins; None after the last page.
 
-    A page may have fewer rows than were asked for, or none, and yet not be the last.
+    A page may have fewer rows than requested, or none, although more pages follow.
     """
 
     rows: Sequence[R]
@@ -25,9 +25,9 @@ class Page(Generic[R, P]):
 
 
 def first_page(rows: Iterable[R], limit: int, wanted: Callable[[R], bool], place: Callable[[R], P]) -> Page[R, P]:
-    """Return the first `limit` rows that are `wanted`. Reads one row more than it returns or passes over.
+    """Return the first `limit` rows that are `wanted`. Reads one row more than it returns or rejects.
 
-    `place` returns where the rows after a row begin.
+    `place`: returns for a row where the next page begins after it.
     """
     found: list[R] = []
     last: P | None = None

@@ -1,4 +1,4 @@
-"""What the ledger proves of a page of schedules, with what the audits used."""
+"""Audits of a page of schedules from the ledger, with the records that the audits used."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from psched.schedules.audit_result import Kind, Verdict, as_object
 from psched.schedules.collection import ScheduleCollection
 
 _LONGEST = 4.0
-"""Seconds of auditing after which a page ends."""
+"""A page ends after this many seconds of auditing."""
 LONGEST_AUDIT = 20.0
-"""Seconds after which the audit of one schedule ends."""
+"""The audit of one schedule ends after this many seconds."""
 
 _TOO_LONG = (
-    f"its audit was ended after {LONGEST_AUDIT:.0f} s; choose a shorter range, or use psched audit, which has no limit"
+    f"its audit was stopped after {LONGEST_AUDIT:.0f} s; choose a shorter range, or use psched audit, which has no "
+    "limit"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What is proved of one schedule."""
+    """The result of one schedule's audit."""
 
     verdict: Verdict
     evidence: AuditEvidence
@@ -33,9 +34,9 @@ class Proof:
 
 @dataclass(frozen=True, slots=True)
 class ProofPage:
-    """The audits of some schedules, of the occurrences from `since` to `until` (unix seconds, both included).
+    """The audits of some schedules for the occurrences from `since` to `until` (unix seconds, both included).
 
-    `after`: behind which key the next page begins, None without further schedules. `made`: when, by the database.
+    `after`: the next page begins after this key; None after the last page. `made`: the time, by the database's clock.
     """
 
     since: int
@@ -47,16 +48,16 @@ class ProofPage:
 
     @property
     def is_proved(self) -> bool:
-        """Whether there is a schedule, and nothing violates any definition."""
+        """Whether there is a schedule, and no violation in any audit."""
         return bool(self.proofs) and not any(each.verdict.violations for each in self.proofs)
 
     @property
     def sha256(self) -> str:
-        """The hash of the hashes of all schedules, each followed by a newline."""
+        """A hash over the hashes of all schedules, each followed by a newline."""
         return hashlib.sha256("".join(f"{each.evidence.sha256}\n" for each in self.proofs).encode()).hexdigest()
 
     def as_object(self) -> dict[str, Any]:
-        """Return the page as JSON has it. Later versions keep its names and meanings."""
+        """Return the page in its JSON form. Later versions must keep its names and meanings."""
         return {
             "format": 1,
             "since": self.since,
@@ -82,7 +83,10 @@ class ProofPage:
 def timed_audit(
     schedules: ScheduleCollection, key: str, since: int, until: int, late: float | None = None, keep: bool = False
 ) -> tuple[Verdict, AuditEvidence]:
-    """Audit one schedule for up to `LONGEST_AUDIT` seconds: after that nothing is proved, and no record is evidence."""
+    """Audit one schedule for up to `LONGEST_AUDIT` seconds.
+
+    If that is not enough, the verdict is unknown, and there is no evidence.
+    """
     try:
         return schedules.audit_with_evidence(key, since, until, late=late, keep=keep, seconds=LONGEST_AUDIT)
     except TimeoutError:
@@ -100,7 +104,10 @@ def proof_page(
     limit: int,
     keep: bool = False,
 ) -> ProofPage:
-    """Audit schedules until there are `limit`, or it has taken some seconds; at least one. `keep`: keep the records."""
+    """Audit schedules until there are `limit` of them, or until some seconds are over; at least one.
+
+    `keep`: keep the records that the audits used.
+    """
     made, begun = schedules.store.now(), monotonic()
     proofs: list[Proof] = []
     after: str | None = None

@@ -1,4 +1,4 @@
-"""How many runs ended, how fast, and how: from the statistics that workers write once a minute."""
+"""Numbers of ended runs, their speed and their outcomes. Reads the statistics that workers write once a minute."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from psched.store import LeaseStore
 from psched.store.run_stats import HOUR, MINUTE, RunStats, RunSums, StatsWindow
 
 _BY_MINUTE = 3 * 3600.0
-"""The longest window in seconds that is read by minute. A longer one is read by hour, and begins with a full hour."""
+"""The longest window, in seconds, that is read by minute. Longer windows are read by hour, and start with a full hour.
+"""
 SHARES = (0.5, 0.95, 0.99)
-"""The percentiles."""
+"""The percentiles that are computed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Percentiles:
-    """Seconds that half, 95 % and 99 % of the runs do not exceed, and the mean; from a histogram with fixed bounds."""
+    """The seconds that half, 95 % and 99 % of the runs did not exceed, and the mean. Estimated from a histogram."""
 
     mean: float | None
     p50: float | None
@@ -34,8 +35,8 @@ _UNKNOWN = Percentiles(None, None, None, None)
 class RunRates:
     """The runs of one type that ended in a window.
 
-    `outcomes`: how many by outcome: finished, retried, released, failed, cancelled, lost. `duration`: of the runs;
-    `wait`: of first attempts, from when the task or occurrence was to run until it began.
+    `outcomes`: the number of runs by outcome: finished, retried, released, failed, cancelled, lost. `duration`: of
+    runs. `wait`: of first attempts, from the time when the task or occurrence should run to the start of the attempt.
     """
 
     type: str
@@ -48,7 +49,7 @@ class RunRates:
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """The types of which runs ended between `begin` and `end` (unix seconds), those with most runs first."""
+    """The types with runs that ended between `begin` and `end` (unix seconds), the type with most runs first."""
 
     begin: float
     end: float
@@ -57,7 +58,7 @@ class RunReport:
 
 @dataclass(frozen=True, slots=True)
 class RunsAt:
-    """The runs that ended in the minute or hour that begins at `time` (unix seconds)."""
+    """The runs that ended in the minute or hour from `time` (unix seconds)."""
 
     time: int
     runs: int
@@ -67,7 +68,7 @@ class RunsAt:
 
 
 def run_report(store: LeaseStore, seconds: float) -> RunReport:
-    """Return the runs that ended in the last `seconds`, by type. Raises NotSupportedError where none are counted."""
+    """Return the runs that ended in the last `seconds`, by type. Raises NotSupportedError if the store counts none."""
     stats, now = _stats(store), store.now()
     window = _window(now, seconds)
     types: dict[str, dict[str, RunSums]] = defaultdict(dict)
@@ -80,10 +81,10 @@ def run_report(store: LeaseStore, seconds: float) -> RunReport:
 
 
 def runs_by_time(store: LeaseStore, seconds: float, type: str | None = None, durations: bool = True) -> list[RunsAt]:
-    """Return the runs that ended in the last `seconds`, by minute, or by hour for a window of more than three hours.
+    """Return the runs that ended in the last `seconds`, by minute, or by hour for windows longer than three hours.
 
-    Minutes and hours without a run are left out. Without `durations`, how long runs took is not read and is None.
-    Raises NotSupportedError where none are counted.
+    Leaves out minutes and hours without runs. `durations`: whether to read how long runs took; if not, this is None.
+    Raises NotSupportedError if the store counts no runs.
     """
     stats = _stats(store)
     times: dict[int, dict[str, RunSums]] = defaultdict(lambda: defaultdict(RunSums))
@@ -97,13 +98,14 @@ def runs_by_time(store: LeaseStore, seconds: float, type: str | None = None, dur
 def _stats(store: LeaseStore) -> RunStats:
     if store.stats is None:
         raise NotSupportedError(
-            "rdb_compat keeps no statistics of runs, as its tables are the original's; use `type: rdb` or `type: redis`"
+            "rdb_compat keeps no statistics of runs, because its tables are those of the original; use `type: rdb` or "
+            "`type: redis`"
         )
     return store.stats
 
 
 def _window(now: float, seconds: float, type: str | None = None) -> StatsWindow:
-    """Return the window up to and with the present minute or hour."""
+    """Return the window that ends with the present minute or hour."""
     span = MINUTE if seconds <= _BY_MINUTE else HOUR
     begin = int(now) // span * span - math.ceil(seconds / span) * span
     return StatsWindow(begin, int(now) // span * span + span, span, type)

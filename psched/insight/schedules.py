@@ -34,25 +34,25 @@ from psched.store.counts import RuleUse
 from psched.store.ledger import Change, KeptOutput, LedgerFilter, LedgerRow
 
 _RUNS = 20
-"""Runs, next occurrences and versions of one schedule."""
+"""The most runs, next occurrences and versions of one schedule."""
 MOST_SIMULATED = 10_000_000
-"""Occurrences in one simulation."""
+"""The most occurrences in one simulation."""
 _MEASURED_RUNS = 10
-"""Last runs of a schedule that are averaged."""
+"""The number of last runs of a schedule that are averaged."""
 
 _WAITING = 200
-"""Schedules that are late or failing now, of each kind, in a timeline."""
+"""The most schedules in a timeline that are late now, and again of those that are failing now."""
 
 _LONGEST_COUNT = 10.0
-"""Seconds of processor time for which the starts of a week are counted."""
+"""Seconds of processor time after which counting the starts of a week ends."""
 
 Place = tuple[float, str]
-"""Where a page of schedules begins: `next_run_time` and key of the schedule before it."""
+"""Where a page of schedules begins: `next_run_time` and key of the last schedule of the page before."""
 
 
 @dataclass(frozen=True, slots=True)
 class NextRun:
-    """A run to come, at `time` (unix seconds). `note`: what a clock change does to its occurrence, often empty."""
+    """A future run at `time` (unix seconds). `note`: the effect of a clock change on its occurrence; often empty."""
 
     time: float
     note: str
@@ -60,11 +60,11 @@ class NextRun:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleDetails:
-    """One schedule. `row`, `state` and `waits` (why it is not running) are None and empty for a deleted one.
+    """One schedule. For a deleted schedule, `row` and `state` are None, and `waits` is empty.
 
-    `next_runs`: the next runs by the rule. `history` and `versions`: the last entries of the
-    ledger and the last changes of the definition, the oldest first; empty without a ledger. `older`: where the page of
-    the history before it ends, None if there is none; see `history_page`.
+    `waits`: why the schedule is not running. `next_runs`: the next runs by its rule. `history` and `versions`: the last
+    entries of the ledger and the last changes of the definition, the oldest first; empty without a ledger. `older`:
+    where the previous page of the history ends; None if there is none; see `history_page`.
     """
 
     row: ScheduleRow | None
@@ -80,7 +80,7 @@ class ScheduleInsight(TableInsight):
     """Answers questions about the schedules of one table. Reads only; safe to use from several threads."""
 
     def __init__(self, schedules: ScheduleCollection) -> None:
-        """`schedules`: opened with `read_only`."""
+        """`schedules`: must be opened with `read_only`."""
         super().__init__(schedules.store)
         self._schedules = schedules
         self._store = schedules.store
@@ -96,9 +96,9 @@ class ScheduleInsight(TableInsight):
         after: Place | None = None,
         limit: int = 50,
     ) -> Page[tuple[ScheduleRow, ScheduleState], Place]:
-        """Return the first schedules after `after` with these properties (None: any), by due time.
+        """Return the first schedules after `after` that have these properties (None: any), by due time.
 
-        `prefix`: the beginning of the key.
+        `prefix`: the start of the key.
         """
         now = self._store.now()
         known = type if self._store.keeps_types else None
@@ -121,7 +121,7 @@ class ScheduleInsight(TableInsight):
         tag: str | None = None,
         after: Place | None = None,
     ) -> Iterator[tuple[ScheduleRow, ScheduleState]]:
-        """Yield all schedules behind `after` that pass the filter, by due time, as `ScheduleCollection.list` does."""
+        """Yield all schedules after `after` that pass the filter, by due time; see `ScheduleCollection.list`."""
         now = self._store.now()
         rows = self._schedules.list(type=type, state=state, prefix=prefix, owner=owner, tag=tag, after=after)
         return ((row, self._schedules.state(row, now)) for row in rows)
@@ -136,7 +136,7 @@ class ScheduleInsight(TableInsight):
         return self._schedules[key].metadata()
 
     def details(self, key: str) -> ScheduleDetails:
-        """Return one schedule, perhaps a deleted one. Raises NotFoundError if nothing is known of it."""
+        """Return one schedule, which may be deleted. Raises NotFoundError if nothing is known about it."""
         ledger = self._store.ledger
         history, older = self._last_entries(key, None)
         versions = [] if ledger is None else ledger.changes(key)[-_RUNS:]
@@ -152,26 +152,27 @@ class ScheduleInsight(TableInsight):
         return ScheduleDetails(row, state, waits, next_runs, history, versions, older)
 
     def history_page(self, key: str, until: int | None = None) -> Page[LedgerRow, int]:
-        """Return the last entries of the ledger for the occurrences of a schedule up to `until`, the oldest first.
+        """Return the last ledger entries of the schedule's occurrences up to `until`, the oldest first.
 
-        `until`: unix seconds, None for all. The page before it ends at its `after`. Without a ledger it is empty.
+        `until`: unix seconds; None: all. `after` of the page is the `until` of the previous page. Empty without a
+        ledger.
         """
         check_key(key)
         check_times(until=until)
         return Page(*self._last_entries(key, until))
 
     def _last_entries(self, key: str, until: int | None) -> tuple[Sequence[LedgerRow], int | None]:
-        """Return the last entries up to `until`, and at which occurrence those before them end."""
+        """Return the last entries up to `until`, and the occurrence with which the entries before them end."""
         ledger = self._store.ledger
         rows = [] if ledger is None else list(ledger.rows(LedgerFilter(key, until=until, last=_RUNS + 1)))
         if len(rows) <= _RUNS:
             return rows, None
-        before, *shown = rows  # a page may repeat entries of the same occurrence, and must not stay where it was
+        before, *shown = rows  # a page may repeat entries of one occurrence, but the next page must begin further back
         is_same = before.scheduled_time == shown[-1].scheduled_time
         return shown, before.scheduled_time - is_same
 
     def _next_runs(self, row: ScheduleRow) -> list[NextRun]:
-        """Return the regular runs from the next one on; none while it is paused or its rule is broken."""
+        """Return the next regular runs. Returns none while the schedule is paused or its rule is broken."""
         if row.paused:
             return []
         rule, regular, dialect = row.rule, row.regular(), self._schedules.cron_dialect
@@ -182,34 +183,34 @@ class ScheduleInsight(TableInsight):
             for time in rule_occurrences.times(rule, regular.next_time, most, dialect):
                 found.append(NextRun(row.run_time(time), rule_occurrences.clock_note(rule, before, time, dialect)))
                 before = time
-        except ConfigError:  # `row.problem` says why
+        except ConfigError:  # `row.problem` tells why
             return []
         return found
 
     def preview(self, key: str, changes: Changes) -> ChangePreview:
-        """Return what `Schedule.modify` with these values would change now. Raises what that raises."""
+        """Return what `Schedule.modify` with these values would change now. Raises the errors of `Schedule.modify`."""
         modification = Modification(key, changes, self._store, self._schedules.cron_dialect)
         before = self._schedules[key].metadata()
         after = modification.applied_to(before)
         return change_preview(before, after, self._store.now(), self._schedules.cron_dialect)
 
     def calendars(self) -> Sequence[str]:
-        """Return the names of the calendars that schedules may exclude; none where the store keeps none."""
+        """Return the names of the calendars that schedules may exclude; none if the store keeps no calendars."""
         return [] if self._store.calendars is None else [each.name for each in self._schedules.calendars.list()]
 
     def last_runs(self, keys: Sequence[str], last: int = _RUNS) -> Mapping[str, Sequence[LedgerRow]]:
-        """Return the last entries of the ledger of each of these schedules, the oldest first; none without a ledger."""
+        """Return the last ledger entries of each of these schedules, the oldest first; none without a ledger."""
         ledger = self._store.ledger
         return dict.fromkeys(keys, ()) if ledger is None else ledger.last_rows(keys, last)
 
     def audit(self, since: int, until: int, keys: Sequence[str] | None = None) -> Iterator[Verdict]:
-        """Yield what the ledger proves of each schedule (or of `keys`), as `ScheduleCollection.audit` does."""
+        """Yield the audit of each schedule (or of `keys`) from the ledger; see `ScheduleCollection.audit`."""
         return self._schedules.audit(since, until, keys=keys)
 
     def verdict(self, key: str, since: int, until: int) -> Verdict:
-        """Return what the ledger proves of one schedule; that nothing is proved if that takes more than 20 s.
+        """Return the audit of one schedule from the ledger. If it takes more than 20 s, nothing is proved.
 
-        Raises NotSupportedError where the store keeps no ledger.
+        Raises NotSupportedError if the store keeps no ledger.
         """
         return timed_audit(self._schedules, key, since, until)[0]
 
@@ -224,11 +225,11 @@ class ScheduleInsight(TableInsight):
         limit: int = 25,
         keep: bool = False,
     ) -> ProofPage:
-        """Return what the ledger proves of the first schedules behind the key `after`, also of deleted ones.
+        """Return the audits of the first schedules after the key `after`, including deleted schedules.
 
-        `prefix`: the beginning of their keys. `late`: as for `audit`. `keep`: keep the records that were used. Leaves
-        out schedules that another program has added (`rdb_compat`), unless `prefix` is the whole key of one. Raises
-        NotSupportedError where the store keeps no ledger.
+        `prefix`: the start of their keys. `late`: see `audit`. `keep`: keep the records that the audits used. Leaves
+        out schedules that another program added (`rdb_compat`), unless `prefix` is the whole key of one. Raises
+        NotSupportedError if the store keeps no ledger.
         """
         for name, text in (("prefix", prefix), ("after", after)):
             if text:
@@ -237,7 +238,7 @@ class ScheduleInsight(TableInsight):
         return proof_page(self._schedules, keys, since, until, late, limit, keep)
 
     def _recorded(self, prefix: str, after: str) -> Iterator[str]:
-        """Yield the recorded keys behind `after` that begin with the prefix, or the prefix itself."""
+        """Yield the recorded keys after `after` that start with the prefix, or the prefix itself."""
         ledger = self._schedules.ledger
         if prefix and after < prefix:
             if self._is_lane(prefix):
@@ -253,11 +254,11 @@ class ScheduleInsight(TableInsight):
 
     @property
     def keeps_backfills(self) -> bool:
-        """Whether schedules can have backfills; else `backfills` raises NotSupportedError."""
+        """Whether schedules can have backfills. If not, `backfills` raises NotSupportedError."""
         return self._store.keeps_policies
 
     def backfills(self, key: str | None = None) -> Iterator[BackfillState]:
-        """Yield the backfills of a schedule, or of all, as `BackfillCollection.list` does."""
+        """Yield the backfills of a schedule, or of all schedules; see `BackfillCollection.list`."""
         return self._schedules.backfills.list(key)
 
     @property
@@ -266,11 +267,11 @@ class ScheduleInsight(TableInsight):
         return self._schedules.cron_dialect
 
     def overdue(self, limit: int = 50) -> list[ScheduleRow]:
-        """Return the schedules that are late now, as `ScheduleCollection.overdue` does."""
+        """Return the schedules that are late now; see `ScheduleCollection.overdue`."""
         return self._schedules.overdue(limit)
 
     def failing(self, key: str | None = None) -> Iterator[ScheduleRow]:
-        """Yield the schedules that are failing now, as `ScheduleCollection.failing` does."""
+        """Yield the schedules that are failing now; see `ScheduleCollection.failing`."""
         return self._schedules.failing(key)
 
     def history(
@@ -283,10 +284,10 @@ class ScheduleInsight(TableInsight):
         until: float | None = None,
         last: int | None = None,
     ) -> Iterator[LedgerRow]:
-        """Yield the ledger's entries, as `ScheduleCollection.history` does.
+        """Yield ledger entries; see `ScheduleCollection.history`.
 
-        `late`: those that were missed, failed at some attempt, or began more than so many seconds late; `failed` and
-        `late` together are as `late`. Raises NotFoundError for a key that no schedule has or had.
+        `late`: entries that were missed, had a failed attempt, or started more than `late` seconds late. With `late`,
+        `failed` has no further effect. Raises NotFoundError for a key that no schedule has or had.
         """
         settled = self._schedules.history(key, failed=failed, since=since, until=until, last=last)
         ledger = self._schedules.ledger
@@ -300,13 +301,13 @@ class ScheduleInsight(TableInsight):
         return rows if last is None else iter(deque(rows, last))
 
     def outputs(self, key: str | None = None) -> Iterator[KeptOutput]:
-        """Yield the kept outputs of the last runs, as `ScheduleCollection.outputs` does."""
+        """Yield the kept outputs of the last runs; see `ScheduleCollection.outputs`."""
         return self._schedules.outputs(key)
 
     def troubles(self, since: float | None = None, until: float | None = None, last: int = 50) -> Sequence[LedgerRow]:
-        """Return the last occurrences settled in a range (unix seconds) that were missed, or failed at some attempt.
+        """Return the last occurrences settled in a range (unix seconds) that were missed or had a failed attempt.
 
-        The oldest first; none without a ledger. `overdue` has those that are late now.
+        The oldest is first; none without a ledger. `overdue` returns the schedules that are late now.
         """
         ledger = self._store.ledger
         wanted = LedgerFilter(failed=True, since=since, until=until, last=last)
@@ -321,10 +322,10 @@ class ScheduleInsight(TableInsight):
         after: PageStart | None = None,
         limit: int = 50,
     ) -> Page[TroubledRun, PageStart]:
-        """Return the first occurrences settled in a range (unix seconds) that were missed, failed or began late.
+        """Return the first occurrences settled in a range (unix seconds) that were missed, failed or started late.
 
-        `late`: the seconds by which a run may begin late. In the order in which they were settled; none without a
-        ledger. `overdue` has those that are late now.
+        `late`: the seconds by which a run may start late. In the order in which they were settled; none without a
+        ledger. `overdue` returns the schedules that are late now.
         """
         ledger = self._store.ledger
         if ledger is None:
@@ -332,9 +333,11 @@ class ScheduleInsight(TableInsight):
         return troubled_runs_page(ledger, LedgerFilter(since=since, until=until), late, after, limit)
 
     def timeline(self, seconds: float, until: float | None = None) -> Timeline:
-        """Return what ran in the `seconds` before `until` (unix seconds); if that is None, what runs and waits, too.
+        """Return the runs of the `seconds` before `until` (unix seconds).
 
-        Raises NotSupportedError where the store keeps no ledger.
+        If `until` is None, also what runs and waits now.
+
+        Raises NotSupportedError if the store keeps no ledger.
         """
         ledger, now = self._schedules.ledger, self._store.now()
         waiting = () if until is not None else (*self.overdue(_WAITING), *islice(self.failing(), _WAITING))
@@ -344,9 +347,9 @@ class ScheduleInsight(TableInsight):
         return timeline(ledger, end - seconds, end, now, nodes, rows.values())
 
     def forecast(self, hours: int = WEEK) -> Forecast:
-        """Return how many runs begin in each of the next `hours` full hours, and the workers that they keep busy.
+        """Return how many runs start in each of the next `hours` full hours, and how many workers they keep busy.
 
-        Reads the rules of all schedules, a page at a time: 100,000 schedules take a second, so keep the answer.
+        Reads the rules of all schedules, page by page. 100,000 schedules take a second, so keep the answer.
         """
         begin = int(self._store.now()) // HOUR * HOUR + HOUR
         return forecast(self._rules(), begin, hours, self._schedules.cron_dialect, self._durations)
@@ -355,9 +358,9 @@ class ScheduleInsight(TableInsight):
         return (use for use in self._store.reads.rules() if use.rule.backfill is None)
 
     def week_ahead(self) -> WeekAhead:
-        """Return the forecast of the next week, the herds of runs that begin together, and the clock changes.
+        """Return the forecast of the next week, the herds of runs that start together, and the clock changes.
 
-        Reads what `forecast` reads. Counts for up to 10 s of processor time, and says what it has left out.
+        Reads the same rows as `forecast`. Counts for up to 10 s of processor time; the answer tells what was left out.
         """
         begin = int(self._store.now()) // HOUR * HOUR + HOUR
         uses, dialect = list(self._rules()), self._schedules.cron_dialect
@@ -374,12 +377,12 @@ class ScheduleInsight(TableInsight):
         late_after: float = 60.0,
         most: int = MOST_SIMULATED,
     ) -> Simulation:
-        """Simulate the present schedules from `begin` to `end` (unix seconds), with `workers` that run one at a time.
+        """Simulate the present schedules from `begin` to `end` (unix seconds).
 
-        `handler_time`: the seconds of each run; None: as long as the last runs in the ledger took. `outage`: a time
-        in which no worker runs. `late_after`: the seconds by which a run may begin late. A simulation takes about 20
-        seconds of processor time for a million occurrences. Raises ValueError for more than `most` of them, for a range
-        or numbers that cannot be used, and if no run is in the ledger.
+        `workers`: their number; each runs one task at a time. `handler_time`: the seconds of each run; None: as long as
+        the last runs in the ledger. `outage`: a time in which no worker runs. `late_after`: the seconds by which a run
+        may start late. A simulation takes about 20 seconds of processor time for a million occurrences. Raises
+        ValueError for more than `most` occurrences, for an unusable range or number, and if the ledger has no run.
         """
         _check_simulation(begin, end, workers, handler_time, outage)
         rows = [row for row in self._store.list() if not row.is_backfill]
@@ -392,7 +395,7 @@ class ScheduleInsight(TableInsight):
         if handler_time is None:
             if self._store.ledger is None:
                 raise ValueError(
-                    "this store keeps no ledger, so how long runs take is unknown; give handler_time "
+                    "this store keeps no ledger, so the duration of runs is unknown; give handler_time "
                     "(--handler-time SEC)"
                 )
             times = handler_times([row for row in rows if not row.paused], self._durations)
@@ -411,7 +414,7 @@ class ScheduleInsight(TableInsight):
         return found if times is None else replace(found, unmeasured=times.unmeasured)
 
     def _durations(self, keys: Sequence[str]) -> list[float]:
-        """Return the seconds that the last runs of these schedules took."""
+        """Return how many seconds the last runs of these schedules took."""
         rows = chain.from_iterable(self.last_runs(keys, _MEASURED_RUNS).values())
         return [row.ended - row.started for row in rows if row.started is not None]
 
@@ -429,4 +432,4 @@ def _check_simulation(
     if outage is not None:
         check_times(outage_begin=outage.begin, outage_end=outage.end)
         if not begin <= outage.begin < outage.end <= end:
-            raise ValueError("the outage must end after its begin, and be within the range")
+            raise ValueError("the outage must end after its begin, and must be within the range")

@@ -1,6 +1,6 @@
-"""Runs schedules on a virtual clock, with some workers and an outage: what begins late, and what is skipped.
+"""Runs schedules on a virtual clock, with some workers and an outage. Shows which runs start late or are skipped.
 
-The rules are those by which workers settle runs. Each run succeeds at its first attempt, and takes as long as is given.
+It applies the rules by which workers settle runs. Each run succeeds at its first attempt, and takes the given time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HOUR = 3600
 _MEASURED = 1000
 """The most schedules whose last runs are read."""
 _EXAMPLES = 3
-"""Schedules of each type whose last runs are read, where there are too many."""
+"""If there are more schedules, the number of schedules of each type whose last runs are read."""
 _FINISHED = Entry()
 
 
@@ -32,7 +32,7 @@ _FINISHED = Entry()
 class SimulatedOutage:
     """A time in which no worker runs: from `begin` to `end`, in unix seconds.
 
-    A run in progress at its begin is lost. Its occurrence is due again when its lease ends.
+    A run in progress at `begin` is lost. Its occurrence is due again when its lease ends.
     """
 
     begin: float
@@ -41,9 +41,10 @@ class SimulatedOutage:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedHour:
-    """The hour that begins at `time` (unix seconds): `starts` of runs, of which `late`, and mean `busy` workers.
+    """The hour from `time` (unix seconds).
 
-    `worst`: the most seconds by which a run began late.
+    `starts`: the number of runs that start. `late`: how many of them start late. `busy`: the mean number of busy
+    workers. `worst`: the most seconds by which a run started late.
     """
 
     time: int
@@ -56,11 +57,11 @@ class SimulatedHour:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedSchedule:
-    """A schedule with late runs, skipped occurrences or some that wait at the end.
+    """A schedule with late runs, with skipped occurrences, or with occurrences that wait at the end.
 
-    `late`: how many of its `runs` began too late. `worst`: the most seconds by which one began late, which was that for
-    the occurrence `worst_time` (None without a run). `skipped`: numbers of occurrences by reason. `waiting`:
-    occurrences that are due at the end and have not begun.
+    `late`: how many of its `runs` started too late. `worst`: the most seconds by which a run started late.
+    `worst_time`: the occurrence of that run (None without a run). `skipped`: numbers of occurrences by reason.
+    `waiting`: the number of occurrences that are due at the end and have not started.
     """
 
     key: str
@@ -75,9 +76,9 @@ class SimulatedSchedule:
 
 @dataclass(frozen=True, slots=True)
 class Lateness:
-    """Seconds that half, 95 % and 99 % of the runs began late at the most, by a histogram, and the `worst`.
+    """How late runs started, in seconds: half, 95 % and 99 % of them were not later; and the `worst`. From a histogram.
 
-    None without a run.
+    All are None without a run.
     """
 
     p50: float | None
@@ -88,15 +89,15 @@ class Lateness:
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """What happens from `begin` to `end` (unix seconds), with so many `workers`.
+    """The events from `begin` to `end` (unix seconds), with so many `workers`.
 
-    `schedules`: how many were simulated; `paused` and `unusable` ones were not. `runs`: those begun before `end`, each
-    by its last attempt; `late` ones began more than `late_after` seconds late. `skipped`: numbers of occurrences by
-    reason. `interrupted`: runs that the outage ended. `missed`: occurrences that wait when the outage ends.
-    `caught_up`: the first time after the outage (or after `begin`) when no due occurrence waits; None if not before
-    `end`. `waiting`: as in `SimulatedSchedule`. `hours`: each hour of the range. `busiest`: the one with most work.
-    `affected`: the schedules with the worst delays first. `unmeasured`: types of which no run is on record, whose runs
-    take as long as the mean of the others.
+    `schedules`: the number of simulated schedules, without `paused` and `unusable` ones. `runs`: the runs started
+    before `end`, each by its last attempt. `late`: runs that started more than `late_after` seconds late. `skipped`:
+    numbers of occurrences by reason. `interrupted`: runs that the outage ended. `missed`: occurrences that wait when
+    the outage ends. `caught_up`: the first time after the outage (or after `begin`) when no due occurrence waits; None
+    if not before `end`. `waiting`: see `SimulatedSchedule`. `hours`: each hour of the range. `busiest`: the hour with
+    most work. `affected`: the affected schedules, the worst delays first. `unmeasured`: types without a recorded run;
+    their runs take the mean time of the others.
     """
 
     begin: float
@@ -134,11 +135,11 @@ def simulate(
     lease_time: float = 300.0,
     late_after: float = 60.0,
 ) -> Simulation:
-    """Simulate the schedules `rows`, as they were read at `now`, from `begin` to `end`.
+    """Simulate the schedules `rows`, which were read at `now`, from `begin` to `end`.
 
-    `seconds`: returns how long the runs of a schedule take. `lease_time`: seconds after the begin of an outage at which
-    the lease of an interrupted run ends. An occurrence that is late at `now` is late at a `begin` up to `now`, too.
-    Otherwise nothing is late at `begin`.
+    `seconds`: returns how long the runs of a schedule take. `lease_time`: seconds from the begin of an outage to the
+    end of an interrupted run's lease. If `begin` is not after `now`, an occurrence that is late at `now` is late at
+    `begin`, too. Otherwise nothing is late at `begin`.
     """
     simulator = _Simulator(begin, end, workers, dialect, outage, lease_time, late_after)
     for row in rows:
@@ -148,16 +149,19 @@ def simulate(
 
 
 def starts_in(rows: Iterable[ScheduleRow], begin: float, end: float, dialect: CronDialect) -> int:
-    """Return about how many occurrences these schedules have from `begin` to `end`: so long takes a simulation."""
+    """Return about how many occurrences these schedules have from `begin` to `end`.
+
+    The time of a simulation depends on it.
+    """
     used = Counter(row.rule for row in rows if not row.paused and rule_problem(row, dialect) is None)
     return sum(rule_occurrences.count(rule, int(begin), int(end), dialect) * number for rule, number in used.items())
 
 
 @dataclass(frozen=True, slots=True)
 class HandlerTimes:
-    """How many seconds the runs of schedules take: the mean of a schedule's last runs, of its type, or of all.
+    """How many seconds the runs of schedules take: the mean of a schedule's last runs, or of its type, or of all.
 
-    `unmeasured`: types of which no run is on record.
+    `unmeasured`: types without a recorded run.
     """
 
     by_key: Mapping[str, float]
@@ -166,19 +170,22 @@ class HandlerTimes:
     unmeasured: Sequence[str]
 
     def of(self, row: ScheduleRow) -> float:
-        """Return the seconds that runs of this schedule take. Raises ValueError if no run at all is on record."""
+        """Return the seconds that runs of this schedule take.
+
+        Raises ValueError if no run of any schedule is recorded.
+        """
         found = self.by_key.get(row.key, self.by_type.get(row.type, self.mean))
         if found is None:
             raise ValueError(
-                "no run is in the ledger, so how long runs take is unknown; give handler_time (--handler-time SEC)"
+                "the ledger has no run, so the duration of runs is unknown; give handler_time (--handler-time SEC)"
             )
         return found
 
 
 def handler_times(rows: Sequence[ScheduleRow], durations: Callable[[Sequence[str]], Sequence[float]]) -> HandlerTimes:
-    """Return how long the runs of these schedules take, by what `durations` returns for the keys of some of them.
+    """Return how long the runs of these schedules take.
 
-    Asks for each of up to 1,000 schedules. Of more, it asks for some of each type.
+    Calls `durations` for each of up to 1,000 schedules. If there are more, calls it for some schedules of each type.
     """
     types = Counter(row.type for row in rows)
     share = _MEASURED if len(rows) <= _MEASURED else max(_EXAMPLES, _MEASURED // max(1, len(types)))
@@ -199,7 +206,7 @@ def handler_times(rows: Sequence[ScheduleRow], durations: Callable[[Sequence[str
 
 @dataclass(slots=True)
 class _Schedule:
-    """`row` is a copy that the simulation changes in place, and nothing else refers to."""
+    """A schedule in the simulation. `row`: a copy that only the simulation uses, and changes in place."""
 
     row: ScheduleRow
     seconds: float
@@ -239,9 +246,9 @@ class _Simulator:
         self._hours = [_Hour() for _ in range(math.ceil((end - self._first_hour) / HOUR))]
         self._schedules: list[_Schedule] = []
         self._due: list[tuple[float, str, int]] = []
-        """Waiting occurrences: when they are due, key and place of their schedules."""
+        """Waiting occurrences: due time, key and index of the schedule."""
         self._running: list[tuple[float, int, float]] = []
-        """Runs: when they end, places of their schedules, when they began."""
+        """Runs: end time, index of the schedule, start time."""
         self._lateness = [0] * BUCKETS
         self._paused = self._unusable = self._interrupted = self._missed = 0
         self._caught_up: float | None = None
@@ -284,7 +291,7 @@ class _Simulator:
             self._settle(place, ended, started)
 
     def _begin_run(self, now: float) -> None:
-        """Begin the first due run, or skip its occurrence."""
+        """Start the first due run, or skip its occurrence."""
         _, _, place = heapq.heappop(self._due)
         schedule = self._schedules[place]
         row = schedule.row
@@ -305,9 +312,9 @@ class _Simulator:
         self._advance(place, _FINISHED, ended)
 
     def _advance(self, place: int, entry: Entry, now: float) -> None:
-        """Change the row as a run that is settled at `now` changes it in the store.
+        """Change the row as the store would when a run is settled at `now`.
 
-        In place: a new row for each of 2 million occurrences takes 8 µs of 20 (2026-11-28).
+        Changes it in place: making a new row for each of 2 million occurrences takes 8 of 20 µs (2026-11-28).
         """
         row = self._schedules[place].row
         next_time, due = times_after(row, entry, self._dialect)
@@ -346,7 +353,7 @@ class _Simulator:
         return self._hours[int(time - self._first_hour) // HOUR]
 
     def _interrupt(self, outage: SimulatedOutage) -> None:
-        """End the runs in progress, and count what waits when the outage ends."""
+        """End the runs in progress, and count the occurrences that wait when the outage ends."""
         for _, place, started in self._running:
             row = self._schedules[place].row
             self._interrupted += 1
@@ -356,7 +363,7 @@ class _Simulator:
         self._missed = sum(self._waiting_at(outage.end).values())
 
     def _waiting_at(self, time: float) -> Mapping[int, int]:
-        """Return how many occurrences of each schedule are due before `time` and have not begun, by its place."""
+        """Return, by index of the schedule, how many occurrences are due before `time` and have not started."""
         found = {}
         for due, _, place in self._due:
             row = self._schedules[place].row
@@ -367,11 +374,14 @@ class _Simulator:
         return found
 
     def _count_until(self, row: ScheduleRow, last: int) -> int:
-        """Return how many occurrences there are from that of the row, which counts in any case, up to `last`."""
+        """Return the number of occurrences from the row's occurrence up to `last`.
+
+        The row's occurrence counts in any case.
+        """
         return 1 + rule_occurrences.count(row.rule, row.next_time, last, self._dialect)
 
     def _is_behind(self, now: float) -> bool:
-        """Return whether another occurrence of a schedule that runs now is due."""
+        """Return whether a schedule that runs now has another due occurrence."""
         rows = (self._schedules[place].row for _, place, _ in self._running)
         return any(times_after(row, _FINISHED, self._dialect)[1] <= now for row in rows)
 
@@ -434,7 +444,7 @@ _change = object.__setattr__
 
 
 def _at_begin(row: ScheduleRow, begin: float, now: float, dialect: CronDialect) -> ScheduleRow:
-    """Return a copy of `row` with the occurrence that is next at `begin`, and with when it is due."""
+    """Return a copy of `row` with the occurrence that is next at `begin`, and its due time."""
     due = row.run_time(row.next_time)
     is_late_now = due < begin <= now
     is_to_come = due >= begin >= now

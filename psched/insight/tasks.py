@@ -15,11 +15,11 @@ from psched.store.counts import DueUsers
 
 _MOST_OF_USERS = 1000
 _FOUND_BY_INDEX = ("waiting", "running")
-"""Tasks of these statuses are found by type and user; others are read one after another."""
+"""Statuses in which an index finds tasks by type and user. Tasks in other statuses are read one after another."""
 
 
 class TaskDetails(NamedTuple):
-    """One task, and why it is not running (nothing for one that runs or has ended)."""
+    """One task, and the reasons why it is not running. A running or ended task has no reasons."""
 
     row: TaskRow
     waits: Sequence[Reason]
@@ -29,7 +29,7 @@ class TaskInsight(TableInsight):
     """Answers questions about the tasks of one queue. Reads only; safe to use from several threads."""
 
     def __init__(self, queue: Queue) -> None:
-        """`queue`: opened with `read_only`."""
+        """`queue`: must be opened with `read_only`."""
         super().__init__(queue.store)
         self._queue = queue
         self._store = queue.store
@@ -58,7 +58,7 @@ class TaskInsight(TableInsight):
         )
 
     def late(self, seconds: float = 60.0, *, type: str | None = None, limit: int = 50) -> list[TaskRow]:
-        """Return the waiting tasks that have been due for so many `seconds`, those due longest first.
+        """Return the waiting tasks that have been due for at least `seconds`, those due longest first.
 
         Redis and `rdb_compat` choose among 1,000 of them.
         """
@@ -74,13 +74,13 @@ class TaskInsight(TableInsight):
         late: float | None = None,
         after: str | None = None,
     ) -> Iterator[TaskRow]:
-        """Yield all tasks behind the key `after` that pass the filter, by key. Raises ValueError."""
+        """Yield all tasks after the key `after` that pass the filter, by key. Raises ValueError."""
         return self._queue.list(status=status, type=type, user=user, prefix=prefix, late=late, after=after)
 
     def users(self, limit: int = 20, most: int = _MOST_OF_USERS) -> DueUsers:
-        """Return users with due tasks in the order of their turns; those at their `max_running` are last.
+        """Return users with due tasks in the order of their turns. Users at their `max_running` are last.
 
-        Looks at up to `most` due tasks of each priority, and says whether other users may have due tasks. Raises
+        Reads up to `most` due tasks of each priority. The answer tells whether other users may have due tasks. Raises
         NotSupportedError on `rdb_compat`.
         """
         found = self._store.reads.users(limit, most)

@@ -1,4 +1,4 @@
-"""Which occurrences of a range were missed, failed at some attempt, or began late."""
+"""Finds the occurrences of a range that were missed, had a failed attempt, or started late."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from psched.model import NEVER
 from psched.store.ledger import Definition, DefinitionTimes, Ledger, LedgerFilter, LedgerRow
 
 BATCH = 500
-"""Entries that are read at once for a reader of all of them."""
+"""How many entries are read at once for a reader of all entries."""
 
 PageStart = tuple[float, int]
-"""Where a page begins: the time by which entries are ordered, and how many with this time come before the page."""
+"""Where a page begins: the time that orders entries, and how many entries with this time precede the page."""
 
 
 @dataclass(frozen=True, slots=True)
 class TroubledRun:
-    """An occurrence that was missed, failed at some attempt, or began late.
+    """An occurrence that was missed, had a failed attempt, or started late.
 
-    `late`: the seconds by which its last attempt began after its time; None if none began, or if its time is unknown.
+    `late`: the seconds by which its last attempt started after its time; None if no attempt started, or if its time is
+    unknown.
     """
 
     row: LedgerRow
@@ -30,9 +31,9 @@ class TroubledRun:
 
 
 def troubled_runs(ledger: Ledger, wanted: LedgerFilter, seconds: float) -> Iterator[TroubledRun]:
-    """Yield the occurrences with trouble, and those whose run began more than `seconds` late, as the ledger is ordered.
+    """Yield occurrences with trouble, and those whose run started more than `seconds` late, in the order of the ledger.
 
-    Reads all entries that `wanted` names. Its `failed` and `last` must not be given.
+    Reads all entries that `wanted` selects. `wanted.failed` and `wanted.last` must not be set.
     """
     return (run for run, _ in _measured(ledger, wanted, BATCH) if _is_troubled(run, seconds))
 
@@ -40,7 +41,7 @@ def troubled_runs(ledger: Ledger, wanted: LedgerFilter, seconds: float) -> Itera
 def troubled_runs_page(
     ledger: Ledger, wanted: LedgerFilter, seconds: float, after: PageStart | None, limit: int
 ) -> Page[TroubledRun, PageStart]:
-    """Return the first `limit` of the occurrences that `troubled_runs` yields behind `after`."""
+    """Return the first `limit` occurrences that `troubled_runs` yields after `after`."""
     time, passed = (None, 0) if after is None else after
     begin = wanted if time is None else replace(wanted, since=time)
     runs = _measured(ledger, begin, pages.LOOKED_AT + 1, passed)
@@ -55,7 +56,7 @@ def _is_troubled(run: TroubledRun, seconds: float) -> bool:
 def _measured(
     ledger: Ledger, wanted: LedgerFilter, size: int, passed: int = 0
 ) -> Iterator[tuple[TroubledRun, PageStart]]:
-    """Yield all entries with the places behind them, but for the first `passed`. They are read `size` at a time."""
+    """Yield all entries except the first `passed`, each with the place after it. Reads `size` entries at a time."""
     rows = ledger.rows(replace(wanted, page=size + passed))
     time, count = None, 0
     while batch := list(islice(rows, size)):
@@ -71,14 +72,17 @@ def _measured(
 
 
 def due_time(row: LedgerRow, definitions: Mapping[Definition, DefinitionTimes]) -> float | None:
-    """Return when an occurrence was to run, None if its definition is not kept. A backfill runs when it can."""
+    """Return when an occurrence should run.
+
+    None if its definition is not kept, or for a backfill, which has no fixed time.
+    """
     change = definitions.get(Definition(row.key, row.version))
     if change is None:
         return None
     if change.is_backfill:
         return row.ended if row.started is None else row.started
     due = row.scheduled_time + (0.0 if row.extra else change.delay)
-    if row.scheduled_time == change.first and change.due < NEVER:  # another time may have been given for the first run
+    if row.scheduled_time == change.first and change.due < NEVER:  # the first run may have been given another time
         due = max(due, change.due)
     return due
 

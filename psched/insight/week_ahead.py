@@ -1,4 +1,4 @@
-"""The schedules of the next week: starts by the hour, herds that begin together, and changes of the clock."""
+"""The schedules of the next week: starts by hour, herds of runs that start together, and clock changes."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from psched.schedules import rule_occurrences
 from psched.store.counts import RuleUse
 
 WEEK = 168
-"""Hours."""
+"""Hours of a week."""
 MINUTE = 60
 DAY = 86400
 _HERDS = 10
 _LEAST_HERD = 10
-"""Starts in one minute that are a herd, if they are also `_TIMES_MEAN` as many as in a mean minute."""
+"""At least this many starts in one minute are a herd, if they are also `_TIMES_MEAN` times the mean."""
 _TIMES_MEAN = 3
 _MOST_TIMES = WEEK * 60
-"""Starts of one rule in the week. A rule with more runs each minute, and is in no herd."""
+"""The most starts of one rule in a week. A rule with more runs every minute, and is in no herd."""
 _EXAMPLES = 3
 _NOTES = 8
 _LONGEST_SPREAD = 6 * HOUR
@@ -38,11 +38,13 @@ SPREADS = (600, 3600)
 
 @dataclass(frozen=True, slots=True)
 class Herd:
-    """Runs that begin in the minute of `time` (unix seconds), and on `days` days of the week at that time of the day.
+    """Runs that start in the minute of `time` (unix seconds).
 
-    `starts`: those on the day with most of them, without those that are spread. `types`: how many of which type, most
-    first (None: not known). `keys`: some of the schedules. `spread`: for each of `SPREADS`, about how many runs would
-    begin in the fullest minute, other runs included.
+    They do so at this time of day on `days` days of the week.
+
+    `starts`: the starts on the day with most of them, without runs that have a spread. `types`: the numbers of runs by
+    type, most first (None: unknown). `keys`: some of the schedules. `spread`: for each of `SPREADS`, about how many
+    runs would start in the fullest minute, including other runs.
     """
 
     time: int
@@ -55,7 +57,7 @@ class Herd:
 
 @dataclass(frozen=True, slots=True)
 class ClockNote:
-    """What a clock change does to an occurrence of `count` schedules, such as the one with the key `key`."""
+    """The effect of a clock change on an occurrence of `count` schedules. `key`: one of these schedules."""
 
     text: str
     count: int
@@ -64,10 +66,12 @@ class ClockNote:
 
 @dataclass(frozen=True, slots=True)
 class ClockChange:
-    """A clock change at `time` (unix seconds), from one UTC offset to another (seconds), in zones with the same change.
+    """A clock change at `time` (unix seconds) in all zones with the same change.
 
-    `schedules`: how many are in these zones. `notes`: what the change does to them, the most frequent first.
-    `unexamined`: how many of these schedules the notes leave out because the time was up.
+    `before`, `after`: UTC offsets in seconds.
+
+    `schedules`: the number of schedules in these zones. `notes`: the effects on them, the most frequent first.
+    `unexamined`: the number of schedules that the notes leave out because the time was up.
     """
 
     time: int
@@ -81,9 +85,9 @@ class ClockChange:
 
 @dataclass(frozen=True, slots=True)
 class WeekAhead:
-    """The next week. `herds`: the largest, the largest first. `dense`: schedules that run each minute or more often.
+    """The next week. `herds`: the largest herds, largest first. `dense`: schedules that run every minute or more often.
 
-    What `forecast` leaves uncounted is in no herd and under no clock change.
+    Schedules that `forecast` leaves uncounted are in no herd, and count in no clock change.
     """
 
     forecast: Forecast
@@ -94,7 +98,7 @@ class WeekAhead:
 
 @dataclass(slots=True)
 class _OfRule:
-    """The schedules with one rule."""
+    """All schedules that have the same rule."""
 
     types: Counter[str | None] = field(default_factory=Counter)
     keys: list[str] = field(default_factory=list)
@@ -107,9 +111,9 @@ def week_ahead(
     durations: Callable[[Sequence[str]], Sequence[float]],
     seconds: float = math.inf,
 ) -> WeekAhead:
-    """Return what comes in the week from `begin` (unix seconds, a full hour). `durations`: as in `forecast`.
+    """Return the week from `begin` (unix seconds, a full hour). `durations`: see `forecast`.
 
-    Takes up to about three times `seconds` of processor time, and leaves out what cannot be counted within them.
+    Takes up to about three times `seconds` of processor time, and leaves out what cannot be counted in this time.
     """
     used: dict[Rule, _OfRule] = defaultdict(_OfRule)
     for use in uses:
@@ -132,16 +136,16 @@ class _Minutes:
         self._used = used
         self._starts = [0] * _MOST_TIMES
         self._spread_changes = [0.0] * (_MOST_TIMES + 1)
-        """By how much more is spread over a minute than over the one before."""
+        """For each minute, how much more is spread over it than over the minute before."""
         self._minutes: dict[Rule, array[int]] = {}
-        """The minutes in which a rule has starts, for rules that may be in herds: two bytes for each."""
+        """For each rule that may be in herds, the minutes in which it has starts, in two bytes each."""
         self.counted: dict[Rule, _OfRule] = {}
         self.dense = 0
 
     def starts_of(self, rule: Rule, delay: float) -> Mapping[int, int]:
-        """Return what `starts_per_hour` returns, and add the starts of a rule when it comes first.
+        """Return the result of `starts_per_hour`. At the first call for a rule, add its starts.
 
-        The occurrences of a rule are listed once: parsing its expression takes as long as listing them.
+        The occurrences of a rule are listed only once, because parsing its expression takes as long as listing them.
         """
         if rule in self.counted:
             return starts_per_hour(rule, delay, self._begin, WEEK, self._dialect)
@@ -169,7 +173,7 @@ class _Minutes:
                 self._spread_changes[min(minute + width, _MOST_TIMES)] -= schedules / width
 
     def herds(self) -> list[Herd]:
-        """Return the largest herds, the largest first."""
+        """Return the largest herds, largest first."""
         spread = [round(each, 6) for each in accumulate(self._spread_changes)][:_MOST_TIMES]
         found = self._fullest(sum(spread))
         wanted = {minute for minute, _ in found}
@@ -180,7 +184,7 @@ class _Minutes:
         return [self._herd(minute, days, there[minute], spread) for minute, days in found]
 
     def _fullest(self, spread: float) -> list[tuple[int, int]]:
-        """Return the minutes with most starts, one for each time of the day, and on how many days they are as full.
+        """Return the minutes with most starts, at most one for each time of day, and on how many days they are as full.
 
         `spread`: the number of starts that are spread over several minutes.
         """
@@ -207,10 +211,10 @@ class _Minutes:
         return Herd(time, starts, days, types.most_common(_EXAMPLES), keys[:_EXAMPLES], peaks)
 
     def _peak(self, minute: int, starts: int, width: int, spread: Sequence[float]) -> int:
-        """Return about how many runs begin in the fullest minute if these are spread over `width` minutes.
+        """Return about how many runs start in the fullest minute if these are spread over `width` minutes.
 
-        Each schedule has a random delay of its own, so that the fullest minute gets more than the mean: for a Poisson
-        distribution about the square root of 2 * mean * ln(width) more.
+        Each schedule has its own random delay, so the fullest minute gets more than the mean. In a Poisson distribution
+        this excess is about the square root of 2 * mean * ln(width).
         """
         mean = starts / width
         share = min(float(starts), mean + math.sqrt(2 * mean * math.log(width)))
@@ -222,9 +226,9 @@ class _Minutes:
 def _clock_changes(
     used: Mapping[Rule, _OfRule], begin: int, end: int, dialect: CronDialect, seconds: float
 ) -> Iterator[ClockChange]:
-    """Yield the clock changes in the zones that rules have, each with the zones that have the same one.
+    """Yield the clock changes in the zones of the rules. Zones with the same change are combined.
 
-    `seconds`: the processor time for which rules are examined, those that most schedules have first.
+    `seconds`: the processor time for examining rules. The most common rules are examined first.
     """
     until = thread_time() + seconds
     by_zone: dict[str, list[Rule]] = defaultdict(list)
@@ -252,7 +256,10 @@ def _clock_changes(
 
 
 def _changes_of(name: str, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yield each clock change of a zone, which come more than two days apart, with the offsets before and after it."""
+    """Yield each clock change of a zone, with the offsets before and after it.
+
+    Finds changes more than two days apart.
+    """
     try:
         zone = load_zone(name)
     except ConfigError:
@@ -265,12 +272,12 @@ def _changes_of(name: str, begin: int, end: int) -> Iterator[tuple[int, int, int
 
 
 _AROUND = 3 * HOUR
-"""Seconds around a clock change in which occurrences are looked at. After it at least one is."""
+"""Seconds around a clock change in which occurrences are examined. After the change at least one is examined."""
 _MOST_AROUND = 200
 
 
 def _notes_of(rule: Rule, change: int, dialect: CronDialect) -> set[str]:
-    """Return what a clock change does to the occurrences of a rule."""
+    """Return the effects of a clock change on the occurrences of a rule."""
     found: set[str] = set()
     try:
         last = rule_occurrences.last_time(rule, change - DAY, change - 1, dialect)

@@ -1,4 +1,4 @@
-"""Why a schedule or a task is not running."""
+"""Tells why a schedule or a task is not running."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ BUSY: Final = "busy"
 
 
 class Reason(NamedTuple):
-    """One reason why a row waits: a word that stays the same in later versions, and a sentence for people."""
+    """One reason why a row waits: a word that later versions keep, and a sentence for people."""
 
     word: ReasonWord
     text: str
 
 
 def why_waiting(row: ScheduleRow | TaskRow, store: LeaseStore, now: float) -> list[Reason]:
-    """Return the reasons why `row` is not running at `now` (database's clock); none for one that runs or is retired."""
+    """Return why `row` is not running at `now` (database's clock). Returns none for a running or retired row."""
     due = row.next_run_time if isinstance(row, ScheduleRow) else row.due
     if due is None or (row.status == "running" and due > now and store.knows_holders):
         return []
@@ -43,7 +43,7 @@ def _reasons(
     if row.problem is not None:
         yield Reason(BROKEN, f"it cannot be run: {row.problem}")
     if isinstance(row, ScheduleRow) and row.paused:
-        yield Reason(PAUSED, "it is paused; psched resume ends that")
+        yield Reason(PAUSED, "it is paused; psched resume ends the pause")
     elif isinstance(row, ScheduleRow) and row.ended:
         yield Reason(ENDED, "its rule has no further occurrence; psched modify can give it one")
         return
@@ -61,12 +61,15 @@ def _reasons(
 
 
 def worker_hint(nodes: Sequence[Node] | None, type_: str) -> str:
-    """Return which workers could run a row of this type. `nodes`: the live workers; None: unknown."""
+    """Return a question or a hint about workers that could run a row of this type.
+
+    `nodes`: the live workers; None: unknown.
+    """
     if nodes is None:
         return "is a worker running that routes its type? (psched run, pschedd status)"
     if not nodes:
-        return "no worker is running: psched run, or pschedd start"
+        return "no worker is running; start one: psched run, or pschedd start"
     routing = sum(node.types.accepts(type_) for node in nodes)
     if not routing:
         return f"no live worker routes the type {type_!r}"
-    return f"{routing} live workers route its type: are they busy? (pschedd status)"
+    return f"{routing} live workers route its type; are they busy? (pschedd status)"

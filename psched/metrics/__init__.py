@@ -1,1 +1,1 @@
-"""Counters of a node in a file of shared memory: its processes write them, any other process reads them."""
+"""Counters of a node in a file of shared memory. The node's processes write them; any other process can read them."""

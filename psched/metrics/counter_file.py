@@ -1,12 +1,13 @@
-"""The file of counters of one node, mapped by its processes: a block for the master and for each slot of a child.
+"""The file of counters of one node. Its processes map the file. The master and each slot of a child have a block.
 
-A block has one writer at a time, and its numbers only grow: the next child of a slot continues the counts of a dead
-one. After a binary upgrade the old master and the new one have blocks in the same file; a later master continues with
-the blocks of one that is gone. A master that starts anew replaces the file, and with it every number.
+A block has one writer at a time, and its numbers only grow: the next child of a slot adds to the counts of the last
+one. After a binary upgrade, the old and the new master have blocks in the same file. A later master continues the
+blocks of a master that has ended. A master that starts without an upgrade replaces the file, and so resets every
+number.
 
-The layout, in doubles of the machine: the file begins with a line that names the layout, blocks begin at `_FIRST`. A
-block has a header (`_Header`, and a text), then counters. A counter has a label, words separated by tabs, and `SIZE`
-numbers. A double is written by one store of the processor, so a reader never sees half of one.
+All numbers are doubles of the machine. The file begins with a line that names the layout; blocks begin at `_FIRST`. A
+block has a header (`_Header`, and a text), followed by counters. A counter has a label (words separated by tabs) and
+`SIZE` numbers. The processor writes a double by one store, so a reader never sees a part of one.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ _LAYOUT = b"psched counters 1\n"
 _MODE = 0o640
 _FIRST = 65536
 _BLOCK = 5 * 65536
-"""Bytes. Multiples of every page size; the file is sparse, and pages without counters take no space."""
+"""Bytes of a block: a multiple of every page size. The file is sparse, so pages without counters take no space."""
 _HEADER = 64
-"""Byte of a block at which its text begins."""
+"""Index of the first counter's double in a block."""
 _TEXT = 256
-"""Bytes of a block's text at most."""
+"""The most bytes of a text. The text of the block begins at this byte."""
 _LABEL = _TEXT // 8
-"""Bytes of a label at most."""
+"""The number of doubles that hold a label."""
 
 COUNT = 0
 FIRST_SUM = 1
@@ -42,7 +43,9 @@ SECOND_SUM = 2
 FIRST_BUCKETS = 3
 SECOND_BUCKETS = FIRST_BUCKETS + BUCKETS
 _SINCE = SECOND_BUCKETS + BUCKETS
-"""The numbers of a counter: a count, two sums of seconds, two histograms, and when it was made (monotonic)."""
+"""Index of the time (monotonic) at which a counter was made. Before it come a count, two sums of seconds and two
+histograms.
+"""
 SIZE = _SINCE + 1
 _ENTRY = _LABEL + SIZE
 _MOST = (_BLOCK // 8 - _HEADER) // _ENTRY
@@ -51,7 +54,7 @@ Label = tuple[str, ...]
 
 
 class _Header(IntEnum):
-    """The numbers at the beginning of a block. Times are monotonic seconds, which all processes of a host share."""
+    """The numbers at the start of a block. Times are monotonic seconds, which are equal for all processes of a host."""
 
     USED = 0
     MASTER = 1
@@ -63,11 +66,11 @@ class _Header(IntEnum):
 
 
 class CounterFileError(Exception):
-    """The file of counters cannot be read; the message says why and what to do."""
+    """The file of counters cannot be read. The message tells why, and the remedy."""
 
 
 class CounterBlock:
-    """One block, in a process that writes it. Its threads may write at the same time."""
+    """One block, in the process that writes it. Several threads may write at the same time."""
 
     def __init__(self, memory: mmap.mmap) -> None:
         self._memory = memory
@@ -77,12 +80,12 @@ class CounterBlock:
         self.reopen()
 
     def reopen(self) -> None:
-        """Go on where the last writer ended. In a child, after the fork."""
+        """Continue the counts of the last writer. Called in a child, after the fork."""
         self.lock = threading.Lock()
         self._counters = {label: number for number, (label, _) in enumerate(_counters(self.values, self._bytes))}
 
     def counter(self, *label: str) -> int | None:
-        """Return where the numbers of a counter begin in `values`; None if the block is full."""
+        """Return the index in `values` of a counter's first number; None if the block is full."""
         number = self._counters.get(label)
         if number is None:
             number = len(self._counters)
@@ -93,11 +96,12 @@ class CounterBlock:
             self._bytes[start * 8 : start * 8 + _TEXT] = text.ljust(_TEXT, b"\0")
             self.values[start + _LABEL + _SINCE] = monotonic()
             self._counters[label] = number
-            self.values[_Header.USED] = number + 1  # last: a reader, or the next writer, sees whole counters only
+            # last, so that a reader or the next writer sees complete counters only
+            self.values[_Header.USED] = number + 1
         return _HEADER + number * _ENTRY + _LABEL
 
     def about_to_fork(self) -> None:
-        """Forget the last child: its process is gone, its numbers stay."""
+        """Clear the header of the last child, which has ended. Its counts stay."""
         for each in (_Header.PID, _Header.HEARTBEAT, _Header.RUNNING, _Header.IS_READY):
             self.values[each] = 0.0
 
@@ -118,7 +122,7 @@ class CounterBlock:
 
     @property
     def is_free(self) -> bool:
-        """Whether no process uses the block: its master is gone, and its child."""
+        """Whether no process uses the block: neither a master nor a child is alive."""
         return not any(is_alive(int(self.values[each])) for each in (_Header.MASTER, _Header.PID))
 
     def take(self, text: str, master: int) -> None:
@@ -134,7 +138,7 @@ class CounterBlock:
 
 
 class CounterFile:
-    """The file, in the master that allots its blocks by name."""
+    """The file in a master, which assigns blocks by name."""
 
     def __init__(self, path: Path, inode: int) -> None:
         self.path = path
@@ -143,7 +147,7 @@ class CounterFile:
 
     @classmethod
     def create(cls, path: Path, is_upgrade: bool) -> CounterFile:
-        """Make a new file, or after an upgrade continue the old one if its layout is the same. Raises OSError."""
+        """Make a new file. After an upgrade, continue the old file if its layout is the same. Raises OSError."""
         if is_upgrade:
             with suppress(OSError, CounterFileError):
                 descriptor = _open(path, os.O_RDWR)
@@ -167,7 +171,10 @@ class CounterFile:
             os.close(descriptor)
 
     def block(self, name: str, text: str = "") -> CounterBlock | None:
-        """Return the block of this name, perhaps one of a master that is gone; None if the file cannot be used."""
+        """Return the block of this name.
+
+        It may have counts of a master that has ended. None if the file cannot be used.
+        """
         found = self._blocks.get(name)
         if found is None:
             try:
@@ -181,7 +188,7 @@ class CounterFile:
         return found
 
     def release(self, name: str) -> None:
-        """Free a block. The next process that needs one continues with its numbers."""
+        """Free a block. The next process that needs a block continues its counts."""
         block = self._blocks.pop(name, None)
         if block is not None:
             block.take("", master=0)
@@ -192,7 +199,7 @@ class CounterFile:
             self._blocks[name].forked(pid)
 
     def child_ended(self, pid: int) -> bool:
-        """Return whether the child had a block."""
+        """Clear the header of the ended child. Return whether the child had a block."""
         for block in self._blocks.values():
             if block.is_of(pid):
                 block.about_to_fork()
@@ -207,7 +214,7 @@ class CounterFile:
         self._blocks.clear()
 
     def close(self) -> None:
-        """Unmap the file, and remove it unless another master has its blocks in it."""
+        """Unmap the file. Remove it unless another living master has blocks in it."""
         self.unmap()
         with suppress(OSError, CounterFileError):
             nodes = read_counters(self.path).processes
@@ -221,7 +228,7 @@ class CounterFile:
             found = os.fstat(descriptor)
             if found.st_ino != self._inode:
                 raise CounterFileError(
-                    f"{self.path} was replaced by another master; give each master a metrics_file of its own"
+                    f"{self.path} was replaced by another master; each master needs its own metrics_file"
                 )
             count = (found.st_size - _FIRST) // _BLOCK
             for number in range(count + 1):
@@ -238,7 +245,7 @@ class CounterFile:
 
 
 class Process(NamedTuple):
-    """A block's process. `pid`: 0 while there is none. Times are monotonic seconds, 0 if there was none yet."""
+    """The process of a block. `pid`: 0 if there is none. Times are monotonic seconds; 0 if there is none yet."""
 
     name: str
     text: str
@@ -251,9 +258,9 @@ class Process(NamedTuple):
 
 
 class Counters(NamedTuple):
-    """The numbers of a node: `sums` of all its processes since it was started, the dead ones included.
+    """The numbers of a node since its start. `sums`: over all processes, including ended ones.
 
-    The counters come in the order in which they were first counted. `processes` are those of all its masters.
+    Counters are in the order in which they were first used. `processes`: those of all masters in the file.
     """
 
     processes: Sequence[Process]
@@ -266,7 +273,7 @@ class Counters(NamedTuple):
 
 
 def read_counters(path: Path) -> Counters:
-    """Read the file of a node. Raises CounterFileError."""
+    """Read the file of counters of a node. Raises CounterFileError."""
     try:
         descriptor = _open(path, os.O_RDONLY)
         try:
@@ -276,7 +283,9 @@ def read_counters(path: Path) -> Counters:
         finally:
             os.close(descriptor)
     except OSError as error:
-        raise CounterFileError(f"{path}: {error.strerror}; is the daemon running, and may this user read it?") from None
+        raise CounterFileError(
+            f"{path}: {error.strerror}; is the daemon running, and may this user read the file?"
+        ) from None
 
 
 def _read(view: memoryview) -> Counters:
@@ -309,7 +318,7 @@ def _counters(values: memoryview[float], block: memoryview) -> Iterator[tuple[La
 
 
 def is_alive(pid: int) -> bool:
-    """Return whether there is a process of this number; 0 is none."""
+    """Return whether a process with this number exists. 0 means no process."""
     if pid <= 0:
         return False
     try:
@@ -332,7 +341,7 @@ def _open(path: Path, flags: int) -> int:
         found = os.fstat(descriptor)
         is_ours = stat.S_ISREG(found.st_mode) and os.pread(descriptor, len(_LAYOUT), 0) == _LAYOUT
         if not is_ours or found.st_size < _FIRST:
-            raise CounterFileError(f"{path} is no file of counters of this version of psched; restart the daemon")
+            raise CounterFileError(f"{path} is not a file of counters of this version of psched; restart the daemon")
     except BaseException:
         os.close(descriptor)
         raise

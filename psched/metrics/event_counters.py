@@ -1,4 +1,4 @@
-"""Telemetry listeners that count what happens in this process in its block of the node's counters."""
+"""Telemetry listeners that count events of this process in its block of the node's counters."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from psched.metrics.health import MASTER
 from psched.telemetry import Event, attach
 
 RUN = "run"
-"""Runs by section, outcome and type: their durations, and for first attempts how late they began."""
+"""Runs by section, outcome and type: their durations, and how late first attempts started."""
 STORE = "store"
-"""Calls of the database by section and operation: how long each took."""
+"""Database calls by section and operation: how long each took."""
 LEASE_LOST = "lease_lost"
 RESTART = "restart"
-"""Ends of children by cause."""
+"""Ended children by cause."""
 OTHER = "other"
 MOST_TYPES = 64
-"""Types that have counters of their own; further ones count as OTHER."""
+"""The most types with their own counters. Other types count as OTHER."""
 _LONGEST_TYPE = 200
-"""Bytes of UTF-8 that are kept of a type."""
+"""The most bytes of a type in UTF-8."""
 
 
 class ChildCounter:
     """Counts in a child, in any of its threads."""
 
     def __init__(self, block: CounterBlock) -> None:
-        """Call it in the child, after the fork."""
+        """Call this in the child, after the fork."""
         block.reopen()
         self._block = block
         self._values = block.values
@@ -93,23 +93,23 @@ class ChildCounter:
         _add(self._block, STORE, section, operation, seconds=seconds)
 
     def _counter(self, section: str, outcome: str, type_: str) -> int | None:
-        """Return where to count a kind of run that this child has not counted yet."""
+        """Return the counter for a kind of run that this child counts for the first time."""
         known = section, type_
         if known not in self._types and len(self._types) < MOST_TYPES:
             self._types.add(known)
         shown = type_.encode("utf-8", "replace")[:_LONGEST_TYPE].decode("utf-8", "ignore")
         shown = shown.translate({9: " ", 0: " "}) if known in self._types else OTHER
         counter = self._block.counter(RUN, section, outcome, shown)
-        if known in self._types:  # else the dictionary would grow without a bound
+        if known in self._types:  # without this test the dictionary could grow without limit
             self._counters[section, outcome, type_] = counter
         return counter
 
 
 class MasterCounter:
-    """Counts in the master: its children and how they end."""
+    """Counts in the master: its children, and how they end."""
 
     def __init__(self, file: CounterFile, text: str) -> None:
-        """`text`: of this node, for readers."""
+        """`text`: about this node, for readers."""
         self._file = file
         self._block = file.block(MASTER, text)
         if self._block is not None:
@@ -118,7 +118,7 @@ class MasterCounter:
         self._detach = [attach(self.forked, "fork"), attach(self.ended, "child_exit")]
 
     def block(self, name: str) -> CounterBlock | None:
-        """Return the block of the next child of a slot."""
+        """Return the block for the next child of a slot."""
         block = self._file.block(name)
         if block is not None:
             block.about_to_fork()
@@ -126,7 +126,7 @@ class MasterCounter:
         return block
 
     def release(self, name: str) -> None:
-        """Free the block of a slot that is gone. The next new slot continues with its numbers."""
+        """Free the block of a removed slot. The next new slot continues its counts."""
         self._file.release(name)
 
     def forked(self, event: Event, fields: dict[str, Any]) -> None:
@@ -137,7 +137,7 @@ class MasterCounter:
             _add(self._block, RESTART, fields["cause"])
 
     def close_in_child(self) -> None:
-        """Unmap the counter blocks of all other children. Call in the child that uses the block assigned last."""
+        """Unmap the blocks of all other children. Called in the child, which uses the block that was assigned last."""
         self._file.unmap(but=self._next)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Whether the daemon of a node is up, healthy and ready, by the counters that its processes share."""
+"""Reads from the shared counters whether the daemon of a node runs, is healthy and is ready."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ BUSY = "busy"
 IDLE = "idle"
 FROZEN = "frozen"
 STATES = (ABSENT, STARTING, BUSY, IDLE, FROZEN)
-"""Of a child, in this order: not forked yet; loading the application; running tasks; waiting; without heartbeats."""
+"""States of a child, in this order: not forked yet; loading the application; running tasks; waiting; no heartbeats."""
 
 
 class ChildHealth(NamedTuple):
-    """One child. `seconds`: since its last heartbeat, or since its fork before the first one; None while absent."""
+    """One child. `seconds`: since its last heartbeat, or since its fork if there was none; None while it is absent."""
 
     name: str
     pid: int
@@ -31,7 +31,7 @@ class ChildHealth(NamedTuple):
 
 
 class NodeHealth(NamedTuple):
-    """The daemon of a node; `masters` is empty if none runs. `problem`: why nothing is known."""
+    """The daemon of a node. `masters` is empty if none runs. `problem`: why its state is unknown."""
 
     masters: tuple[int, ...] = ()
     version: str = ""
@@ -41,17 +41,17 @@ class NodeHealth(NamedTuple):
 
     @property
     def is_healthy(self) -> bool:
-        """Whether a master runs, and no child is frozen."""
+        """Whether a master runs and no child is frozen."""
         return bool(self.masters) and all(child.state != FROZEN for child in self.children)
 
     @property
     def is_ready(self) -> bool:
-        """Whether it is healthy, and each child is up."""
+        """Whether the daemon is healthy and each child is up."""
         ready = (IDLE, BUSY)
         return self.is_healthy and bool(self.children) and all(child.state in ready for child in self.children)
 
     def why_not(self) -> str:
-        """Return what is wrong in a line, for people; "ok" if nothing is."""
+        """Return what is wrong, in one line for people; "ok" if nothing is wrong."""
         if not self.masters:
             return self.problem or "no daemon is running"
         wrong = [f"{child.name} is {child.state}" for child in self.children if child.state not in (IDLE, BUSY)]
@@ -76,7 +76,7 @@ def read_health(path: Path | None) -> NodeHealth:
 def health_of(counters: Counters) -> NodeHealth:
     masters = [each for each in counters.processes if each.name == MASTER and is_alive(each.master)]
     if not masters:
-        return NodeHealth(problem="no daemon is running: its master is gone")
+        return NodeHealth(problem="no daemon is running: its master has ended")
     newest = max(masters, key=lambda each: each.forked_at)
     version, tzdata, limit = _parsed(newest.text)
     pids = {each.master for each in masters}
@@ -87,7 +87,7 @@ def health_of(counters: Counters) -> NodeHealth:
 
 
 def _parsed(text: str) -> tuple[str, str, float]:
-    """Return the arguments of `node_text`; the daemon's user may have written anything there."""
+    """Return the arguments of `node_text`. Checks the text, because the daemon's user can write anything there."""
     try:
         version, tzdata, limit = text.split(" ")
         return version, tzdata, float(limit)
@@ -109,7 +109,7 @@ def _child(found: Process, limit: float, now: float) -> ChildHealth:
 
 
 def as_json(health: NodeHealth) -> dict[str, Any]:
-    """Return what `pschedd status --json` prints of the node."""
+    """Return the JSON object of the node for `pschedd status --json`."""
     return {
         "healthy": health.is_healthy,
         "ready": health.is_ready,

@@ -1,7 +1,7 @@
-"""Pages about schedules, tasks and workers: `psched web`, or mounted into an ASGI application.
+"""Web pages about schedules, tasks and workers, served by `psched web` or mounted into an ASGI application.
 
-Server-rendered by Starlette and Jinja; every page works without JavaScript. Answers come from `psched.insight`; what
-visitors change goes through `ScheduleCollection` and `Queue`, and is recorded in `psched_actions`.
+Starlette and Jinja render the pages on the server; every page works without JavaScript. Answers come from
+`psched.insight`. Changes by visitors go through `ScheduleCollection` and `Queue`, and are recorded in `psched_actions`.
 """
 
 from psched.web.access import ACTIONS, Access, AccessFunction

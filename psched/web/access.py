@@ -1,4 +1,4 @@
-"""Who may see the pages, and who may change what."""
+"""Decides who may see the pages, and who may change what."""
 
 from __future__ import annotations
 
@@ -20,28 +20,30 @@ from psched.config.web import Web, is_loopback
 from psched.errors import ConfigError
 
 ACTIONS: Final = ("run-now", "pause", "resume", "modify", "retry", "cancel", "delete")
-"""What visitors can do: the first four to schedules, the others to tasks."""
+"""The possible actions of visitors: the first four on schedules, the others on tasks."""
 FULL: Final = "PSCHED_WEB_AUTH"
 READ_ONLY: Final = "PSCHED_WEB_READ_AUTH"
-"""The variables with `user:password` for Basic authentication: of users who may act, and who may only look."""
+"""Environment variables with `user:password` for Basic authentication: FULL for users who may act, READ_ONLY for users
+who may only look.
+"""
 _LONGEST_USER = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """A visitor who may see the pages: the user name under which actions are recorded, and the allowed `ACTIONS`."""
+    """A visitor who may see the pages: the user name for recorded actions, and the allowed `ACTIONS`."""
 
     user: str
     actions: Collection[str] = ()
 
 
 AccessFunction = Callable[[Request], "Access | Awaitable[Access | None] | None"]
-"""Returns what a visitor may do, None for one who may see nothing. May be asynchronous."""
+"""Returns what a visitor may do; None if the visitor may see nothing. May be asynchronous."""
 
 
 @dataclass(frozen=True, slots=True)
 class RefusedError(Exception):
-    """Why a request is refused."""
+    """A request is refused. The message tells why."""
 
     status: HTTPStatus
     message: str
@@ -53,9 +55,9 @@ class RefusedError(Exception):
 
 
 class Gate:
-    """Finds out what a visitor may do: by the host application's function, a proxy's header, or a password.
+    """Finds out what a visitor may do: by the host application's function, by a proxy's header, or by a password.
 
-    Without any of these, only visitors on this host are let in.
+    Without any of these, only visitors on this host may see the pages.
     """
 
     def __init__(self, web: Web, access: AccessFunction | None, environment: Mapping[str, str] | None = None) -> None:
@@ -71,7 +73,7 @@ class Gate:
 
     @property
     def authenticates(self) -> bool:
-        """Whether visitors are known by more than their address."""
+        """Whether visitors are identified by more than their address."""
         return self._access is not None or self._web.user_header is not None or bool(self._passwords)
 
     async def access_of(self, request: Request) -> Access:
@@ -99,7 +101,7 @@ class Gate:
             is_trusted = False
         name = request.headers.get(header, "").strip()
         if not is_trusted or not name:
-            raise RefusedError(HTTPStatus.FORBIDDEN, "these pages are open to users that the proxy names")
+            raise RefusedError(HTTPStatus.FORBIDDEN, "only users that the proxy names may see these pages")
         return name
 
     def _known_by_password(self, request: Request) -> Access:
@@ -110,27 +112,30 @@ class Gate:
             except (binascii.Error, UnicodeDecodeError):
                 user = colon = password = ""
             found = None
-            for known, actions in self._passwords.items():  # all of them, so that the time tells nothing
+            for known, actions in self._passwords.items():  # compare all of them, so that the time reveals nothing
                 if secrets.compare_digest(known.encode(), f"{user}:{password}".encode()) and colon:
                     found = Access(user, actions)
             if found is not None:
                 return found
-        raise RefusedError(HTTPStatus.UNAUTHORIZED, "give a user and a password")
+        raise RefusedError(HTTPStatus.UNAUTHORIZED, "enter a user name and a password")
 
     def _check_is_local(self, request: Request) -> None:
-        """Raise RefusedError unless the visitor is on this host and names it so, against DNS rebinding."""
+        """Raise RefusedError unless the visitor is on this host and uses a name of this host.
+
+        Prevents DNS rebinding.
+        """
         peer = "" if request.client is None else request.client.host
         host = host_of(request.headers.get("host", ""))
         if not is_loopback(peer) or not (is_loopback(host) or host in self._web.hosts):
             message = (
-                f"without authentication, these pages are open to http://127.0.0.1 on this host only; set {FULL}, "
+                f"without authentication, these pages are open only on this host, at http://127.0.0.1; set {FULL}, "
                 "or user_header and trusted_proxies, or hosts"
             )
             raise RefusedError(HTTPStatus.FORBIDDEN, message)
 
 
 def host_of(netloc: str) -> str:
-    """Return the host name of `host:port` in lower case, an empty text if it is none."""
+    """Return the host name of `host:port` in lower case; an empty text if there is none."""
     try:
         return urlsplit(f"//{netloc}").hostname or ""
     except ValueError:

@@ -1,4 +1,4 @@
-"""The ASGI application: its routes, and what happens around each page."""
+"""The ASGI application: its routes, and the code around each page."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from psched.web.status_poller import INTERVAL, Status
 log = logging.getLogger(__name__)
 
 _LONGEST_ANSWER = 8.0
-"""Seconds after which a page says that the database does not answer. Its statements may take 2 s each."""
+"""Seconds after which a page reports that the database does not answer. Each statement may take 2 s."""
 _THREADS = 8
-"""Pages that are made at a time."""
+"""The most pages that are made at the same time."""
 _QUIET = 15.0
-"""Seconds after which a stream without changes sends a comment, so that proxies keep it open."""
+"""Seconds after which a stream without changes sends a comment, so that proxies keep the stream open."""
 _LONGEST_FORM = 1_000_000
 _MOST_FIELDS = 200
 
@@ -55,11 +55,11 @@ def app(
     environment: str | None = None,
     reader: SectionName = "schedules",
 ) -> Starlette:
-    """Return the pages as an ASGI application, to be mounted or served. Connects to nothing yet.
+    """Return the pages as an ASGI application, to be mounted or served. Opens no connection.
 
-    `settings`: a configuration file, a mapping, or `Settings`, as for `psched.Scheduler`. `access` returns what a
-    visitor may do; without it visitors are known by what `web:` and the environment say. Nothing can be changed unless
-    `web.actions` is true, whatever `access` returns. Raises ConfigError.
+    `settings`: a configuration file, a mapping, or `Settings`, as for `psched.Scheduler`. `access`: returns what a
+    visitor may do; without it, `web:` and the environment decide. Visitors cannot change anything unless `web.actions`
+    is true, whatever `access` returns. Raises ConfigError.
     """
     found = coerce(settings, environment, reader)
     if not found.sections:
@@ -94,7 +94,7 @@ def app(
 
 
 class _Visitors:
-    """Finds out what each visitor may do, and refuses those who may do nothing, or change nothing."""
+    """Finds out what each visitor may do. Refuses visitors without access, and changes by read-only visitors."""
 
     def __init__(self, app: ASGIApp, shared: SharedState) -> None:
         self._app = app
@@ -114,7 +114,7 @@ class _Visitors:
                 access = await self._shared.gate.access_of(request)
                 scope.setdefault("state", {})["access"] = access
                 if request.method not in ("GET", "HEAD") and not access.actions:
-                    raise RefusedError(HTTPStatus.FORBIDDEN, "nothing can be changed here: these pages are read-only")
+                    raise RefusedError(HTTPStatus.FORBIDDEN, "these pages are read-only; nothing can be changed here")
             except RefusedError as error:
                 answer = page(request, "error.html", error.status, title=error.status.phrase, message=error.message)
                 answer.headers.update(error.headers)
@@ -124,7 +124,7 @@ class _Visitors:
 
 
 class _Static(StaticFiles):
-    """Files that a browser may keep for ever, as their version is in their address."""
+    """Static files. A browser may keep them for ever, because their address contains their version."""
 
     def file_response(self, *args: Any, **options: Any) -> Response:
         answer = super().file_response(*args, **options)
@@ -133,7 +133,7 @@ class _Static(StaticFiles):
 
 
 def _endpoint(answer: Answer) -> Callable[[Request], Any]:
-    """Return an endpoint that makes a page in a thread, unless the database is known to be away."""
+    """Return an endpoint that makes a page in a thread, or reports that the database is away."""
 
     async def endpoint(request: Request) -> Response:
         shared: SharedState = request.app.state.shared
@@ -154,7 +154,7 @@ def _endpoint(answer: Answer) -> Callable[[Request], Any]:
 
 
 async def _form(request: Request) -> Mapping[str, list[str]] | None:
-    """Return the fields of a form, None for one that is too long."""
+    """Return the fields of a form; None if the form is too long."""
     body = b""
     async for chunk in request.stream():
         body += chunk
@@ -179,18 +179,18 @@ def _answered(answer: Answer, request: Request, shared: SharedState) -> Response
     except (ScheduleError, ValueError) as error:
         return page(request, "error.html", HTTPStatus.BAD_REQUEST, title="Not done", message=one_line(error))
     except Exception as error:
-        if _has_nul(request):  # PostgreSQL has no such texts
+        if _has_nul(request):  # PostgreSQL cannot store NUL
             message = "a value has the character NUL, which this database cannot store"
             return page(request, "error.html", HTTPStatus.BAD_REQUEST, title="Not done", message=message)
         if not shared.insight.is_unavailable(error):
             log.exception("page failed: %s", request.url.path)
-            message = f"{type(error).__name__}; the log of psched web has the whole error"
+            message = f"{type(error).__name__}; see the log of psched web for the whole error"
             return page(request, "error.html", HTTPStatus.INTERNAL_SERVER_ERROR, title="An error", message=message)
         status = shared.status_poller.next_status()
         if status.away_since is not None:
             return _away(request, status)
         log.warning("page failed: %s: %s", request.url.path, one_line(error))
-        message = f"the database answers, but not to this page: {one_line(error)}"
+        message = f"the database answers, but refuses the query of this page: {one_line(error)}"
         return page(request, "error.html", HTTPStatus.SERVICE_UNAVAILABLE, title="No answer in time", message=message)
 
 
@@ -201,7 +201,7 @@ def _has_nul(request: Request) -> bool:
 
 
 def _away(request: Request, status: Status) -> Response:
-    """Return a page that says since when the database has not answered; a browser asks again by itself."""
+    """Return a page that tells since when the database has not answered. Browsers fetch it again by themselves."""
     since = time.time() if status.away_since is None else status.away_since
     answer = page(request, "away.html", HTTPStatus.SERVICE_UNAVAILABLE, since=since, problem=status.problem)
     answer.headers["Retry-After"] = "5"
@@ -210,7 +210,7 @@ def _away(request: Request, status: Status) -> Response:
 
 
 async def _changes(request: Request) -> Response:
-    """Stream a mark whenever the pages should be fetched again: the more streams, the less often."""
+    """Stream a mark whenever the browser should fetch the page again. With more streams, marks become less frequent."""
     shared: SharedState = request.app.state.shared
 
     async def events() -> AsyncIterator[str]:
@@ -235,12 +235,12 @@ async def _changes(request: Request) -> Response:
 
 
 def _pause(streams: int) -> float:
-    """Return the seconds between two changes of one stream: all browsers together fetch two pages a second at most."""
+    """Return the seconds between two marks of one stream. All browsers together fetch at most two pages a second."""
     return max(2.0, streams / 2)
 
 
 async def _not_found(request: Request, _: Exception) -> Response:
-    return page(request, "error.html", HTTPStatus.NOT_FOUND, title="Not found", message="there is no such page")
+    return page(request, "error.html", HTTPStatus.NOT_FOUND, title="Not found", message="this page does not exist")
 
 
 async def _not_allowed(request: Request, _: Exception) -> Response:

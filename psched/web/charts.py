@@ -1,4 +1,4 @@
-"""The geometry of charts: numbers in, rectangles and lines out, which the templates draw as SVG."""
+"""Computes the shapes of charts from numbers: rectangles and lines, which the templates draw as SVG."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ TROUBLED = ("failed", "retried", "lost")
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A bar of a column chart, with `good` above `bad`, in units of the drawing, whose height is `Columns.height`."""
+    """A bar of a column chart, with the part `good` above the part `bad`. Lengths are in units of the drawing.
+
+    The height of the drawing is `Columns.height`.
+    """
 
     x: float
     width: float
@@ -38,7 +41,10 @@ class Columns:
 def columns(
     values: Sequence[tuple[float, float, str]], width: int = 600, height: int = 80, least: float = 1.0
 ) -> Columns:
-    """Return a chart of (good, bad, title): one bar for each, which may be empty. `least`: of the full height."""
+    """Return a chart with one bar for each (good, bad, title).
+
+    A bar may be empty. `least`: the lowest value of full height.
+    """
     highest = max(least, *(good + bad for good, bad, _ in values)) if values else least
     step = width / max(1, len(values))
     bars = []
@@ -60,7 +66,7 @@ def columns(
 
 
 def by_minute(found: Sequence[RunsAt], now: float, minutes: int = 60) -> list[RunsAt | None]:
-    """Return the runs of each of the last minutes, None for those without a run."""
+    """Return the runs of each of the last minutes; None for minutes without runs."""
     first = int(now) // MINUTE * MINUTE - (minutes - 1) * MINUTE
     known: Mapping[int, RunsAt] = {each.time: each for each in found}
     return [known.get(first + number * MINUTE) for number in range(minutes)]
@@ -73,18 +79,21 @@ def troubled(outcomes: Mapping[str, int]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A time from `begin` to `end` (unix seconds) that is drawn as `kind`, the name of a class."""
+    """A time from `begin` to `end` (unix seconds) that is drawn in the style `kind`, the name of a CSS class."""
 
     kind: str
     begin: float
     end: float
     title: Callable[[], str] = str
-    """Writes the title, which few bars have."""
+    """Returns the title. It is a function, because few bars need their title."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A bar of a Gantt chart, or several that are close together. `x` and `width` are percent, the rest is pixels."""
+    """A bar of a Gantt chart, or several close bars drawn as one.
+
+    `x` and `width` are percent; `y` and `height` are pixels.
+    """
 
     kind: str
     x: float
@@ -103,9 +112,9 @@ class Tick:
 
 
 _CLOSE = 1 / 400
-"""Bars that are closer to each other than this part of a chart are drawn as one."""
+"""Bars are drawn as one if the gap between them is less than this fraction of the chart."""
 _NARROWEST = 0.25
-"""Percent."""
+"""The smallest width of a bar, in percent."""
 _KINDS: Mapping[str, tuple[float, float]] = {
     "outage": (0, 1),
     "waiting": (0.36, 0.28),
@@ -121,13 +130,13 @@ _KINDS: Mapping[str, tuple[float, float]] = {
     "violation": (0, 1),
     "missing": (0, 1),
 }
-"""Top and height of each kind in a row of height 1, in the order in which they are drawn."""
+"""Top and height of each kind in a row of height 1. Later kinds are drawn above earlier ones."""
 _MOST_TITLES = 60
-"""Bars of one row that have a title."""
+"""The most bars of one row that have a title."""
 
 
 def marks(spans: Sequence[Span], since: float, until: float, y: float = 1, height: float = 14) -> list[Mark]:
-    """Return the bars of a row of a chart from `since` to `until`: what is close and of one kind is one bar."""
+    """Return the bars of one row of a chart from `since` to `until`. Close bars of one kind become one bar."""
     length = max(until - since, 1e-9)
     of_kind: dict[str, list[Span]] = {kind: [] for kind in _KINDS}
     for span in spans:
@@ -163,7 +172,7 @@ def _title(together: Sequence[Span]) -> str:
 
 
 def ticks(since: float, until: float, step: int, offset: int) -> list[Tick]:
-    """Return the lines of a time axis: a multiple of `step` seconds on the clock with this UTC offset (seconds)."""
+    """Return the lines of a time axis, at each multiple of `step` seconds on a clock with this UTC offset (seconds)."""
     first = -(-(since + offset) // step) * step - offset
     found = []
     while first <= until:

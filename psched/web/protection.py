@@ -1,4 +1,4 @@
-"""Protects every request and answer: headers against foreign content, and refusal of requests of other sites."""
+"""Protects requests and answers: headers against foreign content, and refusal of changes requested by other sites."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _READS: Final = ("GET", "HEAD")
 
 
 class Protection:
-    """Adds the headers to each answer, and refuses requests of other sites that are to change something."""
+    """Adds the headers to each answer, and refuses requests of other sites that would change something."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -52,9 +52,9 @@ class Protection:
 
 
 def foreign(headers: Headers) -> str | None:
-    """Return why a request that changes something may come from another site; None for one of our own pages.
+    """Return why a request that changes something may come from another site; None if it comes from one of these pages.
 
-    Browsers send at least one of both headers with each POST, and pages cannot forge them.
+    Browsers send at least one of the two headers with each POST, and pages cannot forge them.
     """
     site = headers.get("sec-fetch-site")
     if site is not None:

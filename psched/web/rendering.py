@@ -1,4 +1,4 @@
-"""Templates, and how values are shown: no text of keys, types, errors or data can act on the page."""
+"""Templates, and the formatting of values. No text of keys, types, errors or data can become active content."""
 
 from __future__ import annotations
 
@@ -41,23 +41,23 @@ NAVIGATION: Final = (
     ("nodes", "Nodes", "o"),
     ("doctor", "Doctor", "d"),
 )
-"""The pages that each page links to: path, title, and the key that leads there."""
+"""The pages to which each page links: path, title, and keyboard shortcut."""
 _OF_ANY_SECTION = ("", "nodes", "doctor")
 _OF_QUEUE = ("queue",)
-"""The other pages are about schedules."""
+"""Pages that need the queue. The other pages need schedules."""
 _MOST_DATA = 20_000
-"""Characters of data that are shown."""
+"""The most characters of data that are shown."""
 
 
 def harmless(value: Any) -> Any:
-    """Return a value for the page: control and bidirectional characters in texts are written as escapes."""
+    """Return a value for the page. Control characters and bidirectional characters in texts are escaped."""
     if isinstance(value, str) and not isinstance(value, Markup):
         return value.translate(ESCAPES).encode("utf-8", "backslashreplace").decode()
     return "" if value is None else value
 
 
 def masked(value: Any) -> Any:
-    """Return JSON in which the members named like secrets are masked, at any depth."""
+    """Return JSON in which the values of members with names like secrets are masked, at any depth."""
     if isinstance(value, Mapping):
         return {name: MASK if _SECRET.search(str(name)) else masked(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
@@ -66,7 +66,7 @@ def masked(value: Any) -> Any:
 
 
 def as_json(value: Any) -> str:
-    """Return data as indented text, its secrets masked, cut to a length that a page can show."""
+    """Return data as indented text. Secrets are masked, and the text is cut to a length that a page can show."""
     try:
         text = json.dumps(masked(value), indent=2, ensure_ascii=False, default=repr)
     except (ValueError, RecursionError):
@@ -75,7 +75,7 @@ def as_json(value: Any) -> str:
 
 
 def moment(seconds: float | None, seconds_shown: bool = True) -> Markup:
-    """Return unix seconds as a `<time>` in the shown zone, with UTC as its title."""
+    """Return unix seconds as a `<time>` in the shown zone. Its title is the time in UTC."""
     if seconds is None:
         return Markup("–")
     if seconds >= NEVER:
@@ -91,7 +91,7 @@ def moment(seconds: float | None, seconds_shown: bool = True) -> Markup:
 
 
 def ago(seconds: float | None, now: float) -> Markup:
-    """Return how long ago a moment is, or how far ahead, as a `<time>` with its date as title."""
+    """Return how long ago a time is, or how far ahead, as a `<time>`. Its title is the date."""
     if seconds is None:
         return Markup("–")
     if seconds >= NEVER:
@@ -104,7 +104,7 @@ def ago(seconds: float | None, now: float) -> Markup:
 
 
 def when(seconds: float) -> str:
-    """Return unix seconds as a date in the shown zone, for a title."""
+    """Return unix seconds as a date in the shown zone, for use in a title."""
     there = local_datetime(seconds)
     return str(seconds) if there is None else f"{there:%Y-%m-%d %H:%M:%S}"
 
@@ -119,7 +119,7 @@ def duration(seconds: float | None) -> str:
 
 
 def clock(seconds: float) -> str:
-    """Return the time of the day in the shown zone."""
+    """Return the time of day in the shown zone."""
     there = local_datetime(seconds)
     return str(seconds) if there is None else f"{there:%H:%M}"
 
@@ -137,7 +137,7 @@ def utc_offset(seconds: int) -> str:
 
 
 def short_number(value: float) -> str:
-    """Return a number in at most four characters, such as `12`, `0.3` or `15k`; a dot for 0."""
+    """Return a number with at most four characters, such as `12`, `0.3` or `15k`; a dot for 0."""
     if value == 0:
         return "·"
     for unit, size in (("M", 1_000_000), ("k", 1000)):
@@ -147,25 +147,25 @@ def short_number(value: float) -> str:
 
 
 def zone_name() -> str:
-    """Return the name of the zone in which times are shown now."""
+    """Return the name of the zone in which times are now shown."""
     zone = shown_zone.get()
     there = datetime.now(UTC).astimezone(zone)
     return getattr(zone, "key", None) or f"{there:%Z}"
 
 
 def path(request: Request, page: str, /, **query: Any) -> str:
-    """Return the path of a page, with those parts of `query` that are not None."""
+    """Return the path of a page with a query. Leaves out parameters that are None."""
     given = urlencode({name: value for name, value in query.items() if value is not None and value != ""})
     return f"{request.scope.get('root_path', '')}/{page}{'?' if given else ''}{given}"
 
 
 def _below(request: Request) -> str:
-    """Return the path below that where the application is mounted."""
+    """Return the request's path without the prefix under which the application is mounted."""
     return str(request.scope["path"]).removeprefix(request.scope.get("root_path", ""))
 
 
 def _has_section(request: Request, page: str) -> bool:
-    """Return whether the configuration has the section that a page is about."""
+    """Return whether the configuration has the section that a page needs."""
     settings: Settings = request.app.state.shared.settings
     if page in _OF_ANY_SECTION:
         return True
@@ -185,7 +185,7 @@ def page(
     headers: Mapping[str, str] | None = None,
     **values: Any,
 ) -> HTMLResponse:
-    """Return a page. What changes on it has the id `live`: htmx fetches the page again, and takes that part."""
+    """Return a page. The element with the id `live` changes: htmx fetches the page again, and replaces this element."""
     shown = values | {
         "path": lambda page, /, **query: path(request, page, **query),
         "static": lambda name: f"{path(request, 'static')}/{name}?v={static_version(name)}",

@@ -1,4 +1,4 @@
-"""`psched web`: uvicorn serves the pages in a process of its own."""
+"""`psched web`: serves the pages by uvicorn in a process of its own."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ from psched.web.application import app
 from psched.web.shared_state import SharedState
 
 _GRACE = 3
-"""Seconds that answers in progress have at a stop."""
+"""Seconds that unfinished answers get when the server stops."""
 
 
 def serve(settings: Settings, listen: tuple[str, int], ready: Callable[[str], None]) -> None:
-    """Serve the pages until TERM or INT. `ready` gets the URL when the socket listens.
+    """Serve the pages until TERM or INT. Calls `ready` with the URL when the socket listens.
 
-    Raises ConfigError for an address that others can reach, unless visitors authenticate; OSError if it is taken.
+    Raises ConfigError for an address that other hosts can reach, unless visitors authenticate. Raises OSError if the
+    address is in use.
     """
     made = app(settings)
     host, port = listen
     with closing(made.state.shared) as shared:
         if not is_loopback(host) and not shared.gate.authenticates:
             raise ConfigError(
-                f"web.listen: {host} can be reached from other hosts, and nothing says who may see the pages; set "
+                f"web.listen: other hosts can reach {host}, but visitors do not authenticate; set "
                 f"{FULL}=user:password in the environment, or web.user_header and web.trusted_proxies behind a proxy "
                 "that authenticates, or listen on 127.0.0.1"
             )
@@ -50,14 +51,14 @@ def serve(settings: Settings, listen: tuple[str, int], ready: Callable[[str], No
 
 
 class _Server(uvicorn.Server):
-    """Ends the streams of changes at a stop, which uvicorn would otherwise wait for, and returns then."""
+    """A server that ends streams of changes when it stops (uvicorn would wait for them), and then returns."""
 
     def __init__(self, config: uvicorn.Config, shared: SharedState) -> None:
         super().__init__(config)
         self._shared = shared
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """uvicorn would send itself the signal again after the stop."""
+        """Stop. uvicorn's own method would also send the signal to the process again after the stop."""
         self._shared.status_poller.end()
         self.force_exit = self.should_exit
         self.should_exit = True

@@ -1,4 +1,4 @@
-"""What the pages share: settings, readers, the collections that change something, and answers kept for some seconds."""
+"""The state that pages share: settings, readers, collections for changes, and answers kept for some seconds."""
 
 from __future__ import annotations
 
@@ -23,21 +23,20 @@ T = TypeVar("T")
 _CONNECTIONS = 4
 _MOST_ANSWERS = 500
 _PATIENCE = 0.3
-"""Seconds for which a page waits for an answer that takes long. Most answers are there then, and 100,000 schedules take
-longer."""
+"""Seconds that a page waits for a slow answer. Most answers come in this time, but not those for 100,000 schedules."""
 _THREADS = 2
-"""Threads for questions that take long."""
+"""Threads for slow questions."""
 
 
 class SharedState:
-    """Safe to use from several threads. Connects when something is first asked."""
+    """State that all pages share. Safe to use from several threads. Connects at the first question."""
 
     def __init__(self, settings: Settings, gate: Gate) -> None:
         self.settings = settings
         self.gate = gate
         self.status_poller = StatusPoller(lambda: self.insight)
         self.streams = 0
-        """Open streams of change marks."""
+        """The number of open streams of change marks."""
         self._lock = threading.Lock()
         self._insight: Insight | None = None
         self._schedules: ScheduleCollection | None = None
@@ -47,9 +46,9 @@ class SharedState:
         self._is_closed = False
         self._answers: OrderedDict[Hashable, tuple[float, Any]] = OrderedDict()
         self._asking: dict[Hashable, threading.Lock] = {}
-        """The questions that a thread is asking now: others that want the same answer wait for it."""
+        """The questions that threads are asking now. Other threads that want the same answer wait for the lock."""
         self._changes = 0
-        """How often answers were forgotten: one that was asked for before is not kept."""
+        """How often answers were forgotten. An answer that was requested before the last time is not kept."""
 
     @property
     def insight(self) -> Insight:
@@ -60,7 +59,7 @@ class SharedState:
 
     @property
     def schedules(self) -> ScheduleCollection | None:
-        """The schedules, to be changed; None without that section."""
+        """The schedules, for changes; None without this section."""
         with self._lock:
             section = self.settings.schedules
             if self._schedules is None and section is not None:
@@ -69,7 +68,7 @@ class SharedState:
 
     @property
     def queue(self) -> Queue | None:
-        """The queue, to be changed; None without that section."""
+        """The queue, for changes; None without this section."""
         with self._lock:
             section = self.settings.queue
             if self._queue is None and section is not None:
@@ -77,9 +76,9 @@ class SharedState:
             return self._queue
 
     def answer(self, question: Hashable, seconds: float, ask: Callable[[], T]) -> T:
-        """Return what `ask` returned within the last `seconds`, or now. Errors are not kept.
+        """Return the answer that `ask` returned within the last `seconds`, or call `ask` now. Errors are not kept.
 
-        Several threads with the same question ask it once.
+        If several threads have the same question, only one calls `ask`.
         """
         with self._lock:
             asking = self._asking.setdefault(question, threading.Lock())
@@ -106,11 +105,11 @@ class SharedState:
     def slow_answer(
         self, question: Hashable, seconds: float, ask: Callable[[], T], patience: float | None = None
     ) -> T | None:
-        """Return what `ask` returned last, and ask anew in a thread if that is older than `seconds`.
+        """Return the last answer of `ask`. If it is older than `seconds`, call `ask` again in a thread.
 
-        An answer that is twice as old is not returned. Return None if there is no answer after `patience` seconds
-        (None: some): then the page is to be fetched again, and gets the answer or the error. `ask` must not depend on
-        the request.
+        An answer that is twice as old is not returned. Returns None if there is no answer after `patience` seconds
+        (None: some seconds). The browser then fetches the page again, and gets the answer or the error. `ask` must not
+        depend on the request.
         """
         with self._lock:
             kept = self._answers.get(question)
@@ -123,7 +122,7 @@ class SharedState:
         if asked is None or not wait([asked], _PATIENCE if patience is None else patience).done:
             return None
         with self._lock:
-            self._asked.pop(question, None)  # it failed, as one that succeeds is removed by its thread
+            self._asked.pop(question, None)  # it failed: a question that succeeds is removed by its own thread
         return cast("T", asked.result())
 
     def _ask_slowly(self, question: Hashable, ask: Callable[[], T]) -> T:
@@ -133,13 +132,13 @@ class SharedState:
         return found
 
     def forget_answers(self) -> None:
-        """Ask everything anew: something was changed here."""
+        """Forget all answers, because a visitor changed something."""
         with self._lock:
             self._answers.clear()
             self._changes += 1
 
     def close(self) -> None:
-        """End the thread and close every connection. Idempotent."""
+        """End the threads and close every connection. Idempotent."""
         self.status_poller.close()
         with self._lock:
             self._is_closed = True

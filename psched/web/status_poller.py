@@ -1,4 +1,4 @@
-"""The status that all visitors share: one thread asks the database once a second, as long as there are visitors."""
+"""The status that all visitors share. One thread asks the database once a second, as long as there are visitors."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ log = logging.getLogger(__name__)
 INTERVAL: Final = 1.0
 """Seconds from one snapshot to the next."""
 _SLOW_INTERVAL = 4.0
-"""Seconds for which workers and overdue schedules are not asked for again."""
+"""Seconds after which workers and overdue schedules are read again."""
 PATIENCE: Final = 2.5
 """Seconds after which a database that has not answered counts as away."""
 _FIRST = 6.0
-"""The same for the first answer: until then modules are loaded, and a connection is opened."""
+"""Like `PATIENCE`, for the first answer: before it, modules are loaded and a connection is opened."""
 _NEVER = -1e9
-"""Before any time of the monotonic clock."""
+"""A time before any time of the monotonic clock."""
 _NOBODY = 30.0
-"""Seconds after the last visitor when the thread ends."""
+"""The thread ends this many seconds after the last visitor."""
 _REFRESH = 15
-"""Seconds after which a page is fetched again, though no number has changed."""
+"""Seconds after which a page is fetched again even if no number has changed."""
 _MOST = 1000
-"""Rows of each state are counted up to this: more cost time each second, and nobody reads the difference."""
+"""The most rows of each state that are counted. Counting more would cost time each second, for little use."""
 _MOST_OVERDUE = 50
-"""Late schedules are counted up to this."""
+"""The most late schedules that are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What there was at `taken` (unix seconds by the database's clock). `mark` differs if the pages should.
+    """The state of the database at `taken` (unix seconds on its clock). If `mark` changes, pages must be fetched again.
 
-    `overdue`: schedules that are late, the first of them by their times; `overdue_count` says whether there are more.
+    `overdue`: the first late schedules by time. `overdue_count` shows whether there are more.
     """
 
     taken: float
@@ -54,13 +54,16 @@ class Snapshot:
 
     @property
     def overdue_count(self) -> Counted:
-        """How many schedules are late, counted up to 50."""
+        """The number of late schedules, counted up to 50."""
         return Counted.up_to(_MOST_OVERDUE, len(self.overdue))
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The last snapshot, if any. `away_since`: unix seconds since when the database does not answer; else None."""
+    """The last snapshot, if any.
+
+    `away_since`: since when the database does not answer (unix seconds); None if it answers.
+    """
 
     snapshot: Snapshot | None = None
     away_since: float | None = None
@@ -71,23 +74,23 @@ class StatusPoller:
     """Keeps the status of the database. Safe to use from several threads."""
 
     def __init__(self, insight: Callable[[], Insight]) -> None:
-        """`insight`: opens what answers, when it is first needed."""
+        """`insight`: opens the reader of the database at its first use."""
         self._insight = insight
         self._changed = threading.Condition()
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
         self._wanted_until = 0.0
         self._asked: tuple[float, float] | None = None
-        """When the query without an answer began, in monotonic and in unix seconds."""
+        """When the query that is still unanswered began, in monotonic and in unix seconds."""
         self._status = Status()
         self._answered = _NEVER
         self._slow: tuple[float, Sequence[NodeState], Sequence[ScheduleRow]] = (-1e9, (), ())
         self._is_checked = False
 
     def status(self, wait: float | None = None) -> Status:
-        """Return what is known now. Waits up to `wait` seconds for the first answer of a thread that begins.
+        """Return the present status. If the thread must start first, wait up to `wait` seconds for its first answer.
 
-        None: as long as the database has until it counts as away.
+        `wait`: None: as long as the database may take until it counts as away.
         """
         until = monotonic() + (self._patience if wait is None else wait)
         with self._changed:
@@ -97,7 +100,7 @@ class StatusPoller:
             return self._now()
 
     def next_status(self) -> Status:
-        """Return what is known after an answer that comes later than this call, or that the database is away."""
+        """Return the status after an answer that comes later than this call, or that the database is away."""
         asked = monotonic()
         with self._changed:
             self._begin()
@@ -108,11 +111,11 @@ class StatusPoller:
             return self._now()
 
     def end(self) -> None:
-        """Make the thread and the streams of changes end soon. Safe in a signal handler."""
+        """Make the thread and the streams of changes end soon. Safe to call in a signal handler."""
         self._closed.set()
 
     def close(self) -> None:
-        """End the thread, without waiting for a database that does not answer. Idempotent."""
+        """End the thread without waiting for a database that does not answer. Idempotent."""
         self.end()
         with self._changed:
             self._changed.notify_all()
@@ -135,7 +138,7 @@ class StatusPoller:
             self._thread.start()
 
     def _now(self) -> Status:
-        """Return the status; the database is away if it has not answered for `PATIENCE` seconds."""
+        """Return the status. The database is away if it has not answered for `PATIENCE` seconds."""
         asked = self._asked
         if self._status.away_since is None and asked is not None and monotonic() - asked[0] > self._patience:
             return Status(self._status.snapshot, asked[1], "no answer")

@@ -26,7 +26,7 @@ def test_a_change_is_shown_before_it_is_made(visit: Visit, schedules: ScheduleCo
     client = visit(lambda _: Access("alice", ACTIONS), actions=True)
     given = {"cron": "0 */4 * * *", "owner": "ops", "exclude": "holidays", "start": "2026-01-01T00:00", "spread": "5m"}
     preview = client.get("/schedule/edit", params={"key": HOSTILE, **given}).text
-    assert "It would not run at once" in preview
+    assert "The schedule would not run at once" in preview
     assert re.search(r"Gained: \d+</h3>.*Lost: \d+</h3>", preview, re.DOTALL)
     assert schedules[HOSTILE].metadata().rule.cron == "0 3 * * *", "a preview writes nothing"
     answer = client.post("/schedule/edit", data=hidden(preview), headers=OWN)

@@ -72,4 +72,4 @@ def test_an_address_that_is_taken_or_wrong_is_an_error_in_one_line(
     assert "expected HOST:PORT such as 127.0.0.1:9808 or [::1]:9808, got '9808'" in wrong.err
     outside = commands(*config, "web", "--listen", "192.0.2.7:9808")
     assert (outside.code, outside.err.count("\n")) == (1, 1)
-    assert outside.err.startswith("psched: web.listen: 192.0.2.7 can be reached from other hosts")
+    assert outside.err.startswith("psched: web.listen: other hosts can reach 192.0.2.7")

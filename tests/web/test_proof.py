@@ -110,8 +110,8 @@ def test_the_address_has_the_range(visit: Visit) -> None:
 @pytest.mark.parametrize(
     ("query", "problem"),
     [
-        ("from=2026-01-02T00:00&to=2026-01-01T00:00", "to must come after from"),
-        ("from=2020-01-01T00:00&to=2026-01-01T00:00", "by 400 days at most"),
+        ("from=2026-01-02T00:00&to=2026-01-01T00:00", "to must be after from"),
+        ("from=2020-01-01T00:00&to=2026-01-01T00:00", "by at most 400 days"),
         ("from=monday&to=2026-01-01T00:00", "from must be a time"),
         ("from=2026-01-01T00:00&to=2026-01-02T00:00&late=soon", "late must be seconds"),
     ],
@@ -130,7 +130,7 @@ def test_an_audit_that_takes_too_long_proves_nothing(
     client = visit(timezone="UTC")
     text = client.get(proof_of()).text
     assert "Not proved: 1 of 1 schedules" in text
-    assert "its audit was ended after 20 s" in text
+    assert "its audit was stopped after 20 s" in text
     [exported] = client.get(proof_of(format="json", records="1")).json()["schedules"]
     assert (exported["proved"], exported["entries"], exported["records"]) == (False, 0, [])
     assert "not proved" in client.get("/schedule?key=k").text
@@ -170,5 +170,5 @@ def test_the_history_of_a_schedule_goes_back_page_by_page(visit: Visit, schedule
         older = re.search(r'<a class="button" href="([^"]*until=[^"]*)#history">Older', part)
         path = older[1].replace("&amp;", "&") if older else ""
     assert found == [begin + number * 60 for number in reversed(range(45))]
-    assert "no entry up to then" in client.get(f"/schedule?key=k&until={begin - 60}").text
+    assert "no entry up to this time" in client.get(f"/schedule?key=k&until={begin - 60}").text
     assert client.get("/schedule?key=k&until=9" + "9" * 30).status_code == 400

@@ -19,13 +19,13 @@ EVIL = "<b>\u202e"
 def test_the_week_has_its_starts_and_herds(visit: Visit, schedules: ScheduleCollection) -> None:
     schedules.add_many(NewSchedule(f"{EVIL}{number}", EVIL, "0 3 * * *") for number in range(40))
     text = visit(timezone="UTC").get("/week").text
-    assert "40 schedules by their rules" in text
+    assert "40 schedules. Paused" in text
     row = text[text.index('<th scope="row">03</th>') : text.index('<th scope="row">04</th>')]
     assert re.findall(r'class="h(\d)" title="[^"]*: 40 starts">40<', row) == ["6"] * 7
     assert "<b>03:00</b>" in text
     assert re.search(r"over 10 min: about <b>\d+</b>", text)
     assert "&lt;b&gt;\\u202e" in text
-    assert "No clock of a zone in use changes" in text
+    assert "No time zone in use has a clock change" in text
 
 
 def test_without_schedules_it_says_how_to_begin(visit: Visit) -> None:
@@ -50,7 +50,7 @@ def test_an_answer_that_takes_long_is_waited_for_by_the_browser(
         assert ("being computed" in answer.text, answer.headers["refresh"]) == (True, "1")
     finally:
         may_answer.set()
-    wait_for(lambda: "1 schedule by its rule" in client.get("/week").text)
+    wait_for(lambda: "1 schedule. Paused" in client.get("/week").text)
 
 
 def test_an_answer_that_fails_late_is_an_error_and_not_waited_for_again(
@@ -70,4 +70,4 @@ def test_an_answer_that_fails_late_is_an_error_and_not_waited_for_again(
         may_answer.set()
     wait_for(lambda: "it cannot be said" in client.get("/week").text)
     monkeypatch.undo()
-    assert "There is no schedule that is not paused." in client.get("/week").text
+    assert "There are no schedules, or all are paused." in client.get("/week").text

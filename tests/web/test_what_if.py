@@ -35,9 +35,9 @@ def test_an_outage_is_simulated(visit: Visit, schedules: ScheduleCollection) -> 
     before = [row.version for row in schedules.list()]
     text = text_of(client, {"begin": begin, "end": end, **OUTAGE})
     assert re.search(r"Caught up [\d.]+ \w+( \d+ s)? after the outage", text)
-    assert "8 wait when it ends" in text
+    assert "8 wait at the end of the outage" in text
     assert "2 skipped" in text
-    assert "1 paused one is left out" in text
+    assert "1 paused schedule is left out" in text
     assert re.search(r"hourly-0 report", text)
     assert [row.version for row in schedules.list()] == before
 
@@ -50,8 +50,8 @@ def test_an_outage_is_simulated(visit: Visit, schedules: ScheduleCollection) -> 
         ({"begin": "soon"}, "Outage from: expected a time such as"),
         ({"end": "2026-01-01T00:00"}, "Outage to: expected a time after its begin"),
         ({"begin": "2100-01-01T00:00"}, "Outage from: expected a time within a year from now"),
-        ({"handler_time": "long"}, "Seconds of a run: expected seconds"),
-        ({"followed": "a year"}, "Followed for: expected one of 6 hours"),
+        ({"handler_time": "long"}, "Duration of a run: expected seconds"),
+        ({"followed": "a year"}, "Continue for: expected one of 6 hours"),
     ],
 )
 def test_a_wrong_question_is_answered_with_the_field(wrong: Mapping[str, str], said: str, visit: Visit) -> None:

@@ -45,7 +45,7 @@ def test_what_is_left_out_is_said(visit: Visit, schedules: ScheduleCollection, m
     schedules.add("k", "a", cron="* * * * *", next_time=int(time.time()) - 3600)
     run(schedules, 5)
     text = visit().get("/yesterday").text
-    assert "There are more runs than can be shown" in text
+    assert "There are too many runs to show all of them" in text
     assert "5 runs of 1 schedule" in text, "four of the ledger, and what is due"
 
 

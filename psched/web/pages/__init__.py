@@ -1,4 +1,4 @@
-"""The pages: functions from a request to an answer, by their paths."""
+"""The pages by their paths: functions that take a request and return an answer."""
 
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -39,11 +39,11 @@ PAGES: Final[Mapping[str, Answer]] = {
     "/nodes": nodes.nodes,
     "/doctor": nodes.doctor,
 }
-"""The pages that only show something."""
+"""Pages that only show something."""
 ACTIONS: Final[Mapping[str, Answer]] = {
     "/schedule/action": actions.change_schedule,
     "/schedule/edit": edit_schedule.act,
     "/task/action": actions.change_task,
     "/tasks/bulk": bulk_actions.act,
 }
-"""What changes something, and then leads to a page."""
+"""Requests that change something. They then lead to a page."""

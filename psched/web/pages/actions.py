@@ -1,4 +1,4 @@
-"""The actions that visitors take on one schedule or task: each is recorded before it is done."""
+"""The actions of visitors on one schedule or task. Each action is recorded before it is performed."""
 
 from __future__ import annotations
 
@@ -55,19 +55,19 @@ def change_task(request: Request, shared: SharedState) -> Response:
 
 
 def _asked(request: Request, known: Mapping[str, object]) -> tuple[str, str]:
-    """Return the action and the key. Raises RefusedError for an action that is unknown or forbidden."""
+    """Return the action and the key of a request. Raises RefusedError for an unknown or forbidden action."""
     return asked_action(request, known, field(request, "action")), unquote(field(request, "key"))
 
 
 def asked_action(request: Request, known: Mapping[str, object], action: str) -> str:
-    """Return the action. Raises RefusedError as `_asked` does."""
+    """Return `action` if it is known and allowed. Otherwise raises RefusedError."""
     if action not in known or action not in request.state.access.actions:
-        raise RefusedError(HTTPStatus.FORBIDDEN, f"you may not do this: {action[:50]}")
+        raise RefusedError(HTTPStatus.FORBIDDEN, f"you are not allowed to do this: {action[:50]}")
     return action
 
 
 def field(request: Request, name: str) -> str:
-    """Return a field of the form, an empty text if it is missing."""
+    """Return a field of the form; an empty text if the field is missing."""
     values: list[str] = request.state.form.get(name, [""])
     return values[0]
 
@@ -75,9 +75,9 @@ def field(request: Request, name: str) -> str:
 def record(
     request: Request, store: LeaseStore, section: Section | None, action: str, key: str, detail: str | None = None
 ) -> None:
-    """Record the action before it is done. An action that cannot be recorded is not done.
+    """Record an action. If this fails, the action must not be performed.
 
-    `rdb_compat` has no table for that: the log has it.
+    `rdb_compat` has no table for actions; there the action is logged instead.
     """
     access: Access = request.state.access
     about = key if detail is None else detail
@@ -89,7 +89,7 @@ def record(
 def _back(
     request: Request, shared: SharedState, action: str, pages: Mapping[str, Mapping[str, str]], default: str
 ) -> Response:
-    """Lead to the page from which the visitor came: one of `pages`, with what belongs to its address."""
+    """Redirect to the page from which the visitor came, one of `pages`, with the parameters of its address."""
     shared.forget_answers()
     name = field(request, "back")
     name = name if name in pages else default

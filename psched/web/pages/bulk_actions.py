@@ -1,4 +1,4 @@
-"""The same action on all tasks that pass a filter: first a page with their number, then the action, in portions."""
+"""One action on all tasks that pass a filter. First a page shows their number; then the action runs in portions."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from psched.web.rendering import page, path
 from psched.web.shared_state import SharedState
 
 _MOST = 1000
-"""Tasks of one portion, and how far they are counted."""
+"""The most tasks of one portion. Tasks are also counted only up to this number."""
 _LONGEST = 5.0
-"""Seconds after which a portion ends."""
+"""A portion ends after this many seconds."""
 _SHOWN = 10
 _PAGE = 200
 
 
 def ask(request: Request, shared: SharedState) -> Response:
-    """Show how many tasks an action would be done to, and which come first."""
+    """Show how many tasks the action would affect, and the first of them."""
     action, wanted = _asked(request, request.query_params)
     count, first = 0, list[TaskRow]()
     for row in _passing(tasks_of(shared), wanted):
@@ -44,7 +44,7 @@ def ask(request: Request, shared: SharedState) -> Response:
 
 
 def act(request: Request, shared: SharedState) -> Response:
-    """Do an action to a portion of the tasks, and lead back to those that are left."""
+    """Perform the action on a portion of the tasks, and redirect to the remaining tasks."""
     given = {name: unquote(values[0]) for name, values in request.state.form.items()}
     action, wanted = _asked(request, given)
     if shared.queue is None:
@@ -56,7 +56,7 @@ def act(request: Request, shared: SharedState) -> Response:
     for number, row in enumerate(_passing(tasks_of(shared), wanted)):
         if number == _MOST or monotonic() > until:
             break
-        with suppress(ScheduleError):  # it has changed since, or is gone
+        with suppress(ScheduleError):  # the task has changed meanwhile, or does not exist any more
             OF_TASKS[action](shared.queue[row.key])
             done += 1
     shared.forget_answers()
@@ -66,16 +66,16 @@ def act(request: Request, shared: SharedState) -> Response:
 
 
 def _asked(request: Request, given: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
-    """Return the action and the filter. Raises RefusedError, and ValueError for a filter of too many tasks."""
+    """Return the action and the filter. Raises RefusedError, and ValueError for a filter that selects too much."""
     action = asked_action(request, OF_TASKS, given.get("action", ""))
     wanted = wanted_tasks(given)
     if action not in POSSIBLE.get(wanted["status"], ()):
-        raise ValueError(f"this action is not possible for all tasks of a status: {action}")
+        raise ValueError(f"this action is not possible for all tasks with this status: {action}")
     return action, wanted
 
 
 def _passing(table: TaskInsight, wanted: Mapping[str, Any]) -> Iterator[TaskRow]:
-    """Yield the tasks that pass a filter, a page at a time."""
+    """Yield the tasks that pass a filter, page by page."""
     after: str | None = None
     while True:
         found = table.page(**wanted, after=after, limit=_PAGE)

@@ -1,4 +1,4 @@
-"""Editing a schedule: a form, a preview of what a change would do, and the confirmed change."""
+"""Editing a schedule: a form, a preview of the effects, and the confirmed change."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ _LONGEST_DETAIL = 500
 
 @dataclass(frozen=True, slots=True)
 class _FormField:
-    """A field of the form. `read` makes a value for `Schedule.modify` of a text; an empty text is `none`."""
+    """A field of the form.
+
+    `read`: converts a text to a value for `Schedule.modify`. `none`: the value of an empty text.
+    """
 
     name: str
     label: str
@@ -42,7 +45,7 @@ class _FormField:
     words: Sequence[str] = ()
 
     def value(self, text: str) -> Any:
-        """Return the value that a text means. Raises ValueError."""
+        """Return the value of a text. Raises ValueError."""
         if not text:
             return self.none
         try:
@@ -71,25 +74,25 @@ _FIELDS: Final = (
     _FormField("start", "Not before", _TIME, parse_local_datetime, "datetime-local"),
     _FormField("end", "Not after", _TIME, parse_local_datetime, "datetime-local"),
     _FormField("max_runs", "Most runs", _NUMBER, int),
-    _FormField("exclude", "Calendars of days off", "names with commas between them", _texts, none=()),
+    _FormField("exclude", "Calendars of days off", "names, separated by commas", _texts, none=()),
     _FormField("catch_up", "Catch up", ", ".join(CATCH_UP), str, "select", CATCH_UP[0], CATCH_UP),
-    _FormField("overlap", "When the run before is not over", ", ".join(OVERLAP), str, "select", OVERLAP[0], OVERLAP),
+    _FormField("overlap", "If the previous run is not over", ", ".join(OVERLAP), str, "select", OVERLAP[0], OVERLAP),
     _FormField("max_lateness", "Latest start", _SPAN, parse_seconds),
     _FormField("alert_after", "Alert after", _SPAN, parse_seconds),
     _FormField("max_attempts", "Most attempts", _NUMBER, int),
-    _FormField("retry_wait", "Wait after a failure", f"{_SPAN}, or the first and the longest: 10s..5m", _wait),
+    _FormField("retry_wait", "Wait after a failure", f"{_SPAN}, or the first and the longest wait: 10s..5m", _wait),
     _FormField("timeout", "Longest run", _SPAN, parse_seconds),
     _FormField("pause_after", "Pause after failures in a row", _NUMBER, int),
     _FormField("on_failure", "Hook of a failure", "a name in hooks:", str),
     _FormField("owner", "Owner", "text", str),
     _FormField("description", "Description", "text", str),
-    _FormField("tags", "Tags", "texts with commas between them", _texts, none=()),
+    _FormField("tags", "Tags", "texts, separated by commas", _texts, none=()),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class _Filled:
-    """A field with the text that it has. `was`: the text of the schedule's present value."""
+    """A field and its text. `was`: the text of the schedule's present value."""
 
     field: _FormField
     text: str
@@ -102,14 +105,14 @@ class _Filled:
 
 @dataclass(frozen=True, slots=True)
 class _ShownTime:
-    """When a run would begin, in the shown zone and in that of the schedule."""
+    """When a run would start, in the shown zone and in the schedule's zone."""
 
     time: float
     there: str
 
 
 def ask(request: Request, shared: SharedState) -> Response:
-    """Show the form, and what the change would do if one is given."""
+    """Show the form. If a change is given, also show its effects."""
     _check_may_modify(request)
     given = request.query_params
     fields = {each.name: given[each.name] for each in _FIELDS if each.name in given}
@@ -118,7 +121,7 @@ def ask(request: Request, shared: SharedState) -> Response:
 
 
 def act(request: Request, shared: SharedState) -> Response:
-    """Make a change that was shown before, if the schedule still has the version that was shown."""
+    """Make a change that was shown before, if the schedule still has the same version."""
     action = asked_action(request, {_MODIFY: None}, _MODIFY)
     if shared.schedules is None:
         raise NotFoundError("this configuration has no section `schedules`")
@@ -156,7 +159,7 @@ def _form(
 ) -> Response:
     row = table.row(key)
     if not row.version:
-        raise NotSupportedError(f"{key!r} cannot be edited here: its table keeps no versions; psched modify changes it")
+        raise NotSupportedError(f"{key!r} cannot be edited here, because its table has no versions; use psched modify")
     filled = _filled(row, given)
     preview: ChangePreview | None = None
     if not problem:
@@ -202,7 +205,7 @@ def _filled(row: ScheduleRow, given: Mapping[str, str]) -> Sequence[_Filled]:
 
 
 def _text(field: _FormField, value: Any) -> str:
-    """Return a value as the form has it."""
+    """Return a value as text of the form."""
     if field.kind == "datetime-local":
         moment = None if value is None else local_datetime(value)
         return "" if moment is None else f"{moment:{'%Y-%m-%dT%H:%M:%S' if moment.second else '%Y-%m-%dT%H:%M'}}"
@@ -218,5 +221,5 @@ def _text(field: _FormField, value: Any) -> str:
 
 
 def _changes(filled: Sequence[_Filled]) -> Changes:
-    """Return the values of the fields that differ from the schedule's. Raises ValueError."""
+    """Return the fields whose values differ from the schedule's. Raises ValueError."""
     return cast("Changes", {each.field.name: each.field.value(each.text) for each in filled if each.is_changed})

@@ -1,4 +1,4 @@
-"""The workers of all hosts, and whether everything that they need is in order."""
+"""The page Nodes: the workers of all hosts. And the page Doctor: the findings of `psched doctor`."""
 
 from __future__ import annotations
 

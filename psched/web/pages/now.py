@@ -1,4 +1,4 @@
-"""The page Now: what is late, what runs, what comes next, and what went wrong."""
+"""The page Now: what is late, what runs, what runs next, and what failed."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def now(request: Request, shared: SharedState) -> Response:
 
 
 def verdict(snapshot: Snapshot) -> tuple[str, str]:
-    """Return a CSS class and a sentence: the most important fact of the page."""
+    """Return a CSS class and a sentence about the most important fact of the page."""
     alive = [node for node in snapshot.nodes if not node.vanished]
     due = snapshot.schedules.get("due", _NONE).count + snapshot.tasks.get("due", _NONE).count
     if snapshot.overdue:

@@ -1,4 +1,4 @@
-"""The page Proof: what the ledger proves of a range of time, to be printed or exported."""
+"""The page Proof: audits of a range of time from the ledger, to print or export."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _DEFAULT = 7 * _DAY
 _LONGEST = 400 * _DAY
 _PAGE = 25
 _LISTED = 10
-"""Violations of one schedule that the page lists; the export has up to 1,000."""
+"""The most violations of one schedule on the page. The export has up to 1,000."""
 _KEPT = 300.0
 _EXPORT_PATIENCE = 60.0
 """Seconds for which an export waits for its answer: a program that fetches it does not come back by itself."""
@@ -38,17 +38,17 @@ _LEGEND: Final = [
     (word, marks([Span(kind, 0, 1)], 0, 1))
     for kind, word in (
         ("proved", "ran, without a gap"),
-        ("skipped", "skipped by right"),
+        ("skipped", "skipped, as allowed"),
         ("missing", "missing"),
         ("violation", "another violation"),
-        ("unknown", "not on record"),
+        ("unknown", "not recorded"),
     )
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class ProofLine:
-    """A schedule: its proof as words and as a strip."""
+    """A schedule: its audit in words and as a strip."""
 
     proof: Proof
     marks: Sequence[Mark]
@@ -60,14 +60,15 @@ def proof(request: Request, shared: SharedState) -> Response:
     table, given = schedules_of(shared), request.query_params
     now: float = request.state.status.snapshot.taken
     prefix, after = given.get("prefix", ""), given.get("after", "")
-    if not (given.get("from") and given.get("to")):  # the times stand in the address, so that it always means the same
+    # write the times into the address, so that it always means the same range
+    if not (given.get("from") and given.get("to")):
         until = _moment("to", given["to"]) if given.get("to") else now
         since = _moment("from", given["from"]) if given.get("from") else until - _DEFAULT
         wanted = {"from": _address(since), "to": _address(until), "prefix": prefix, "late": given.get("late", "")}
         return RedirectResponse(path(request, "proof", **wanted), HTTPStatus.SEE_OTHER)
     since, until = int(_moment("from", given["from"])), int(_moment("to", given["to"]))
     if not 0 < until - since <= _LONGEST:
-        raise ValueError("to must come after from, by 400 days at most")
+        raise ValueError("to must be after from, by at most 400 days")
     late = _late(given.get("late", ""))
     is_export = given.get("format") == "json"
     keep = is_export and given.get("records") == "1"
@@ -155,7 +156,10 @@ def _line(each: Proof, found: ProofPage, now: float) -> ProofLine:
 
 
 def _strip(each: Proof, until: float) -> list[Span]:
-    """Return what is proved as spans: each occurrence is drawn up to the next one, so that a gap is a gap."""
+    """Return the audit as spans.
+
+    Each occurrence is drawn up to the next one, so that a gap shows a missing occurrence.
+    """
     spans = []
     stretches = each.evidence.stretches
     for number, stretch in enumerate(stretches):

@@ -1,4 +1,4 @@
-"""The list of schedules, and the page of one."""
+"""The list of schedules, and the page of one schedule."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from psched.web.shared_state import SharedState
 _PAGE = 25
 _STRIP = 20
 _BACKFILLS = 10
-"""Backfills of one schedule that are shown: the last."""
+"""The most backfills of one schedule that are shown: the last ones."""
 _WEEK = 7 * 86400
 _GOOD = ("finished", "enqueued")
 _AUDIT_KEPT = 60.0
@@ -35,7 +35,7 @@ _AUDIT_KEPT = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A schedule as a row of the list. `late`: the most seconds by which one of its last runs began late."""
+    """A schedule in the list. `late`: the most seconds by which one of its last runs started late."""
 
     row: ScheduleRow
     state: ScheduleState
@@ -47,7 +47,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class ShownRun:
-    """A run to come, also in the schedule's zone. `note`: what a clock change does to it, or an empty text."""
+    """A future run, also in the schedule's zone. `note`: the effect of a clock change on it, or an empty text."""
 
     time: float
     there: str
@@ -56,14 +56,14 @@ class ShownRun:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A change of a definition. `changes`: name, value before and value after of each field that differs."""
+    """A change of a definition. `changes`: name, old value and new value of each field that differs."""
 
     change: Change
     changes: Sequence[tuple[str, str, str]]
 
 
 def schedules_of(shared: SharedState) -> ScheduleInsight:
-    """Return the questions about schedules. Raises NotFoundError without that section."""
+    """Return the answers about schedules. Raises NotFoundError if there is no such section."""
     if shared.insight.schedules is None:
         raise NotFoundError("this configuration has no section `schedules`")
     return shared.insight.schedules
@@ -145,30 +145,33 @@ def schedule(request: Request, shared: SharedState) -> Response:
 
 
 def words_of(table: ScheduleInsight, rule: Rule) -> str:
-    """Return when a rule is due, in words; nothing for a rule that cannot be used."""
+    """Describe in words when a rule is due; an empty text for an unusable rule."""
     try:
         return ", ".join([in_words(rule.cron, table.cron_dialect), *rule_occurrences.restrictions(rule)])
-    except ConfigError:  # the row's problem says why
+    except ConfigError:  # `row.problem` tells why
         return ""
 
 
 def latest(runs: Sequence[LedgerRow], rule: Rule) -> float | None:
-    """Return the most seconds by which one of these runs began late, None without a run."""
+    """Return the most seconds by which one of these runs started late; None without a run."""
     late = [lateness for run in runs if (lateness := lateness_of(run, rule)) is not None]
     return max(late, default=None)
 
 
 def lateness_of(run: LedgerRow, rule: Rule) -> float | None:
-    """Return how late a run began, None without a run. A run that was retried began late by its waits."""
+    """Return how late a run started; None if it did not run. The waits for retries count as lateness."""
     if run.started is None:
         return None
-    if rule.backfill is not None:  # it runs when it can
+    if rule.backfill is not None:  # a backfill has no fixed time
         return 0.0
     return max(0.0, run.started - run.scheduled_time - (0 if run.extra else rule.delay_of(run.key)))
 
 
 def done(request: Request) -> str | None:
-    """Return what the visitor has just done, by a word of ours: the address could say anything."""
+    """Return a sentence about the visitor's last action.
+
+    The address contains only a word for the action, because any text could be written into an address.
+    """
     given = request.query_params
     text = _DONE.get(given.get("done", ""))
     return text if text is None else text.format(count=int(given["count"]) if given.get("count", "").isdecimal() else 0)
@@ -177,13 +180,13 @@ def done(request: Request) -> str | None:
 _DONE: Mapping[str, str] = {
     "run-now": "The schedule is due now.",
     "pause": "The schedule is paused.",
-    "resume": "The schedule goes on.",
+    "resume": "The schedule runs again.",
     "modify": "The schedule is changed.",
     "retry": "The task is due now.",
-    "cancel": "The task is cancelled, or asked to stop.",
+    "cancel": "The task is cancelled, or its run is asked to stop.",
     "delete": "The task is deleted.",
     "all-retry": "{count:,} tasks are due now.",
-    "all-cancel": "{count:,} tasks are cancelled, or asked to stop.",
+    "all-cancel": "{count:,} tasks are cancelled, or their runs are asked to stop.",
     "all-delete": "{count:,} tasks are deleted.",
 }
 
@@ -195,7 +198,7 @@ def _listed(table: ScheduleInsight, row: ScheduleRow, state: ScheduleState, runs
 
 
 def there(time: float, rule: Rule) -> str:
-    """Return a time in the schedule's own zone, nothing where that cannot be said."""
+    """Return a time in the schedule's own zone; an empty text if that is not possible."""
     try:
         return f"{datetime.fromtimestamp(time, load_zone(rule.timezone)):%a %Y-%m-%d %H:%M:%S %Z}"
     except (ConfigError, ValueError, OverflowError):
@@ -203,7 +206,7 @@ def there(time: float, rule: Rule) -> str:
 
 
 def _policy(policy: Policy) -> Iterator[tuple[str, str]]:
-    """Yield name and value of what differs from a schedule without options."""
+    """Yield name and value of each option that differs from the default."""
     for each in fields(policy):
         value = getattr(policy, each.name)
         if value != getattr(Policy(), each.name):
@@ -211,7 +214,7 @@ def _policy(policy: Policy) -> Iterator[tuple[str, str]]:
 
 
 def _versions(changes: Sequence[Change]) -> Sequence[Version]:
-    """Return the changes, the last first, each with what differs from the one before it."""
+    """Return the changes, newest first, each with the differences from the change before."""
     listed: list[Version] = []
     before: Mapping[str, Any] | None = None
     for change in changes:
@@ -254,7 +257,7 @@ def _late(run: LedgerRow, rule: Rule) -> tuple[float, float, str]:
 
 
 def _verdict(table: ScheduleInsight, key: str, now: int) -> Verdict | None:
-    """Return what the ledger proves of the last week, None without a ledger."""
+    """Return the audit of the last week; None without a ledger."""
     try:
         return table.verdict(key, now - _WEEK, now)
     except NotSupportedError:

@@ -1,4 +1,4 @@
-"""The queue by type, its tasks, and the page of one."""
+"""The pages of the queue by type, of its tasks, and of one task."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ POSSIBLE: Final[Mapping[str | None, tuple[str, ...]]] = {
     "failed": ("retry", "delete"),
     "cancelled": ("retry", "delete"),
 }
-"""What can be done to all tasks of a status. Without a status nothing can: too much would be meant."""
+"""Actions on all tasks with a status. Without a status there is none, because it would affect too many tasks."""
 _PAGE = 50
 _HOUR = 3600
 
 
 @dataclass(frozen=True, slots=True)
 class OfType:
-    """What there is of one type, and how its runs of the last hour went. Either may be missing."""
+    """The rows of one type, and its runs of the last hour. Either may be missing."""
 
     type: str
     counts: TypeCounts | None
@@ -41,7 +41,7 @@ class OfType:
 
 
 def tasks_of(shared: SharedState) -> TaskInsight:
-    """Return the questions about tasks. Raises NotFoundError without that section."""
+    """Return the answers about tasks. Raises NotFoundError if there is no such section."""
     if shared.insight.tasks is None:
         raise NotFoundError("this configuration has no section `queue`")
     return shared.insight.tasks
@@ -101,7 +101,7 @@ def task(request: Request, shared: SharedState) -> Response:
 
 
 def wanted_tasks(given: Mapping[str, str]) -> dict[str, Any]:
-    """Return the arguments of `TaskInsight.page` in a query. Raises ValueError for an unknown status."""
+    """Return the arguments of `TaskInsight.page` from a query. Raises ValueError for an unknown status."""
     status = given.get("status") or None
     if status is not None and status not in TASK_STATUSES:
         raise ValueError(f"status must be one of {', '.join(TASK_STATUSES)}")
@@ -114,7 +114,7 @@ def wanted_tasks(given: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _possible(request: Request, status: str | None) -> list[str]:
-    """Return what the visitor may do to all tasks of a status."""
+    """Return the actions that the visitor may perform on all tasks with this status."""
     return [action for action in POSSIBLE.get(status, ()) if action in request.state.access.actions]
 
 
@@ -122,7 +122,7 @@ def _types(table: TaskInsight) -> Sequence[OfType]:
     try:
         counted = table.types()
         rates = table.run_report(_HOUR).types
-    except NotSupportedError:  # rdb_compat keeps types in the data
+    except NotSupportedError:  # rdb_compat keeps types inside the data
         return ()
     by_type = {each.type: each for each in rates}
     here = [OfType(each.type, each, *_rates(by_type.pop(each.type, None))) for each in counted]
@@ -130,7 +130,7 @@ def _types(table: TaskInsight) -> Sequence[OfType]:
 
 
 def _users(table: TaskInsight) -> DueUsers:
-    """Return the users and their turns, none while no task with a user is known to be due."""
+    """Return the users and their turns; none as long as no task with a user is known to be due."""
     try:
         found = table.users()
     except NotSupportedError:

@@ -1,4 +1,4 @@
-"""The page Week ahead: how many runs begin in each hour, herds, and changes of the clock."""
+"""The page Week ahead: how many runs start in each hour, herds, and clock changes."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from psched.web.rendering import page, short_number
 from psched.web.shared_state import SharedState
 
 _KEPT = 120.0
-"""Seconds for which an answer is kept: it reads the rules of all schedules."""
+"""Seconds for which an answer is kept, because it reads the rules of all schedules."""
 LEVELS = 6
-"""Colours of a heatmap, besides that of 0."""
+"""Number of colours of a heatmap, without the colour of 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """An hour of a heatmap. `level`: from 0 for nothing to `LEVELS` for the highest value."""
+    """An hour of a heatmap. `level`: 0 for nothing, up to `LEVELS` for the highest value."""
 
     text: str
     level: int
@@ -33,9 +33,9 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Heatmap:
-    """One row of cells for each hour of the day, None for an hour outside the week. `days`: the columns.
+    """One row of cells for each hour of the day; None for an hour outside of the week. `days`: the columns.
 
-    `highest`: the highest value and when it is.
+    `highest`: the highest value and its time.
     """
 
     days: Sequence[date]
@@ -68,7 +68,7 @@ def _heatmap(
     join: Callable[[Sequence[float]], float],
     unit: str,
 ) -> Heatmap:
-    """Return a heatmap in the shown zone. `join`: for an hour that comes twice, when a clock is put back."""
+    """Return a heatmap in the shown zone. `join`: combines the values of an hour that a clock change repeats."""
     found: dict[tuple[date, int], list[float]] = defaultdict(list)
     for hour in hours:
         moment = local_datetime(hour.time)

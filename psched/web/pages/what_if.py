@@ -1,4 +1,4 @@
-"""The page What if: an outage and a number of workers, simulated by the rules by which workers settle runs."""
+"""The page What if: simulates an outage with a number of workers, by the rules by which workers settle runs."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from psched.web.status_poller import Snapshot
 _HOUR: Final = 3600
 _KEPT = 60.0
 _MOST_STARTS = 200_000
-"""Occurrences that the page simulates: some seconds. `psched simulate` takes more."""
+"""The most occurrences that the page simulates, which takes some seconds. `psched simulate` has a higher limit."""
 _LISTED = 50
 _FOLLOWED: Final[Mapping[str, int]] = {"6 hours": 6 * _HOUR, "1 day": 24 * _HOUR, "7 days": 168 * _HOUR}
-"""For how long after the outage the simulation goes on."""
+"""How long the simulation continues after the outage."""
 _MOST_WORKERS = 10_000
 _LONGEST = 31 * 86400
 _FARTHEST = 366 * 86400
-"""Seconds of an outage, and from now to its begin."""
+"""The longest outage in seconds, and the most seconds from now to its begin."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """What the visitor asks. `handler_time`: seconds of each run; None: as long as the last runs took."""
+    """The visitor's question. `handler_time`: seconds of each run; None: as long as the last runs took."""
 
     begin: float
     end: float
@@ -45,7 +45,7 @@ class _Question:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """A simulation without the lists that a page cannot show. `affected`: the schedules with the worst delays."""
+    """A simulation without the lists that are too long for a page. `affected`: the schedules with the worst delays."""
 
     found: Simulation
     affected: Sequence[SimulatedSchedule]
@@ -77,7 +77,7 @@ def what_if(request: Request, shared: SharedState) -> Response:
 
 
 def _form(given: Mapping[str, str], snapshot: Snapshot) -> Mapping[str, str]:
-    """Return the texts of the form: as given, or an outage of two hours from the next full hour on."""
+    """Return the texts of the form: the given ones, or by default an outage of two hours from the next full hour."""
     begin = (int(snapshot.taken) // _HOUR + 1) * _HOUR
     workers = sum(len(node.processes) for node in snapshot.nodes if not node.vanished)
     first = {
@@ -91,7 +91,7 @@ def _form(given: Mapping[str, str], snapshot: Snapshot) -> Mapping[str, str]:
 
 
 def _read(form: Mapping[str, str], now: float) -> _Question:
-    """Return the question that a form asks. Raises ValueError naming the field."""
+    """Return the question of a form. Raises ValueError that names the field."""
 
     def read(name: str, label: str, expected: str, convert: Callable[[str], float]) -> float:
         try:
@@ -104,7 +104,7 @@ def _read(form: Mapping[str, str], now: float) -> _Question:
     workers = read("workers", "Workers", "a whole number", int)
     seconds = None
     if form["handler_time"]:
-        seconds = read("handler_time", "Seconds of a run", "seconds, or a span such as 90s or 5m", parse_seconds)
+        seconds = read("handler_time", "Duration of a run", "seconds, or a span such as 90s or 5m", parse_seconds)
     if abs(begin - now) > _FARTHEST:
         raise ValueError("Outage from: expected a time within a year from now")
     if not begin < end <= begin + _LONGEST:
@@ -112,7 +112,7 @@ def _read(form: Mapping[str, str], now: float) -> _Question:
     if not 1 <= workers <= _MOST_WORKERS:
         raise ValueError(f"Workers: expected 1 to {_MOST_WORKERS:,}, got {workers:,}")
     if form["followed"] not in _FOLLOWED:
-        raise ValueError(f"Followed for: expected one of {', '.join(_FOLLOWED)}")
+        raise ValueError(f"Continue for: expected one of {', '.join(_FOLLOWED)}")
     return _Question(begin, end, _FOLLOWED[form["followed"]], int(workers), seconds)
 
 
@@ -130,7 +130,7 @@ def _ask(table: ScheduleInsight, question: _Question) -> _Answer:
 
 def _starts(hour: SimulatedHour) -> tuple[float, float, str]:
     late = f", {hour.late:,} of them late" if hour.late else ""
-    return hour.starts - hour.late, hour.late, f"{local_time(hour.time)[:16]}: {hour.starts:,} runs begin{late}"
+    return hour.starts - hour.late, hour.late, f"{local_time(hour.time)[:16]}: {hour.starts:,} runs start{late}"
 
 
 def _busy(hour: SimulatedHour) -> tuple[float, float, str]:

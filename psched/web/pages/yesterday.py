@@ -21,12 +21,12 @@ from psched.web.rendering import duration, page, when
 from psched.web.shared_state import SharedState
 
 HOURS: Final = (1, 3, 6, 12, 24)
-"""The spans that can be shown."""
+"""The spans of time that can be chosen, in hours."""
 _HOUR = 3600
 _PAGE = 40
-"""Schedules of one page."""
+"""The most schedules of one page."""
 _MOST_LANES = 8
-"""Runs on one node that are drawn beside each other."""
+"""The most runs on one node that are drawn side by side."""
 _KEPT = 15.0
 _LEGEND: Final = [
     (word, marks([Span(kind, 0, 1)], 0, 1))
@@ -45,9 +45,9 @@ _LEGEND: Final = [
 
 @dataclass(frozen=True, slots=True)
 class ScheduleLine:
-    """The runs of one schedule. `longest`: seconds that a run waited at most until it began.
+    """The runs of one schedule. `longest`: the most seconds that a run waited until it started.
 
-    `marks`: what is drawn of `history`; nothing before the line is one that is shown.
+    `marks`: the bars drawn for `history`. They are computed only for a line that is shown.
     """
 
     key: str
@@ -65,7 +65,10 @@ class ScheduleLine:
 
 @dataclass(frozen=True, slots=True)
 class NodeLine:
-    """The runs of one host, in lanes of runs that do not overlap. `left_out`: runs that had no lane left."""
+    """The runs of one host in lanes.
+
+    Runs in one lane do not overlap. `left_out`: the number of runs without a free lane.
+    """
 
     host: str
     lanes: Sequence[Sequence[Mark]]
@@ -142,7 +145,7 @@ def _ticks(found: Timeline, hours: int) -> Sequence[Tick]:
 
 
 def _by_schedule(runs: Sequence[TimelineRun], found: Timeline) -> list[ScheduleLine]:
-    """Return a line for each schedule: those with most trouble first, then those that ran longest."""
+    """Return a line for each schedule: the most trouble first, then the longest running time."""
     by_key: dict[str, list[TimelineRun]] = defaultdict(list)
     for run in runs:
         by_key[run.key].append(run)
@@ -184,7 +187,7 @@ def _ended(run: TimelineRun, until: float) -> float:
 
 
 def _spans(run: TimelineRun, until: float) -> list[Span]:
-    """Return the parts of a run, those that are drawn over others last."""
+    """Return the parts of a run. Parts drawn above others come last."""
     title = partial(_title, run, until)
     ended = _ended(run, until)
     if run.outcome == SKIPPED:

@@ -1,4 +1,4 @@
-// Fetches the changing part of a page when the stream of changes says so, counts times on, and listens to keys.
+// Fetches the changing part of a page again at each mark of the stream, updates relative times, and handles keys.
 "use strict";
 
 (function () {
@@ -8,7 +8,7 @@
   let mark = body.dataset.mark;
   let isWanted = false;
 
-  // A reader who selects text, has opened something, or types, is not interrupted.
+  // Do not interrupt a reader who selects text, has opened details, or types.
   function isBusy() {
     const live = document.getElementById("live");
     const selection = document.getSelection();
@@ -80,7 +80,7 @@
     }
   }
 
-  // The page that says that the database is away replaces what is shown, and so does an error.
+  // Also show answers with an error status, such as the page for a database that is away.
   document.addEventListener("htmx:beforeSwap", function (event) {
     if (event.detail.xhr.status >= 400) { event.detail.shouldSwap = true; }
   });

@@ -231,9 +231,9 @@ def _edit_at_once(tab: Visitor, here: Site) -> None:
 def _simulate(tab: Visitor) -> None:
     tab.open("/what-if")
     tab.page.get_by_label("Workers").fill("2")
-    tab.page.get_by_label("Seconds of a run").fill("5")
+    tab.page.get_by_label("Duration of a run").fill("5")
     tab.press("Simulate")
-    tab.page.get_by_text("wait when it ends").wait_for()
+    tab.page.get_by_text("wait at the end of the outage").wait_for()
     tab.check()
     tab.check_accessibility()
 

@@ -42,7 +42,7 @@ _AXE = """
 })()
 """
 """The page does not replace its parts while axe-core reads them."""
-_COMPUTING = "This is being computed"
+_COMPUTING = "The answer is being computed"
 """What a page says that asks again by itself until it has its answer."""
 _FIND_WIDE = """
 (() => {
