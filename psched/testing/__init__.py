@@ -1,14 +1,14 @@
-"""For the tests of applications: types of the pytest plugin's fixtures, assertions, and faults on purpose.
+"""For the tests of applications: types of the pytest plugin's fixtures, assertions, and deliberate faults.
 
-The plugin itself is `psched.testing.plugin`, which pytest finds by its entry point. Nothing here loads a database
-library until it is used.
+pytest finds the plugin itself, `psched.testing.plugin`, by its entry point. This package loads no database library
+until a test uses it.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 
-TYPE_CHECKING = False  # type checkers take it as true; importing typing takes time in every run of pytest
+TYPE_CHECKING = False  # Type checkers assume True. Importing `typing` would cost time in every run of pytest.
 if TYPE_CHECKING:
     from typing import Any
 
@@ -27,7 +27,7 @@ _LAZY = {
     "psched.testing.faults_decorator": ("faults",),
     "psched.testing.submitted": ("assert_not_submitted", "assert_submitted"),
 }
-"""Names that are imported when they are first used, by their modules."""
+"""Module → names that are imported from it at their first use."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,8 +1,8 @@
 """Observes the commits of a process: SQLAlchemy, Django, and the drivers sqlite3, psycopg, PyMySQL and mysqlclient.
 
-SQLAlchemy and Django commit by these drivers. A commit is a call of `commit()` or the statement COMMIT that ends a
-transaction, and each statement that writes in autocommit mode. Only connections of the process that calls `observe`
-count; sqlite3's connections only if they are opened after that call.
+SQLAlchemy and Django commit through these drivers. A commit is a call of `commit()`, the statement COMMIT that ends a
+transaction, or any statement that writes in autocommit mode. Only connections of the process that calls `observe` are
+observed, and connections of sqlite3 only if they are opened after that call.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ Phase = Literal["before", "after"]
 
 class Observer(Protocol):
     def __call__(self, phase: Phase, statement: str) -> None:
-        """Called before and after each commit, in its thread. `statement`: COMMIT, or one in autocommit mode."""
+        """Called before and after each commit, in its thread.
+
+        `statement`: COMMIT, or a statement in autocommit mode.
+        """
 
 
 _WORD = re.compile(r"(?:\s+|--[^\n]*\n|/\*.*?\*/|\()*([a-zA-Z]*)", re.DOTALL)
@@ -34,14 +37,17 @@ _READS = frozenset(
     {"DECLARE", "DESCRIBE", "EXPLAIN", "FETCH", "LISTEN", "PRAGMA", "RELEASE", "ROLLBACK"}
     | {"SAVEPOINT", "SELECT", "SET", "SHOW", "UNLISTEN", "USE", "VALUES"}
 )
-"""First words of statements that write no row, or end no transaction."""
+"""First words of statements that write no row or end no transaction."""
 
 _Commits = Callable[..., str | None]
-"""Returns the statement that a call of a driver's method will commit, or None. Called with the method's arguments."""
+"""Takes the arguments of a driver's method. Returns the statement that the call will commit, or None."""
 
 
 def observe(observer: Observer) -> None:
-    """Call `observer` at each commit of this process from now on. There is no way back: use it in a forked process."""
+    """Call `observer` at each commit of this process from now on.
+
+    It cannot be undone, so use it in a forked process.
+    """
     _observe_sqlite(observer)
     for module, install in _DRIVERS.items():
         if module in sys.modules:
@@ -51,7 +57,7 @@ def observe(observer: Observer) -> None:
 
 
 class _AfterImport:
-    """Finder of sys.meta_path that calls `install` when `module` was imported."""
+    """A finder for sys.meta_path that calls `install` after `module` was imported."""
 
     def __init__(self, module: str, install: Callable[[Any, Observer], None], observer: Observer) -> None:
         self._module = module
@@ -77,7 +83,7 @@ class _AfterImport:
 
 
 def first_word(statement: object) -> str:
-    """Return the first word of a statement in capitals, without comments and parentheses before it."""
+    """Return the first word of a statement in capitals. Skips comments and parentheses before it."""
     found = _WORD.match(_text(statement))
     return found[1].upper() if found else ""
 
@@ -87,13 +93,13 @@ def _text(statement: object) -> str:
 
 
 def writes(statement: object) -> bool:
-    """Return whether a statement may write: in autocommit mode it then commits."""
+    """Return whether a statement may write. In autocommit mode such a statement commits."""
     word = first_word(statement)
     return bool(word) and word not in _READS and word not in _BEGINS and word not in _COMMITS
 
 
 def _commit_of(statement: object, in_transaction: bool, autocommits: bool) -> str | None:
-    """Return what the execution of `statement` commits, or None."""
+    """Return the statement that executing `statement` commits, or None."""
     word = first_word(statement)
     if word in _COMMITS:
         return "COMMIT" if in_transaction else None
@@ -103,7 +109,7 @@ def _commit_of(statement: object, in_transaction: bool, autocommits: bool) -> st
 
 
 def _observed(method: Callable[..., Any], commits: _Commits, observer: Observer) -> Callable[..., Any]:
-    """Return `method`, which calls `observer` before and after a commit."""
+    """Return a function that calls `method`, and calls `observer` before and after a commit."""
     if inspect.iscoroutinefunction(method):
 
         @wraps(method)
@@ -138,7 +144,7 @@ def _replace(owner: type, names: tuple[str, ...], commits: _Commits, observer: O
 
 
 def _observe_sqlite(observer: Observer) -> None:
-    """The classes of sqlite3 cannot be changed, so each new connection and cursor is of a subclass."""
+    """Observe sqlite3 by subclasses of its connection and cursor, because its own classes cannot be changed."""
     connect = sqlite3.connect
     kinds: dict[type, type] = {}
 
@@ -153,7 +159,7 @@ def _observe_sqlite(observer: Observer) -> None:
 
     def of_execute(cursor: sqlite3.Cursor, statement: object = "", *_: object) -> str | None:
         connection = cursor.connection
-        # Outside of autocommit mode a statement other than INSERT, UPDATE, DELETE and REPLACE begins no transaction.
+        # Without autocommit, only INSERT, UPDATE, DELETE and REPLACE begin a transaction.
         alone = first_word(statement) not in {"INSERT", "UPDATE", "DELETE", "REPLACE"}
         legacy = getattr(connection, "autocommit", -1) == -1
         return _commit_of(statement, connection.in_transaction, autocommits(connection) or (alone and legacy))
@@ -230,9 +236,9 @@ def _observe_pymysql(pymysql: Any, observer: Observer) -> None:
 
 
 def _observe_mysqlclient(connections: Any, observer: Observer) -> None:
-    """The driver does not show whether a transaction is open, so a `commit()` without one counts, too."""
+    """Observe mysqlclient. Every `commit()` counts, because this driver does not show whether a transaction is open."""
     begun: set[int] = set()
-    """Connections in autocommit mode that have begun a transaction."""
+    """Connections in autocommit mode that have an open transaction."""
 
     def of_commit(connection: Any) -> str | None:
         begun.discard(id(connection))
@@ -261,16 +267,16 @@ _DRIVERS: dict[str, Callable[[Any, Observer], None]] = {
     "pymysql": _observe_pymysql,
     "MySQLdb.connections": _observe_mysqlclient,
 }
-"""Modules, and how their connections are observed."""
+"""Module → function that observes its connections."""
 
 _LIBRARIES = tuple(str(Path(sysconfig.get_path(name))) for name in ("stdlib", "purelib", "platlib"))
 _PSCHED = str(Path(__file__).parents[1])
 
 
 def users_line() -> str | None:
-    """Return the innermost line of the application that is being executed: `tasks.py:31: session.commit()`.
+    """Return the innermost line of the application on the stack, such as `tasks.py:31: session.commit()`.
 
-    None where only libraries are on the stack, as in a thread of aiosqlite.
+    Returns None if only libraries are on the stack, as in a thread of aiosqlite.
     """
     for frame, number in traceback.walk_stack(None):
         file = frame.f_code.co_filename

@@ -1,7 +1,7 @@
-"""The database's clock as a test sets it.
+"""Lets a test set the database's clock.
 
 All times of psched come from one SQL expression (`now_ms`). While the clock is set, each statement is executed with a
-number in the place of that expression. So the clock works on every SQL database, on open connections, on a caller's
+number instead of that expression. So the clock works on every SQL database, on open connections, on a caller's
 SQLAlchemy connections, and in forked processes, which share it.
 """
 
@@ -30,25 +30,25 @@ _TRUE = 0
 
 
 class DatabaseClock:
-    """The database's clock as psched sees it: what is due, when leases end, when attempts are retried.
+    """The database's clock for psched. It decides what is due, when leases end, and when attempts are retried.
 
-    It shows the true time until it is set, and stands still from then on until it is set again. The clock of the
-    application's own code (`datetime.now()`) is another: set it by time-machine or freezegun.
+    It shows the true time until a test sets it. Then it stands still until it is set again. The clock of the
+    application's own code (`datetime.now()`) is not affected; set that one by time-machine or freezegun.
     """
 
     def __init__(self) -> None:
         self.refusal: str | None = None
         """Why the clock cannot be set; None if it can."""
-        self._shared = mmap.mmap(-1, 8)  # which forked processes see, too
+        self._shared = mmap.mmap(-1, 8)  # shared with forked processes
         self._texts: dict[str, str] = {}
         self._set(_TRUE)
 
     def start(self) -> None:
-        """Let statements of psched read this clock."""
+        """Make psched's statements read this clock."""
         event.listen(Engine, "before_cursor_execute", self._on_execute, retval=True)
 
     def stop(self) -> None:
-        """Let statements read the database's own clock again."""
+        """Make statements read the database's own clock again."""
         event.remove(Engine, "before_cursor_execute", self._on_execute)
 
     def time(self) -> float:
@@ -61,13 +61,14 @@ class DatabaseClock:
         return datetime.fromtimestamp(self.time(), _zone(tz))
 
     def travel_to(self, when: Moment, tz: str | tzinfo | None = None) -> None:
-        """Set the clock, forwards or backwards. It stands still then.
+        """Set the clock forwards or backwards. It then stands still.
 
-        `when`: ISO 8601 text (`2027-03-28 01:59`), a datetime, or unix seconds. `tz`: the zone of a time that has none,
-        by name or as a tzinfo. A local time that comes twice is its first pass; the other needs an offset (`+01:00`).
+        `when`: ISO 8601 text (`2027-03-28 01:59`), a datetime, or unix seconds. `tz`: the zone of a time without a
+        zone, by name or as a tzinfo. A local time that occurs twice means its first occurrence; for the second, give an
+        offset (`+01:00`).
 
         Raises:
-            ValueError: no such time, a time without a zone, or a local time that daylight saving time leaves out.
+            ValueError: not a time, a time without a zone, or a local time that a change to daylight saving time skips.
             NotSupportedError: the clock of this type of store cannot be set.
         """
         if self.refusal is not None:
@@ -75,7 +76,10 @@ class DatabaseClock:
         self._set(round(unix_seconds(when, tz) * 1000))
 
     def shift(self, by: str | float | timedelta) -> None:
-        """Move the clock by seconds, a timedelta, or text such as `90s`, `5m`, `2h`, `1d`. Raises like `travel_to`."""
+        """Move the clock by seconds, a timedelta, or text such as `90s`, `5m`, `2h`, `1d`.
+
+        Raises the errors of `travel_to`.
+        """
         self.travel_to(math.ceil((self.time() + _duration(by)) * 1000) / 1000)
 
     def _milliseconds(self) -> int:
@@ -99,14 +103,14 @@ class DatabaseClock:
 
 
 def unix_seconds(when: Moment, tz: str | tzinfo | None = None) -> float:
-    """Return `when` in unix seconds. Raises ValueError as `DatabaseClock.travel_to` says."""
+    """Return `when` in unix seconds. Raises the errors of `DatabaseClock.travel_to`."""
     if isinstance(when, int | float) and not isinstance(when, bool):
         check_time("when", when)
         return when
     moment = _datetime(when)
     if moment.tzinfo is not None:
         if tz is not None:
-            raise ValueError(f"{when!s} has a zone of its own; leave out tz={tz!r}, or the zone")
+            raise ValueError(f"{when!s} already has a time zone; remove tz={tz!r}, or the zone in the time")
         found = moment.timestamp()
     elif tz is None:
         raise ValueError(f"{when!s} has no time zone; name it, as in: travel_to({str(when)!r}, 'Europe/Berlin')")
@@ -124,14 +128,16 @@ def _datetime(when: object) -> datetime:
     try:
         return datetime.fromisoformat(when)
     except ValueError:
-        raise ValueError(f"{when!r} is no time; expected one like '2027-03-28 01:59' or '2027-03-28T01:59Z'") from None
+        raise ValueError(
+            f"{when!r} is not a time; expected for example '2027-03-28 01:59' or '2027-03-28T01:59Z'"
+        ) from None
 
 
 def _local(moment: datetime, zone: tzinfo) -> float:
     instant = moment.replace(tzinfo=zone).astimezone(UTC)
     if instant.astimezone(zone).replace(tzinfo=None, fold=0) != moment.replace(fold=0):
         there = instant.astimezone(zone)
-        raise ValueError(f"{moment} does not exist in {zone}: clocks are put forward; perhaps you mean {there}")
+        raise ValueError(f"{moment} does not exist in {zone}, because clocks are put forward; did you mean {there}?")
     return instant.timestamp()
 
 
@@ -146,7 +152,9 @@ def _duration(by: object) -> float:
         try:
             return parse_seconds(by)
         except ValueError:
-            raise ValueError(f"{by!r} is no duration; expected seconds, or one like '90s', '5m', '2h', '1d'") from None
+            raise ValueError(
+                f"{by!r} is not a duration; expected seconds, or text like '90s', '5m', '2h', '1d'"
+            ) from None
     if isinstance(by, bool) or not isinstance(by, int | float) or not math.isfinite(by):
         raise ValueError(f"a duration must be seconds, a timedelta or text like '5m', got {shown(by)}")
     return by

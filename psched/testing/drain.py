@@ -1,4 +1,4 @@
-"""Runs due tasks and schedules in the test's own process, without a daemon."""
+"""Runs due tasks and schedules in the process of the test, without a daemon."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ _LIMIT = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of a task or schedule. `outcome`: None if its handler left it unsettled; `error`: what it raised."""
+    """One run of a task or schedule.
+
+    `outcome`: None if its handler did not settle it. `error`: what the handler raised.
+    """
 
     key: str
     type: str
@@ -44,16 +47,16 @@ class Run:
 
 
 class Drain:
-    """Runs what is due, in the order in which one worker would, and the tasks that these runs submit."""
+    """Runs due rows in the order of a single worker, and the tasks that these runs submit."""
 
     def __init__(self, tables: OpenTables, clock: DatabaseClock) -> None:
         self._tables = tables
         self._clock = clock
         self._lock = Lock()
         self._active = 0
-        """Calls that run tasks now: several while a handler waits for a result, or in several threads."""
+        """How many calls run tasks now. Several do so if a handler waits for a result, or in several threads."""
         self._left = False
-        """Whether a task was submitted during such a call, and left to it."""
+        """Whether a task was submitted during such a call, so that the call must run it."""
 
     def __call__(
         self,
@@ -63,26 +66,27 @@ class Drain:
         raises: bool = True,
         limit: int = _LIMIT,
     ) -> list[Run]:
-        """Run all tasks and schedules that are due, until none is, and return their runs.
+        """Run tasks and schedules until none is due, and return their runs.
 
-        `until`: a time as for `psched_clock.travel_to`, with `tz`, or a timedelta from now. The clock is set to each
-        due time on the way, so that delayed tasks, retries and schedules run at their times, and to `until` at last.
+        `until`: a time as for `psched_clock.travel_to` (with `tz`), or a timedelta from now. The clock is set to each
+        due time on the way, so that delayed tasks, retries and schedules run at their times. In the end it is set to
+        `until`.
 
         `raises`: raise the first error of a handler, after its task was settled (made due again, or failed). With
-        `raises=False` it is the `error` of its run.
+        `raises=False`, the error is the `error` of its run.
 
         Raises:
-            ConfigError: a due task has no handler; or the test has `@faults`, which runs the tasks.
-            AssertionError: more than `limit` runs; perhaps a task submits itself.
-            ValueError: a time or `limit` that cannot be.
+            ConfigError: a due task has no handler; or the test has `@faults`, which itself runs the tasks.
+            AssertionError: there are more than `limit` runs; perhaps a task submits itself.
+            ValueError: `until` or `limit` is wrong.
         """
         given: object = limit
         if not isinstance(given, int) or isinstance(given, bool) or limit < 1:
-            raise ValueError(f"limit must be a whole number from 1, got {shown(limit)}")
+            raise ValueError(f"limit must be a whole number above 0, got {shown(limit)}")
         if running.get():
             raise ConfigError(
-                "a test with @psched.testing.faults submits tasks only, which psched runs in processes that it kills; "
-                "leave out psched_drain() and psched_inline"
+                "a test with @psched.testing.faults must only submit tasks: psched runs them in processes that it "
+                "kills; remove psched_drain() and psched_inline"
             )
         end = self._end(until, tz)
         runs: list[Run] = []
@@ -102,15 +106,15 @@ class Drain:
             raise
 
     def _run_due(self, runs: list[Run], end: float | None, raises: bool, limit: int) -> None:
-        """Run what is due, and what falls due until `end`; append to `runs`."""
+        """Run what is due, and what becomes due until `end`. Append the runs to `runs`."""
         while True:
             while tasks := self._poll():
                 for task in tasks:
                     if len(runs) >= limit:
                         task.release()
                         raise AssertionError(
-                            f"psched_drain stopped after {limit} runs, as the next was due ({task.key!r}); does a task "
-                            "submit itself? If not, call psched_drain with a larger limit="
+                            f"psched_drain stopped after {limit} runs, while another task was due ({task.key!r}); does "
+                            "a task submit itself? If not, call psched_drain with a larger limit="
                         )
                     runs.append(self._run(task, raises))
             if end is None or not self._travel(end):
@@ -130,10 +134,10 @@ class Drain:
         return next(filter(None, (table.poll_multi(1) for table in self._tables.opened)), ())
 
     def _travel(self, end: float) -> bool:
-        """Set the clock to the next due time. Return False if that is after `end`, where the clock then is."""
+        """Set the clock to the next due time. If that is after `end`, set it to `end` and return False."""
         waits = [wait for table in self._tables.opened if (wait := table.store.next_due()) is not None]
         now = self._tables.queue.store.now()
-        # What is due now but cannot be acquired waits for a lease: its user's `max_running` tasks run.
+        # A due row that cannot be acquired waits until a lease ends, because of its user's `max_running`.
         due = math.ceil((now + min(waits, default=math.inf)) * 1000) / 1000 if waits else math.inf
         self._clock.travel_to(min(max(due, now + 0.001), end))
         return due <= end and now < end
@@ -147,16 +151,16 @@ class Drain:
     def submit_at_once(
         self, submit: Callable[[Sequence[NewTask], Any], list[str]]
     ) -> Callable[[Sequence[NewTask], Any], list[str]]:
-        """Return `submit` of a store, but one that runs the due tasks before it returns.
+        """Return a function that calls a store's `submit` and runs the due tasks before it returns.
 
-        What a handler submits is run when the handler has returned, so that chains of tasks may be long.
+        Tasks that a handler submits run after the handler has returned, so that long chains of tasks are possible.
         """
 
         def submit_and_run(tasks: Sequence[NewTask], connection: Any = None) -> list[str]:
             if connection is not None:
                 raise NotSupportedError(
-                    "psched_inline cannot run a task inside the caller's transaction, which may still be rolled back; "
-                    "use psched_queue, and call psched_drain() after the commit"
+                    "psched_inline cannot run a task inside the caller's transaction, because that may still be rolled "
+                    "back; use psched_queue, and call psched_drain() after the commit"
                 )
             existing = submit(tasks, connection)
             with self._lock:
@@ -168,15 +172,16 @@ class Drain:
         return submit_and_run
 
     def wait_at_once(self, wait_for: Callable[[str, float | None], Future[T]]) -> Callable[..., Future[T]]:
-        """Return `ResultPoller.wait_for`, but one that runs the due tasks first if a handler waits.
+        """Return a function like `ResultPoller.wait_for`. If a handler waits, it first runs the due tasks.
 
-        The handler would wait for ever: its test is the only worker.
+        Otherwise the handler would wait for ever, because the test is the only worker.
         """
 
         def run_and_wait(key: str, timeout: float | None) -> Future[T]:
             if self._active:
                 for run in self(raises=False):
-                    if run.error is not None and (run.key, run.outcome) != (key, "failed"):  # its result tells that
+                    # the result already reports this error
+                    if run.error is not None and (run.key, run.outcome) != (key, "failed"):
                         raise run.error
             return wait_for(key, timeout)
 
@@ -186,8 +191,8 @@ class Drain:
 def run_task(task: Task, application: Application) -> Run:
     """Run an acquired task as a daemon does, and settle it.
 
-    Raises ConfigError without a handler, and exceptions such as KeyboardInterrupt, which are no `Exception`. The task
-    is released then.
+    Raises ConfigError if there is no handler. Also raises exceptions such as KeyboardInterrupt, which are not
+    subclasses of `Exception`. In both cases the task is released.
     """
     errors: list[BaseException] = []
 
@@ -226,10 +231,11 @@ def _call(task: Task, application: Application) -> None:
 
 
 def _off_the_event_loop(call: Callable[[], None], close: Callable[[], None]) -> None:
-    """Call `call` in the main thread, or in a new one, which calls `close` at its end.
+    """Call `call` in the main thread, or in a new thread that finally calls `close`.
 
-    A new one if an event loop runs in this thread, which stands still meanwhile: `async def` handlers need a loop of
-    their own. Also for a thread that may end before the fixtures do, such as one of `asubmit`.
+    A new thread is needed if an event loop runs in this thread, because `async def` handlers need their own loop;
+    meanwhile that loop stands still. A new thread is also used for a thread that may end before the fixtures do, such
+    as that of `asubmit`.
     """
     if current_thread() is main_thread() and not _in_event_loop():
         call()

@@ -1,4 +1,4 @@
-"""Effects that a test can look at although the process that caused them was killed."""
+"""Records effects that a test can read even after the process that caused them was killed."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any, overload
 
 
 class Effects(Sequence[Any]):
-    """A list of JSON values in a file: all processes of a test append to it, and the values survive the processes.
+    """A list of JSON values in a file. All processes of a test append to it, and the values survive these processes.
 
-    For effects that no database has, such as emails: let the test replace the function that sends them by `append`.
+    For effects outside of databases, such as emails: let the test replace the function that sends them by `append`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -20,7 +20,7 @@ class Effects(Sequence[Any]):
         self.clear()
 
     def append(self, value: Any) -> None:
-        """Append a value. Raises TypeError for one that JSON does not have."""
+        """Append a value. Raises TypeError if the value cannot be JSON."""
         line = json.dumps(value).encode() + b"\n"
         file = os.open(self._path, os.O_WRONLY | os.O_APPEND)
         try:

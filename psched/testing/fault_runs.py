@@ -1,4 +1,4 @@
-"""Runs a test under faults: cleanly, with each single fault, then with random sequences of faults by seed."""
+"""Runs a test under faults: first without faults, then with each single fault, then with random sequences of faults."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from psched.testing.inherited_connections import InheritedConnections
 from psched.testing.open_tables import OpenTables
 
 _HUNG = 30.0
-"""Seconds after which a process is taken to hang."""
+"""Seconds after which a process counts as hanging."""
 _MORE_RUNS = 8
-"""Runs that may fail, or end with their process, beyond those with a fault."""
+"""How many more runs than faults may fail or end with their process."""
 _MOST_RUNS = 1000
-"""Runs of one pass; tasks that submit themselves would never end."""
+"""The most runs of one pass, because tasks that submit themselves would never end."""
 _MOST_LINES = 80
-"""Lines that are shown of the difference between two states."""
+"""The most lines that are shown of the difference between two states."""
 
 _OTHER_PROCESSES = (
-    "handlers run in forked processes, whose memory the test does not see: let state= read a database or file, or "
-    "psched_effects; a database in memory (sqlite://, Django's tests on SQLite) must be a file"
+    "handlers run in forked processes, and the test does not see their memory: state= must read a database, a file or "
+    "psched_effects; replace a database in memory (sqlite://, Django's tests on SQLite) by a file"
 )
 
 
@@ -46,7 +46,7 @@ class Record:
     after: str = ""
     works: list[WorkReport] = field(default_factory=list)
     endings: list[tuple[str, str, str | None]] = field(default_factory=list)
-    """Type, status and last error of each task at the end."""
+    """Type, final status and last error of each task."""
 
     @property
     def runs(self) -> list[WorkReport]:
@@ -65,7 +65,10 @@ class FaultTest:
         clock: DatabaseClock,
         folder: Path,
     ) -> None:
-        """`arrange`: the test function; `fixtures`: the values of its fixtures, and of those of `state` and `reset`."""
+        """`arrange`: the test function.
+
+        `fixtures`: the values of its fixtures, and of the fixtures of `state` and `reset`.
+        """
         self._options = options
         self._arrange = arrange
         self._fixtures = fixtures
@@ -76,11 +79,11 @@ class FaultTest:
         self._start = tables.queue.store.now()
         self._plan: list[Fault | None] = []
         self._frozen: deque[FaultyProcess] = deque()
-        """Stopped processes: those whose lease has ended, and those that wait for a lock of another."""
+        """Stopped processes: their lease has ended, or they wait for a lock of another process."""
         self._processes: list[FaultyProcess] = []
 
     def run(self) -> None:
-        """Run everything. Raises pytest's failure, and what the test function raises."""
+        """Run all passes. Raises pytest's failure, or an error of the test function."""
         self._refuse()
         self._compile_statements()
         self._inherited.start()
@@ -100,12 +103,12 @@ class FaultTest:
         alias = InheritedConnections.open_transaction()
         if alias is not None:
             _fail(
-                f"the test runs inside a transaction of Django's database {alias!r}, which the forked processes do not "
-                "see; use @pytest.mark.django_db(transaction=True), or TransactionTestCase's ways"
+                f"the test runs inside a transaction of Django's database {alias!r}, which the forked processes cannot "
+                "see; use @pytest.mark.django_db(transaction=True) or a TransactionTestCase"
             )
 
     def _compile_statements(self) -> None:
-        """Run a task here, so that each forked process need not compile the statements (30 ms, 2026-11-23)."""
+        """Run a task in this process, so that forked processes need not compile the statements (30 ms, 2026-11-23)."""
         with self._tables.open_queue("compiler") as queue:
             queue.submit("compiled", "compiled")
             for task in queue.poll_multi():
@@ -113,28 +116,28 @@ class FaultTest:
             queue["compiled"].delete()
 
     def _clean(self) -> Record:
-        """Run without faults, twice. Fail the test if its results differ already then: faults would prove nothing."""
+        """Run twice without faults. Fail the test if the results differ, because faults would then prove nothing."""
         clean = self._pass([])
         self._check_endings(clean, "the run without faults")
         if not clean.runs:
             _fail("the test function submitted no task to psched_queue, so there is nothing to run under faults")
         if clean.after == clean.before:
             _fail(
-                f"the run without faults left the state as it was, so no fault could change it; {_OTHER_PROCESSES}.\n"
+                f"the run without faults did not change the state, so no fault could change it; {_OTHER_PROCESSES}.\n"
                 f"The state: {clean.after}"
             )
         again = self._pass([])
         if again.before != clean.before:
             difference = _difference(clean.before, again.before, "before the first run", "before the second run")
             _fail(
-                "the state before the second run is not that before the first; let reset=, or the test function, "
-                f"bring it back:\n{difference}"
+                "the state before the second run differs from the state before the first; restore it in reset= or in "
+                f"the test function:\n{difference}"
             )
         if again.after != clean.after:
             difference = _difference(clean.after, again.after, "after the first run", "after the second run")
             _fail(
-                "two runs without faults left different states; let state= leave out what differs each time, such as "
-                f"times and generated keys:\n{difference}"
+                "two runs without faults left different states; state= must leave out values that differ each time, "
+                f"such as times and generated keys:\n{difference}"
             )
         return clean
 
@@ -148,7 +151,7 @@ class FaultTest:
         if found:
             name, record = found[0]
             others = "".join(f"\n  also: {other}" for other, _ in found[1:])
-            order = _told([], record) if len(clean.runs) > 1 else ""  # which a fault changes, too
+            order = _told([], record) if len(clean.runs) > 1 else ""  # a fault may also change the order
             _fail(f"{self._verdict(clean, record)}\nfault: {name}{others}\n{order}{self._problem(clean, record)}")
 
     def _try_seed(self, clean: Record, seed: int) -> None:
@@ -157,21 +160,21 @@ class FaultTest:
         problem = self._problem(clean, record)
         if problem is not None:
             told = _told(plan, record)
-            again = f"seed {seed} (again with: @psched.testing.faults(seeds=[{seed}], …)):"
+            again = f"seed {seed} (repeat with: @psched.testing.faults(seeds=[{seed}], …)):"
             _fail(f"{self._verdict(clean, record)}\n{again}\n{told}{problem}")
 
     def _verdict(self, clean: Record, record: Record) -> str:
         return "not idempotent: " + (
-            "the tasks leave another state under a fault than without"
+            "the tasks leave a different state with a fault than without"
             if record.after != clean.after
-            else "the tasks do not end under a fault as they do without"
+            else "the tasks end differently with a fault than without"
         )
 
     def _problem(self, clean: Record, record: Record) -> str | None:
         """Return what differs from the clean run, or None."""
         parts = []
         if record.after != clean.after:
-            parts.append(_difference(clean.after, record.after, "without faults", "with the fault"))
+            parts.append(_difference(clean.after, record.after, "without faults", "without faults"))
         if {ending[:2] for ending in record.endings} - {ending[:2] for ending in clean.endings}:
             parts += [
                 f"task of type {type_} is {status}{f': {error.splitlines()[0]}' if error else ''}"
@@ -184,16 +187,20 @@ class FaultTest:
         failed = [ending for ending in record.endings if ending[1] != "finished"]
         if failed:
             type_, status, error = failed[0]
-            _fail(f"{name}: a task of type {type_} is {status}, not finished:\n{error or 'it was left unsettled'}")
+            _fail(
+                f"{name}: a task of type {type_} is {status}, not finished:\n{error or 'the handler did not settle it'}"
+            )
 
     def _pass(self, plan: Sequence[Fault | None]) -> Record:
-        """Reset, arrange, and run all tasks; the n-th process has the n-th fault of the plan."""
+        """Reset, call the test function, and run all tasks. The n-th process has the n-th fault of the plan."""
         self._reset()
         token = running.set(True)
         try:
             self._arrange()
         except Exception as error:
-            error.add_note("psched.testing.faults calls the test function for each fault: reset= must undo what it did")
+            error.add_note(
+                "psched.testing.faults calls the test function once for each fault, so reset= must undo its effects"
+            )
             raise
         finally:
             running.reset(token)
@@ -216,7 +223,10 @@ class FaultTest:
             last = record.works[-1]
             left -= not last.is_settled or last.error is not None
             if len(record.works) >= _MOST_RUNS:
-                _fail(f"not done after {_MOST_RUNS} runs, the last of {last.task}; does a task submit itself?")
+                _fail(
+                    f"tasks are still due after {_MOST_RUNS} runs; the last run was of {last.task}; does a task submit "
+                    "itself?"
+                )
 
     def _work(self, record: Record) -> None:
         """Run one task in a process, with the next fault of the plan."""
@@ -241,8 +251,8 @@ class FaultTest:
     def _wait(self, process: FaultyProcess) -> bool:
         """Wait for the end of a process. Return True if it has stopped itself.
 
-        One process runs at a time, so that a test does the same each time: while `process` waits for a lock, it is
-        stopped and the frozen ones continue, one after another.
+        One process runs at a time, so that a test does the same each time. While `process` waits for a lock, it is
+        stopped, and the frozen processes continue, one after another.
         """
         end = time.monotonic() + _HUNG * (1 + len(self._frozen))
         current = process
@@ -286,7 +296,7 @@ class FaultTest:
     def _state(self) -> str:
         state = self._call(self._options.state)
         if inspect.isawaitable(state) or inspect.isgenerator(state):
-            _fail(f"state= returned {state!r}; let it return data, such as a list or dict")
+            _fail(f"state= returned {state!r}; it must return data, such as a list or dict")
         return pformat(state, width=100)
 
     def _call(self, function: Callable[..., Any]) -> Any:
@@ -294,7 +304,7 @@ class FaultTest:
 
 
 def _random_plan(seed: int, commits: Sequence[int]) -> list[Fault | None]:
-    """Return two to four faults for runs like the clean ones, the same for the same seed and numbers of commits."""
+    """Return two to four faults for runs like the clean ones. Equal arguments give equal faults."""
     chance = random.Random(seed)
     plan: list[Fault | None] = []
     for _ in range(chance.randint(2, 4)):
@@ -305,7 +315,7 @@ def _random_plan(seed: int, commits: Sequence[int]) -> list[Fault | None]:
 
 
 def _told(plan: Sequence[Fault | None], record: Record) -> str:
-    """Return a line for each process: its task, and what ended it."""
+    """Return a line for each process: its task, and how it ended."""
     lines = []
     for number, work in enumerate(record.works, 1):
         fault = plan[number - 1] if number <= len(plan) else None
@@ -319,7 +329,7 @@ def _difference(expected: str, found: str, expected_name: str, found_name: str) 
     lines = list(
         difflib.unified_diff(expected.splitlines(), found.splitlines(), expected_name, found_name, n=2, lineterm="")
     )
-    more = [f"… {len(lines) - _MOST_LINES} lines more"] if len(lines) > _MOST_LINES else []
+    more = [f"… {len(lines) - _MOST_LINES} more lines"] if len(lines) > _MOST_LINES else []
     return "\n".join(["the states:", *lines[:_MOST_LINES], *more])
 
 

@@ -1,4 +1,4 @@
-"""`@faults`: tests whether a handler may run more than once, by faults on purpose. See docs/testing.md."""
+"""`@faults`: tests whether a handler may run more than once, by means of faults. See docs/testing.md."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from psched.errors import ConfigError
 Test = TypeVar("Test", bound=Callable[..., None])
 
 MARK = "psched_faults"
-"""The mark of a test that is run under faults."""
+"""The mark of a test that runs under faults."""
 
 running: ContextVar[bool] = ContextVar("psched_faults_running", default=False)
-"""Whether the plugin is calling the test function."""
+"""Whether the plugin is now calling the test function."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +34,18 @@ class FaultOptions:
 def faults(
     *, state: Callable[..., Any], reset: Callable[..., object] | None = None, seeds: int | Sequence[int] = 50
 ) -> Callable[[Test], Test]:
-    """Run the tasks that a test function submits without faults, then under faults, and compare what they leave.
+    """Run the tasks of a test function without faults, then with faults, and compare the results.
 
     The test function prepares data and submits tasks to `psched_queue`. Their handlers run in forked processes, as in a
-    daemon: to the end, then killed by SIGKILL right before and right after each of their commits, delivered twice, and
-    with the lease lost while they run. Every task then runs again until it is done. A handler whose tasks leave another
-    state under a fault than without is not idempotent: the test fails with the fault, the commit and the difference.
+    daemon: first to the end; then killed by SIGKILL right before and right after each of their commits; delivered
+    twice; and with the lease lost while they run. After a fault, every task runs again until it is done. A handler is
+    not idempotent if its tasks leave a different state with a fault than without. Then the test fails, and shows the
+    fault, the commit and the difference.
 
-    `state` returns what the handlers are to leave, read from where other processes wrote it: rows, files,
-    `psched_effects`. `reset` undoes it; it is called before each run of the test function, and at the end. The
-    parameters of both are fixtures. `seeds`: how many random sequences of faults are tried after each single fault, or
-    which (`seeds=[17]`).
+    `state` returns the state that the handlers should leave. It must read it from where other processes wrote it: rows,
+    files, `psched_effects`. `reset` undoes that state. It is called before each run of the test function, and at the
+    end. The parameters of both are fixtures. `seeds`: how many random sequences of faults to try after the single
+    faults, or which ones (`seeds=[17]`).
 
     Raises:
         ConfigError: an argument cannot be used.
@@ -56,7 +57,9 @@ def faults(
         or not isinstance(numbers, Sequence)
         or not all(isinstance(each, int) for each in numbers)
     ):
-        raise ConfigError(f"faults: seeds must be a number of seeds from 0, or a list of them like [17], got {seeds!r}")
+        raise ConfigError(
+            f"faults: seeds must be a number of seeds, 0 or more, or a list of seeds like [17], got {seeds!r}"
+        )
     for name, function in (("state", state), ("reset", reset)):
         if not callable(function) and (name == "state" or function is not None):
             raise ConfigError(f"faults: {name} must be a function, got {function!r}")
@@ -67,14 +70,14 @@ def faults(
     def decorate(test: Test) -> Test:
         given: object = test
         if not inspect.isfunction(given) or inspect.iscoroutinefunction(given) or inspect.isgeneratorfunction(given):
-            raise ConfigError(f"faults: decorate a plain test function with it, not {given!r}")
+            raise ConfigError(f"faults: decorate a plain test function, not {given!r}")
 
         @functools.wraps(test)
         def only_under_faults(*args: Any, **kwargs: Any) -> None:
             if not running.get():
                 raise ConfigError(
-                    f"{test.__qualname__} is run under faults by psched's pytest plugin, which did not call it; is the "
-                    "plugin blocked (-p no:psched), or is this a method of a unittest.TestCase?"
+                    f"psched's pytest plugin must run {test.__qualname__} under faults, but it did not; is the plugin "
+                    "blocked (-p no:psched), or is this a method of a unittest.TestCase?"
                 )
             test(*args, **kwargs)
 
@@ -86,7 +89,7 @@ def faults(
 
 
 def parameters(function: Callable[..., Any]) -> list[str]:
-    """Return the names of the parameters that have no default: fixtures."""
+    """Return the names of the parameters without a default. They are fixtures."""
     return [each.name for each in inspect.signature(function).parameters.values() if each.default is each.empty]
 
 
@@ -96,9 +99,9 @@ Place = Literal["before", "after", "returned"]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What happens to one run of a handler, before or after its commit number `commit`, or when it has returned.
+    """A fault in one run of a handler: before or after its commit number `commit`, or when the handler has returned.
 
-    `kill`: SIGKILL. `freeze`: SIGSTOP until its lease has ended and another worker has run the task.
+    `kind`: `kill` (SIGKILL), or `freeze` (SIGSTOP until the lease has ended and another worker has run the task).
     """
 
     kind: Kind
@@ -106,16 +109,16 @@ class Fault:
     commit: int = 0
 
     def describe(self, commits: Sequence[str]) -> str:
-        """Return the fault in words; `commits`: the places of the run's commits in the source."""
+        """Describe the fault in words. `commits`: the places of the run's commits in the source."""
         if self.place == "returned":
-            return "delivered twice" if self.kind == "kill" else "the lease lost when the handler had returned"
+            return "delivered twice" if self.kind == "kill" else "the lease lost after the handler had returned"
         verb = "killed right" if self.kind == "kill" else "the lease lost"
         where = f" ({commits[self.commit - 1]})" if self.commit <= len(commits) else ""
         return f"{verb} {self.place} commit {self.commit} of {max(self.commit, len(commits))}{where}"
 
 
 def single_faults(commits: int) -> list[Fault]:
-    """Return each fault that can happen to a run with so many commits."""
+    """Return all faults that can happen to a run with this many commits."""
     at_commits = [
         Fault(kind, place, commit)
         for kind in ("kill", "freeze")

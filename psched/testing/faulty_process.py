@@ -27,44 +27,47 @@ from psched.testing.open_tables import OpenTables
 
 _TICK = 0.002
 _ASLEEP = 150
-"""Looks in a row, a tick apart, that find a process asleep: it then waits for a lock, and not for a busy machine."""
+"""How many checks in a row must find a process asleep before it counts as waiting for a lock, not for a busy machine.
+"""
 _AWAKE = 2_000_000
-"""Nanoseconds of processor time after which a process has not slept in a row. SQLite tries again now and then."""
+"""Nanoseconds of processor time after which sleep counts as interrupted. While SQLite waits, it tries again sometimes.
+"""
 
 _SIGNALS = {"kill": signal.SIGKILL, "freeze": signal.SIGSTOP}
 
 
 @dataclass(slots=True)
 class WorkReport:
-    """What a process did, as far as it came. It is read from the file that the process wrote."""
+    """The report of a process, as far as it got. It is read from the file that the process wrote."""
 
     task: str | None = None
-    """Type and key of its task; None if none was due."""
+    """Type and key of the task that it ran; None if none was due."""
     data: str = ""
     commits: list[str] = field(default_factory=list)
-    """The place in the source of each commit that the handler began."""
+    """The place in the source of each commit that the handler started."""
     is_hit: bool = False
     """Whether the fault happened."""
     error: str | None = None
-    """What the handler raised."""
+    """The error that the handler raised."""
     is_settled: bool = False
-    """Whether the handler returned or raised, and its run was settled, unless its lease was lost."""
+    """Whether the handler returned or raised, and its run was then settled (or had lost its lease)."""
     broken: str | None = None
     """The traceback of an error outside of the handler."""
 
 
 class FaultyProcess:
-    """The parent's side: a process that runs one due task, and what it reported."""
+    """The parent's view of a process that runs one due task, and the report of that process."""
 
     def __init__(self, tables: OpenTables, inherited: InheritedConnections, fault: Fault | None, file: Path) -> None:
-        """Forks. The process writes its report to `file`."""
+        """Fork the process. It writes its report to `file`."""
         self.fault = fault
         self._file = file
         file.write_bytes(b"")
         sys.stdout.flush()
         sys.stderr.flush()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside other threads, such as xdist's
+            # about forking while other threads run, such as those of xdist
+            warnings.simplefilter("ignore", DeprecationWarning)
             self._pid: int | None = os.fork()
         if self._pid == 0:
             _be_worker(tables, inherited, fault, file)
@@ -74,9 +77,9 @@ class FaultyProcess:
         return self._pid is not None
 
     def wait(self, seconds: float, unless_asleep: bool = False) -> bool | None:
-        """Wait until the process has ended or stopped itself. Return whether it is stopped, None if it still runs.
+        """Wait until the process has ended or stopped itself. Return whether it is stopped; None if it still runs.
 
-        `unless_asleep`: return None also when it has slept for some time, as it does while it waits for a lock.
+        `unless_asleep`: also return None if it has slept for some time, as a process does that waits for a lock.
         """
         end = time.monotonic() + seconds
         sleep = _Sleep()
@@ -93,7 +96,7 @@ class FaultyProcess:
         return False
 
     def stop(self) -> None:
-        """Stop the process, and wait until it stands still."""
+        """Stop the process, and wait until it is stopped."""
         if self._pid is not None:
             os.kill(self._pid, signal.SIGSTOP)
             _, status = os.waitpid(self._pid, os.WUNTRACED)
@@ -106,7 +109,7 @@ class FaultyProcess:
             os.kill(self._pid, signal.SIGCONT)
 
     def kill(self) -> None:
-        """Kill the process if it lives, and reap it."""
+        """Kill the process if it is alive, and reap it."""
         if self._pid is not None:
             os.kill(self._pid, signal.SIGKILL)
             os.waitpid(self._pid, 0)
@@ -125,9 +128,9 @@ class FaultyProcess:
 
 
 class _Sleep:
-    """Distinguishes a process that waits for a lock from one that waits for a processor, however busy the machine is.
+    """Tells a process that waits for a lock from one that waits for a processor, however busy the machine is.
 
-    Only Linux shows whether a process sleeps. On other systems each look counts as asleep.
+    Only Linux shows whether a process sleeps. On other systems each check finds the process asleep.
     """
 
     def __init__(self) -> None:
@@ -135,7 +138,7 @@ class _Sleep:
         self._used = 0
 
     def is_long(self, pid: int) -> bool:
-        """Look at the process. Return whether it has slept at enough looks in a row."""
+        """Check the process. Return whether enough checks in a row found it asleep."""
         used, is_asleep = _activity(pid)
         if used > self._used + _AWAKE:
             self._looks, self._used = 0, used
@@ -144,24 +147,24 @@ class _Sleep:
 
 
 def _activity(pid: int) -> tuple[int, bool]:
-    """Return nanoseconds of processor time, and whether all threads sleep: none waits for a processor or a disk."""
+    """Return the nanoseconds of processor time, and whether all threads sleep (none waits for a processor or disk)."""
     used, is_asleep = 0, True
     for thread in Path(f"/proc/{pid}/task").glob("*"):
-        with suppress(OSError):  # a thread that has just ended, or a kernel that does not count
+        with suppress(OSError):  # a thread that has just ended, or a kernel without these counts
             is_asleep &= (thread / "stat").read_text().rpartition(")")[2].split()[0] == "S"
             used += int((thread / "schedstat").read_text().split()[0])
     return used, is_asleep
 
 
 def _be_worker(tables: OpenTables, inherited: InheritedConnections, fault: Fault | None, file: Path) -> None:
-    """Run one task and end the process, with no code of pytest or of the test being run."""
+    """Run one task and end the process. Runs no code of pytest or of the test."""
     log = os.open(file, os.O_WRONLY | os.O_APPEND)
 
     def report(**facts: object) -> None:
         os.write(log, json.dumps(facts).encode() + b"\n")
 
     try:
-        gc.freeze()  # looking at the parent's objects would copy their pages
+        gc.freeze()  # so that garbage collection does not copy the parent's pages
         signal_at_death_of_parent(signal.SIGKILL)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
             signal.signal(number, signal.SIG_DFL)
@@ -217,11 +220,11 @@ class _CommitWatch:
         if fault is not None and fault.place == place and fault.commit in (0, self._count):
             self._fault = None
             self._report(is_hit=True)
-            # to this thread, not to the process: so a commit in another thread than the main one does not go on
+            # to this thread, not to the process, so that a commit in a thread other than the main thread stops, too
             signal.pthread_kill(threading.get_ident(), _SIGNALS[fault.kind])
 
 
 def end_all(processes: Sequence[FaultyProcess]) -> None:
-    """Kill and reap those of `processes` that live."""
+    """Kill and reap the living processes."""
     for process in processes:
         process.kill()

@@ -1,4 +1,4 @@
-"""Keeps a forked process from using database connections of its parent: both would read each other's answers."""
+"""Keeps a forked process from using its parent's database connections: each would read answers meant for the other."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Any
 from weakref import WeakSet
 
 _kept: list[Any] = []
-"""Connections of the parent: freeing one would end the parent's session."""
+"""Connections of the parent. They are kept, because freeing one would end the parent's session."""
 
 
 class InheritedConnections:
-    """The connections of SQLAlchemy and Django that this process has, and that its forked processes must leave alone.
+    """The connections of SQLAlchemy and Django in this process. Its forked processes must leave these alone.
 
-    Raw connections of a driver are not found; the application must open these in the process that uses them.
+    Raw connections of a driver are not found. The application must open those in the process that uses them.
     """
 
     def __init__(self) -> None:
         self._engines: WeakSet[Any] = WeakSet()
 
     def start(self) -> None:
-        """Record SQLAlchemy's engines: those that exist, and each that connects later."""
+        """Record SQLAlchemy's engines: the existing ones, and each one that connects later."""
         from sqlalchemy import Engine, event  # noqa: PLC0415 – a queue on SQL has loaded it
 
-        # `type`, not isinstance, which asks lazy objects and mocks for their class
+        # `type`, because isinstance would call code of lazy objects and mocks
         self._engines.update(each for each in gc.get_objects() if issubclass(type(each), Engine))
         event.listen(Engine, "engine_connect", self._on_connect)
 
@@ -38,11 +38,11 @@ class InheritedConnections:
 
     @staticmethod
     def open_transaction() -> str | None:
-        """Return the alias of a Django connection in a transaction, which other processes cannot see, or None."""
+        """Return the alias of a Django connection with an open transaction, or None: other processes cannot see it."""
         return next((each.alias for each in _django_connections() if each.in_atomic_block), None)
 
     def leave_to_parent(self) -> None:
-        """In a forked process: let the engines and Django's connections connect anew when they are used."""
+        """In a forked process, make the engines and Django open new connections when they are used."""
         for engine in list(self._engines):
             _kept.append(engine.pool)
             engine.dispose(close=False)
@@ -52,7 +52,7 @@ class InheritedConnections:
 
 
 def _django_connections() -> list[Any]:
-    """Return those that Django has opened. A program may import Django and never configure it."""
+    """Return the connections that Django has opened. Django may be imported without being configured."""
     database, configuration = sys.modules.get("django.db"), sys.modules.get("django.conf")
     if database is None or configuration is None or not configuration.settings.configured:
         return []

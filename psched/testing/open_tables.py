@@ -19,18 +19,18 @@ Config = Settings | Mapping[str, Any] | str | Path
 
 Table = TypeVar("Table", ScheduleCollection, Queue)
 
-NAME_APP = "name the App by the fixture psched_app, or by psched_app in pytest's configuration (module:NAME)"
+NAME_APP = "name the App in the fixture psched_app, or as psched_app in pytest's configuration (module:NAME)"
 
 _KEPT = "3650d"
 
 
 def config_of(url: str) -> dict[str, Any]:
-    """Return a configuration for tests: finished tasks stay, however far a test sets the clock."""
+    """Return a configuration for tests. It keeps finished tasks, however far a test moves the clock."""
     return {"type": "rdb", "url": url, "schedules": {}, "queue": {"retention_time": _KEPT}}
 
 
 class OpenTables:
-    """The queue and the schedules of one test, opened when they are first used. They must be empty."""
+    """The queue and the schedules of one test. They are opened at their first use, and must be empty then."""
 
     def __init__(self, config: Config, application: Iterable[object] | None) -> None:
         """`application`: Apps and Dispatch classes, or their names (`module:NAME`). None: all loaded Apps."""
@@ -77,25 +77,25 @@ class OpenTables:
 
     @property
     def opened(self) -> list[ScheduleCollection | Queue]:
-        """The tables that were used."""
+        """The tables that the test has used."""
         return [table for table in (self._schedules, self._queue) if table is not None]
 
     def open_queue(self, role: str) -> Queue:
-        """Return another client of the queue, a worker of its own. Raises ConfigError."""
+        """Return another client of the queue, which counts as another worker. Raises ConfigError."""
         section = self.settings.queue
         if section is None:
             raise ConfigError("psched_queue: psched_config has no section `queue:`")
         return open_queue(section, _holder(role))
 
     def empty(self) -> None:
-        """Delete all rows that the test has made."""
+        """Delete all rows that the test has created."""
         for table in self.opened:
             keys = [row.key for row in table.list()]
             for key in keys:
                 table.store.delete(key)
 
     def close(self) -> None:
-        """Delete all rows, close the connections and the event loop of this thread."""
+        """Delete all rows, and close the connections and the event loop of this thread."""
         self.empty()
         for table in self.opened:
             table.close()
@@ -104,7 +104,7 @@ class OpenTables:
 
 
 def _loaded_apps() -> tuple[App, ...]:
-    """Return the Apps that are variables of loaded modules, in the order in which these were imported."""
+    """Return the Apps that are variables of loaded modules, in the order in which these modules were imported."""
     values = [value for module in list(sys.modules.values()) for value in list(vars(module).values())]
     return tuple(dict.fromkeys(value for value in values if type(value) is App))
 
@@ -121,6 +121,6 @@ def _made_empty(fixture: str, table: Table, section: Section | None) -> Table:
         return table
     table.close()
     raise ConfigError(
-        f"{fixture}: the table {section.table!r} of {section.masked_url} has rows, such as {row.key!r}, which the test "
-        "would run and delete; let psched_config name a table of the tests' own"
+        f"{fixture}: the table {section.table!r} of {section.masked_url} has rows, such as {row.key!r}; the test "
+        "would run and delete them; let psched_config name a table for tests only"
     )

@@ -1,7 +1,7 @@
 """The pytest plugin: fixtures for the tests of applications. See docs/testing.md.
 
-pytest imports this module in every run where psched is installed. So everything else of psched is imported by the
-fixtures, when a test uses them.
+pytest imports this module in every run in which psched is installed. So the fixtures import all other modules of
+psched, when a test uses them.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 @pytest.fixture
 def psched_config(request: pytest.FixtureRequest) -> Config:
-    """The configuration of psched_queue and psched_schedules: SQLite in memory, a file for tests with faults.
+    """The configuration of psched_queue and psched_schedules: SQLite in memory, or a file for tests with faults.
 
-    Override it to use another database.
+    Override this fixture to use another database.
     """
     from psched.testing.open_tables import config_of
 
@@ -63,9 +63,10 @@ def psched_config(request: pytest.FixtureRequest) -> Config:
 
 @pytest.fixture
 def psched_app(request: pytest.FixtureRequest) -> Any:
-    """The App whose tasks the tests run, its name (`module:NAME`), or several; None: all Apps of loaded modules.
+    """The App whose tasks the tests run, its name (`module:NAME`), or several of them.
 
-    The default is `psched_app` of pytest's configuration. Override it to name an App in Python.
+    None: all Apps in loaded modules. The default is `psched_app` in pytest's configuration. Override this fixture to
+    name an App in Python.
     """
     return request.config.getini("psched_app") or None
 
@@ -83,25 +84,25 @@ def _psched_tables(psched_config: Config, psched_app: Any, psched_clock: Databas
 
 @pytest.fixture
 def psched_queue(_psched_tables: OpenTables, monkeypatch: pytest.MonkeyPatch) -> Queue:
-    """An empty queue, without a daemon, to which all task functions submit. Its rows are deleted after the test."""
+    """An empty queue, without a daemon. All task functions submit to it. Its rows are deleted after the test."""
     from psched.application.default_queue import AppQueue
     from psched.testing import submitted
 
     queue = _psched_tables.queue
-    monkeypatch.setattr(AppQueue, "own", property(lambda _: queue))  # in place of what each app has opened
+    monkeypatch.setattr(AppQueue, "own", property(lambda _: queue))  # replaces the queue that each App has opened
     monkeypatch.setattr(submitted, "queue", queue)
     return queue
 
 
 @pytest.fixture
 def psched_schedules(_psched_tables: OpenTables) -> ScheduleCollection:
-    """An empty collection of schedules, without a daemon. Rows are deleted after the test."""
+    """An empty collection of schedules, without a daemon. Its rows are deleted after the test."""
     return _psched_tables.schedules
 
 
 @pytest.fixture
 def psched_clock() -> Iterator[DatabaseClock]:
-    """The database's clock as psched sees it: true until `psched_clock.travel_to(…)`."""
+    """The database's clock for psched. It is true until `psched_clock.travel_to(…)`."""
     from psched.testing.database_clock import DatabaseClock
 
     clock = DatabaseClock()
@@ -114,7 +115,7 @@ def psched_clock() -> Iterator[DatabaseClock]:
 def psched_drain(
     psched_queue: Queue, _psched_tables: OpenTables, psched_clock: DatabaseClock, monkeypatch: pytest.MonkeyPatch
 ) -> Drain:
-    """Runs what is due: `psched_drain()`, or everything up to a time: `psched_drain(until=…)`."""
+    """Runs what is due: `psched_drain()`, or everything until a time: `psched_drain(until=…)`."""
     from psched.testing.drain import Drain
 
     drain = Drain(_psched_tables, psched_clock)
@@ -125,9 +126,9 @@ def psched_drain(
 
 @pytest.fixture
 def psched_inline(psched_queue: Queue, psched_drain: Drain, monkeypatch: pytest.MonkeyPatch) -> Queue:
-    """psched_queue, where each submit runs what is due before it returns. An error of a handler is raised there.
+    """Like psched_queue, but each submit runs the due tasks before it returns, and raises errors of handlers.
 
-    What a handler submits is run when the handler has returned, before the test's own submit returns.
+    Tasks that a handler submits run after the handler has returned, but before the test's own submit returns.
     """
     monkeypatch.setattr(psched_queue.store, "submit", psched_drain.submit_at_once(psched_queue.store.submit))
     return psched_queue
@@ -135,7 +136,7 @@ def psched_inline(psched_queue: Queue, psched_drain: Drain, monkeypatch: pytest.
 
 @pytest.fixture
 def psched_effects(tmp_path: Path) -> Effects:
-    """A list in a file for effects outside of databases, such as emails. It outlives processes that are killed."""
+    """A list in a file for effects outside of databases, such as emails. It survives processes that are killed."""
     from psched.testing.effects_file import Effects
 
     return Effects(tmp_path / "psched_effects.jsonl")

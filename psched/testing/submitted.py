@@ -17,20 +17,22 @@ Wanted = TaskFunction[..., Any] | Submission[..., Any] | str
 _OPTIONS = ("key", "user", "run_at", "priority", "max_running", "max_attempts", "headers")
 """Options of `using` that a task keeps under the same name."""
 _MOST = 10
-"""Tasks that are shown of those that were submitted."""
+"""The most submitted tasks that are shown."""
 
 queue: Queue | None = None
-"""The queue of the test that runs, set by the fixture psched_queue."""
+"""The queue of the running test, set by the fixture psched_queue."""
 
 
 def assert_submitted(task: Wanted, /, *args: Any, **kwargs: Any) -> TaskRow:
-    """Return the task that the test has submitted with these arguments. Arguments that are left out may be any.
+    """Return the task that the test has submitted with these arguments.
 
-    `task`: a task function (`report`), one with options that must be the same (`report.using(user="alice")`), or a type
-    whose tasks have `kwargs` in their data. Tasks that have run count, too.
+    An argument that is left out may have any value.
+
+    `task`: a task function (`report`), a task function with options that must match (`report.using(user="alice")`), or
+    a type whose tasks have `kwargs` in their data. Tasks that have already run count, too.
 
     Raises:
-        AssertionError: there is none, or there are several.
+        AssertionError: there is no such task, or there are several.
         TypeError: the function has no such parameter.
     """
     found = _submitted(task, args, kwargs)
@@ -45,10 +47,10 @@ def assert_submitted(task: Wanted, /, *args: Any, **kwargs: Any) -> TaskRow:
 
 
 def assert_not_submitted(task: Wanted, /, *args: Any, **kwargs: Any) -> None:
-    """Do nothing if the test has submitted no task with these arguments; see `assert_submitted`.
+    """Raise AssertionError if the test has submitted a task with these arguments; see `assert_submitted`.
 
     Raises:
-        AssertionError: there is one.
+        AssertionError: there is such a task.
         TypeError: the function has no such parameter.
     """
     found = _submitted(task, args, kwargs)
@@ -58,7 +60,7 @@ def assert_not_submitted(task: Wanted, /, *args: Any, **kwargs: Any) -> None:
 
 def _queue() -> Queue:
     if queue is None:
-        raise ConfigError("assert_submitted looks at the queue of the fixture psched_queue; let the test use that")
+        raise ConfigError("assert_submitted needs the fixture psched_queue; add it to the test")
     return queue
 
 
@@ -77,12 +79,10 @@ def _type(task: Wanted) -> str:
 
 
 def _wanted(task: Wanted, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a row must have: options by their names, arguments in `data`."""
+    """Return the values that a row must have: options by their names, arguments in `data`."""
     if isinstance(task, str):
         if args:
-            raise TypeError(
-                "assert_submitted: a type has no positional arguments; name them, or give the task function"
-            )
+            raise TypeError("assert_submitted: with a type, pass keyword arguments only, or give the task function")
         return {"data": dict(kwargs)}
     submission = task if isinstance(task, Submission) else Submission(task)
     given = {name: value for name in _OPTIONS if (value := getattr(submission, name)) is not None}
@@ -93,7 +93,7 @@ def _wanted(task: Wanted, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> d
 
 
 def _differences(row: TaskRow, wanted: Mapping[str, Any]) -> list[str]:
-    """Return the names of what `row` has otherwise than `wanted`, each with both values."""
+    """Return each name whose value in `row` differs from `wanted`, with both values."""
     data: Mapping[str, Any] = wanted["data"]
     pairs = [
         (name, row.data.get(name, "nothing"), value) for name, value in data.items() if row.data.get(name) != value

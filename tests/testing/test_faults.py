@@ -256,7 +256,7 @@ def test_a_handler_that_may_not_run_twice_fails_with_fault_and_difference(
     run_faults: Run, type_: str, faults: list[str], difference: list[str]
 ) -> None:
     message = failure(run_faults, type_)
-    assert message.startswith("not idempotent: the tasks leave another state under a fault than without")
+    assert message.startswith("not idempotent: the tasks leave a different state with a fault than without")
     assert not [words for words in [*faults, *difference] if words not in message], message
 
 
@@ -269,7 +269,7 @@ def test_the_failure_names_the_line_of_the_commit_and_no_other_fault(run_faults:
 
 def test_a_task_that_does_not_finish_under_a_fault_is_a_difference(run_faults: Run) -> None:
     message = failure(run_faults, "refuse twice")
-    assert message.startswith("not idempotent: the tasks do not end under a fault as they do without")
+    assert message.startswith("not idempotent: the tasks end differently with a fault than without")
     assert "task of type refuse twice is failed: IntegrityError('UNIQUE constraint failed: done.key')" in message
 
 
@@ -286,7 +286,7 @@ def test_a_seed_fails_where_no_single_fault_does_and_can_be_repeated(run_faults:
     message = failure(run_faults, "third time", seeds=seeds)
     assert "fault:" not in message
     seed = int(message.partition("seed ")[2].partition(" ")[0])
-    assert f"again with: @psched.testing.faults(seeds=[{seed}], …)" in message
+    assert f"repeat with: @psched.testing.faults(seeds=[{seed}], …)" in message
     assert "run 1 of third time key of third time: " in message
     assert failure(run_faults, "third time", seeds=(seed,)) == message
     run_faults("third time", seeds=seeds[:seed])
@@ -303,9 +303,13 @@ def third_time(task: psched.Task) -> None:
 @pytest.mark.parametrize(
     ("type_", "options", "message"),
     [
-        ("in memory", {}, "left the state as it was, so no fault could change it; handlers run in forked processes"),
-        ("random", {}, "two runs without faults left different states; let state= leave out what differs"),
-        ("increment", {"reset": None}, "the state before the second run is not that before the first; let reset="),
+        ("in memory", {}, "did not change the state, so no fault could change it; handlers run in forked processes"),
+        ("random", {}, "two runs without faults left different states; state= must leave out values that differ"),
+        (
+            "increment",
+            {"reset": None},
+            "the state before the second run differs from the state before the first; restore it in reset=",
+        ),
         ("broken", {}, "the run without faults: a task of type broken is waiting, not finished:\nValueError"),
         ("left", {}, "the run without faults: a task of type left is "),
         ("increment", {"state": lambda: (n for n in "ab")}, "state= returned <generator"),
@@ -344,7 +348,7 @@ class TestQueueInMemory:
 def test_a_function_that_fails_to_prepare_says_why_it_is_called_again(run_faults: Run) -> None:
     with pytest.raises(psched.AlreadyExistsError) as caught:
         run_faults("increment", "increment")
-    assert "reset= must undo what it did" in caught.value.__notes__[0]
+    assert "reset= must undo its effects" in caught.value.__notes__[0]
 
 
 class TestServers:
@@ -406,7 +410,7 @@ def count(task: psched.Task) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"state": state, "seeds": -1}, "seeds must be a number of seeds from 0, or a list of them"),
+        ({"state": state, "seeds": -1}, "seeds must be a number of seeds, 0 or more, or a list of seeds"),
         ({"state": state, "seeds": "12"}, "seeds must be a number"),
         ({"state": state, "seeds": 1.5}, "seeds must be a number"),
         ({"state": None}, "state must be a function, got None"),
@@ -446,5 +450,5 @@ def test_a_test_that_the_plugin_does_not_run_fails() -> None:
     def test() -> None:
         """As unittest calls it."""
 
-    with pytest.raises(ConfigError, match="is run under faults by psched's pytest plugin, which did not call it"):
+    with pytest.raises(ConfigError, match="under faults, but it did not"):
         test()

@@ -58,7 +58,7 @@ def test_a_users_tests(pytester: pytest.Pytester, options: tuple[str, ...]) -> N
     result = pytester.runpytest_subprocess("-W", "error", *options)
     output = result.stdout.str()
     assert result.parseoutcomes() == {"passed": 4, "failed": 1}, output
-    assert "not idempotent: the tasks leave another state under a fault than without" in output
+    assert "not idempotent: the tasks leave a different state with a fault than without" in output
     assert "fault: delivered twice, task append key" in output
     assert "-'x'" in output
     assert "+'xx'" in output
