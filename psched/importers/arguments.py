@@ -21,7 +21,7 @@ def data_of_call(
             data = dict(zip(names, args, strict=False)) | data
         else:
             data["args"] = list(args)
-            remarks.append("the parameters of its function are unknown: its positional arguments are in data as `args`")
+            remarks.append("the parameters of the function are unknown, so positional arguments are in data as `args`")
     try:
         json.dumps(data, allow_nan=False)
     except (TypeError, ValueError) as error:

@@ -34,6 +34,6 @@ def _names() -> list[str]:
 
 
 def zone_name(zone: tzinfo | None) -> str:
-    """Return the name of a time zone object. The name of a fixed offset is not in the tz database."""
+    """Return the name of a time zone object. A fixed offset gets a name that is not in the tz database."""
     name = getattr(zone, "key", None) or getattr(zone, "zone", None) or str(zone)
     return "UTC" if name in ("UTC", "Etc/UTC") else str(name)

@@ -22,7 +22,7 @@ DEFAULTS: Definition = {"catch_up": "none", "max_attempts": 1}
 """The behaviour of a timer without `Persistent=`: it does not make up for missed runs. A failed service is not retried.
 """
 _NOTES = (
-    "of a service, only commands, user, folder, environment and timeout are imported: no sandbox, limits, dependencies",
+    "of a service, only commands, user, folder, environment and timeout are imported, not sandbox, limits or others",
 )
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _MONOTONIC = ("OnActiveSec", "OnBootSec", "OnStartupSec", "OnUnitActiveSec", "OnUnitInactiveSec")

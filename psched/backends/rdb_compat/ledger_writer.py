@@ -52,7 +52,10 @@ class CompatLedgerWriter:
         self._insert_definition(connection, row, action, self._holder, seen.next_time)
 
     def insert_entry(self, connection: Connection, claim: Claim, entry: Entry) -> None:
-        """Insert the entry of the claimed occurrence. Its fence is the clock, because a later lease may end earlier."""
+        """Insert the entry of the claimed occurrence.
+
+        The fence of the entry is the clock, not the end of the lease: a later lease may end earlier.
+        """
         row = cast("ScheduleRow", claim.row)
         version, now = self._version(connection, row), self._now(connection)
         before = connection.execute(self._last_entry, {"of_key": row.key}).first()

@@ -282,9 +282,8 @@ class CallersConnections:
                 "submit without `connection`, or keep the table in that database"
             )
         return (
-            f"connection: on its server, in its database {theirs}, and with its temporary tables and search_path, the "
-            f"name {self._table} does not mean the table of the queue; submit without `connection`, or configure that "
-            "table"
+            f"connection: with its server, its database {theirs}, its temporary tables and its search_path, the name "
+            f"{self._table} does not mean the table of the queue; submit without `connection`, or configure that table"
         )
 
     def _unknown(self, given: object) -> NotSupportedError:
