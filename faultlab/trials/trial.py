@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from faultlab.trials.checker import Bounds, HistoryChecker, TrialViolation, recoveries
+from faultlab.trials.checker import STUCK, Bounds, HistoryChecker, TrialViolation, recoveries
 from faultlab.trials.environment import TrialEnvironment
 from faultlab.trials.fault import TrialFault
 from faultlab.trials.history import Declared, History, read_actions, read_runs, read_submissions, write_faults
@@ -89,7 +89,15 @@ class Trial:
         history = replace(known, over=over, fences=self.environment.stored_fences(), proof=proof)
         write_faults(self.environment.folder / "faults", self.declared)
         title = f"{self.environment.store} ({self.environment.type}), seed {self.seed}, {len(self.declared)} faults"
-        return TrialOutcome(title, history, HistoryChecker(history, self.bounds).violations())
+        violations = HistoryChecker(history, self.bounds).violations()
+        return TrialOutcome(title, history, [self._with_row(violation) for violation in violations])
+
+    def _with_row(self, violation: TrialViolation) -> TrialViolation:
+        """Add the row of a schedule that stands still, because the database is gone after the trial."""
+        if violation.kind != STUCK:
+            return violation
+        now, row = self.environment.collection.store.now(), self.environment.collection.store.get(violation.key)
+        return replace(violation, evidence=f"{violation.evidence}; at {now:.3f} its row is {row}")
 
     def _catch_up(self, idle: float) -> None:
         """Wait until all is done that was due when it was calm, or patience ends; what comes then is the verdict's.

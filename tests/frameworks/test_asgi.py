@@ -238,7 +238,7 @@ def test_a_handler_that_outlasts_the_stop_timeout_is_left_behind(
     scheduler.push("slow")
     with caplog.at_level(logging.WARNING), TestClient(application(psched.asgi.lifespan(scheduler, stop_timeout=0.1))):
         assert begun.wait(20)
-    assert "a handler is still running after stop_timeout, 0.1 s" in caplog.text
+    assert "a handler is still running after stop_timeout=0.1 s" in caplog.text
     end.set()
     wait_for(scheduler.stop)
 
