@@ -162,10 +162,10 @@ class HandlerLoop:
 
     def _run(self, poller: Poller, task: Task) -> float:
         """Run a task. Return when it ended. A handler may take a microsecond, so each step here counts."""
-        if not task.may_begin:
-            give_back(task)
-            return self._clock()
-        if not task.begin(poller.margin):
+        if not task.may_begin or not task.begin(poller.margin):
+            if not task.lease_lost:
+                give_back(task)
+            task.forget()  # or its lease would be renewed as long as this process lives
             return self._clock()
         emit("run_start", section=poller.name, task=task)
         run = ActiveRun(task, poller)

@@ -7,12 +7,14 @@ from collections.abc import Iterator
 import pytest
 
 from psched.application import Application
+from psched.execution.active_runs import ActiveRuns
 from psched.execution.fetcher_connection import FetchedTaskPoller, FetcherConnection
+from psched.execution.handler_loop import HandlerLoop
 from psched.execution.settlement_buffer import LONGEST
 from psched.model import NewTask
 from psched.process.claim_codec import encode_claims
 from psched.process.dispatch_socket import Connection, DispatchSocket
-from tests.unit.settling_child import Child, finished, opened_child
+from tests.unit.settling_child import AwayError, Child, finished, opened_child
 
 IDLE = 0.03
 """Seconds, longer than a run waits in an idle child."""
@@ -51,6 +53,17 @@ class FetchedTasks:
             task.finished_later = True
             task.conclude()
             self.poller.settlement_buffer.add(task, self.child.time)
+
+    def run_late(self) -> None:
+        """Run a task that arrives when its lease has nearly ended."""
+        self.child.store.submit([NewTask("quick.late", "quick")])
+        claims, deadline = self.child.source.fetch_multi(1)
+        self.child.time = deadline - 1.0
+        self.fetcher.send(("run", "queue", encode_claims(claims), deadline))
+        loop = HandlerLoop(
+            0, [self.poller], ActiveRuns(self.child.running_table), self.child.stopping, self.child.clock
+        )
+        loop._run_batches(self.poller, self.poller.poll())
 
     def close(self) -> None:
         self.poller.close()
@@ -110,3 +123,22 @@ def test_the_handler_thread_settles_many_runs_itself(child: Child, fetched: Fetc
     fetched.poller.settlement_buffer.add(task, child.time)
     assert fetched.poller.poll() == []
     assert len(finished(child)) == 500
+
+
+def test_a_task_that_arrives_too_late_to_begin_is_released(child: Child, fetched: FetchedTasks) -> None:
+    fetched.run_late()
+    assert (finished(child), child.source.held) == ([], [])
+    assert [claim.row.key for claim in child.source.fetch_multi(1)[0]] == ["quick.late"]
+
+
+def test_the_lease_of_a_task_that_cannot_even_be_released_is_not_renewed(
+    child: Child, fetched: FetchedTasks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object) -> None:
+        raise AwayError
+
+    monkeypatch.setattr(child.ending, "release", away)
+    fetched.run_late()
+    assert child.source.held == []
+    assert not fetched.poller.settle(), "the fetcher must hear that the child no longer has the task"
+    assert settled_messages(fetched.fetcher) == 1

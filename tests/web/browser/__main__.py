@@ -184,12 +184,12 @@ def _take(tab: Visitor, folder: Path, path: str) -> None:
 
 
 def _change_schedules(tab: Visitor) -> None:
-    for action, said in (("Pause", "is paused"), ("Resume", "goes on"), ("Run now", "is due now")):
+    for action, said in (("Pause", "is paused"), ("Resume", "runs again"), ("Run now", "is due now")):
         tab.open("/schedule?key=report-01")
         tab.press(action)
         tab.is_done(said)
         tab.check_accessibility()
-    for action, said in (("Pause", "is paused"), ("Resume", "goes on"), ("Run now", "is due now")):
+    for action, said in (("Pause", "is paused"), ("Resume", "runs again"), ("Run now", "is due now")):
         tab.open("/schedules?prefix=report-02")
         tab.press(action)
         tab.is_done(said)
@@ -197,7 +197,7 @@ def _change_schedules(tab: Visitor) -> None:
     tab.press("Pause")
     tab.is_done("is paused")
     tab.press("Resume")
-    tab.is_done("goes on")
+    tab.is_done("runs again")
 
 
 def _edit_schedule(tab: Visitor) -> None:
