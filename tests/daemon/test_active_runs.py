@@ -88,7 +88,7 @@ def test_a_handler_stopped_during_its_construction_does_not_begin(make_daemon: M
 
 def test_a_task_acquired_during_the_stop_of_its_worker_is_given_back(make_daemon: Make) -> None:
     daemon = make_daemon().start()
-    daemon.add("s1", "quick", now=False)
+    daemon.add("s1", "quick", cron="0 0 1 1 *", now=False)  # not due by itself at the end of a minute
     with daemon.schedules() as schedules:
         schedules["s1"].modify(next_run_time=schedules.store.now() + 0.5)
         with locked(daemon):
