@@ -108,8 +108,8 @@ class SharedState:
         """Return the last answer of `ask`. If it is older than `seconds`, call `ask` again in a thread.
 
         An answer that is twice as old is not returned. Returns None if there is no answer after `patience` seconds
-        (None: some seconds). The browser then fetches the page again, and gets the answer or the error. `ask` must not
-        depend on the request.
+        (default: `_PATIENCE`). The browser then fetches the page again, and gets the answer or the error. `ask` must
+        not depend on the request.
         """
         with self._lock:
             kept = self._answers.get(question)

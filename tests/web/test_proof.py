@@ -157,6 +157,20 @@ def test_the_page_of_a_schedule_does_not_wait_for_its_audit(
     wait_for(lambda: "no occurrence was expected" in client.get("/schedule?key=k").text)
 
 
+def test_an_export_that_takes_too_long_is_no_page(
+    visit: Visit, schedules: ScheduleCollection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_end = threading.Event()
+    monkeypatch.setattr(ScheduleInsight, "proof", lambda *given, **more: may_end.wait())
+    monkeypatch.setattr("psched.web.pages.proof._EXPORT_PATIENCE", 0.01)
+    try:
+        answer = visit().get("/proof?from=2026-01-01T00:00&to=2026-01-02T00:00&format=json")
+    finally:
+        may_end.set()
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "60")
+    assert answer.text == "The proof is still being computed. Fetch it again in a minute.\n"
+
+
 def test_the_history_of_a_schedule_goes_back_page_by_page(visit: Visit, schedules: ScheduleCollection) -> None:
     begin = int(time.time()) // 60 * 60 - 45 * 60
     schedules.add("k", "a", cron="* * * * *", next_time=begin)

@@ -78,6 +78,9 @@ def proof(request: Request, shared: SharedState) -> Response:
 
     patience = _EXPORT_PATIENCE if is_export else None
     found = shared.slow_answer(("proof", since, until, prefix, late, after, keep), _KEPT, ask, patience)
+    if found is None and is_export:
+        again = "The proof is still being computed. Fetch it again in a minute.\n"
+        return Response(again, HTTPStatus.SERVICE_UNAVAILABLE, {"Retry-After": "60"}, "text/plain")
     if found is None:
         return page(request, "computing.html", title="Proof", headers={"Refresh": "1"})
     if is_export:
