@@ -30,7 +30,8 @@ class PreemptedError(ScheduleError):
 class OutcomeUnknownError(ScheduleError):
     """The answer to a write under a lease was lost. Whether the write took effect is unknown.
 
-    In both cases the lease is over. Do not repeat the write: either the row was settled as asked, or it runs again.
+    The lease is over in either case. Do not repeat the write: either the row was settled as requested, or it runs
+    again.
     """
 
 
@@ -43,11 +44,14 @@ class ArgumentsError(ScheduleError):
 
 
 class CancelRequestedError(ScheduleError):
-    """Somebody asked to cancel this task."""
+    """Cancellation of this task was requested."""
 
 
 class IdempotentError(ScheduleError):
-    """Mixin for errors that say: the row is already in the requested state. An idempotent client may ignore them."""
+    """Mixin for errors which mean that the row is already in the requested state.
+
+    An idempotent client may ignore them.
+    """
 
 
 class IdempotentAlreadyFinishedError(AlreadyFinishedError, IdempotentError):
@@ -59,7 +63,7 @@ class IdempotentAlreadyExistsError(AlreadyExistsError, IdempotentError):
 
 
 class IdempotentNotFoundError(NotFoundError, IdempotentError):
-    """The row to settle or delete does not exist any more."""
+    """The row to settle or delete no longer exists."""
 
 
 class UnstorableResultError(ScheduleError):
@@ -67,7 +71,7 @@ class UnstorableResultError(ScheduleError):
 
 
 class NoResultError(ScheduleError):
-    """The task has ended without a result: its type stores no results, or somebody finished it by hand."""
+    """The task has ended without a result: its type stores no results, or it was finished by hand."""
 
 
 class TaskFailedError(ScheduleError):

@@ -34,11 +34,11 @@ class ForkAware(Protocol):
 
 
 class ClosedBeforeFork(Protocol):
-    """Connections of a library that must be closed before a fork, as it keeps process-wide locks and state (SQLite)."""
+    """Connections to close before a fork, because their library has process-wide locks and state (SQLite)."""
 
     @property
     def fork_patience(self) -> float:
-        """For how many seconds a fork waits until work on the connections ends."""
+        """For how many seconds a fork waits for work on the connections to end."""
 
     def close_before_fork(self) -> None:
         """Close the idle connections. No thread begins work on them until the process has forked."""
@@ -78,7 +78,7 @@ class WorkLock:
             self._entry.release()
 
     def reset_after_fork(self) -> None:
-        """In a forked process: remove all threads but the calling thread."""
+        """In a forked process: forget the threads that exist only in the parent."""
         me = threading.get_ident()
         self._entry = threading.Lock()
         self._alone = None

@@ -170,7 +170,7 @@ class Lease(NamedTuple):
     - `cancel_requested`: whether the row had a cancel request when the lease was last written.
     - `claim`: the number of the acquire that wrote the lease; 0 in `rdb_compat`.
     - `nonce`: the number of the call that created the row; 0 in `rdb_compat`.
-    - `unanswered`: whether an earlier write that was to settle this lease got no answer.
+    - `unanswered`: whether the answer to an earlier write that settles this lease was lost.
     - `paused`: whether the schedule was paused when the lease was last renewed.
 
     Every write under the lease compares fence, holder and `claim`. The fence alone is not enough: the same fence may
@@ -206,7 +206,7 @@ class ScheduleRow:
       that extra run. They are the next regular occurrence and its due time.
     - `paused_from`, `paused_until`: the last pause, without its end; `paused_until` is None while the pause lasts.
       Occurrences whose run time is in a pause are skipped.
-    - `earlier_pauses`: begin and end of each earlier pause that may contain occurrences still to be skipped.
+    - `earlier_pauses`: start and end of each earlier pause that may contain occurrences still to be skipped.
     - `extra_waits`: whether an extra run was requested before the current pause; it waits for the end of the pause.
     - `version`: how many times the definition was changed; 0 where the store does not count.
     - `runs`: how many occurrences have run since `Rule.max_runs` was set; None before the first run, and without
@@ -280,7 +280,7 @@ class ScheduleRow:
 
     @property
     def ended_pauses(self) -> tuple[tuple[float, float], ...]:
-        """Begin and end of each pause that has ended and may contain occurrences still to be skipped."""
+        """The start and end of each pause that has ended and may contain occurrences still to be skipped."""
         if self.paused_from is None or self.paused_until is None:
             return self.earlier_pauses
         return (*self.earlier_pauses, (self.paused_from, self.paused_until))
@@ -402,7 +402,7 @@ class TaskRow(NamedTuple):
     - `run_at`: when the task was first due.
     - `due`: when the task is due or its lease ends; None once it is retired.
     - `created_at`, `finished_at`: when it was submitted and retired.
-    - `progress`: what a run has reported.
+    - `progress`: the last progress that a run has reported.
     - `result`: what a run has returned; meaningless unless `has_result` is true.
 
     Times are unix seconds, or None if they are not known. This class, `Lease` and `Claim` are tuples because some are
@@ -450,7 +450,7 @@ def version_of(row: Row) -> int | None:
 Row = ScheduleRow | TaskRow
 """A schedule or a queue task. Both have the fields from `key` to `problem`, and `scheduled_time` and `attempted`.
 
-- `attempts`: how many times the row was acquired since it was last finished, including the present acquire. An acquire
+- `attempts`: how many times the row was acquired since it was last finished, including the current acquire. An acquire
   does not count if it was released, or if its lease ended by itself before the run was recorded as begun.
 - `node`: the worker that holds the row, or held it last.
 - `problem`: why a row that another program wrote cannot be run. Such a row is never passed to a handler.
@@ -463,7 +463,7 @@ OUT_OF_MEMORY = "the worker was killed by the kernel for lack of memory during t
 
 
 def worker_died(end: str) -> str:
-    """Return the error of a run whose worker died. `end`: such as "was killed by SIGSEGV"."""
+    """Return the error of a run whose worker died. `end`: how it died, such as "was killed by SIGSEGV"."""
     return f"the worker {end} during this run"
 
 
@@ -493,7 +493,7 @@ class Claim(NamedTuple):
     """An acquired row and its lease.
 
     - `started`: when the run began, in unix seconds on the database's clock; None if it has not begun.
-    - `records_begin`: the row's last lease expired, so `Task.record_begin` records the begin of the run in the database
+    - `records_begin`: the row's last lease expired, so `Task.record_begin` records the start of the run in the database
       at once instead of with the next renewal.
     - `result`: what the row keeps after the run; None for nothing.
     """

@@ -280,17 +280,18 @@ class Task:
             return True
 
     def record_begin(self) -> None:
-        """Record in the database that the run has begun, if this cannot wait for the next renewal.
+        """Record in the database that the run has begun, if the record cannot wait for the next lease renewal.
 
-        It cannot wait for the last attempt, as that must not begin twice. Nor can it wait if the last lease ended by
-        itself: otherwise a run that crashes its host at once would never count as an attempt. Raises PreemptedError.
+        The record of the last attempt cannot wait, because that attempt must not begin twice. Nor can the record wait
+        if the last lease ended by itself: otherwise a run that crashes its host at once would never count as an
+        attempt. Raises PreemptedError.
         """
         with self.lock:
             if not self._begin_recorded and (self._records_begin or self.last_attempt):
                 self.heartbeat()
 
     def finish(self, result: Any = NO_RESULT) -> None:
-        """Settle the run as done. A schedule moves on to its next occurrence.
+        """Settle the run as done. A schedule advances to its next occurrence.
 
         `result`: a JSON value of at most 65,536 bytes. The statement that finishes the task stores it, and
         `QueuedTask.result` returns it.
@@ -303,13 +304,13 @@ class Task:
                 settled the run.
             AlreadyFinishedError: this lease was settled before, with another outcome.
             IdempotentAlreadyFinishedError: this task object was settled before; perhaps the answer was lost.
-            IdempotentNotFoundError: the row does not exist any more.
+            IdempotentNotFoundError: the row no longer exists.
         """
         self._set_result(result)
         self._settle("finished", self._settlement.finish)
 
     def conclude(self, result: Any = NO_RESULT) -> None:
-        """Finish the run. A daemon finishes it within moments, together with other runs.
+        """Finish the run. A daemon finishes it within about a second, together with other runs.
 
         If the process dies before that, the task runs again. `result`: the same as for `finish`. Raises like `finish`
         if the run is finished at once.
@@ -332,7 +333,7 @@ class Task:
     def retry(self, retry_wait: float | Backoff | None = None, error: str | None = None) -> None:
         """Make the task due again `retry_wait` seconds from now. The default is its schedule's or the configured wait.
 
-        If no attempts are left, the run fails for good instead: a queue task becomes `failed`, and a schedule moves on
+        If no attempts are left, the run fails for good instead: a queue task becomes `failed`, and a schedule advances
         to its next occurrence. A queue task with a cancel request becomes `cancelled`. `error` is stored with the row.
         Raises like `finish`. Raises ValueError for an error that is not text, or a wait outside 0 to 1,000,000,000
         seconds.
@@ -362,7 +363,7 @@ class Task:
     def fail(self, error: str) -> None:
         """Settle the run as failed for good, even if attempts are left, and store `error` with the row.
 
-        A schedule moves on to its next occurrence. A queue task with a cancel request becomes `cancelled`. Raises like
+        A schedule advances to its next occurrence. A queue task with a cancel request becomes `cancelled`. Raises like
         `finish`. Raises NotSupportedError for a queue task on `rdb_compat`, which keeps no failed tasks.
         """
         if not isinstance(error, str):
@@ -407,8 +408,8 @@ class Task:
     def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
         """Report the progress of this run, for `QueuedTask.progress` and `psched queue show`.
 
-        It is cheap to call this often: at most one report a second is written. The next lease renewal or the settlement
-        of the run writes the last report. A report that could not be written is logged, and written later. At most 500
+        Frequent calls are cheap: at most one report a second is written. The next lease renewal or the settlement of
+        the run writes the last report. A report that could not be written is logged, and written later. At most 500
         characters of `message` are kept.
 
         Raises ValueError unless `done` and `total` are finite numbers of at least 0 and `message` is text. Raises
@@ -474,7 +475,7 @@ class Task:
             self._saved_progress = progress
 
     def _leave(self, **fields: Any) -> None:
-        """Change what the row keeps after the run."""
+        """Change what the row keeps after the run: result, progress and retention."""
         with self._changing:
             self._left = (self._left or RunResult())._replace(**fields)
 
@@ -494,7 +495,7 @@ class Task:
         self._begin_recorded = self.started
 
     def _unanswered(self) -> None:
-        """Remember that a write that settles the run got no answer."""
+        """Remember that the answer to a write that settles the run was lost."""
         self.lease = self.lease._replace(unanswered=True)
 
     def _settle(self, wanted: RunOutcome, settle: Callable[..., RunOutcome | None], *details: object) -> None:
@@ -609,8 +610,8 @@ def finish_many(tasks: Sequence[Task], until: float) -> dict[Task, ScheduleError
 def release_many(tasks: Sequence[Task]) -> int:
     """Release tasks of one store that have not begun, except tasks with a cancel request. Return the number released.
 
-    A task that another thread is settling or beginning at this moment is skipped. After a driver's error the outcome is
-    unknown, and the caller may call this again for the same tasks.
+    A task that another thread is settling or beginning now is skipped. After a driver's error the outcome is unknown,
+    and the caller may call this again for the same tasks.
     """
     with locked(tasks) as free:
         left = [task for task in free if task.in_flight and not task.started and not task.cancel_requested]
@@ -636,7 +637,7 @@ def release_many(tasks: Sequence[Task]) -> int:
 
 @contextmanager
 def locked(tasks: Sequence[Task]) -> Iterator[list[Task]]:
-    """Lock and yield those tasks that no other thread is settling or renewing at this moment."""
+    """Lock and yield the tasks that no other thread is settling or renewing now."""
     with ExitStack() as stack:
         free = []
         for task in tasks:

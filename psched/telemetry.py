@@ -1,4 +1,4 @@
-"""Events of the engine. Each act of the engine emits one event. Log lines, metrics and traces are listeners.
+"""Events of the engine. The engine emits one event for each operation. Log lines, metrics and traces are listeners.
 
 docs/architecture.md lists the events with their fields.
 """

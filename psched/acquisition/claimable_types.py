@@ -25,10 +25,12 @@ accepted types."""
 
 
 class ClaimableTypes:
-    """Chooses which of the types that a filter accepts are acquired from one source. Safe to use from several threads.
+    """Chooses the types to acquire from one source, among those that a filter accepts.
+
+    Safe to use from several threads.
 
     - A filter that accepts everything: no type is passed to the store.
-    - A few exact names: they are passed to the store. So are hundreds of names once far more other types have rows.
+    - A few exact names: they are passed to the store. So are many exact names once twice as many types have rows.
     - Any other filter: each query for the next due time also looks up which accepted types have rows. An idle worker
       therefore knows every new type. A busy worker looks up types every few seconds.
     """

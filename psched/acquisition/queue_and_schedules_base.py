@@ -21,7 +21,10 @@ Opened = TypeVar("Opened", bound="PolledTable")
 
 
 class PolledTable:
-    """All rows of one table. Usable as a context manager. Safe to use from several threads, but not across a fork."""
+    """Base of `ScheduleCollection` and `Queue`: acquires rows of one table as tasks. Usable as a context manager.
+
+    Safe to use from several threads, but not across a fork.
+    """
 
     def __init__(self, store: LeaseStore, settlement: Settlement, times: LeaseTimes) -> None:
         self.store = store

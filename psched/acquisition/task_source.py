@@ -59,7 +59,10 @@ class Source:
 
     @property
     def held(self) -> list[Task]:
-        """The tasks in flight, in the order in which they were acquired, without those that the caller has dropped."""
+        """The tasks in flight, in the order in which they were acquired.
+
+        Tasks that the caller no longer references are left out.
+        """
         return [task for kept in self._acquired[:] if (task := kept()) is not None and task.in_flight]
 
     def poll_multi(
@@ -131,7 +134,7 @@ class Source:
         return self.store.give_back(holder, suspects, self.times.backoff.limit, error, keys)
 
     def maintain(self, idle: bool = False) -> bool:
-        """Delete old rows for a moment, unless this was done a short time ago. With `idle`, the interval is longer.
+        """Delete old rows for a short time, unless the last deletion was recent. With `idle`, this interval is longer.
 
         Return whether more old rows are left. A failure is logged, never raised.
         """

@@ -29,7 +29,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class _Undeclared:
-    """A type for overloads: only functions that accept any object as their first argument accept it."""
+    """A type for overloads: only a function whose first parameter accepts any object accepts this type."""
 
 
 class Decorator(Protocol):
@@ -108,8 +108,8 @@ class App(Router):
         called directly, and has `submit` (see `TaskFunction`).
 
         When the function returns, the task is finished, unless `finish` is False or the function itself settled the
-        task. A daemon writes this moments later, together with other tasks. Call `task.finish()` to finish the task at
-        once.
+        task. A daemon writes this within about a second, together with other tasks. Call `task.finish()` to finish the
+        task at once.
 
         When the function raises, the task is due again after a wait.
 

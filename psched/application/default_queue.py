@@ -27,7 +27,7 @@ def open_configured_queue(config: Config, environment: str | None = None) -> Que
 
 @runtime_checkable
 class OpensQueue(Protocol):
-    """An object with a queue of its own: an embedded scheduler."""
+    """An object that can open a queue of its own, such as an embedded scheduler."""
 
     def open_queue(self) -> Queue:
         """Return the queue, with its table. Raises ConfigError."""
@@ -66,7 +66,7 @@ class DefaultQueue:
             self._configured, self._given, self._queue = configured, given, given
 
     def provide(self, open: Callable[[], Queue]) -> None:
-        """Set a fallback: if no queue was configured, the first use calls `open` and uses its queue."""
+        """Set a fallback: if no queue was configured, the first use calls `open` and uses the result."""
         with self._lock:
             self._configured = self._configured or open
 

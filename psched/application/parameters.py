@@ -1,6 +1,6 @@
 """The parameters of a task's function.
 
-They tell how a call is stored as data, and how that data becomes a call again.
+They define how a call is stored as data, and how that data is converted back to a call.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class Declaration:
             raise ConfigError(f"{self.place}: @app.schedule is for tasks of the app; add @app.task()")
         type_ = task.type if self.type is None else self.type
         if not isinstance(type_, str):
-            raise ConfigError(f"{self.place}: it handles several types; choose one, as in type='report'")
+            raise ConfigError(f"{self.place}: the function handles several types; choose one, as in type='report'")
         try:
             data = task.parameters.stored((), self.data)
         except (TypeError, ValueError, ArgumentsError) as error:

@@ -148,7 +148,10 @@ class TaskFunction(Generic[P, R_co]):
 
 
 class TaskFunctionWithRun(TaskFunction[P, R_co]):
-    """For type checkers: a TaskFunction whose function takes the run as its first argument, which `P` leaves out."""
+    """For type checkers: a TaskFunction whose function takes the run first.
+
+    The parameters `P` do not include the run.
+    """
 
     def __call__(self, task: Task, /, *args: P.args, **kwargs: P.kwargs) -> R_co:  # type: ignore[override]
         """Call the function directly, in this process, with any Task."""

@@ -1,4 +1,4 @@
-"""The sections of a child that polls: their types, their pollers, and the present trouble of their databases."""
+"""The sections of a child that polls: their types, their pollers, and the current errors of their databases."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ _TABLE = ListColumns(
 )
 _TIMES = ("first", "last")
 _SHOWN = 20
-"""The most stretches that --dry-run shows."""
+"""The most time ranges that --dry-run shows."""
 
 
 @click.command()
@@ -84,8 +84,8 @@ def backfill(
     listed backfills. Each is an object with name, schedule, number, state (waiting, running, failing, retrying, paused,
     finished or cancelled), first and last (occurrences, in unix seconds and again as *_local), reverse, max_running,
     done, failed (of those done), left, and last_error. With --dry-run it prints an object with schedule, count
-    (occurrences that would run), total (occurrences in the range) and spans (first and last occurrence of each stretch
-    that would run).
+    (occurrences that would run), total (occurrences in the range) and spans (first and last occurrence of each time
+    range that would run).
     """
     if since is not None:
         _refuse_together("--from", {f"--{action}": action, "--number": number})
@@ -165,7 +165,7 @@ def _write_plan(chosen: Chosen, plan: BackfillPlan) -> None:
     for first, last in plan.spans[:_SHOWN]:
         write([f"  {local_time(first)}" + (f" … {local_time(last)}" if last > first else "")])
     if len(plan.spans) > _SHOWN:
-        write([f"  and {len(plan.spans) - _SHOWN} more stretches, up to {local_time(plan.spans[-1][1])}"])
+        write([f"  and {len(plan.spans) - _SHOWN} more time ranges, up to {local_time(plan.spans[-1][1])}"])
 
 
 def _write(chosen: Chosen, states: Iterable[BackfillState]) -> None:

@@ -36,7 +36,7 @@ _MOST = 10
     help="Explain the rule of this schedule. With --at, also show how its occurrences ended.",
 )
 @click.option("-t", "--timezone", metavar="ZONE", help="Zone of the expression (default: the configuration's, or UTC).")
-@click.option("--at", type=WALL_DATE, help="A date or a time in this zone: 2027-03-29 or 2027-03-29T02:30.")
+@click.option("--at", type=WALL_DATE, help="Date or time in that zone to explain: 2027-03-29 or 2027-03-29T02:30.")
 @common_options()
 def explain(chosen: Chosen, cron: str | None, key: str | None, timezone: str | None, at: date | None) -> None:
     """Describe in words when a cron expression is due.
@@ -130,7 +130,7 @@ def _show(
 
 
 def _restricted(rule: Rule, verdict: DateVerdict) -> DateVerdict:
-    """Return the verdict with only those times of the expression that are occurrences of the rule."""
+    """Return the verdict without the times of the expression that are no occurrences, such as excluded days."""
     found = {each: rule_occurrences.why_not(rule, each.time) for each in verdict.occurrences}
     reasons = tuple(dict.fromkeys(reason for reason in found.values() if reason is not None))
     left = tuple(each for each, reason in found.items() if reason is None)

@@ -1,4 +1,4 @@
-"""Prints rows as JSON, as a table that fits the terminal, as tab-separated lines, or in the originals' format."""
+"""Prints rows as JSON, as a table that fits the terminal, as tab-separated lines, or like the Ruby programs."""
 
 from __future__ import annotations
 

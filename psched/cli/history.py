@@ -74,9 +74,10 @@ def history(
     With KEY: the occurrences of one schedule by their times; --since and --until limit these times. Without KEY: the
     occurrences of all schedules by the times when they were settled; --since and --until limit those times.
 
-    --failed shows only occurrences with trouble, and --late also those that started late. With either, occurrences that
-    are failing now and not settled yet come last. Their outcome is `failing`, or `running` during another attempt.
-    rdb_compat does not record them. --late reads each entry from --since to --until.
+    --failed shows only occurrences with a failed or lost attempt or skipped as too late, and --late also those that
+    started late. With either, occurrences that are failing now and not settled yet come last. Their outcome is
+    `failing`, or `running` during another attempt. rdb_compat does not record them. --late reads each entry from
+    --since to --until.
 
     With --output: the attempts whose output was kept, by key and then by time, with their results and outputs. With
     --output and --failed: only failed attempts. With --output and --json: objects with key, scheduled_time, attempt,

@@ -1,4 +1,4 @@
-"""psched migrate: copies schedules and waiting tasks from tables of the originals to psched's own."""
+"""psched migrate: copies schedules and waiting tasks from PerfectSched's and PerfectQueue's tables to psched's."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ windows are more than a year.
 
 
 class _NotCopiedError(Exception):
-    """A row is not copied. The message tells why."""
+    """A row is not copied. The message says why."""
 
 
 @dataclass

@@ -49,7 +49,7 @@ def next_(
 
     Shows each time in its zone and in UTC, with notes on clock changes. Without --key no configuration is needed. With
     --key, the schedule's bounds and calendars are applied, and its delay and spread are shown. Pauses, extra runs and
-    `modify --start` are ignored. With `overlap: skip`, a line tells that occurrences may be skipped. TIME is unix
+    `modify --start` are ignored. With `overlap: skip`, a line says that occurrences may be skipped. TIME is unix
     seconds, or a date with a time zone such as 2026-12-01T08:00+01:00.
 
     --json prints one array of objects with time (unix seconds), local and utc (ISO 8601) and note (often empty); with

@@ -1,4 +1,7 @@
-"""A group of commands whose options may precede the command, as in `psched -d 5 add …`. The originals allow this."""
+"""A group of commands whose options may precede the command, as in `psched -d 5 add …`.
+
+The Ruby programs allow this.
+"""
 
 from __future__ import annotations
 

@@ -283,7 +283,7 @@ def _listed(row: Fields) -> Fields:
 
 
 def _shown(row: Fields) -> Fields:
-    """Return the fields for people: `paused` or `ended` replaces a time that will not come."""
+    """Return the fields for the terminal: `paused` or `ended` replaces a time that will not come."""
     never = {name: "ended" for name in ("next_time", "regular_time") if (row[name] or 0) >= NEVER}
     if row["paused"] or row["next_time"] >= NEVER:
         never["next_run_time"] = "paused" if row["paused"] else "ended"
@@ -415,7 +415,7 @@ def delete(schedule: Schedule) -> None:
 def pause(schedule: Schedule) -> None:
     """Stop running a schedule until `psched resume`.
 
-    A run in progress continues. If the schedule is already paused, a message tells so.
+    A run in progress continues. If the schedule is already paused, a message says so.
     """
     if not schedule.pause():
         write([f"{printable(schedule.key)} was already paused"])
@@ -426,7 +426,7 @@ def resume(schedule: Schedule) -> None:
     """Run a paused schedule again.
 
     Occurrences that became due during the pause are skipped, and recorded as skipped. Occurrences that were due before
-    the pause still run. If the schedule is not paused, a message tells so.
+    the pause still run. If the schedule is not paused, a message says so.
     """
     if not schedule.resume():
         write([f"{printable(schedule.key)} was not paused"])

@@ -39,11 +39,11 @@ _SHOWN = 20
 
 
 Moment = Callable[[float, float], float]
-"""Returns the unix seconds of a moment. Takes the present time, and the time from which a span such as `+2h` counts."""
+"""Returns the unix seconds of a time. Takes the current time, and the time from which a span such as `+2h` counts."""
 
 
 def _moment(text: str) -> Moment:
-    """Return the moment for `now`, for a span such as `+2h`, or for any text that `MOMENT` parses.
+    """Return a function for `now`, for a span such as `+2h`, or for any text that `MOMENT` parses.
 
     Raises ValueError.
     """
@@ -135,7 +135,7 @@ def simulate(
 ) -> None:
     """Show what an outage or too few workers would do to the schedules.
 
-    Runs the present schedules on a virtual clock, by the rules of the workers (catch_up, max_lateness, overlap and so
+    Runs the current schedules on a virtual clock, by the rules of the workers (catch_up, max_lateness, overlap and so
     on). Prints which occurrences start late and by how much, which are skipped and why, when the backlog is gone, and
     the busiest hour. Nothing is written. A run in progress when the outage begins is lost, and runs again after its
     lease has ended. Handlers do not fail, paused schedules do not run, and the queue is left out. In a range that
@@ -171,9 +171,9 @@ def simulate(
 def _times(
     now: float, outage: tuple[Moment, Moment] | None, since: Moment | None, until: Moment | None
 ) -> tuple[float, float, SimulatedOutage | None]:
-    """Return begin and end of the range, and the outage.
+    """Return start and end of the range, and the outage.
 
-    A span such as `+2h` counts from the begin, if one is given.
+    A span such as `+2h` counts from the start, if one is given.
     """
     begin, out = now, None
     if outage is not None:

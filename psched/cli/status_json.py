@@ -35,7 +35,10 @@ def print_status(pid_file: Path, metrics_file: Path | None) -> int:
 
 
 def _troubles(line: str) -> list[str]:
-    """Return the troubles in the master's report. Checks them, because the daemon's user can write any text there."""
+    """Return the problems in the master's report.
+
+    Checks the text, because the daemon's user can write any text there.
+    """
     try:
         found = json.loads(line)["troubles"]
         return [str(trouble)[:_LONGEST] for trouble in found]

@@ -32,7 +32,7 @@ class ExpansionError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """Replaces references. `base`: the folder at which relative paths of `${file:PATH}` start."""
+    """Replaces references such as `${NAME}`. `base`: the folder of relative paths in `${file:PATH}`."""
 
     variables: Mapping[str, str]
     base: Path

@@ -58,7 +58,9 @@ def web(value: Any) -> Web:
         timezone=_timezone(value.get("timezone")),
     )
     if bool(found.user_header) != bool(found.trusted_proxies):
-        raise ValueError("user_header and trusted_proxies: expected both or none, as only a proxy can vouch for a name")
+        raise ValueError(
+            "user_header and trusted_proxies: expected both or none; only a trusted proxy may set the user"
+        )
     return found
 
 
@@ -82,7 +84,7 @@ def _flag(name: str, value: Any) -> bool:
     if value in ("true", "false"):  # a value from a variable is text
         return bool(value == "true")
     if not isinstance(value, bool):
-        raise ValueError(f"{name}: expected true or false")
+        raise ValueError(f"{name}: expected true or false, got {value!r}")
     return value
 
 

@@ -66,7 +66,10 @@ class AlertThread(threading.Thread):
         self._claim_seconds = _seconds_of(hook)
 
     def check(self) -> bool:
-        """Report new cases. Return True if there may be more: then the thread calls this again without waiting."""
+        """Report what is new.
+
+        Return True if there may be more to report; the thread then calls this again without waiting.
+        """
         raise NotImplementedError
 
     def run(self) -> None:
@@ -87,7 +90,7 @@ class AlertThread(threading.Thread):
 
     @property
     def may_run(self) -> bool:
-        """Whether a hook may run: this node is not stopping, and no hook failed here moments ago."""
+        """Whether a hook may run: this node is not stopping, and no hook has just failed here."""
         return not self._closing.is_set() and monotonic() >= self._paused_until
 
     def report(self, key: str, time: int, facts: Mapping[str, object], hook: Hook | None = None) -> bool:
@@ -243,7 +246,7 @@ class FailureReporter(AlertThread):
 
 
 class RecoveryReporter(AlertThread):
-    """Reports schedules that were late or failed and have run successfully since. Each trouble is reported once."""
+    """Reports schedules that were late or failed and have run successfully since, each once."""
 
     def __init__(
         self, store: ScheduleStore, hook: Hook, interval: float, holder: str, outbox: EventOutbox | None = None
@@ -257,7 +260,7 @@ class RecoveryReporter(AlertThread):
         self._after = ""
 
     def check(self) -> bool:
-        """Check some of the schedules in trouble. Return True if there are more."""
+        """Check the next schedules that were late or failed. Return True if there are more to check."""
         if not self.may_run:
             return False
         troubles = self._troubles.page("trouble", self._after, _AT_ONCE)
@@ -282,9 +285,9 @@ class RecoveryReporter(AlertThread):
             self._troubles.remove(trouble)
 
     def _good_run_after(self, trouble: Watermark) -> LedgerRow | None:
-        """Return the first successful run of the occurrence in trouble or of a later occurrence.
+        """Return the first successful run of the late or failed occurrence, or of a later one.
 
-        An extra run ends the trouble of a failed occurrence. A late occurrence stays late until it is settled itself.
+        For a failed occurrence, an extra run counts, too. A late occurrence stays late until it is settled itself.
         """
         assert self._store.ledger is not None
         is_late = trouble.detail.startswith("late")

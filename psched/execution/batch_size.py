@@ -28,7 +28,7 @@ _MOST_TYPES = 1000
 
 
 class BatchSizer:
-    """Acquires always the same number of rows. Averages the recent durations of the runs of each type."""
+    """Always acquires the same number of rows. Averages the recent durations of the runs of each type."""
 
     def __init__(self, number: int) -> None:
         self._size = number
@@ -40,27 +40,27 @@ class BatchSizer:
         return self._size
 
     def keep(self, types: Sequence[str]) -> int:
-        """Return how many of the acquired tasks are run here; the others are released.
+        """Return how many of the acquired tasks to run here; the caller releases the others.
 
-        `types`: their types, in order.
+        `types`: the types of the tasks, in order.
         """
         return len(types)
 
     def observe_run(self, type: str, seconds: float, count: int = 1) -> None:
-        """Take into account that `count` runs took `seconds` each."""
+        """Update the expected duration of this type: `count` runs took `seconds` each."""
         known = self._durations.pop(type, None)
         self._durations[type] = _averaged(known, seconds, count)
         if known is None and len(self._durations) > _MOST_TYPES:
             del self._durations[next(iter(self._durations))]
 
     def observe_poll(self, seconds: float) -> None:
-        """Take into account how long one acquire took."""
+        """Update the expected latency: one acquire took `seconds`."""
 
 
 class AdaptiveBatchSizer(BatchSizer):
     """`task_prefetch: auto`: acquires one task at a time while handlers are slow or unknown, else large batches.
 
-    The size grows by a factor from batch to batch. After a slow run or a pause it is small again. Before a batch
+    The batch size grows from batch to batch. After a slow run or a pause the next batch is small. Before a batch
     begins, the tasks that would wait behind a slow type are released. A new type is expected to take as long as the
     first runs of other types.
     """
@@ -75,7 +75,7 @@ class AdaptiveBatchSizer(BatchSizer):
         self._was_slow = False
 
     def limit(self) -> int:
-        """Return how many quick runs fit into a moment. The number is limited to a multiple of the last batch."""
+        """Return how many quick runs a batch may contain. This is at most a multiple of the last batch size."""
         quick = 0.0 if self._quick is None else self._quick
         growth = 1 if self._was_slow else 2 if quick > _SLOW else _GROWTH
         most = self._size * growth if self._ran else min(self._size, _FIRST)
@@ -88,7 +88,7 @@ class AdaptiveBatchSizer(BatchSizer):
         return self._size
 
     def keep(self, types: Sequence[str]) -> int:
-        """Return how many tasks, at least one, do not have to wait too long for the tasks before them."""
+        """Return how many tasks to run here. Tasks that would wait too long for those before them are not counted."""
         wait, slowest = 0.0, 0.0
         too_long = TOO_LONG * self._longest / _LONGER_MOMENT
         for number, type_ in enumerate(types):
@@ -101,7 +101,10 @@ class AdaptiveBatchSizer(BatchSizer):
         return len(types)
 
     def observe_run(self, type: str, seconds: float, count: int = 1) -> None:
-        """Take into account that runs took `seconds` each. An unexpectedly slow run makes the next batch small."""
+        """Update the expected durations: runs took `seconds` each.
+
+        An unexpectedly slow run makes the next batch small.
+        """
         if seconds > TOO_LONG:
             self._was_slow = True
             self._size = self._size if self._expected(type) > TOO_LONG else 1

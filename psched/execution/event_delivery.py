@@ -93,7 +93,7 @@ class EventThread(threading.Thread):
                 pause, is_failing = min(2 * max(pause, _INTERVAL), _LONGEST_PAUSE), True
 
     def close(self) -> None:
-        """End the thread soon: after the receiver has answered the present event."""
+        """End the thread soon: after the receiver has answered the current event."""
         self._closing.set()
 
     def check(self) -> bool:
@@ -128,7 +128,7 @@ class EventThread(threading.Thread):
     def _mark(self) -> Watermark:
         """Return the watermark of the receiver.
 
-        If missing, create it at the present time, so that earlier runs are not sent.
+        If it is missing, create it at the current time, so that earlier runs are not sent.
         """
         while True:
             for mark in self._marks.page("events", "", 1000):
@@ -149,7 +149,7 @@ class LedgerEvents:
         self._full_at = 0.0
 
     def forget(self) -> None:
-        """Forget the sent entries, because another node sends."""
+        """Forget which entries were sent, because another node sends now."""
         self._sent.clear()
         self._read_at = None
 
@@ -194,7 +194,7 @@ class OutboxEvents:
             self._trim_at = self._clock() + _TRIM_INTERVAL
 
     def send(self, send: Send) -> bool:
-        """Send some events. Return whether more are left."""
+        """Send the oldest events. Return whether more are left."""
         pending = self._outbox.page(_PAGE)
         sent = 0
         try:

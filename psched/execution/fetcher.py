@@ -110,7 +110,7 @@ class FetchLimit(BatchSizer):
 
 
 class FetchSource:
-    """Acquires rows without making tasks of them. The child that runs a row makes the task."""
+    """Acquires rows without creating tasks. The child that runs a row creates the task."""
 
     def __init__(self, section: str, source: Source, clock: Clock) -> None:
         self.store = source.store
@@ -314,7 +314,7 @@ class Fetcher:
             reporter.connection.send(("recovered",))
 
     def _wanted(self) -> int:
-        """Return how many rows to acquire: work for a moment for each free child, and some work for busy children."""
+        """Return how many rows to acquire: a short batch for each free child, and some rows for busy children."""
         open_children = [child for child in self._children.values() if child.connection.is_open]
         free = sum(child.is_free for child in open_children)
         typical = max(self._typical, 1e-6)
@@ -325,7 +325,7 @@ class Fetcher:
         return min(_LARGEST, free * moment + ahead - len(self._fetched))
 
     def _poll(self) -> None:
-        """Poll the sections, each time in another order: the first one may have enough due rows for all children."""
+        """Poll the sections. The order rotates, because the first section may have enough due rows for all children."""
         self._order.rotate()
         for name in self._order:
             self._limits[name].wanted = self._wanted()
@@ -335,7 +335,7 @@ class Fetcher:
                 self.has_worked = self.has_worked or bool(rows)
 
     def _hand_out(self) -> None:
-        """Send each free child the rows that it can run in a moment, at least one."""
+        """Send each free child a short batch of rows, at least one row."""
         free = [child for child in self._children.values() if child.is_free]
         while self._fetched and free:
             child = free.pop()

@@ -255,7 +255,7 @@ class FetchedTaskPoller(Poller):
     def give_up(self, tasks: Sequence[Task], now: float) -> None:
         """Return tasks to the fetching child, which has an idle sibling for them.
 
-        If there is none, release their leases.
+        Without a fetching child, release their leases.
         """
         if not self._connection.is_open:
             give_up_leases(tasks, now)
@@ -274,7 +274,7 @@ class FetchedTaskPoller(Poller):
             self.source.release(claims, min(deadlines))
 
     def settle_before(self, now: float, type: str) -> None:
-        """Do nothing: another thread settles runs, so that the handler thread does not wait for the database."""
+        """Do nothing. Another thread settles runs, so that the handler thread does not wait for the database."""
 
     def settle_idle(self) -> None:
         """Let the other thread settle soon, because no run is in progress here."""

@@ -73,7 +73,7 @@ class ForcedExit:
     def _release(self) -> None:
         """Release all leases that can be released.
 
-        If none is left, tell the master, which then starts no lease recovery.
+        If no lease is left, tell the master, which then starts no lease recovery.
         """
         for cell in range(self._runs.cells):
             self._conclude(cell)
@@ -93,13 +93,14 @@ class ForcedExit:
         return self._runs.cells == 1
 
     def _is_left(self, source: Source) -> bool:
-        """Return whether the leases of `source` are left to a successor or a lease recovery process."""
+        """Return whether a successor or a lease recovery process releases the leases of `source`."""
         return not self._parked and source.store.knows_holders and os.getppid() == self._master
 
     def _conclude(self, cell: int) -> None:
         """Settle the run of handler thread `cell`.
 
-        Or, if its lease is left to others, remove the run from the suspects.
+        If another process releases its lease, do not settle it; clear its cell, so that it does not count as a failed
+        attempt.
         """
         run = self._runs.at(cell)
         if run is None:

@@ -91,7 +91,7 @@ class HandlerLoop:
         self._runs.wake_threads()
 
     def busy_for(self) -> float:
-        """Return how many seconds the present handler has been running, 0 without a handler.
+        """Return how many seconds the current handler has been running, 0 without a handler.
 
         Callable from any thread.
         """
@@ -161,7 +161,7 @@ class HandlerLoop:
             wakeups[descriptor].wake()
 
     def _run(self, poller: Poller, task: Task) -> float:
-        """Run a task. Return when it ended. A handler may take a microsecond, so each step here counts."""
+        """Run a task. Return when it ended. A handler may take only a microsecond, so this must be fast."""
         if not task.may_begin or not task.begin(poller.margin):
             if not task.lease_lost:
                 give_back(task)
@@ -217,7 +217,7 @@ class HandlerLoop:
             task.defer(f"no handler for the type {task.type!r}")  # no attempt: newer workers may have a handler
 
     def _may_run(self, run: ActiveRun) -> bool:
-        """Return whether the run may begin. If its begin must be recorded first, record it.
+        """Return whether the run may begin. Record its start first, if that is required.
 
         If recording fails, release the task. If all allowed attempts ended with the death of their workers, fail the
         task.

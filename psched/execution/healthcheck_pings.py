@@ -31,7 +31,7 @@ class HealthcheckPings:
     ) -> None:
         """`put`: takes a request; must not wait.
 
-        `store`: only its runs are pinged, as a process may have several schedulers.
+        `store`: ping only for runs of this store (default: of any). A process may have several schedulers.
         """
         self._configured = configured
         self._put = put

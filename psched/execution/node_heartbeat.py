@@ -57,7 +57,7 @@ class NodeHeartbeat(PeriodicThread):
     ) -> None:
         """`pid`: the pid of the master, or of the process with an embedded scheduler.
 
-        `processes`: those that run handlers.
+        `processes`: returns the processes that run handlers.
         """
         self._sections = sections
         self._pid = pid

@@ -4,9 +4,8 @@ A telemetry listener counts each settled run in the process that ran it. A handl
 fetching child every second. The child that polls writes them after the end of their minute. If a handler child is
 killed, its counts of one second are lost. If the child that polls is killed, its node loses up to a minute of counts.
 
-`psched.metrics.event_counters` counts the same runs for the exporter, in memory that outlives the process. It
-counts for one host, does not separate minutes, and needs a file of counters. Using one listener for both would save no
-work.
+`psched.metrics.event_counters` counts the same runs for the exporter, in memory that outlives the process. It counts
+for one host, does not separate minutes, and needs a file of counters. One listener for both would save no work.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ Counted = Sequence[tuple[RunKind, Sequence[int]]]
 
 
 class RunCounts:
-    """The counts of one section that were not passed on yet. Safe to use from several threads."""
+    """The counts of one section that were not yet written or sent. Safe to use from several threads."""
 
     def __init__(self, store: LeaseStore, retention: float, clock: Clock = boottime) -> None:
         """`retention`: for how many seconds the hourly statistics are kept."""
@@ -122,7 +121,7 @@ class RunCounts:
                 sums[WAITS] += 1
 
     def add(self, counted: Counted, offset: float) -> None:
-        """Add the counts of a handler child, or counts that could not be passed on."""
+        """Add the counts of a handler child, or counts that could not be written or sent."""
         with self._lock:
             for (minute, type_, outcome), numbers in counted:
                 sums = self._sums(minute, type_, outcome)
@@ -161,7 +160,7 @@ class RunCounts:
 
 
 def _minute_of(task: Task, offset: float) -> int:
-    """Return the begin of the minute, by the database's clock, in which a run ended."""
+    """Return the start of the minute, by the database's clock, in which a run ended."""
     return int(task.begun_at + task.duration + offset) // MINUTE * MINUTE
 
 
@@ -205,7 +204,7 @@ def counted_tables(sections: Iterable[OpenSection]) -> list[CountedTable]:
 
 
 def run_counter(tables: Iterable[CountedTable]) -> RunCounter:
-    """Return a counter for the tables whose runs are counted."""
+    """Return a counter for those tables that have statistics and keep counts for more than 0 seconds."""
     wanted = (table for table in tables if table.retention > 0 and table.store.stats is not None)
     return RunCounter({table.section: RunCounts(table.store, table.retention) for table in wanted})
 

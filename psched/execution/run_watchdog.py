@@ -89,7 +89,7 @@ class RunWatchdog(PeriodicThread):
         return None
 
     def _end(self, run: ActiveRun, stopped_at: float) -> float:
-        """Return when a run that was asked to stop leads to a forced exit, in boottime seconds."""
+        """Return when the process exits by force if a run that was asked to stop has not ended (boottime seconds)."""
         end = stopped_at + self._kill_interval
         if isinstance(run.task.stop_reason, PreemptedError):
             return min(end, run.task.deadline - min(_LAST_MOMENT, run.poller.margin / 2))

@@ -91,7 +91,7 @@ class Poller(ABC):
         """Read pending wake-ups. If there was one, the next poll is due."""
 
     def rest(self) -> None:  # noqa: B027 – a poller may have nothing to do
-        """Prepare a pause."""
+        """Called before a pause of the thread."""
 
     def expect(self) -> None:  # noqa: B027 – a poller may have nothing to do
         """Poll at once, because rows are due or soon will be."""
@@ -100,7 +100,7 @@ class Poller(ABC):
         """Ignore wake-ups until the next `rest`, so that an idle worker gets them. The next poll is due at once."""
 
     def run_ended(self, task: Task, more: bool) -> None:
-        """Take into account how long a run took. `more`: whether further tasks wait in this thread."""
+        """Update the expected duration of the task's type. `more`: whether further tasks wait in this thread."""
         self.prefetch.observe_run(task.type, task.duration)
 
     def give_up(self, tasks: Sequence[Task], now: float) -> None:
@@ -145,7 +145,7 @@ class PolledSource(Protocol[Row_co]):
 
 
 class RowPoller(Generic[Row_co]):
-    """Polls one source for due rows. An error of the database does not end it.
+    """Polls one source for due rows. An error of the database does not end the poller.
 
     If no row is due, the poller queries the next due time and pauses until then. After a pause it queries again before
     it acquires, unless it expects a row.
@@ -191,7 +191,7 @@ class RowPoller(Generic[Row_co]):
         self._timer.poll_now()
 
     def check_soon(self) -> None:
-        """Query the next due time in a moment, because a settled run may have made a row due."""
+        """Query the next due time soon, because a settled run may have made a row due."""
         self._timer.check_within(_SHORTEST)
 
     def wake(self) -> None:
@@ -199,7 +199,10 @@ class RowPoller(Generic[Row_co]):
             self._timer.wake()
 
     def rest(self) -> None:
-        """Prepare a pause. If the listener is idle, poll again first, because a poll starts the listener."""
+        """Called before a pause.
+
+        If the listener is idle, make a poll due at once, because a poll starts the listener.
+        """
         if not self._failures and self._listener.can_listen:
             self._timer.check_now()
 
@@ -216,8 +219,8 @@ class RowPoller(Generic[Row_co]):
         """Acquire due rows. Return none if the next poll is not due yet, or if the database does not answer.
 
         Unless rows are expected, the next due time is queried first. `may_rest`: if no row is due, query the next due
-        time and prepare a pause; the query also finds a row that became due in the meantime. The caller passes False
-        while runs wait to be settled.
+        time and start to listen for wake-ups; the query also finds a row that became due in the meantime. The caller
+        passes False while runs wait to be settled.
         """
         if self._timer.pause() > 0:
             return ()
@@ -365,7 +368,7 @@ class PollTimer:
     """Decides when a poller polls next. All times are seconds.
 
     A pause ends after the interval, at the next due time, or by a wake-up. If several pollers wake for one row, the
-    poller that acquired the last row goes first. The others delay a moment, and query before they acquire.
+    poller that acquired the last row polls first. The others wait briefly, and query before they acquire.
     """
 
     def __init__(self, interval: float, clock: Clock = monotonic, chance: Chance = random.uniform) -> None:
@@ -401,7 +404,7 @@ class PollTimer:
         self.poll_now()
 
     def took_all(self, took: float) -> None:
-        """Poll again after a moment or a wake-up, because all due rows were acquired.
+        """Poll again soon or after a wake-up, because all due rows were acquired.
 
         `took`: the duration of the poll.
         """
@@ -424,7 +427,7 @@ class PollTimer:
         - `took`: the duration of the query. The next poll starts that much earlier, as it takes as long to reach the
           database.
 
-        A wake-up for a row that was not known before and is due in a moment does not count as in vain.
+        If a row was expected, this counts as a wake-up in vain, unless the wake-up was for a new row that is due later.
         """
         self._polled_at = self.clock() - took
         rest = self._jittered(self.longest if called and wait != 0 else self._polled_interval(took))
@@ -478,7 +481,7 @@ class PollTimer:
         self._expects_row, self.checks_first = False, True
 
     def _delay(self) -> float:
-        """Return the seconds from a wake-up to the poll: 0, or after wake-ups in vain a random time that grows."""
+        """Return the seconds from a wake-up to the poll: 0, or a random time that grows with each wake-up in vain."""
         if not self._in_vain:
             return 0.0
         return self._chance(0.0, min(_FIRST_DELAY * 2 ** min(self._in_vain, 10), _LONGEST_DELAY))

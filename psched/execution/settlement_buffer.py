@@ -31,7 +31,7 @@ _LAST_MOMENT = 1.0
 
 
 class SettlementBuffer:
-    """A buffer of runs.
+    """Successful runs of one section that are not settled yet.
 
     Only the poller's thread calls `add` and `flush_if_slow`; any thread may call the other methods.
     """
@@ -53,7 +53,7 @@ class SettlementBuffer:
 
     @property
     def is_full(self) -> bool:
-        """Whether so many runs are collected that more of them would not make a transaction cheaper for each."""
+        """Whether the buffer is full: with more runs, a transaction would not become cheaper per run."""
         return len(self._collected) >= _FULL
 
     def flush_if_slow(self, now: float, seconds: float | None) -> None:
@@ -118,7 +118,7 @@ class SettlementBuffer:
     ) -> list[Sequence[Task]]:
         """Return groups of runs to try again at once, after settling `tasks` failed.
 
-        `until`: how long that was tried.
+        `until`: the time at which the attempts end.
         """
         if not self._source.store.is_unavailable(error):
             if len(tasks) > 1:  # a row that cannot be settled must not block the others

@@ -36,7 +36,7 @@ class StopEvent:
             self._signal()
 
     def retry(self, what: str, step: Callable[[], object]) -> None:
-        """Repeat `step` until it raises nothing or the event is set. An error that repeats is logged once."""
+        """Call `step` until it succeeds or the event is set. An error that repeats is logged once."""
         pause, logged = 0.1, ""
         while not self.is_set():
             try:
@@ -75,7 +75,7 @@ class StopEvent:
     def _descriptor(self) -> int:
         """Return a descriptor that is readable once the event is set.
 
-        If a handler has closed the last one, create another.
+        If a handler has closed the previous descriptor, create another.
         """
         with self._lock:
             if self._reader is None or not self._reader.is_ours():

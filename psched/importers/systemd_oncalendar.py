@@ -192,7 +192,7 @@ def _from_end(text: str) -> Iterator[int]:
         else:
             high = 1 if match["step"] or match["low"] == "*" else low
         if not 1 <= high <= low <= 31:
-            raise NotACalendarEventError(f"{term!r} is out of range among the days")
+            raise NotACalendarEventError(f"{term!r} is not a day from 1 to 31, counted from the end of the month")
         yield from range(low, high - 1, -int(match["step"] or 1))
 
 

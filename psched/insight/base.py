@@ -31,7 +31,7 @@ class TableInsight:
         self._table.check_tables()
 
     def is_unavailable(self, error: Exception) -> bool:
-        """Return whether `error` means that the database is away, overloaded, or refuses psched's user."""
+        """Return whether `error` means that the database is unreachable, overloaded, or refuses psched's user."""
         return self._table.is_unavailable(error) or self._table.is_refused(error)
 
     def counts(self, most: int = MOST) -> Mapping[str, Counted]:

@@ -52,7 +52,7 @@ def tz_database_finding() -> Finding:
 def section_findings(
     name: SectionName, section: Section, collection: Collection, writing: bool, more: Checks = lambda _: ()
 ) -> Iterator[Finding]:
-    """Yield the findings about one section and its database, even if the database is away.
+    """Yield the findings about one section and its database, even if the database is unreachable.
 
     `writing`: also test whether the table can be written; a read-only session cannot test this. `more`: further checks.
     """

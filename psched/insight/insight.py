@@ -80,7 +80,7 @@ class Insight:
     def doctor(self) -> list[Finding]:
         """Return the findings of `psched doctor`, without the checks of the application and of writing to tables.
 
-        A database that is away is one of the findings.
+        An unreachable database is one of the findings.
         """
         found = [*configuration_findings(self._settings), tz_database_finding()]
         for name, section in self._settings.named_sections:
@@ -93,7 +93,7 @@ class Insight:
             part.check_tables()
 
     def is_unavailable(self, error: Exception) -> bool:
-        """Return whether `error` means that a database is away, overloaded, or refuses psched's user."""
+        """Return whether `error` means that a database is unreachable, overloaded, or refuses psched's user."""
         return any(part.is_unavailable(error) for part in self._parts)
 
     @property

@@ -105,7 +105,7 @@ def _stats(store: LeaseStore) -> RunStats:
 
 
 def _window(now: float, seconds: float, type: str | None = None) -> StatsWindow:
-    """Return the window that ends with the present minute or hour."""
+    """Return the window that ends with the current minute or hour."""
     span = MINUTE if seconds <= _BY_MINUTE else HOUR
     begin = int(now) // span * span - math.ceil(seconds / span) * span
     return StatsWindow(begin, int(now) // span * span + span, span, type)

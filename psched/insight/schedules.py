@@ -377,7 +377,7 @@ class ScheduleInsight(TableInsight):
         late_after: float = 60.0,
         most: int = MOST_SIMULATED,
     ) -> Simulation:
-        """Simulate the present schedules from `begin` to `end` (unix seconds).
+        """Simulate the current schedules from `begin` to `end` (unix seconds).
 
         `workers`: their number; each runs one task at a time. `handler_time`: the seconds of each run; None: as long as
         the last runs in the ledger. `outage`: a time in which no worker runs. `late_after`: the seconds by which a run

@@ -137,7 +137,7 @@ def simulate(
 ) -> Simulation:
     """Simulate the schedules `rows`, which were read at `now`, from `begin` to `end`.
 
-    `seconds`: returns how long the runs of a schedule take. `lease_time`: seconds from the begin of an outage to the
+    `seconds`: returns how long the runs of a schedule take. `lease_time`: seconds from the start of an outage to the
     end of an interrupted run's lease. If `begin` is not after `now`, an occurrence that is late at `now` is late at
     `begin`, too. Otherwise nothing is late at `begin`.
     """

@@ -1,4 +1,4 @@
-"""Questions about the tasks of one queue."""
+"""Queries about the tasks of one queue."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What the master process and its children share."""
+"""Code that the master process and its children share."""

@@ -32,7 +32,7 @@ BYE = "bye"
 START_ERROR = "why"
 """The child cannot start; the reason follows."""
 TROUBLE = "trouble"
-"""The child cannot work at present; the reason follows. Without a reason: the child works again."""
+"""The child cannot work now; the reason follows. Without a reason: the child works again."""
 
 _HEARTBEAT = struct.Struct("d")
 _CHUNK = 65536

@@ -89,7 +89,7 @@ class ChildRole:
         return True
 
     def trouble(self) -> str | None:
-        """Return why the child cannot work at present, such as a database that does not answer.
+        """Return why the child cannot work now, such as a database that does not answer.
 
         Callable from any thread.
         """

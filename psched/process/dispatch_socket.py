@@ -1,7 +1,7 @@
 """The sockets over which the fetching child sends tasks to its siblings.
 
 The master creates one `DispatchSocket` for each configuration that it loads. A handler child creates a pair of
-connected sockets and sends one end over the dispatch socket to the present fetching child. If the fetching child dies,
+connected sockets and sends one end over the dispatch socket to the current fetching child. If the fetching child dies,
 its siblings connect to the next one in the same way. A message may contain JSON values and bytes; a tuple arrives as a
 list. Messages are packed by msgspec, which takes a third of the time that JSON takes (28 November 2026).
 """
@@ -149,7 +149,7 @@ class DispatchSocket:
         return self._taker.fileno()
 
     def connect(self, name: str) -> Connection:
-        """Return a connection to the present fetching child, or to the next one. Raises OSError."""
+        """Return a connection to the current fetching child, or to the next one. Raises OSError."""
         mine, other = socket.socketpair()
         try:
             with other:

@@ -106,7 +106,7 @@ def _moment(at: object, timezone: str) -> str:
 
 
 def checked_rule_of(cron: str, timezone: str, terms: Mapping[str, Any], dialect: CronDialect) -> Rule:
-    """Return the rule without its calendars, which only the store knows. Raises ConfigError, ValueError, TypeError."""
+    """Return the checked rule, without the calendars that it excludes. Raises ConfigError, ValueError, TypeError."""
     for name in terms:
         if name in _OF_RUNS:
             instead = "retry=True tries a task again; @app.task(…) takes retry_wait, max_attempts and timeout"

@@ -1,4 +1,4 @@
-"""What an audit used: a hash of the records, and the stretches of time that they cover."""
+"""What an audit used: a hash of the records, and the time ranges that they cover."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class AuditEvidence:
     A line is a JSON object with all fields, sorted by name, without spaces, and with escapes for characters outside of
     ASCII.
 
-    The audit also uses the present row of the schedule and its oldest entry. The hash leaves these out, because they
-    change with time. `reached`: the present next occurrence; None if the schedule does not exist any more.
+    The audit also uses the current row of the schedule and its oldest entry. The hash leaves these out, because they
+    change with time. `reached`: the next occurrence by the current row; None if the schedule no longer exists.
     """
 
     def __init__(self, keep: bool = False) -> None:
@@ -51,7 +51,7 @@ class AuditEvidence:
         return self._hash.hexdigest()
 
     def of(self, changes: Sequence[Change], rows: Iterable[LedgerRow]) -> Iterator[LedgerRow]:
-        """Yield the entries, and record them and the changes."""
+        """Yield the ledger entries, and record them and the changes for the hash."""
         for row in self.of_backfill(changes, rows):
             if not row.extra:
                 self._extend(row)

@@ -12,7 +12,7 @@ _MAX_LISTED = 1000
 
 
 class Kind(StrEnum):
-    """The ways in which an occurrence can violate the definition of its schedule."""
+    """How an occurrence can violate the definition of its schedule."""
 
     MISSING = "missing"
     FAILED = "failed"
@@ -116,7 +116,7 @@ class Verdict:
             self.unlisted += 1
 
     def settled(self, first: int, last: int) -> None:
-        """Record that the occurrences from `first` to `last` were settled without a violation."""
+        """Extend the verdict's `first` and `last`: these occurrences were settled without a violation."""
         self.first = first if self.first is None else min(self.first, first)
         self.last = last if self.last is None else max(self.last, last)
         self._continues = False

@@ -1,4 +1,4 @@
-"""The part of the audit that judges a schedule's backfills. Pure functions; occurrences are unix seconds.
+"""The part of the audit that checks a schedule's backfills. Pure functions; occurrences are unix seconds.
 
 A backfill promises to settle each of its occurrences once. The ledger must have exactly one entry for each occurrence
 that the lanes have passed, and no other entries.
@@ -44,7 +44,10 @@ class LaneRecords:
 
 
 class LastRun(NamedTuple):
-    """The last entry that backfills have for an occurrence. `why`: how it failed for good; None if it did not fail."""
+    """The last ledger entry of a backfill for an occurrence.
+
+    `why`: how the run failed for good; None if it did not fail.
+    """
 
     ended: float
     why: str | None
@@ -53,7 +56,7 @@ class LastRun(NamedTuple):
 def judge_backfills(
     lanes: Iterable[LaneRecords], since: int, until: int, verdict: Verdict, dialect: CronDialect
 ) -> Mapping[int, LastRun]:
-    """Judge the occurrences from `since` to `until`.
+    """Check the occurrences from `since` to `until`.
 
     For each occurrence that a backfill settled, return its last run.
     """

@@ -1,7 +1,7 @@
 """Which occurrences of a schedule a backfill runs, and how its rows share them. Pure functions; times are unix seconds.
 
-A backfill may cover years, so it stores stretches of time instead of occurrences. A row of a backfill runs each
-occurrence of its rule in its stretches.
+A backfill may cover years, so it stores time ranges (spans) instead of occurrences. A row of a backfill runs each
+occurrence of its rule in its ranges.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from psched.model import NO_OCCURRENCE, Backfill, Rule, ScheduleRow, Span
 from psched.schedules import rule_occurrences
 
 MOST_SPANS = 1000
-"""The most stretches of one backfill. Each of its rows stores its own stretches, and each acquire reads them."""
+"""The most time ranges of one backfill. Each of its rows stores its own ranges, and each acquire reads them."""
 
 
 def next_to_backfill(rule: Rule, time: int, dialect: CronDialect) -> int:
@@ -43,7 +43,7 @@ def first_to_backfill(rule: Rule, dialect: CronDialect) -> int:
 
 
 def spans_left(row: ScheduleRow) -> tuple[Span, ...]:
-    """Return the stretches that the row of a backfill still has to run, including a run in progress."""
+    """Return the time ranges that the row of a backfill still has to run, including a run in progress."""
     backfill = row.rule.backfill
     if backfill is None or row.ended:
         return ()
@@ -52,7 +52,7 @@ def spans_left(row: ScheduleRow) -> tuple[Span, ...]:
 
 
 def spans_passed(row: ScheduleRow) -> tuple[Span, ...]:
-    """Return the stretches that the row of a backfill has run."""
+    """Return the time ranges that the row of a backfill has run."""
     backfill = row.rule.backfill
     if backfill is None or row.ended:
         return () if backfill is None else backfill.spans
@@ -61,20 +61,20 @@ def spans_passed(row: ScheduleRow) -> tuple[Span, ...]:
 
 
 def clipped(spans: Iterable[Span], first: int, last: int) -> tuple[Span, ...]:
-    """Return the parts of the stretches that are between `first` and `last`, both included."""
+    """Return the parts of the time ranges that are between `first` and `last`, both included."""
     parts = ((max(begin, first), min(end, last)) for begin, end in spans)
     return tuple((begin, end) for begin, end in parts if begin <= end)
 
 
 def count(rule: Rule, spans: Iterable[Span], dialect: CronDialect) -> int:
-    """Return how many occurrences of the rule are in these stretches."""
+    """Return how many occurrences of the rule are in these time ranges."""
     return sum(rule_occurrences.count(rule, first - 1, last, dialect) for first, last in spans)
 
 
 def uncovered(rule: Rule, first: int, last: int, covered: Iterable[Span], dialect: CronDialect) -> Iterator[Span]:
-    """Yield the stretches from `first` to `last` that contain occurrences of the rule outside of `covered`.
+    """Yield the time ranges from `first` to `last` that contain occurrences of the rule outside of `covered`.
 
-    Each stretch begins and ends with an occurrence.
+    Each range begins and ends with an occurrence.
     """
     begin = first
     for taken, until in [*sorted(covered), (last + 1, last + 1)]:
@@ -87,7 +87,7 @@ def uncovered(rule: Rule, first: int, last: int, covered: Iterable[Span], dialec
 
 
 def without(span: Span, times: Sequence[int]) -> Iterator[Span]:
-    """Yield the parts of a stretch that are left when `times` (sorted) are removed."""
+    """Yield the parts of a time range that are left when `times` (sorted) are removed."""
     begin, end = span
     for time in times[bisect_left(times, begin) :]:
         if time > end:
@@ -100,7 +100,7 @@ def without(span: Span, times: Sequence[int]) -> Iterator[Span]:
 
 
 def shares(rule: Rule, spans: Sequence[Span], number: int, dialect: CronDialect) -> list[tuple[Span, ...]]:
-    """Split the stretches into up to `number` consecutive parts, and return the parts.
+    """Split the time ranges into up to `number` consecutive parts, and return the parts.
 
     All parts have about the same number of occurrences, and none is empty.
     """
@@ -125,7 +125,7 @@ def shares(rule: Rule, spans: Sequence[Span], number: int, dialect: CronDialect)
 
 
 def _nth(rule: Rule, first: int, last: int, number: int, dialect: CronDialect) -> int:
-    """Return the occurrence with this number (from 1) in a stretch. The stretch must have that many occurrences."""
+    """Return the occurrence with this number (from 1) in a time range. The range must have that many occurrences."""
     while first < last:
         middle = (first + last) // 2
         found = rule_occurrences.count(rule, first - 1, middle, dialect)
@@ -139,7 +139,7 @@ def _nth(rule: Rule, first: int, last: int, number: int, dialect: CronDialect) -
 def rule_of_backfill(rule: Rule, schedule: str, spans: tuple[Span, ...], reverse: bool) -> Rule:
     """Return the rule of a row that runs the occurrences of the schedule's `rule` in `spans`.
 
-    Its `start` and `end` are those of the stretches, so it has no later occurrences.
+    Its `start` and `end` are those of the time ranges, so it has no later occurrences.
     """
     backfill = Backfill(schedule, spans, reverse)
     return replace(rule, delay=0, spread=0, max_runs=None, start=spans[0][0], end=spans[-1][1], backfill=backfill)

@@ -49,7 +49,7 @@ MOST_RUNNING = 100
 """The most lanes of one backfill."""
 _TRIES = 100
 _BEFORE = 32
-"""How many entries before a range are searched for one that covers the begin of the range: an entry of many skipped
+"""How many entries before a range are searched for one that covers the start of the range: an entry of many skipped
 occurrences."""
 _KEPT = 86400.0
 """How many seconds the rows of a finished backfill are kept. Until then its number is not used again."""
@@ -59,8 +59,7 @@ _KEPT = 86400.0
 class BackfillPlan:
     """What a backfill of `schedule` would run: `count` of the `total` occurrences in the range.
 
-    `spans`: the stretches of time in which it runs each occurrence, sorted. Each stretch begins and ends with an
-    occurrence.
+    `spans`: the time ranges in which it runs each occurrence, sorted. Each range begins and ends with an occurrence.
     """
 
     schedule: str
@@ -120,7 +119,7 @@ class BackfillCollection:
     ) -> BackfillState | None:
         """Run the past occurrences of a schedule from `since` to `until` (unix seconds, both included).
 
-        These are the occurrences of the present rule that come before the schedule's next occurrence. `mode` selects
+        These are the occurrences of the current rule that come before the schedule's next occurrence. `mode` selects
         among them:
 
         - `missing`: occurrences that have no entry in the ledger, or that were skipped because they were too late.
@@ -130,13 +129,13 @@ class BackfillCollection:
         Occurrences that another backfill still has to run are left out. If no occurrence is left, this starts nothing
         and returns None; so a repeated call starts nothing.
 
-        The runs have the present type, data and policy of the schedule; later changes of the schedule do not affect
+        The runs have the current type, data and policy of the schedule; later changes of the schedule do not affect
         them. At most `max_running` of them run at a time: the range is split into as many parts, and each part runs in
         order, or with `reverse` from its end. Among due rows, those that were due earlier run first.
 
         Raises:
             NotFoundError: there is no such schedule.
-            ValueError: a value is not valid, or the range has more than 1,000 separate stretches.
+            ValueError: a value is not valid, or the occurrences to run are in more than 1,000 separate time ranges.
             ConfigError: the rule of the schedule is not valid.
             NotSupportedError: the store keeps no ledger, or no policies.
         """
@@ -155,7 +154,9 @@ class BackfillCollection:
             old = [lane for lanes_of in lanes.values() if self._is_over(lanes_of, now) for lane in lanes_of]
             if not self._store.apply([*(RowChange(None, lane) for lane in added), *(RowChange(o, None) for o in old)]):
                 return self._state(key, number, added)
-        raise ScheduleError(f"{key!r}: no backfill started: other ones were started during each of {_TRIES} attempts")
+        raise ScheduleError(
+            f"{key!r}: no backfill started: other clients started one during each of {_TRIES} attempts; try again"
+        )
 
     def list(self, key: str | None = None) -> Iterator[BackfillState]:
         """Yield the backfills of a schedule, or of all schedules, with their progress.
@@ -213,7 +214,7 @@ class BackfillCollection:
             return False
 
     def _cancel(self, lane: Schedule) -> bool:
-        """Reduce the stretches of a lane to what it has run, and a run in progress."""
+        """Reduce the time ranges of a lane to what it has run, and a run in progress."""
         for _ in range(_TRIES):
             row = lane.metadata()
             backfill = row.rule.backfill
@@ -251,14 +252,14 @@ class BackfillCollection:
         spans = tuple(uncovered(row.rule, since, last, rest, self._dialect)) if since <= last else ()
         if len(spans) > MOST_SPANS:
             raise ValueError(
-                f"{key!r}: the occurrences to run are in {len(spans):,} separate stretches; expected at most "
+                f"{key!r}: the occurrences to run are in {len(spans):,} separate time ranges; expected at most "
                 f"{MOST_SPANS:,}; give a shorter range, such as one that ends at {spans[MOST_SPANS - 1][1]}"
             )
         total = rule_occurrences.count(row.rule, since - 1, last, self._dialect) if since <= last else 0
         return row, BackfillPlan(key, spans, count(row.rule, spans, self._dialect), total)
 
     def _covered(self, key: str, since: int, until: int, mode: BackfillMode) -> builtins.list[Span]:
-        """Return the stretches from `since` to `until` that need no run. By the ledger, they ran or were skipped."""
+        """Return the time ranges from `since` to `until` that need no run: by the ledger, they ran or were skipped."""
         ledger = self._ledger
         last: dict[int, LedgerRow] = {}
         skipped: builtins.list[Span] = []
@@ -361,14 +362,14 @@ class BackfillCollection:
 
 
 def lane_keys(ledger: Ledger, schedule: str) -> Iterator[str]:
-    """Yield the keys of the lanes of a schedule's backfills, as the ledger has them; includes deleted lanes."""
+    """Yield the keys of the lanes of a schedule's backfills from the ledger, so deleted lanes are included."""
     prefix = f"{BACKFILL_PREFIX}{schedule}:"
     found = takewhile(lambda key: key.startswith(prefix), ledger.keys(prefix))
     return (key for key in found if backfill_of(key)[0] == schedule)
 
 
 def with_backfill(row: LedgerRow) -> LedgerRow:
-    """Return a lane's entry with the key of its schedule and the number of the backfill.
+    """Give a lane's ledger entry the key of its schedule and the number of the backfill.
 
     Return other entries unchanged.
     """
@@ -379,7 +380,7 @@ def with_backfill(row: LedgerRow) -> LedgerRow:
 
 
 def check_max_running(number: object) -> None:
-    """Raise ValueError unless a backfill can run this number of occurrences at a time."""
+    """Raise ValueError unless a backfill may run this number of occurrences at a time."""
     if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= MOST_RUNNING:
         raise ValueError(f"max_running must be a whole number from 1 to {MOST_RUNNING}, got {shown(number)}")
 

@@ -73,7 +73,7 @@ class CalendarCollection:
             keys = ", ".join(map(repr, users[:_SHOWN])) + (" and more" if len(users) > _SHOWN else "")
             raise ScheduleError(f"the calendar {name!r} is excluded by {keys}; modify or delete these schedules first")
         if not self._store.write(name, calendar.version, None):
-            raise ScheduleError(f"the calendar {name!r} was changed at the same time; it was not deleted")
+            raise ScheduleError(f"the calendar {name!r} was not deleted: it was changed at the same time; try again")
 
     def users(self, name: str) -> Iterator[str]:
         """Yield the keys of the schedules that exclude a calendar. Reads all schedules.

@@ -64,7 +64,7 @@ _BEFORE_SCOPE = 32
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """The configured values that schedules share. `Section` describes them."""
+    """The configured defaults of all schedules. `Section` describes them."""
 
     timezone: str = "UTC"
     cron_dialect: cron.CronDialect = "vixie"
@@ -122,7 +122,7 @@ class ScheduleCollection(PolledTable):
 
         Which occurrences there are:
 
-        - `start`, `end`: there is no occurrence before `start` or after `end` (unix seconds).
+        - `start`, `end`: no occurrence comes before `start` or after `end` (unix seconds).
         - `spread`: seconds, up to 7 days. Each schedule has its own delay from 0 to `spread`, computed from its key
           (docs/cron.md).
         - `max_runs`: the schedule ends after so many regular occurrences have run. Skipped occurrences do not count.
@@ -216,9 +216,11 @@ class ScheduleCollection(PolledTable):
     def candidates(
         self, wanted: ScheduleFilter, state: StateWord | None = None, now: float = 0.0
     ) -> Iterator[ScheduleRow]:
-        """Yield schedules that match the filter. They include all that have `state` at `now` (by the database's clock).
+        """Yield schedules that match the filter.
 
-        An index finds them. For most states few other schedules are among them.
+        They include all schedules that have `state` at `now` (by the database's clock).
+
+        The query uses an index. For most states the result has few schedules in other states.
         """
         return self._with_problems(self.store.list(wanted if state is None else replace(wanted, **_bounds(state, now))))
 
@@ -439,10 +441,11 @@ class ScheduleCollection(PolledTable):
         return state_of(row, now, self.overdue_after)
 
     def overdue(self, limit: int) -> builtins.list[ScheduleRow]:
-        """Return up to `limit` overdue schedules, the most overdue first. They fail, or no worker acquires them.
+        """Return up to `limit` overdue schedules, the most overdue first.
 
-        In the returned rows `data` is {}, and `problem` does not consider the data. On `rdb_compat` only those that no
-        worker acquires are returned, because its table does not distinguish a run from the wait for a retry.
+        An overdue schedule fails, or no worker acquires it. In the returned rows `data` is {}, and `problem` does not
+        consider the data. On `rdb_compat` only those that no worker acquires are returned, because its table does not
+        distinguish a run from the wait for a retry.
         """
         age = self.overdue_after
         found = {row.key: row for row in (*self.store.long_due(age, limit), *self.store.failing(age, limit))}

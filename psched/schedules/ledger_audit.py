@@ -63,16 +63,16 @@ _CHANGED = "occurrences were computed by {}, and by {} from"
 
 @dataclass(frozen=True, slots=True)
 class AuditRecords:
-    """The records of one schedule: its definitions, its ledger entries and its present row.
+    """The records of one schedule: its definitions, its ledger entries and its current row.
 
     - `changes`: in the order of versions, the oldest first.
     - `rows`: a stream of entries, in the order of occurrences and fences. First comes the last entry before the scope's
-      span for each of `versions_at`, as it may cover the begin of the span. Then come the entries in the span.
+      span for each of `versions_at`, as it may cover the start of the span. Then come the entries in the span.
     - `oldest`: the first entry that is still kept.
     - `present`: the schedule's row, read before `rows`; None if it was deleted.
     - `now`: the database's clock before that read.
     - `kept_since`: entries that were settled before this time may have been deleted.
-    - `reckoning`: of this process; also used for definitions without a recorded reckoning.
+    - `reckoning`: the cron dialect and tz database of this process; also used for definitions without a recorded one.
     - `runs_before`: for each version, how many entries before the span count for `max_runs`. Only needed if a
       definition has `max_runs`.
     - `earlier`: the last entries before the span. Only needed if a definition has `overlap: skip`.
@@ -101,7 +101,7 @@ class AuditRecords:
 
     @property
     def pauses(self) -> Sequence[tuple[float, float]]:
-        """Begin and end (not included) of each recorded pause: from a `pause` to the next `resume`."""
+        """The start and end (not included) of each recorded pause: from a `pause` to the next `resume`."""
         found: list[tuple[float, float]] = []
         begin: float | None = None
         for before, change in zip([None, *self.changes], self.changes, strict=False):
@@ -176,7 +176,7 @@ def versions_at(changes: Sequence[Change], time: int) -> Iterator[int]:
 
 
 class _Backfilled:
-    """Occurrences whose last run was made by a backfill. The definitions require no other run for them."""
+    """Occurrences whose last run belongs to a backfill. The definitions require no other run for them."""
 
     def __init__(self, runs: Mapping[int, LastRun]) -> None:
         self._runs = runs
@@ -218,7 +218,7 @@ def _definitions(records: AuditRecords, scope: AuditScope, verdict: Verdict, fil
 
 
 def _unrecorded_definition(present: ScheduleRow, now: float, changes: Sequence[Change]) -> Change:
-    """Create a definition from the present row, for a schedule whose addition was not recorded."""
+    """Create a definition from the current row, for a schedule whose addition was not recorded."""
     return Change(
         key=present.key,
         version=changes[-1].version + 1 if changes else 0,
@@ -307,7 +307,7 @@ class _Definition:
         self.due = max(self.due, self._next(row.end))
 
     def end(self) -> None:
-        """Judge the occurrences after the last entry, up to the next change or up to now."""
+        """Check the occurrences after the last entry, up to the next change or up to now."""
         following = self.following
         if self._has_ended_by_max_runs():
             self.due = math.inf
@@ -352,7 +352,7 @@ class _Definition:
         return self._runs_so_far() >= most or self.records.known_from > -math.inf
 
     def _end_at_present(self) -> None:
-        """Judge the occurrences that are due now with the help of the schedule's present row, if there is one."""
+        """Check the occurrences that are due now, by the schedule's current row if it exists."""
         row, now = self.records.present, self.records.now
         end, fresh = self._end_of_due(now), self._end_of_due(now - self.scope.grace)
         if row is None:
@@ -368,7 +368,7 @@ class _Definition:
             self.verdict.notes.append(("the schedule is paused; it skips occurrences from", present.next_time))
 
     def _report_waiting(self, row: ScheduleRow, end: float, fresh: float) -> None:
-        """Judge due occurrences before `end` that have no entry.
+        """Check due occurrences before `end` that have no entry.
 
         Occurrences from `fresh` on may still wait for a worker.
         """
@@ -389,7 +389,7 @@ class _Definition:
         self.verdict.pending += self._count_until(end)
 
     def _report_next(self, row: ScheduleRow, state: Why, fresh: float) -> None:
-        """Judge the occurrence of the row, which is leased, was retried, or cannot be run."""
+        """Check the row's occurrence, which is leased, was retried, or cannot be run."""
         end, is_leased = row.next_time + 1, row.next_run_time > self.records.now
         why = replace(state, what=f"it {state.what}")
         if row.status == RUNNING and is_leased:
@@ -406,7 +406,7 @@ class _Definition:
         return at and row.status != RUNNING and not row.attempts and not row.paused
 
     def _pauses_of(self, row: ScheduleRow) -> Iterator[tuple[float, float]]:
-        """Yield begin and end (not included) of each pause of the row, converted to times of occurrences."""
+        """Yield the start and end (not included) of each pause of the row, converted to times of occurrences."""
         delay = self.change.delay
         for begin, until in row.ended_pauses:
             yield math.ceil(begin - delay), math.ceil(until - delay)
@@ -414,7 +414,7 @@ class _Definition:
             yield math.ceil(row.paused_from - delay), math.inf
 
     def _end_of_due(self, time: float) -> float:
-        """Return the end (not included) of those audited occurrences that were due at `time`."""
+        """Return the end (not included) of the audited occurrences that were due by `time`."""
         return min(self.scope.until, math.floor(time - self.change.delay)) + 1
 
     def _report_missing_until(self, end: float, why: Why = _NOTHING_KNOWN) -> None:
@@ -587,7 +587,7 @@ class _Overlaps:
         self._latest = (0.0, 0.0)
 
     def seconds(self, row: LedgerRow) -> float:
-        """Return for how many seconds the run in `row` overlapped an earlier run.
+        """Return how many seconds the run in `row` overlapped an earlier run.
 
         Call this with the entries in order.
         """
@@ -600,7 +600,7 @@ class _Overlaps:
 
 
 def _dialect_of(records: AuditRecords, reckoning: str | None = None) -> cron.CronDialect:
-    """Return the recorded cron dialect, or the present dialect if none was recorded."""
+    """Return the recorded cron dialect, or the dialect of this process if none was recorded."""
     known = [(found or "").partition(" ")[0] for found in (reckoning, records.reckoning)]
     return next((dialect for name in known for dialect in cron.DIALECTS if dialect == name), cron.DIALECTS[0])
 

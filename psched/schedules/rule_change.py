@@ -11,7 +11,7 @@ from psched.schedules.pause_and_run_now import with_regular
 
 
 def moved(row: ScheduleRow, old: Rule, now: float, dialect: CronDialect) -> ScheduleRow:
-    """Return `row`, which has a new rule, with its next occurrence by that rule at `now`.
+    """Return `row`, which has a new rule, with its next occurrence at `now` by the new rule.
 
     If the schedule has run as often as the new rule allows, it has ended. A due occurrence stays as it is. An
     occurrence whose time has come but that waits for its delay gets the new delay. Any other occurrence is replaced by
@@ -53,10 +53,10 @@ def redefined(seen: ScheduleRow, wanted: ScheduleRow, now: float, dialect: CronD
 
 
 def with_calendars(row: ScheduleRow, rule: Rule, now: float, dialect: CronDialect) -> ScheduleRow:
-    """Return `row` with `rule`, in which only the calendars are different, and with the next occurrence of this rule.
+    """Return `row` with `rule`, which differs only in its calendars, and with the next occurrence of `rule`.
 
-    An occurrence stays if its time has come, or if it is leased or retried. If `modify` moved an occurrence ahead, it
-    is replaced by the first one from there on.
+    An occurrence stays if its time has come, or if it is leased or retried. If `modify` set a later next occurrence,
+    the search begins there.
     """
     changed = replace(row, rule=rule)
     if not row.settled or row.has_run_enough or min(row.next_time, row.next_run_time) <= now:

@@ -36,11 +36,11 @@ class Schedule:
         return f"<Schedule key={self.key!r}>"
 
     def exists(self) -> bool:
-        """Return whether the schedule exists at this moment."""
+        """Return whether the schedule exists now."""
         return self._store.get(self.key) is not None
 
     def metadata(self) -> ScheduleRow:
-        """Return the schedule as it is stored at this moment. Raises NotFoundError."""
+        """Return the schedule's row as it is stored now. Raises NotFoundError."""
         row = self._store.get(self.key)
         if row is None:
             raise NotFoundError(f"no schedule has the key {self.key!r}")
@@ -63,11 +63,11 @@ class Schedule:
         if_version: int | None = None,
         **terms: Unpack[Terms],
     ) -> None:
-        """Change the given values in one write. A value of None is not changed.
+        """Change the given values in one write. None leaves a value as it is, except for the options below.
 
-        The terms (`catch_up` to `spread`, see `ScheduleCollection.add`) are changed if they are given. For a term, None
-        means no limit or no text. With `if_version`, nothing is changed unless the schedule still has this version (see
-        `metadata`).
+        The options (`catch_up` to `spread`, see `ScheduleCollection.add`) are changed if they are given. For these,
+        None means no limit or no text. With `if_version`, nothing is changed unless the schedule still has this version
+        (see `metadata`).
 
         A new rule moves the next occurrence to its first match from now on. An occurrence whose time has come is kept.
         While a run is leased or waits for a retry, only the rule is written; the settlement of the run then uses the
@@ -109,7 +109,7 @@ class Schedule:
     def follow(self, calendar: Calendar) -> None:
         """Replace the calendar of this name in the rule. An occurrence whose time has come is kept.
 
-        If the schedule does not exist any more, nothing happens.
+        If the schedule no longer exists, nothing happens.
         """
 
         def change(seen: ScheduleRow) -> tuple[ScheduleRow, Entry | None]:
@@ -173,7 +173,7 @@ class Schedule:
     def _compare_and_set(
         self, action: str, change: Callable[[ScheduleRow], tuple[ScheduleRow, Entry | None]]
     ) -> ScheduleRow:
-        """Change the row, if it is as expected, and return the previous row."""
+        """Change the row if no other client has changed it meanwhile. Return the previous row."""
         for _ in range(_TRIES):
             seen = self.metadata()
             wanted, entry = change(seen)

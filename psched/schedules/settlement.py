@@ -1,4 +1,4 @@
-"""Settles runs of schedules, and skips occurrences because of a policy or pause. Both move the schedule on."""
+"""Settles runs of schedules, and skips occurrences because of a policy or pause. Both advance the schedule."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _TRIM_INTERVAL = 60.0
 
 
 class ScheduleSettlement(Settlement):
-    """Moves a schedule to the first match after the occurrence that was run."""
+    """Advances a schedule to the first match after the occurrence that was run."""
 
     store: ScheduleStore
 
@@ -105,7 +105,7 @@ class ScheduleSettlement(Settlement):
         ]
 
     def finish_by(self, claim: Claim, task: NewTask, until: float) -> None:
-        """Submit `task`, then move the schedule on; in one transaction if both tables are in one database.
+        """Submit `task`, then advance the schedule; in one transaction if both tables are in one database.
 
         If the task exists already, an earlier attempt has submitted it for this occurrence.
         """
@@ -135,10 +135,11 @@ class ScheduleSettlement(Settlement):
         return changed
 
     def pass_over(self, claim: Claim, now: float, until: float) -> bool:
-        """Skip occurrences because of a policy or pause, or park a paused schedule, and return True; otherwise False.
+        """If the claimed occurrence must not run now, settle the claim and return True; otherwise return False.
 
-        A backfill whose schedule was deleted is deleted, too. The decision uses the row as it was acquired. If the
-        schedule was changed since, it is released, to be acquired again.
+        Skips occurrences because of a policy, lets a paused schedule wait for `resume`, and deletes a backfill whose
+        schedule was deleted. The decision uses the row as it was acquired; if the schedule was changed since, it is
+        released.
         """
         row = cast("ScheduleRow", claim.row)
         backfill = row.rule.backfill
@@ -165,7 +166,7 @@ class ScheduleSettlement(Settlement):
     def _pause_failing(self, key: str) -> bool:
         """Pause a schedule after too many failures in a row. Return whether it is paused.
 
-        If this fails, the next acquire of the schedule tries again before the schedule runs.
+        If the write fails, the next acquire of the schedule tries it again before the schedule runs.
         """
         try:
             for _ in range(_TRIES):
@@ -180,7 +181,7 @@ class ScheduleSettlement(Settlement):
         return False
 
     def is_paused(self, row: Row) -> bool:
-        """Return whether the row is paused. A `run_now` after the begin of the pause overrides the pause."""
+        """Return whether the row is paused. A `run_now` after the start of the pause overrides the pause."""
         schedule = cast("ScheduleRow", row)
         return schedule.paused and (schedule.extra_waits or not schedule.is_asked_for)
 
@@ -234,8 +235,8 @@ def times_after(row: ScheduleRow, entry: Entry, dialect: CronDialect) -> tuple[i
     """Return the occurrence after the one of `row`, and when it is due.
 
     `entry`: how the occurrence of `row` is settled. After an extra run, the result is the regular occurrence that was
-    pending before. The row of a backfill is due at the second in which its last run began, so that schedules which have
-    been due longer come first.
+    pending before. The row of a backfill is due at the second in which its last run began, so schedules that were due
+    before then come first.
     """
     if row.is_backfill:
         time = next_to_backfill(row.rule, row.next_time, dialect)

@@ -60,9 +60,9 @@ def lateness_bound(policy: Policy) -> float | None:
 
 
 def came_due_during(ended: float | None, run_time: float) -> TypeGuard[float]:
-    """Return whether an occurrence was due before the previous run was settled.
+    """Return whether an occurrence was due before the previous run was settled at `ended`.
 
-    `ended`: when that was; None if unknown.
+    `ended`: None if unknown.
     """
     return ended is not None and run_time <= ended
 

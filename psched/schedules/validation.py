@@ -59,7 +59,7 @@ _default = partial(getattr, _DEFAULT_POLICY)
 
 
 class OccurrenceTerms(TypedDict, total=False):
-    """The terms of a schedule that apply to its occurrences, not to their runs. None means no limit, or no text."""
+    """The options of a schedule, except those for its runs. For an option, None means no limit or no text."""
 
     catch_up: CatchUp
     max_lateness: float | None
@@ -75,7 +75,7 @@ class OccurrenceTerms(TypedDict, total=False):
 
 
 class Terms(OccurrenceTerms, total=False):
-    """The fields of `Policy`, and `RULE_OPTIONS`, as keyword arguments. None means no limit, or no text."""
+    """The fields of `Policy` and `RULE_OPTIONS`, as keyword arguments. None means no limit or no text."""
 
     max_attempts: int | None
     overlap: Overlap
@@ -103,7 +103,7 @@ def new_rows(
     rows = []
     for new in schedules:
         if not isinstance(new, NewSchedule):
-            raise ValueError(f"schedules must be of psched.NewSchedule, got {shown(new)}")
+            raise ValueError(f"each schedule must be a psched.NewSchedule, got {shown(new)}")
         policy = checked_policy(Policy(*_terms_of(new)))
         if policy != _DEFAULT_POLICY and not store.keeps_policies:
             raise without_policies(new.key, [name for name in TERMS if getattr(policy, name) != _default(name)])
@@ -173,7 +173,7 @@ def named_calendar(stored: StoredCalendar) -> Calendar:
 
 
 def without_policies(key: str, names: Collection[str]) -> NotSupportedError:
-    """Return the error for a schedule `key` with policies that the store does not keep."""
+    """Return the error for a schedule `key` with policies in a store that keeps none."""
     return NotSupportedError(f"{key!r}: this store keeps no {', '.join(names)}; use `type: rdb` or `type: redis`")
 
 
@@ -227,7 +227,7 @@ def _in_milliseconds(values: T, *names: str) -> T:
 
 @lru_cache(4096)
 def _warn_of_step(expression: str, dialect: str) -> None:
-    """Warn once for each expression with an excessive step."""
+    """Warn, once for each expression, if a step is excessive."""
     warning = cron.excessive_step(expression, dialect)
     if warning is not None:
         log.warning(warning)

@@ -1,4 +1,4 @@
-"""The definition of a schedule as a `NewSchedule`, made from a row or from a change in the ledger; and differences."""
+"""Converts rows and recorded changes to definitions of schedules (`NewSchedule`), and compares definitions."""
 
 from __future__ import annotations
 

@@ -178,9 +178,9 @@ def apply_plan(schedules: ScheduleCollection, found: Plan) -> None:
 
 
 def apply_declared(schedules: ScheduleCollection, declared: Iterable[DeclaredSchedules]) -> Plan:
-    """Plan and apply. If another process applies at the same time, repeat both. Return the applied plan.
+    """Call `plan` and `apply_plan`; repeat both if another process applies at the same time. Return the applied plan.
 
-    Raises like both.
+    Raises the errors of both.
     """
     given = list(declared)
     for _ in range(_TRIES - 1):
@@ -209,7 +209,7 @@ def _present(schedules: ScheduleCollection, keys: Sequence[str]) -> dict[str, Sc
 
 
 def _refuse_others(declared: Iterable[DeclaredSchedules], present: Mapping[str, ScheduleRow]) -> None:
-    """Raise ConfigError if schedules belong to other owners. The error names them."""
+    """Raise ConfigError if declared schedules belong to other owners. The error names these schedules."""
     found: list[str] = []
     for each in declared:
         for new in each.schedules:
@@ -229,7 +229,7 @@ def _is_defined_as(seen: ScheduleRow, new: ScheduleRow) -> bool:
 
 
 def _current_rows(schedules: ScheduleCollection, found: Plan) -> list[RowChange]:
-    """Return the changes of a plan, based on the present rows. Raises PlanConflictError."""
+    """Return the changes of a plan, based on the current rows. Raises PlanConflictError."""
     now = schedules.store.now()
     present = _present(schedules, [each.key for each in found.changes])
     changed = [

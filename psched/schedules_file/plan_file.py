@@ -70,7 +70,7 @@ def _local(time: float) -> str | None:
 
 
 def read_plan(text: str, name: str) -> Plan:
-    """Read the text of a plan file. Return what is needed to apply it. Raises ConfigError that begins with `name`."""
+    """Parse the text of a plan file. Raises ConfigError whose text begins with `name`."""
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:

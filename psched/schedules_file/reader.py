@@ -95,7 +95,7 @@ class _FileReader:
     def _mapping(self, content: dict[Any, Any], name: str) -> dict[Any, Any]:
         """Return the mapping below a key, or an empty mapping without the key.
 
-        For `schedules`, `{}` must be written.
+        Without schedules, the file must say `schedules: {}`.
         """
         if name not in content and name == "schedules":
             self._fault((name,), "missing; give a mapping from keys to schedules, or {} for none")

@@ -1,4 +1,4 @@
-"""Rollback: plans that give schedules their earlier definitions, which the ledger has kept."""
+"""Rollback: plans that give schedules earlier definitions from the ledger."""
 
 from __future__ import annotations
 

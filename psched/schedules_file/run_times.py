@@ -1,4 +1,4 @@
-"""When schedules run in the next days: which runs a change adds and removes, and the effects of clock changes.
+"""Computes which runs of the next days a change of schedules adds and removes, and the effects of clock changes.
 
 Pure functions. All times are unix seconds.
 """
@@ -35,7 +35,7 @@ _NEAR = 3 * 3600
 
 @dataclass(frozen=True, slots=True)
 class RunTimes:
-    """Runs in the next days: their number, and the `first` ones. `exact`: whether they were compared one by one."""
+    """Runs in the next days: how many, and the `first` few. `exact`: whether they were compared one by one."""
 
     count: int = 0
     first: tuple[float, ...] = ()
@@ -63,7 +63,7 @@ NO_EFFECT = Effect()
 
 @dataclass(frozen=True, slots=True)
 class PlannedHerd:
-    """A minute in which many runs begin: `starts` with the plan, `before` without it. `time`: the begin of the minute.
+    """A minute in which many runs begin: `starts` with the plan, `before` without it. `time`: the start of the minute.
 
     `more`: how many more such minutes the next days have.
     """
@@ -172,7 +172,7 @@ class RunTimeComparison:
             yield from _notes_at(_plain(row.rule), change, self.dialect)
 
     def herds(self, before: Iterable[ScheduleRow], after: Iterable[ScheduleRow]) -> list[PlannedHerd]:
-        """Return the minutes in which many of the schedules begin, and more of them than before.
+        """Return the minutes in which many runs begin, and more than before.
 
         The largest come first. Schedules with a `spread` of a minute or more do not count, nor do schedules that run
         each minute or more often.
@@ -230,7 +230,7 @@ def _plain(rule: Rule) -> Rule:
 
 
 def _group(row: ScheduleRow) -> tuple[Rule, float] | None:
-    """Return a key that is equal for schedules that begin together; None for a schedule that does not count."""
+    """Return a key that is equal for schedules whose runs begin together; None for a schedule that does not count."""
     if row.paused or row.rule.spread >= 60 or row.next_time >= NEVER:
         return None
     return _plain(row.rule), row.delay

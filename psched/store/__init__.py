@@ -58,7 +58,7 @@ class StoreSettings:
       the row when read.
     - `connections`: the most idle connections that a store keeps open; one for each thread of its process.
     - `reckoning`: the cron dialect and tz database of this process, for the ledger.
-    - `ledger`: the ledger's table, for a store that keeps a ledger only on request.
+    - `ledger`: the ledger's table, for `rdb_compat`, which keeps a ledger only on request.
     - `problem`: returns why psched cannot run a schedule, or None. A store that shares its table with other programs
       (`rdb_compat`) does not acquire such rows.
     - `pooler`: the kind of connection pooler: `session` (each client keeps a database session), `transaction` (each

@@ -21,7 +21,7 @@ class Counted:
 
     @classmethod
     def up_to(cls, most: int, found: int) -> Counted:
-        """Return the number for `found` rows. The query looked for at most `most` + 1 rows."""
+        """Return the number of rows, for a query that looked for at most `most` + 1 rows and found `found`."""
         return cls(min(found, most), found > most)
 
     def __str__(self) -> str:
@@ -44,7 +44,7 @@ class TypeCounts:
 
 @dataclass(frozen=True, slots=True)
 class UserCounts:
-    """The tasks of one user. All tasks without a user count as the tasks of one more user, None.
+    """The tasks of one user. Tasks without a user count as the tasks of a user None.
 
     - `due`: how many tasks are due.
     - `oldest`: how many seconds the first of them has been due.

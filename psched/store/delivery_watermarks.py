@@ -1,4 +1,4 @@
-"""The contract of watermarks: the database remembers up to where reports have been sent to other programs."""
+"""The contract of watermarks: the database stores up to which position reports were sent to other programs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Watermarks(Protocol):
         """Return up to `limit` marks whose names come after `after`, in the order of names."""
 
     def claim(self, mark: Watermark, claimer: str, seconds: float) -> bool:
-        """Claim the right to report. Return True to only one claimer at a time; it may claim again.
+        """Claim the right to report. Only one claimer at a time gets True; the same claimer may claim again.
 
         Return False if the mark has changed or does not exist.
         """

@@ -116,8 +116,8 @@ def only(answers: Sequence[Answer | ScheduleError]) -> Answer:
 class LeaseStore(ABC):
     """Due rows with leases. This is the common part of the stores for schedules and for queue tasks.
 
-    Methods named `…_many` settle a batch of up to some hundreds of rows in one transaction. For each row they return
-    None, or the error that the method for one row would raise. A method for one row is a batch with one row.
+    Methods named `…_many` settle a batch of up to a few hundred rows in one transaction. For each row they return None,
+    or the error that the method for one row would raise. A method for one row is a batch with one row.
     """
 
     max_data_size: int
@@ -145,7 +145,7 @@ class LeaseStore(ABC):
     """What visitors of the web pages did; None if the store does not record that (`rdb_compat`)."""
 
     sent_within: float
-    """For how many seconds after its begin a call without a deadline may be repeated."""
+    """For how many seconds after its start a call without a deadline may be repeated."""
 
     @abstractmethod
     def create_tables(self) -> None:
@@ -188,7 +188,7 @@ class LeaseStore(ABC):
 
     @abstractmethod
     def is_unavailable(self, error: Exception) -> bool:
-        """Return whether `error` is temporary: the database is away, overloaded or read-only."""
+        """Return whether `error` is temporary: the database is unreachable, overloaded or read-only."""
 
     def acquire(
         self,
@@ -200,14 +200,14 @@ class LeaseStore(ABC):
     ) -> list[Claim]:
         """Lease up to `limit` due rows for `alive_time` seconds, earliest first.
 
-        Return those that are leased to us alone. Rows whose lease has ended are due again. The leases are committed
-        when this returns, and last at least `alive_time` from the begin of this call. If the answer was lost, they end
+        Return the rows that this call has leased. Rows whose lease has ended are due again. The leases are committed
+        when this returns, and last at least `alive_time` from the start of this call. If the answer was lost, they end
         with the holder's next acquire; in `rdb_compat`, which does not record holders, they end by themselves.
 
         - `types`: only acquire rows of these types. Raises NotSupportedError unless the store `keeps_types`.
         - `accepts`: a store without `keeps_types` only acquires rows whose type `accepts` accepts.
-        - `ahead`: the runs begin later, and `extend` records their begin. A lease that ends by itself before that is
-          not an attempt.
+        - `ahead`: the runs begin later, and `extend` records that they have begun. A lease that ends by itself before
+          that is not an attempt.
 
         Nothing is written to other rows. Rows of other types do not delay these, even if they have been due longer.
 

@@ -91,7 +91,7 @@ NOW: Final = "now"
 def previous_ended_after(row: ScheduleRow, entry: Entry) -> float | Literal["now"] | None:
     """Return the value of `ScheduleRow.previous_ended` after the occurrence was settled with `entry`.
 
-    `NOW` stands for the moment of the settlement.
+    `NOW` stands for the time of the settlement.
     """
     if row.policy.overlap == "wait":
         return None
@@ -194,7 +194,7 @@ class LedgerFilter:
 
 
 class Definition(NamedTuple):
-    """A definition of a schedule, named by the version of the change that created it."""
+    """Identifies a definition of a schedule, by the version of the change that created it."""
 
     key: str
     version: int
@@ -260,9 +260,9 @@ class Ledger(Protocol):
         """
 
     def last_rows(self, keys: Collection[str], last: int) -> Mapping[str, Sequence[LedgerRow]]:
-        """Return the `last` entries with the latest occurrences of each of some schedules, the oldest first.
+        """Return, for each of these schedules, its last `last` entries by occurrence, the oldest first.
 
-        Some dozen keys cost one statement. Each key is in the answer.
+        One statement reads a few dozen keys. A key without entries has an empty sequence.
         """
 
     def changes(self, key: str) -> list[Change]:
@@ -274,7 +274,7 @@ class Ledger(Protocol):
     def run_times(self, wanted: Collection[Definition]) -> Mapping[Definition, DefinitionTimes]:
         """Return when the occurrences of these definitions are due. Definitions that are not kept are left out.
 
-        Takes at most some hundred definitions. Does not read their data, which may be large.
+        Takes at most a few hundred definitions. Does not read their data, which may be large.
         """
 
     def row_before(self, key: str, time: int, version: int) -> LedgerRow | None:
@@ -284,7 +284,7 @@ class Ledger(Protocol):
         """Yield the keys after `after` that have recorded changes, in order. Deleted schedules are included."""
 
     def keep_output(self, claim: Claim, output: Output, retention: float) -> None:
-        """Store the output of the claimed run for at least `retention` seconds. May be repeated; needs no valid lease.
+        """Store the output of the claimed run for at least `retention` seconds. Idempotent; needs no valid lease.
 
         Also delete the outputs of all but the last KEPT_OUTPUTS runs of the schedule.
         """

@@ -33,7 +33,7 @@ class EventOutbox(Protocol):
         """Return up to `limit` events, the oldest first."""
 
     def remove(self, events: Sequence[PendingEvent]) -> None:
-        """Delete events that were sent, at most some hundreds. Idempotent."""
+        """Delete events that were sent, at most a few hundred. Idempotent."""
 
     def trim(self, age: float, limit: int) -> int:
         """Delete up to about `limit` events that are older than `age` seconds. Return their number."""

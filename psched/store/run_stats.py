@@ -35,7 +35,7 @@ NUMBERS = WAITS + BUCKETS
 class RunSums(list[int]):
     """Sums over runs: their number, the microseconds that they took and waited, and the buckets of both.
 
-    The wait of a schedule's run is its lateness: from its due time to its begin. The wait of a task begins when the
+    The wait of a schedule's run is its lateness: from its due time to its start. The wait of a task begins when the
     task was first due. Attempts after the first have no wait. This is a list, because each run changes it in place.
     """
 
@@ -85,7 +85,7 @@ class RunSums(list[int]):
 class RunKind(NamedTuple):
     """The key of the runs that one row counts.
 
-    `minute`: the begin of the minute, in unix seconds by the database's clock.
+    `minute`: the start of the minute, in unix seconds by the database's clock.
     """
 
     minute: int
@@ -95,7 +95,7 @@ class RunKind(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StatsWindow:
-    """The times from `begin` (included) to `end` (not included), in unix seconds. Both are borders of spans.
+    """The times from `begin` (included) to `end` (not included), in unix seconds. Both are full minutes or hours.
 
     `type`: only runs of this type.
     """
@@ -140,7 +140,7 @@ class RunStats(Protocol):
 
 
 def hours_of(counted: Sequence[tuple[RunKind, Sequence[int]]]) -> list[tuple[RunKind, RunSums]]:
-    """Add up the numbers of minutes by hour. In the result, `minute` is the begin of the hour."""
+    """Add up the numbers of minutes by hour. In the result, `minute` is the start of the hour."""
     hours: dict[RunKind, RunSums] = {}
     for kind, numbers in counted:
         hour = kind._replace(minute=kind.minute // HOUR * HOUR)

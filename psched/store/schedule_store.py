@@ -88,7 +88,7 @@ class ScheduleStore(LeaseStore):
     def add_many(self, schedules: Sequence[ScheduleRow]) -> builtins.list[str]:
         """Create schedules in one transaction. Return the keys that existed before; their rows are not changed.
 
-        On Redis, each transaction creates some hundreds; repeat a call that failed halfway. Only the fields that `add`
+        On Redis, each transaction creates a few hundred; repeat a call that failed halfway. Only the fields that `add`
         takes are used. Idempotent like `add`. Raises ValueError and NotSupportedError before anything is written.
         """
 
@@ -97,7 +97,7 @@ class ScheduleStore(LeaseStore):
         """Return the schedule, or None."""
 
     def get_many(self, keys: Sequence[str]) -> builtins.list[ScheduleRow]:
-        """Return those of the schedules that exist, in any order. Some hundreds are read at a time."""
+        """Return the schedules that exist, in any order. A few hundred are read at a time."""
         return [row for key in keys if (row := self.get(key)) is not None]
 
     @abstractmethod

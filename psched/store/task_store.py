@@ -113,7 +113,7 @@ class TaskStore(LeaseStore):
 
     @abstractmethod
     def outcomes(self, keys: Sequence[str]) -> Mapping[str, TaskOutcome]:
-        """Return the state of those tasks among `keys` that exist. One statement reads some hundreds of keys."""
+        """Return the state of each task of `keys` that exists. One statement reads a few hundred keys."""
 
     @abstractmethod
     def cancel_request(self, key: str, retention: float) -> None:

@@ -10,7 +10,7 @@ KEPT_ACTIONS = 10_000
 
 
 class VisitorAction(NamedTuple):
-    """An action that a visitor was about to take. `at`: unix seconds by the database's clock.
+    """An action that a visitor requested, recorded before it is done. `at`: unix seconds by the database's clock.
 
     `key`: the schedule or task; empty if the action is about many. `detail`: which ones in that case, or other details.
     """
@@ -26,7 +26,7 @@ class VisitorActions(Protocol):
     """The actions on one table. Methods may be called from any thread and raise the driver's errors."""
 
     def record(self, user: str, action: str, key: str, detail: str | None, retention: float) -> None:
-        """Record an action once, even if the answer is lost. Delete some actions older than `retention` seconds."""
+        """Record an action, once even if the answer is lost. Also delete actions older than `retention` seconds."""
 
     def last(self, limit: int, key: str | None = None) -> Sequence[VisitorAction]:
         """Return the last actions, or the last actions on one key; the latest comes first.

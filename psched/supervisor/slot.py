@@ -74,7 +74,7 @@ class Slot:
 
     @property
     def living(self) -> ChildSpec | None:
-        """The spec of the present child, or None."""
+        """The spec of the current child, or None."""
         return None if self._child is None else self._child.spec
 
     @property

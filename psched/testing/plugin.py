@@ -102,7 +102,7 @@ def psched_schedules(_psched_tables: OpenTables) -> ScheduleCollection:
 
 @pytest.fixture
 def psched_clock() -> Iterator[DatabaseClock]:
-    """The database's clock for psched. It is true until `psched_clock.travel_to(…)`."""
+    """The database's clock as psched reads it. It shows the real time until `psched_clock.travel_to(…)`."""
     from psched.testing.database_clock import DatabaseClock
 
     clock = DatabaseClock()

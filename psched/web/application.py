@@ -63,7 +63,7 @@ def app(
     """
     found = coerce(settings, environment, reader)
     if not found.sections:
-        raise ConfigError("the configuration has neither schedules nor a queue")
+        raise ConfigError("the configuration has neither schedules nor a queue; add a section `schedules:` or `queue:`")
     shared = SharedState(found, Gate(found.web, access))
 
     @asynccontextmanager
@@ -133,7 +133,7 @@ class _Static(StaticFiles):
 
 
 def _endpoint(answer: Answer) -> Callable[[Request], Any]:
-    """Return an endpoint that makes a page in a thread, or reports that the database is away."""
+    """Return an endpoint that makes a page in a thread, or reports that the database does not answer."""
 
     async def endpoint(request: Request) -> Response:
         shared: SharedState = request.app.state.shared

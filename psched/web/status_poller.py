@@ -88,7 +88,7 @@ class StatusPoller:
         self._is_checked = False
 
     def status(self, wait: float | None = None) -> Status:
-        """Return the present status. If the thread must start first, wait up to `wait` seconds for its first answer.
+        """Return the current status. If the thread must start first, wait up to `wait` seconds for its first answer.
 
         `wait`: None: as long as the database may take until it counts as away.
         """
@@ -100,7 +100,7 @@ class StatusPoller:
             return self._now()
 
     def next_status(self) -> Status:
-        """Return the status after an answer that comes later than this call, or that the database is away."""
+        """Return the status after an answer that comes later than this call, or that the database does not answer."""
         asked = monotonic()
         with self._changed:
             self._begin()
@@ -138,7 +138,7 @@ class StatusPoller:
             self._thread.start()
 
     def _now(self) -> Status:
-        """Return the status. The database is away if it has not answered for `PATIENCE` seconds."""
+        """Return the status. The database counts as unreachable if it has not answered for `PATIENCE` seconds."""
         asked = self._asked
         if self._status.away_since is None and asked is not None and monotonic() - asked[0] > self._patience:
             return Status(self._status.snapshot, asked[1], "no answer")

@@ -323,7 +323,7 @@ def test_doctor_names_what_a_server_behind_a_pooler_should_have_set(mariadb: Ser
 
 
 def test_the_lock_that_perfectqueue_shares_is_refused_behind_a_pooler_of_transactions() -> None:
-    with pytest.raises(ConfigError, match="PerfectQueue's workers share a table lock, and holding it needs a session"):
+    with pytest.raises(ConfigError, match="PerfectQueue's workers share a table lock, which a pooled session"):
         opened("rdb_compat", "mysql://u:p@h/d", "transaction")
     for is_fine in ({"pooler": "auto"}, {"pooler": "transaction", **UNLOCKED}):
         opened("rdb_compat", "mysql://u:p@h/d", **is_fine)

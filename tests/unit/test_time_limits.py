@@ -198,7 +198,7 @@ def test_a_wrong_collection_or_member_is_named(schedules: ScheduleCollection, qu
     anything: Any = schedules, queue
     schedules_, queue_ = anything
     asked: dict[str, Callable[[], Any]] = {
-        "schedules must be of psched.NewSchedule, got 'x'": lambda: schedules_.add_many(["x"]),
+        "each schedule must be a psched.NewSchedule, got 'x'": lambda: schedules_.add_many(["x"]),
         "tasks must be of psched.NewTask, got 'x'": lambda: queue_.submit_many(["x"]),
         "types must be a collection of types .* got 'report'": lambda: queue_.poll(types="report"),
         "types must be a collection of types .* got 5": lambda: schedules_.poll(types=5),

@@ -61,7 +61,7 @@ def standing(recorded: RecordedLayout | None, schema: str, released: Callable[[i
 
 
 def too_new(tables: str, layout: int) -> str:
-    """Return the message for `Standing.TOO_NEW`. `tables`: begins the message, such as "the tables have"."""
+    """Return the message for tables of `Standing.TOO_NEW`. `tables`: begins the message, such as "the tables have"."""
     return (
         f"{tables} the layout {layout} of a newer psched; this version knows the layouts up to {LAYOUT + 1}: upgrade "
         "psched on this host"
@@ -69,7 +69,7 @@ def too_new(tables: str, layout: int) -> str:
 
 
 def needs_upgrade(tables: str, layout: int) -> str:
-    """Return the message for `Standing.OLDER`."""
+    """Return the message for tables of `Standing.OLDER`, with the command that upgrades them."""
     return (
         f"{tables} the layout {layout}, but this version of psched needs {LAYOUT}; upgrade them with: psched init (for "
         f"a queue: psched queue init). Workers whose version has layout {LAYOUT - 1} can run during and after the "
@@ -78,7 +78,7 @@ def needs_upgrade(tables: str, layout: int) -> str:
 
 
 def newer(tables: str, layout: int) -> str:
-    """Return the message for `Standing.NEWER`."""
+    """Return the message for tables of `Standing.NEWER`."""
     return f"{tables} the layout {layout} of a newer psched, which this version can use; upgrade psched on this host"
 
 

@@ -32,10 +32,10 @@ _ENDED = re.compile(r"(-?\d+):(-?\d+):(\w+);")
 
 
 class LostRow(NamedTuple):
-    """The present state of a row whose lease is lost.
+    """The current state of a row whose lease is lost.
 
-    `endings`: how the last leases of the row ended. `nonce`: the number of the call that created the row. `owner`:
-    words about the present holder.
+    `endings`: how the last leases of the row ended. `nonce`: the number of the call that created the row. `owner`: text
+    that describes the current holder.
     """
 
     endings: str
@@ -46,7 +46,7 @@ class LostRow(NamedTuple):
 def refusal(lease: Lease, row: LostRow | None, outcome: str | None, uncertain: bool) -> ScheduleError | None:
     """Return the error for a write that changed no row, or None if an earlier attempt of the call succeeded.
 
-    The write was to end `lease` with `outcome` (None: the lease stays). `row`: the present row, None if it is gone.
+    The write was to end `lease` with `outcome` (None: the lease stays). `row`: the current row, None if it is gone.
     `uncertain`: whether the answer to an earlier attempt was lost.
     """
     key = lease.key

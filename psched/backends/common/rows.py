@@ -156,7 +156,7 @@ class RowReader:
         return None if self._row[name] is None else self.number(name)
 
     def limit(self, name: str) -> int | None:
-        """Return a column of limits; None for NULL and for a limit below 1."""
+        """Return a column that holds a limit; None for NULL and for a limit below 1."""
         value = self.optional_number(name)
         if value is None or value >= 1:
             return value

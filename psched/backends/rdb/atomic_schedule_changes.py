@@ -93,7 +93,10 @@ class AtomicScheduleChanges:
         return {"key": wanted.key, "data": text, "size": size, **all_columns(wanted)}
 
     def _is_done(self, connection: sa.Connection, first: RowChange, number: int) -> bool:
-        """Return whether an attempt whose answer was lost was committed. One change tells it for all changes."""
+        """Return whether an attempt whose answer was lost was committed.
+
+        One change is checked, as all share a transaction.
+        """
         if first.seen is None:
             return self._inserts.has_inserted(connection, first.key, number)
         return self._records.has_change_of(connection, first.key, number)

@@ -1,6 +1,6 @@
-"""Answers questions of `psched.insight` from the tables of `rdb`.
+"""Implements the queries of `psched.insight` on the tables of `rdb`.
 
-It counts rows up to a limit, and how often rules are used.
+They count rows up to a limit, and how often rules are used.
 """
 
 from __future__ import annotations
@@ -99,9 +99,9 @@ class RdbCounts:
     def _first_of_types(
         self, connection: sa.Connection, wanted: Sequence[tuple[str, int | None]], most: int, leased: _Leased
     ) -> Mapping[tuple[str, int | None], _First]:
-        """Return what `_First` holds, for the first rows of each type and band.
+        """Count the first rows of each pair of type and band in `wanted`.
 
-        One statement reads several of these.
+        One statement reads several pairs.
         """
         found: dict[tuple[str, int | None], _First] = {}
         for start in range(0, len(wanted), _AT_ONCE):

@@ -1,9 +1,9 @@
 """Leases due tasks of a queue by priority, and in turns between users. See acquire.py for the other classes.
 
-A band is a set of rows of equal rank: the rows of one priority with user, or the rows of one priority without user.
-Higher bands are acquired first. The list of bands is read again if the known bands have too few rows, or if the list is
-more than a second old. A queue without users and priorities has one band: it is acquired like schedules. Its list of
-bands does not expire, because the statement itself takes nothing if a higher band has rows.
+A band is a set of rows with the same precedence: the rows of one priority with user, or the rows of one priority
+without user. Higher bands are acquired first. The list of bands is read again if the known bands have too few rows, or
+if the list is more than a second old. A queue without users and priorities has one band: it is acquired like schedules.
+Its list of bands does not expire, because the statement itself takes nothing if a higher band has rows.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ class FairAcquire:
     def _some_types(self, connection: Connection, bands: Sequence[int], types: WantedTypes) -> WantedTypes:
         """Return `types`, or `TYPES_AT_ONCE` types with due rows if more types are read separately.
 
-        Chooses the next types by name after the types of the last acquire, because all users of those may be at their
-        limits.
+        Chooses the next types by name after the types of the last acquire, because all users of the last types may be
+        at their limits.
         """
         if not types.too_many:
             return types
@@ -168,9 +168,9 @@ class _AcquireInTurn:
         return self.rows
 
     def _take_turns(self, order: Sequence[str], patient: bool = False) -> None:
-        """Lease a row for each turn in `order`, for as many users as one transaction may have.
+        """Lease a row for each turn in `order`. Skips the users that exceed the limit of one transaction.
 
-        A user that gets fewer rows than its share has no more due rows, or its next row is too large.
+        If a user gets fewer rows than it has turns, it has no more due rows, or its next row is too large.
         """
         shares = Counter(order)
         self.had_turn |= {user: self.waiting[user] for user in shares if user not in self.served}
@@ -288,7 +288,7 @@ def _statements_in_band(dialect: type[Dialect], table: Table) -> LeaseStatements
 
     They find nothing if a band between :of_band and :known_above has rows.
 
-    PostgreSQL and MariaDB test that before they read rows.
+    PostgreSQL and MariaDB test this condition before they read rows.
     """
     other = table.alias("other")
     between = (other.c.band > bindparam("of_band"), other.c.band < bindparam("known_above"))

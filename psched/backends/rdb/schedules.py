@@ -189,7 +189,7 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
         return self._database.run(work, until)
 
     def _advance_one(self, step: Step, until: float, uncertain: bool) -> ScheduleRow | ScheduleError | None:
-        """`uncertain`: whether an attempt whose answer was lost may have advanced the schedule."""
+        """Advance one schedule. `uncertain`: whether an attempt whose answer was lost may have advanced it."""
         row, lease = cast("ScheduleRow", step.claim.row), step.claim.lease
         given, on_commit = self._step_values(step), self._on_commit(step)
         values = {
@@ -238,7 +238,7 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
         return [read_schedule({**row, "data": "{}"}) for row in self._database.rows(statement, values)]
 
     def _unchanged(self, seen: ScheduleRow) -> sa.Update:
-        """Return an UPDATE on the condition that the row equals `seen`, except for the end of a lease (`due`)."""
+        """Return an UPDATE that changes the row only if it still equals `seen`; of a leased row, `due` may differ."""
         c = self._table.c
         same = [c.version == seen.version, c.status == seen.status, c.next_time == milliseconds(seen.next_time)]
         if seen.status != RUNNING:

@@ -271,7 +271,7 @@ def users_table(metadata: sa.MetaData, queue: str) -> sa.Table:
 def band_of(user: str | None, priority: int) -> int:
     """Return the band of a waiting or running task.
 
-    All rows of a band have equal rank; higher bands are claimed first.
+    All rows of a band have the same precedence; higher bands are claimed first.
     """
     return priority if user is None else priority + USER_BAND
 
@@ -296,8 +296,8 @@ def _leased_table(
     - `ready` is the value of `due` before the last acquire, `claim` the number of that acquire.
     - `nonce` is the number of the call that inserted the row. `endings` tells how its last leases ended.
     - `holder` is NULL unless the row is leased.
-    - `attempts` counts the present lease and earlier leases that were not released. It does not count a
-      lease that expired while `taken_ahead` was `AHEAD` or `AHEAD_AGAIN`, because no run started under it.
+    - `attempts` counts the current lease and earlier leases that were not released. It does not count a lease that
+      expired while `taken_ahead` was `AHEAD` or `AHEAD_AGAIN`, because no run started under it.
     - `taken_ahead` is 0 after a run is recorded as started.
     """
     return sa.Table(

@@ -65,10 +65,10 @@ class WaitingUser:
 
     @property
     def room(self) -> int | None:
-        """How many more tasks this acquire may take; None: any number.
+        """How many more tasks of this user the acquire may take; None: any number.
 
-        Half of the free places are left to other workers. Otherwise one worker would acquire all tasks and run them one
-        after another.
+        This is half of what `max_running` still allows. Otherwise one worker would acquire all of the user's tasks, and
+        run them one after another.
         """
         if self.max_running is None:
             return None
@@ -80,7 +80,7 @@ class WaitingUser:
         return replace(self, running=self.running + count, taken=self.taken + count)
 
     def weight(self, more: int = 0) -> float:
-        """Return the rank of the user's next task when `more` further tasks are running, as in PerfectQueue."""
+        """Return the precedence of the user's next task when `more` further tasks are running, as in PerfectQueue."""
         return (1 if self.max_running is None else self.max_running) / (self.running + more + 1)
 
 

@@ -1,4 +1,4 @@
-"""Answers questions of `psched.insight` from the tables of PerfectSched and PerfectQueue.
+"""Implements the queries of `psched.insight` on the tables of PerfectSched and PerfectQueue.
 
 These tables keep the type of a row inside its data, so psched cannot count by type.
 """

@@ -1,4 +1,4 @@
-"""Remembers rows that only the Ruby originals can run."""
+"""Remembers foreign rows: due rows that this process cannot run, so other workers must."""
 
 from __future__ import annotations
 

@@ -360,7 +360,10 @@ class CompatLeaseStore(SqlStore):
         return None
 
     def _choose(self, connection: Connection, values: Mapping[str, Any]) -> Sequence[RowMapping]:
-        """Return locked rows to lease, with the column `lease_end`. Some may be foreign rows that are not known yet."""
+        """Return locked rows to lease, with the column `lease_end`.
+
+        They may include foreign rows not yet remembered.
+        """
         if self._foreign:
             return self._take(connection, self._due_keys(connection, values["limit"]), values)
         if values["limit"] == values["least"] == 1:
@@ -413,7 +416,7 @@ class CompatLeaseStore(SqlStore):
         return {row["id"]: row for row in connection.execute(self._locked, values).mappings()}
 
     def _present_fence(self, lease: Lease, until: float | None = None) -> Fence:
-        """Return the present fence of a lease. Reads it from the row if the answer to an extend was lost."""
+        """Return the current fence of a lease. Reads it from the row if the answer to an extend was lost."""
         fence = Fence.of(lease)
         with self._lock:
             doubtful = lease in self._unanswered
@@ -514,7 +517,7 @@ class Fence(NamedTuple):
     def lease(self, row: RowMapping, end: int) -> Lease:
         """Return the lease on `row` that ends at `end`.
 
-        A `created_at` of 0 means that somebody requested its cancellation.
+        A `created_at` of 0 means that cancellation of the task was requested.
         """
         is_cancelled = "created_at" in row and row["created_at"] == 0
         return Lease(row["id"], self.occurrence * _SHIFT + end, float(end), is_cancelled)
@@ -535,7 +538,7 @@ def _error(
 ) -> ScheduleError | None:
     """Return the error for a lease that a write did not end, or None if an earlier attempt of the call ended it.
 
-    `row`: the present row, None if it is gone. `uncertain`: whether the answer to an earlier attempt was lost.
+    `row`: the current row, None if it is gone. `uncertain`: whether the answer to an earlier attempt was lost.
     `outcome`: see `CompatLeaseStore._settle`.
     """
     if row is None:

@@ -66,7 +66,8 @@ _FINISHED = {"created_at": None}
 class CompatTaskStore(CompatLeaseStore, TaskStore):
     """A `TaskStore` on a table that Ruby clients and workers may share.
 
-    The occurrence in a fence is 1 for a finished row, else 0, because no other column proves that a run is finished.
+    The `occurrence` of its fences is 1 for a finished row, else 0: the table has no occurrences, and a finish must
+    change the fence.
     """
 
     keeps_headers = False
@@ -82,9 +83,9 @@ class CompatTaskStore(CompatLeaseStore, TaskStore):
         is_locked = is_shared and database.dialect.name == "mysql"
         if is_locked and database.dialect.pooler == "transaction":
             raise ConfigError(
-                "pooler: PerfectQueue's workers share a table lock, and holding it needs a session of their own; "
-                "connect to the database directly, or set disable_resource_limit and use_connection_pooling as for "
-                "PerfectQueue"
+                "pooler: PerfectQueue's workers share a table lock, which a pooled session cannot hold; connect to the "
+                "database directly, or set disable_resource_limit and use_connection_pooling to true, if PerfectQueue "
+                "has both"
             )
         self._table_lock = TableLock(database, table) if is_locked else None
         self._callers = CallersConnections(database, table)

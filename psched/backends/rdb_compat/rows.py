@@ -77,7 +77,9 @@ def read_schedule(row: Mapping[Any, Any], max_data_size: int = MAX_DATA_SIZE) ->
 def data_column(
     type_: str, data: Mapping[str, Any], max_data_size: int = MAX_DATA_SIZE, compressed: bool = False
 ) -> bytes:
-    """Return data in the originals' form: compact JSON. The member `type` is last, unless `data` already has one.
+    """Return data in the form of the Ruby programs: compact JSON.
+
+    The member `type` is last, unless `data` already has one.
 
     Raises ValueError if the data is too large.
     """
@@ -142,7 +144,7 @@ def _raw(data: Any) -> str | bytes:
 def _content(fields: RowReader, row: Mapping[Any, Any], key: str, max_data_size: int) -> tuple[str, dict[str, Any]]:
     """Return type and data.
 
-    Data that is not a JSON object counts as {}, as in the originals. Too large data is a problem.
+    Data that is not a JSON object counts as {}, as in the Ruby programs. Too large data is a problem.
     """
     data: dict[str, Any] = {}
     try:

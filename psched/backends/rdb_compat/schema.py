@@ -19,7 +19,10 @@ LONGEST_TIMEZONE = 255
 
 
 class LongBlob(LargeBinary):
-    """Bytes of any length. Reading returns the stored value, because on SQLite the originals may have stored text."""
+    """Bytes of any length.
+
+    Reading returns the stored value, because on SQLite the Ruby programs may have stored text.
+    """
 
     def result_processor(self, dialect: Any, coltype: Any) -> None:
         """Return None, so that values are not converted."""

@@ -55,7 +55,7 @@ _TEMPORARY_WORDS = re.compile(
 
 
 def is_temporary(error: Exception) -> bool:
-    """Return whether `error` is temporary: the server is away, overloaded, full or read-only."""
+    """Return whether `error` is temporary: the server is unreachable, overloaded, full or read-only."""
     if not isinstance(error, DriverError) or is_refused(error):
         return False
     if "Cluster mode is not enabled" in str(error):
@@ -270,7 +270,7 @@ class RedisServer:
         return _Cluster(self._log_in, retry=Retry(NoBackoff(), 0), require_full_coverage=False, **options)
 
     def _log_in(self, connect: Callable[[], None]) -> None:
-        """Call `connect`, which logs in on a new connection; or raise the last refusal again.
+        """Call `connect`, which logs in on a new connection. While logins are paused, raise the last refusal again.
 
         Raises redis-py's errors.
         """

@@ -1,4 +1,4 @@
-"""Answers questions of `psched.insight` from a table on Redis."""
+"""Implements the queries of `psched.insight` on a table on Redis."""
 
 from __future__ import annotations
 

@@ -335,8 +335,7 @@ class AcquireNumbers:
     """Numbers the acquires of a process, and remembers those whose answers were lost.
 
     The lost ones may have leased rows. Consecutive numbers are kept as one span, so that a long outage needs little
-    memory. Safe to use from several
-    threads.
+    memory. Safe to use from several threads.
     """
 
     def __init__(self) -> None:

@@ -51,7 +51,7 @@ class RedisTaskStore(RedisLeaseStore, TaskStore):
         return RedisTaskCounts(self._run)
 
     def submit(self, tasks: Sequence[NewTask], connection: Any = None) -> builtins.list[str]:
-        """Create tasks, up to some thousands by one script. Return the keys that existed before.
+        """Create tasks, up to a few thousand by one script. Return the keys that existed before.
 
         If `connection` is the one of an advance, the advance's script creates the tasks later, and no keys are
         returned.

@@ -358,7 +358,7 @@ class BulkInsert:
 
 
 def _same(page: Sequence[GivenRow]) -> GivenRow:
-    """Return the values that all rows share."""
+    """Return the columns, with their values, that are equal in all rows."""
     count = len(page)
     return {name: value for name, value in page[0].items() if [row.get(name) for row in page].count(value) == count}
 

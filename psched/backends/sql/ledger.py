@@ -437,7 +437,7 @@ class LedgerWriter:
         pending: int | None,
         number: int | None = None,
     ) -> None:
-        """Copy the present definition from the schedule's row into the table of changes. The row must exist.
+        """Copy the current definition from the schedule's row into the table of changes. The row must exist.
 
         `pending`: the occurrence that was next before this change, in milliseconds.
         """

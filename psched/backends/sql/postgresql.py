@@ -334,7 +334,7 @@ def _is_pooled(connection: Any) -> bool:
 
 
 def _session_of(connection: Any) -> int:
-    """Return the process number of the session that serves a driver's connection at this moment."""
+    """Return the process number of the session that serves a driver's connection now."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid()")
         return int(cursor.fetchone()[0])
@@ -370,7 +370,7 @@ def refusal(error: Any, seconds: float) -> str | None:
     """Return the SQLSTATE of the refused login that psycopg's `error` reports, or None.
 
     If the server asked for a password, logs in once more and reads the SQLSTATE from libpq's trace. A server that is
-    away, starting or full does not ask. Takes at most `seconds`, plus the time to resolve names. Raises no error of the
+    down, starting or full does not ask. Takes at most `seconds`, plus the time to resolve names. Raises no error of the
     driver.
     """
     attempt = error.pgconn

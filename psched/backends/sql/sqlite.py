@@ -28,7 +28,7 @@ from psched.errors import ConfigError
 
 
 class _NoFile(sqlite3.OperationalError):
-    """The file to open was missing. Another process may have created it since."""
+    """The database file was missing. Another process may have created it since."""
 
     sqlite_errorcode = sqlite3.SQLITE_CANTOPEN
 

@@ -1,4 +1,4 @@
-"""The pages by their paths: functions that take a request and return an answer."""
+"""The functions of the pages, by their paths. Each takes a request and returns a response."""
 
 from collections.abc import Callable, Mapping
 from typing import Final

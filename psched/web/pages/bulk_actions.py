@@ -70,7 +70,8 @@ def _asked(request: Request, given: Mapping[str, str]) -> tuple[str, dict[str, A
     action = asked_action(request, OF_TASKS, given.get("action", ""))
     wanted = wanted_tasks(given)
     if action not in POSSIBLE.get(wanted["status"], ()):
-        raise ValueError(f"this action is not possible for all tasks with this status: {action}")
+        possible = " or ".join(str(status) for status, actions in POSSIBLE.items() if action in actions)
+        raise ValueError(f"to {action} many tasks, select those with the status {possible}")
     return action, wanted
 
 

@@ -92,7 +92,7 @@ _FIELDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class _Filled:
-    """A field and its text. `was`: the text of the schedule's present value."""
+    """A field and its text. `was`: the text of the schedule's current value."""
 
     field: _FormField
     text: str

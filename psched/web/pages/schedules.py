@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from psched.cron.explanation import in_words
 from psched.cron.zones import load_zone
+from psched.error_messages import shown
 from psched.errors import ConfigError, NotFoundError, NotSupportedError
 from psched.insight import Page, ScheduleInsight
 from psched.model import Policy, Rule, ScheduleRow
@@ -47,7 +48,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class ShownRun:
-    """A future run, also in the schedule's zone. `note`: the effect of a clock change on it, or an empty text."""
+    """A future run. `there`: its time in the schedule's zone. `note`: the effect of a clock change on it, or empty."""
 
     time: float
     there: str
@@ -63,7 +64,7 @@ class Version:
 
 
 def schedules_of(shared: SharedState) -> ScheduleInsight:
-    """Return the answers about schedules. Raises NotFoundError if there is no such section."""
+    """Return the queries about schedules. Raises NotFoundError if there is no such section."""
     if shared.insight.schedules is None:
         raise NotFoundError("this configuration has no section `schedules`")
     return shared.insight.schedules
@@ -73,7 +74,7 @@ def schedules(request: Request, shared: SharedState) -> Response:
     table, given = schedules_of(shared), request.query_params
     state = given.get("state") or None
     if state is not None and state not in get_args(StateWord):
-        raise ValueError(f"state must be one of {', '.join(get_args(StateWord))}")
+        raise ValueError(f"state must be one of {', '.join(get_args(StateWord))}, got {shown(state)}")
     time, _, key = given.get("after", "").partition(":")
     after = (float(time), key) if key else None
     wanted: dict[str, Any] = {name: given.get(name) or None for name in ("type", "prefix", "owner", "tag")}

@@ -1,4 +1,4 @@
-"""The pages of the queue by type, of its tasks, and of one task."""
+"""The pages of the queue: its types, its tasks, and one task."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def _ticks(found: Timeline, hours: int) -> Sequence[Tick]:
 
 
 def _by_schedule(runs: Sequence[TimelineRun], found: Timeline) -> list[ScheduleLine]:
-    """Return a line for each schedule: the most trouble first, then the longest running time."""
+    """Return a line for each schedule, sorted by failures and other problems, then by total running time."""
     by_key: dict[str, list[TimelineRun]] = defaultdict(list)
     for run in runs:
         by_key[run.key].append(run)

@@ -10,7 +10,7 @@ from psched.contrib.django.management.click_command import ClickCommand, replace
 
 
 class Command(ClickCommand):
-    """The command psched."""
+    """Runs a psched command with the configuration from Django's settings."""
 
     help = "psched's commands: run, list, add, doctor, queue … (manage.py psched --help)"
 
