@@ -25,7 +25,7 @@ from faultlab.servers import Server
 from faultlab.unprivileged import chown_to_server_user
 from faultlab.unsynced_sqlite import SQLITE, sync_nothing
 
-pytest_plugins = ["faultlab.pytest_plugin", "tests.compiled_cache", "pytester"]
+pytest_plugins = ["faultlab.pytest_plugin", "tests.compiled_cache", "tests.trials", "pytester"]
 
 _PATIENCE = 2.0
 """Seconds until processes and threads that a test has stopped must be gone."""

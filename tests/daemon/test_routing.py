@@ -21,6 +21,7 @@ from psched.store import holder_name
 from tests.daemon.harness import Daemon
 from tests.daemon.test_queue import APPLICATION
 from tests.stores.databases import KINDS
+from tests.trials import in_suite_on
 
 LONG = 300
 """A `retry_wait` that no test waits for (seconds)."""
@@ -40,7 +41,7 @@ def run(task):
 Host = Callable[..., Daemon]
 
 
-@pytest.fixture(params=["sqlite", *KINDS, "redis"])
+@pytest.fixture(params=in_suite_on(["postgresql", "redis"], ["sqlite", *KINDS, "redis"]))
 def database(request: pytest.FixtureRequest, lab: Lab, tmp_path: Path) -> Iterator[str]:
     """The URL of a new and empty database of each kind."""
     if request.param == "sqlite":

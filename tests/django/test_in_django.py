@@ -52,12 +52,14 @@ def project(request: pytest.FixtureRequest, lab: Lab, tmp_path: Path) -> Iterato
         yield Project(tmp_path, url)
 
 
+@pytest.mark.in_suite_on("postgresql")
 def test_the_tests_of_the_sample_and_of_the_promises_pass(project: Project) -> None:
     printed = project.manage("test", "--keepdb", "--verbosity=2", "orders", "promises")
     assert "test_an_order_is_confirmed" in printed, printed
     assert "test_a_task_is_part_of_the_transaction" in printed, printed
 
 
+@pytest.mark.in_suite_on("postgresql")
 def test_the_migrations_are_complete(project: Project) -> None:
     project.manage("migrate", "--verbosity=0")
     assert "No changes detected" in project.manage("makemigrations", "--check", "--dry-run")
@@ -66,6 +68,7 @@ def test_the_migrations_are_complete(project: Project) -> None:
     assert project.manage("dumpdata", "psched", "--all").strip() == "[]"
 
 
+@pytest.mark.in_suite_on("postgresql")
 def test_a_transaction_of_the_caller_can_look_for_the_tables_and_make_them(project: Project) -> None:
     """A statement that failed would abort the transaction on PostgreSQL."""
     made = "with transaction.atomic():\n    found = problems()\n    make()\n"
@@ -79,6 +82,7 @@ def test_a_transaction_of_the_caller_can_look_for_the_tables_and_make_them(proje
     assert project.python(f"{_TABLES}print(json.dumps(pending()))") == []
 
 
+@pytest.mark.in_suite_on("postgresql")
 def test_the_tables_can_be_changed_on_the_connection_of_django(project: Project) -> None:
     """The lock of `psched init` is held by a session of its own: Django's connection begins no transaction."""
     is_mariadb = project.environ.get("DATABASE_URL", "").startswith("mysql")

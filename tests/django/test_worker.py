@@ -101,10 +101,12 @@ def _workers(master: psutil.Process) -> int:
     return count
 
 
+@pytest.mark.in_suite_on("postgresql")
 def test_a_worker_runs_what_a_view_enqueues(project: Project) -> None:
     _order_confirmed(project)
 
 
+@pytest.mark.in_suite_on("redis")
 @pytest.mark.parametrize("database", ["mariadb", "redis"])
 def test_the_sample_on_other_stores(database: str, lab: Lab, tmp_path: Path) -> None:
     if database == "mariadb":
@@ -123,6 +125,7 @@ def _order_confirmed(project: Project) -> None:
     assert "To: ann@example.com" in project.output
 
 
+@pytest.mark.in_suite_on("postgresql")
 def test_a_schedule_runs_in_django(project: Project) -> None:
     project.manage("psched", "add", "tidy", "orders.forget", "* * * * * *", '{"below": 5}')
     project.manage("psched", "add", "sum", "default:promises.tasks.add", "* * * * * *", '{"args": [1, 2]}')
@@ -134,6 +137,7 @@ def test_a_schedule_runs_in_django(project: Project) -> None:
     assert "failed" not in project.log
 
 
+@pytest.mark.in_suite_on("postgresql")
 def test_a_worker_that_dies_costs_a_task_nothing(project: Project) -> None:
     program = f"{_WAIT}results(tasks.outlives.enqueue('once'))"
     with project.worker():
@@ -167,12 +171,21 @@ def test_the_daemon_in_the_background(on_sqlite: Project) -> None:
         before = int((project.folder / "psched.pid").read_text().split()[0])
         assert "psched: master [tested]" in " ".join(psutil.Process(before).cmdline())
         assert project.python(f"{_WAIT}results(tasks.add.enqueue(1, 2))") == [3]
+    finally:
+        assert "has stopped" in project.manage("pschedd", "stop")
+    assert "not running" in project.manage("pschedd", "status", code=3)
+
+
+@pytest.mark.trial
+def test_the_daemon_in_the_background_is_reloaded_and_replaced(on_sqlite: Project) -> None:
+    project = on_sqlite
+    try:
+        assert "has started" in project.manage("pschedd", "start")
         assert "has reloaded" in project.manage("pschedd", "reload")
         assert "was replaced" in project.manage("pschedd", "upgrade")
         assert project.python(f"{_WAIT}results(tasks.add.enqueue(1, 2))") == [3]
     finally:
         assert "has stopped" in project.manage("pschedd", "stop")
-    assert "not running" in project.manage("pschedd", "status", code=3)
 
 
 def test_the_master_does_not_import_the_users_modules(on_sqlite: Project) -> None:
@@ -212,6 +225,7 @@ def test_a_connection_that_was_ended_is_replaced(on_postgresql: Project, lab: La
     assert another != session
 
 
+@pytest.mark.in_suite_on("postgresql")
 def test_a_forked_process_has_connections_of_its_own(project: Project) -> None:
     with project.worker():
         assert project.python(f"{_WAIT}results(tasks.forks.enqueue())") == [[True, 1, 0, 1]]

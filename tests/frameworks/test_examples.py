@@ -170,6 +170,7 @@ _SERVERS = {
 _OTHERS = [("gunicorn-preload", "fastapi_app:app"), ("uvicorn", "starlette_app:app"), ("uvicorn", "litestar_app:app")]
 
 
+@pytest.mark.in_suite_on("uvicorn-fastapi_app:app")
 @pytest.mark.parametrize(
     ("server", "application"),
     [
@@ -199,6 +200,7 @@ def test_an_asgi_application_with_two_workers_that_are_reloaded(
     assert all("finished" in psched(folder, "queue", "show", key) for key in keys)
 
 
+@pytest.mark.in_suite_on("uvicorn-starlette_app:app", "gunicorn-preload-fastapi_app:app")
 @pytest.mark.parametrize(("server", "application"), _OTHERS)
 def test_an_asgi_application_with_two_workers(start: Start, folder: Path, server: str, application: str) -> None:
     """No occurrence is lost, and none runs twice; what is submitted is in the queue."""

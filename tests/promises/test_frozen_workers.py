@@ -77,6 +77,7 @@ def proxy_of(cluster: Cluster) -> Iterator[tuple[Proxy, str]]:
         yield proxy, url.set(port=proxy.port).render_as_string(hide_password=False)
 
 
+@pytest.mark.in_suite_on("mariadb-rdb", "postgresql-rdb_compat")
 @pytest.mark.parametrize("cluster_on", ON_SERVERS, indirect=True)
 def test_what_comes_after_the_lease_changes_nothing(cluster_on: MakeCluster) -> None:
     """One client is woken too late to settle anything, another's finish was under way all the time."""

@@ -30,6 +30,7 @@ BEGINS_WITHIN = 2.0
 SECTIONS: dict[str, Any] = {"schedules": {}, "queue": {}}
 
 
+@pytest.mark.in_suite_on("postgresql-rdb")
 @pytest.mark.parametrize("cluster_on", ["mariadb-rdb", "postgresql-rdb"], indirect=True)
 def test_tasks_are_done_once_each_while_children_are_killed_again_and_again(cluster_on: MakeCluster) -> None:
     """What counts is what a handler has done under the last fence: whoever finishes the task must have that one."""

@@ -17,6 +17,7 @@ TASKS = {f"{'k' * n}{n}": n % 4 for n in range(1, 13)}
 """How often the child of each task is killed after the task's function has returned, by key."""
 
 
+@pytest.mark.in_suite_on("mariadb-rdb", "redis-redis")
 @pytest.mark.parametrize("cluster_on", ON_ALL, indirect=True)
 def test_a_result_is_the_last_runs_when_children_die_between_return_and_settling(cluster_on: MakeCluster) -> None:
     cluster = cluster_on(app="result_application:app", schedules={}, queue={}, processors=2)

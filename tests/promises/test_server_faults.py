@@ -118,6 +118,7 @@ def check_complaints(cluster: Cluster) -> None:
         assert "Traceback" not in master.log
 
 
+@pytest.mark.in_suite_on("postgresql-rdb", "redis-redis")
 @pytest.mark.parametrize("place", AND_REDIS)
 def test_after_everything_was_killed_at_once_nothing_is_lost(place: str, lab: Lab, tmp_path: Path) -> None:
     """Masters, children and the server; new masters are started before it. What ran runs again, and nothing else."""

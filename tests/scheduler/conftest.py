@@ -14,6 +14,7 @@ from faultlab.postgresql import PostgreSQL
 from faultlab.redis import Redis
 from faultlab.servers import Server
 from tests.scheduler.site import Launcher, Site
+from tests.trials import in_suite_on
 
 KINDS: dict[str, type[Server]] = {"mariadb": MariaDB, "postgresql": PostgreSQL, "redis": Redis}
 STORES = ["sqlite", *KINDS]
@@ -41,7 +42,7 @@ def site(launcher: Launcher, tmp_path: Path) -> Iterator[Site]:
         yield site
 
 
-@pytest.fixture(params=STORES)
+@pytest.fixture(params=in_suite_on(["postgresql", "redis"], STORES))
 def each_site(
     request: pytest.FixtureRequest, lab: Lab, urls: dict[str, str], launcher: Launcher, tmp_path: Path
 ) -> Iterator[Site]:

@@ -6,6 +6,8 @@ import re
 import time
 from collections import Counter
 
+import pytest
+
 from faultlab.laboratory import Lab
 from psched.clock import boottime
 from tests.scheduler.site import Instance, Launcher, Site
@@ -34,6 +36,7 @@ def gaps(occurrences: Counter[int]) -> set[int]:
     return set(range(min(occurrences), max(occurrences) + 1)) - occurrences.keys()
 
 
+@pytest.mark.in_suite_on("redis")
 def test_each_occurrence_fires_once_while_processes_are_killed(sqlite_and_redis: Site) -> None:
     """With retry no occurrence is missed, and one that a killed process had begun is begun again.
 

@@ -11,7 +11,7 @@ import pytest
 from faultlab.laboratory import Lab
 from psched.store import ScheduleStore
 from tests.stores.bench import Bench
-from tests.stores.databases import MULTIPLEXER, PAIRS, SharedDatabases
+from tests.stores.databases import MULTIPLEXER, MYSQLCLIENT, PAIRS, PGBOUNCER, SharedDatabases
 
 _BY_CONNECTION = {
     "test_acquire", "test_advance_many", "test_async_group_submit", "test_async_methods", "test_awaited_results",
@@ -20,21 +20,30 @@ _BY_CONNECTION = {
     "test_queue_forks", "test_races", "test_retire_many", "test_settle", "test_stale", "test_submit",
     "test_submit_on_advance", "test_tables", "test_wakeup",
 }  # fmt: skip
-"""The modules about transactions, connections and lost answers, for which it matters what is between us and MariaDB."""
+"""The modules about transactions, connections and lost answers, where it matters what is between us and the server."""
+
+_BY_PLANNER = {"test_plans", "test_queue_plans", "test_types"}
+"""The modules about what a statement reads, which each database decides for itself."""
+
+_SAME_SERVER = {MULTIPLEXER, MYSQLCLIENT, PGBOUNCER}
+_SAME_STATEMENTS = ("rdb_compat", "postgresql")
+"""Parameters that send what others send as well: rdb's statements to the same server, rdb_compat's to MariaDB."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as trials the tests that send the same statements to MariaDB behind a multiplexer as to MariaDB."""
+    """Mark as trials the tests of statements with parameters that send the same statements as others."""
     for item in items:
-        module = item.path.stem
-        if item.path.is_relative_to(Path(__file__).parent) and module not in _BY_CONNECTION:
+        if item.path.is_relative_to(Path(__file__).parent) and item.path.stem not in _BY_CONNECTION:
             parameters = getattr(item, "callspec", None)
-            if parameters is not None and any(MULTIPLEXER in _words(value) for value in parameters.params.values()):
+            values = parameters.params.values() if parameters is not None else ()
+            same_statements = _SAME_STATEMENTS in values and item.path.stem not in _BY_PLANNER
+            if same_statements or any(_is_same_server(value) for value in values):
                 item.add_marker("trial")
 
 
-def _words(value: object) -> tuple[object, ...]:
-    return value if isinstance(value, tuple) else (value,)
+def _is_same_server(value: object) -> bool:
+    words = value if isinstance(value, tuple) else (value,)
+    return any(isinstance(word, str) and word in _SAME_SERVER for word in words)
 
 
 @pytest.fixture(scope="session")

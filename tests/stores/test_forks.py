@@ -28,6 +28,7 @@ from tests.stores.fork_during_poll import FORKS, keys_got
 LOCKS = (type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.Event)
 
 
+@pytest.mark.in_suite_on("rdb", "redis")
 @pytest.mark.parametrize("temperature", ["warm", "cold"])
 def test_a_process_forked_off_amid_a_poll_of_another_thread_polls(
     bench: Bench, store: ScheduleStore, temperature: str

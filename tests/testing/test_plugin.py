@@ -51,6 +51,7 @@ def test_pytest_imports_little_of_psched() -> None:
     assert set(done.stdout.split()) == {"psched", "psched.errors", "psched.testing", "psched.testing.plugin"}
 
 
+@pytest.mark.in_suite_on("alone")
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("options", [(), ("-n", "2")], ids=["alone", "xdist"])
 def test_a_users_tests(pytester: pytest.Pytester, options: tuple[str, ...]) -> None:

@@ -69,6 +69,7 @@ def project(installed: Path) -> Path:
     return folder
 
 
+@pytest.mark.in_suite_on("pyright")
 @pytest.mark.parametrize("checker", ["mypy", "pyright"])
 def test_a_type_checker_accepts_a_users_program_and_finds_its_mistakes(
     checker: str, installed: Path, project: Path

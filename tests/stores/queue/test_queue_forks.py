@@ -9,6 +9,7 @@ from tests.stores.fork_during_poll import FORKS, keys_got
 from tests.stores.queue.bench import QueueBench
 
 
+@pytest.mark.in_suite_on("rdb", "redis")
 @pytest.mark.parametrize("temperature", ["warm", "cold"])
 def test_a_process_forked_off_amid_a_poll_of_another_thread_polls(
     bench: QueueBench, store: TaskStore, temperature: str
