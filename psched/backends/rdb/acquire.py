@@ -20,7 +20,7 @@ from sqlalchemy import Connection, Table, bindparam, select
 
 from psched.backends.common.rows import BATCH, CLAIMED_OF_TASK, RUNNING
 from psched.backends.rdb.lease_statements import LeaseStatements, TypesShape, constant
-from psched.backends.sql.compiled_statements import Statement, as_parameter, cached_on_class
+from psched.backends.sql.compiled_statements import Statement, cached_on_class, column_as_parameter
 from psched.backends.sql.dialect import Dialect, now_ms, now_once
 from psched.payload import MAX_BATCH_SIZE, count_within
 
@@ -31,11 +31,6 @@ ClaimedRow = Sequence[Any]
 TYPES_AT_ONCE = 8
 """The most types that one statement reads separately. It may lock as many rows of each type as the whole acquire wants.
 """
-
-
-def types_parameter(types: Sequence[str]) -> str:
-    """Return the value of the parameter :types of `LeaseStatements.due_types`."""
-    return as_parameter([{"type": type_} for type_ in types], ["type"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +62,7 @@ class WantedTypes:
             return {}
         padded = (*self.types, *self.types[-1:] * (self.shape.count - len(self.types)))
         each = {f"type_{number}": type_ for number, type_ in enumerate(padded)}
-        return each if self.apart else {**each, "types": types_parameter(self.types)}
+        return each if self.apart else {**each, "types": column_as_parameter(self.types)}
 
     @property
     def too_many(self) -> Sequence[str]:
@@ -159,7 +154,7 @@ class OrderedAcquire(ABC):
 
     def due_types(self, connection: Connection, parameters: Parameters, types: Sequence[str]) -> tuple[str, ...]:
         """Return the types that have a due row, the type with the earliest due row first."""
-        found = self._due_types.rows(connection, {**parameters, "types": types_parameter(types)})
+        found = self._due_types.rows(connection, {**parameters, "types": column_as_parameter(types)})
         return tuple([type_ for type_, _ in found])
 
     def prepare(self, connection: Connection, types: WantedTypes) -> None:

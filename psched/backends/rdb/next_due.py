@@ -14,9 +14,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from psched.backends.common.rows import LAST_SECOND
-from psched.backends.rdb.acquire import types_parameter
 from psched.backends.rdb.schema import ABOVE_ALL_BANDS, USER_BAND, has_wanted_type, using_type_index, wanted_types
-from psched.backends.sql.compiled_statements import Statement, as_parameter, cached_on_class, rows_in
+from psched.backends.sql.compiled_statements import Statement, cached_on_class, column_as_parameter, rows_in
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import Dialect, now_ms
 
@@ -110,8 +109,8 @@ class DueTimes:
             padded = (*bands, *[ABOVE_ALL_BANDS] * (count - len(bands)))
             values: dict[str, Any] = {f"band_{place}": band for place, band in enumerate(padded)}
             if types is not None:
-                values["types"] = types_parameter(tuple(types))
-                values["bands"] = as_parameter([{"wanted_band": band} for band in bands], ["wanted_band"])
+                values["types"] = column_as_parameter(types)
+                values["bands"] = column_as_parameter(bands)
             rows = self._of_bands(count, types is not None).rows(connection, values)
             found = {row[1] for row in rows} - {None}
             is_complete = found <= set(bands)

@@ -69,7 +69,7 @@ def using_type_index(rows: sa.Select[Any], table: sa.Table) -> sa.Select[Any]:
 def wanted_types(table: sa.Table) -> sa.FromClause:
     """Return a table of the types in :types, with the column `wanted_type`.
 
-    `types_parameter` makes the value of :types.
+    `column_as_parameter` makes the value of :types.
     """
     return rows_in("types", [sa.column("wanted_type", table.c.type.type)])
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
@@ -402,3 +402,8 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 def as_parameter(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
     """Return the values of `rows` as JSON, in the order of `names`: the parameter of `given_rows`."""
     return _ENCODER.encode(list(zip(*([row.get(name) for row in rows] for name in names), strict=True)))
+
+
+def column_as_parameter(values: Iterable[Any]) -> str:
+    """Return the parameter of `given_rows` for rows with one column."""
+    return _ENCODER.encode(list(zip(values)))

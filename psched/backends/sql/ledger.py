@@ -29,9 +29,9 @@ from psched.backends.sql.compiled_statements import (
     BulkUpdate,
     GivenColumns,
     Statement,
-    as_parameter,
     cached,
     cached_on_class,
+    column_as_parameter,
     rows_in,
 )
 from psched.backends.sql.database import Database
@@ -463,7 +463,7 @@ class LedgerWriter:
         `change`: the result of `change_parameters`.
         """
         for start in range(0, len(keys), BATCH):
-            rows = as_parameter([{"key": key} for key in keys[start : start + BATCH]], ["key"])
+            rows = column_as_parameter(keys[start : start + BATCH])
             connection.execute(self._insert_added, {"new_rows": rows, "nonce": nonce, **change})
 
     def insert_and_record(self, new: sa.Insert) -> sa.Insert:
