@@ -142,9 +142,10 @@ class Parameters:
 
         Raises ArgumentsError, which names each difference.
         """
-        given = {name: value for name, value in data.items() if not name.startswith(NOTES)}
-        values, faults = {}, [f"{name} is missing" for name in self._required if name not in given]
-        for name, value in given.items():
+        values, faults = {}, [f"{name} is missing" for name in self._required if name not in data]
+        for name, value in data.items():
+            if name.startswith(NOTES):
+                continue
             if name not in self._own and self._extra is None:
                 faults.append(f"{name} is not a parameter{did_you_mean(name, self._own)}")
                 continue
