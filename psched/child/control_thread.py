@@ -99,7 +99,7 @@ class ControlThread(threading.Thread):
     def _report(self) -> bool:
         """Update the process title and the trouble known to the master.
 
-        Return whether the child was idle since the last beat.
+        Return whether the child was idle since the last heartbeat.
         """
         role = self._role
         if role is None:
@@ -154,7 +154,7 @@ class ControlThread(threading.Thread):
             self._role.stop(immediate, grace)
 
     def _stop_as_orphan(self) -> None:
-        """Stop, because the master is dead. End soon in any case, as no master would kill a frozen child."""
+        """Stop, because the master is dead. End soon in any case, because no master is left to kill a frozen child."""
         self._end_at = monotonic() + _ORPHAN_END
         log.warning("the master is gone; exiting")
         self._stop_role(immediate=True, grace=_ORPHAN_GRACE)

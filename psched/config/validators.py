@@ -216,7 +216,7 @@ def table_or_none(value: Any) -> str | None:
 
 
 def store(value: Any) -> str:
-    """Accept the name of a store, of psched or of another package. Does not import the other package."""
+    """Accept the name of a store that psched or another package provides. Does not import the other package."""
     return _accepted(check_name, value, "type: ")
 
 

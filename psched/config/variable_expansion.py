@@ -87,7 +87,7 @@ def read_env_file(file: Path) -> dict[str, str]:
 
 
 def read_text(file: Path) -> str:
-    """Raises ValueError for a file that cannot be read."""
+    """Return the text of a file. Raises ValueError if it cannot be read."""
     try:
         if file.is_fifo() or file.is_char_device():
             raise ValueError(f"{file}: cannot be read: not a file, but a pipe or device")  # reading it may never end

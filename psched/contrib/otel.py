@@ -219,7 +219,7 @@ def _fail(span: Span, error: BaseException) -> None:
 
 
 def _texts(headers: Mapping[str, Any]) -> dict[str, str]:
-    """Return the headers whose values are text. A propagator can read only these, and any client may write others."""
+    """Return the headers whose values are text. A propagator reads only text, but any client may write other values."""
     return {name: value for name, value in headers.items() if isinstance(value, str)}
 
 

@@ -236,7 +236,7 @@ def parse(cron: str, dialect: CronDialect) -> Timetable:
 
 
 def excessive_step(cron: str, dialect: str) -> str | None:
-    """Return a warning about a step that only its first value matches, as in `*/90`; else None.
+    """Return a warning if a step is so large that only the first value of its range matches (`*/90`); else None.
 
     `cron` must be valid.
     """

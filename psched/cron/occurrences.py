@@ -176,7 +176,7 @@ def _next_once(expression: Expression, zone: ZoneInfo, after: int, limit: int) -
 
 
 def _next_by_hours(expression: Expression, zone: ZoneInfo, after: int, limit: int) -> int | None:
-    """Search in real time.
+    """Find the next match, as in `_next_in_real_time`.
 
     If an hour begins in a gap, skip the rest of the hour unless the hour before matches, too.
     """
@@ -203,7 +203,7 @@ def _end_of_cut_hour(expression: Expression, zone: ZoneInfo, instant: int) -> in
 
 
 def _next_in_real_time(expression: Expression, zone: ZoneInfo, after: int, limit: int) -> int | None:
-    """Search from one clock change to the next.
+    """Find the next instant whose wall time matches. Search from one clock change to the next.
 
     Only a change within a day after `start` can repeat wall times that have already matched, because no clock is put
     back by more than a day. A later change before the match only shifts the match.

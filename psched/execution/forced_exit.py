@@ -1,10 +1,10 @@
 """Ends a child by force: stop the handler, kill its descendants, release the leases, exit.
 
-In this order no process works under a lease any more when the lease is released. The handler in the main thread is
-stopped by a signal handler that sleeps for ever: the thread is *parked*. Other threads cannot be stopped. With several
-handler threads, a successor or a lease recovery process therefore releases the leases after this process has ended. If
-neither can (`rdb_compat` does not record holders, or the master is gone), this process releases them just before it
-exits; then a handler may overlap the next run by some milliseconds. If a release fails, the lease ends by itself.
+In this order no process still works under a lease when the lease is released. The handler in the main thread is stopped
+by a signal handler that sleeps for ever: the thread is *parked*. Other threads cannot be stopped. With several handler
+threads, a successor or a lease recovery process therefore releases the leases after this process has ended. If neither
+can (`rdb_compat` does not record holders, or the master is gone), this process releases them just before it exits; then
+a handler may overlap the next run by some milliseconds. If a release fails, the lease ends by itself.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reads facts from the database for each scrape, in one thread per section.
 
-A scrape waits a limited time for such a thread. So it never hangs, even if the driver waits long for a database that is
-away.
+A scrape waits a limited time for such a thread. So it never hangs, even if the driver waits long for a database that
+does not answer.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class SectionReader:
             threading.Thread(target=self._answer, args=(asked,), name=f"facts of {self.name}", daemon=True).start()
 
     def facts(self, until: float) -> SectionFacts | None:
-        """Return the answer. None if there is none at the time `until` (monotonic), or if the database refuses."""
+        """Return the answer; None if there is no answer before `until` (monotonic), or if the database refuses."""
         assert self._asked is not None
         try:
             facts = self._asked.result(max(0.0, until - monotonic()))

@@ -73,10 +73,12 @@ def task_for(occurrence: Task) -> NewTask:
     try:
         wanted = read(EnqueueOptions, occurrence.data)
     except ValueError as error:
-        raise ValueError(f"the data of this schedule makes no task: {error}") from None
+        raise ValueError(f"the data of this schedule describes no task: {error}") from None
     named = occurrence.type[len(_PREFIX) :]
     fields = asdict(wanted, recurse=False)
     fields["type"] = named if wanted.type is None else wanted.type
     if not fields["type"]:
-        raise ValueError('the data of this schedule makes no task: it has no "type"; give one, or use enqueue.<type>')
+        raise ValueError(
+            'the data of this schedule describes no task: it has no "type"; give one, or use enqueue.<type>'
+        )
     return checked_task(NewTask(key=occurrence.enqueued_key, **fields))

@@ -1,4 +1,7 @@
-"""Reads the jobs of a scheduler of APScheduler 3. Its own triggers tell when it runs them."""
+"""Reads the jobs of a scheduler of APScheduler 3.
+
+The times of their runs are computed by APScheduler's own triggers.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ _GENERATED_ID = re.compile(r"[0-9a-f]{32}")
 
 
 class _TriggerError(Exception):
-    """psched has no rule for the trigger. The message tells why."""
+    """psched has no rule for the trigger. The message says why."""
 
 
 def read_apscheduler(scheduler: Any, timezone: str, begin: int) -> Imported:
@@ -264,7 +267,7 @@ def _positions(field: Any) -> list[tuple[int, int]]:
 
 
 def _years(field: Any, trigger: Any, begin: int) -> Iterator[tuple[datetime | None, datetime | None]]:
-    """Yield the first and the last moment of each stretch of years. Raises _TriggerError."""
+    """Yield the first and the last time of each run of consecutive years. Raises _TriggerError."""
     start, end = trigger.start_date, trigger.end_date
     if str(field) == "*":
         yield start, end

@@ -1,6 +1,6 @@
 """Reads the periodic tasks of Celery: `beat_schedule` of an application, and the tables of django-celery-beat.
 
-Celery's own schedules tell when beat would send a task. They are asked in the same way as by beat: at least every five
+Celery's own schedules compute when beat would send a task. They are called as beat calls them: at least every five
 minutes, with the last run until then.
 """
 
@@ -144,7 +144,7 @@ def _entry(
 
 
 class _ScheduleClassError(Exception):
-    """psched has no rule for the schedule. The message tells why."""
+    """psched has no rule for the schedule. The message says why."""
 
 
 def _rules(
@@ -190,7 +190,7 @@ def _matching(schedule: Any) -> MatchingFields:
 
 
 def _following(schedule: Any, timezone: str) -> Following:
-    """Return a function that tells when beat sends the task next, given when beat sent it last."""
+    """Return a function from the time at which beat last sent the task to the time at which it sends it next."""
     own, zone = copy.copy(schedule), load_zone(timezone)
     own.app = schedule.app  # a copy has no `app`
 
@@ -209,7 +209,7 @@ def _following(schedule: Any, timezone: str) -> Following:
 
 
 def _next_look(now: int, then: int, timezone: str) -> int:
-    """Return when beat checks next, or a later time if the answer does not change before."""
+    """Return when beat checks the schedule next, or a later time if all checks before that have the same result."""
     change = next_clock_change(now - _AROUND_CHANGE, timezone)
     if change is None or then < change - _AROUND_CHANGE:
         return then

@@ -67,7 +67,7 @@ done
 
 
 class _CronJobError(Exception):
-    """Kubernetes would refuse the schedule, or psched has no rule for it. The message tells why."""
+    """Kubernetes would refuse the schedule, or psched has no rule for it. The message says why."""
 
 
 def read_cronjobs(name: str, text: str, timezone: str) -> Imported:

@@ -44,7 +44,7 @@ ALL_YEARS = frozenset(range(_FIRST_YEAR, _LAST_YEAR + 1))
 
 
 class NotACalendarEventError(Exception):
-    """The text is not a calendar event that psched can parse. The message tells why."""
+    """The text is not a calendar event that psched can parse. The message says why."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +164,7 @@ def _read_date(text: str, found: dict[str, Collection[int]], stars: list[str]) -
     *years, months, days = parts
     if years:
         if "*/" in years[0]:
-            raise NotACalendarEventError(f"{years[0]!r} is out of range among the years")
+            raise NotACalendarEventError(f"{years[0]!r} is out of range for the year")
         _read(found, stars, "years", _in_century(years[0]), _FIRST_YEAR, _LAST_YEAR)
     _read(found, stars, "months", months, 1, 12)
     from_end = text[-len(days) - 1] == "~"
@@ -213,13 +213,13 @@ def _read(found: dict[str, Collection[int]], stars: list[str], name: str, text: 
     for term in text.split(","):
         match = _PART.fullmatch(term)
         if match is None:
-            raise NotACalendarEventError(f"{term!r} is not understood among the {name}")
+            raise NotACalendarEventError(f"{term!r} is not valid for the {name}")
         first = low if match["low"] == "*" else int(match["low"])
         default = high if match["step"] or match["low"] == "*" else first
         last = int(match["high"]) if match["high"] else default
         step = int(match["step"] or 1)
         if not low <= first <= last <= high or step == 0:
-            raise NotACalendarEventError(f"{term!r} is out of range among the {name}")
+            raise NotACalendarEventError(f"{term!r} is out of range for the {name}")
         values |= set(range(first, last + 1, step))
     if text.startswith("*"):
         stars.append(name)

@@ -1,7 +1,7 @@
-"""Answers for people: what there is, what has happened, and what is late. Uses read-only sessions of its own.
+"""Queries for people: what exists, what has happened, and what is late. Uses read-only sessions of its own.
 
 A session refuses to write, ends a statement after 2 s, and lets the database's planner choose plans. Counts end at a
-limit ("10,000+"), and pages end after a number of rows, so that no question reads a whole table. Only the forecast, the
+limit ("10,000+"), and pages end after a number of rows, so that no query reads a whole table. Only the forecast, the
 week ahead and the simulation do, page by page.
 """
 

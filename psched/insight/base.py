@@ -1,4 +1,4 @@
-"""Questions about any table, whether of schedules or of tasks."""
+"""Queries about any table, whether of schedules or of tasks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_OF_TYPE = 1000
 
 
 class TableInsight:
-    """Answers the questions that schedules and tasks share. Reads only; safe to use from several threads."""
+    """The queries that schedules and tasks share. Reads only; safe to use from several threads."""
 
     def __init__(self, store: ScheduleStore | TaskStore) -> None:
         """`store`: must be opened with `read_only`."""

@@ -98,8 +98,8 @@ def runs_by_time(store: LeaseStore, seconds: float, type: str | None = None, dur
 def _stats(store: LeaseStore) -> RunStats:
     if store.stats is None:
         raise NotSupportedError(
-            "rdb_compat keeps no statistics of runs, because its tables are those of the original; use `type: rdb` or "
-            "`type: redis`"
+            "rdb_compat keeps no statistics of runs, because its tables are those of PerfectSched and PerfectQueue; "
+            "use `type: rdb` or `type: redis`"
         )
     return store.stats
 

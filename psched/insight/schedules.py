@@ -1,4 +1,4 @@
-"""Questions about the schedules of one table."""
+"""Queries about the schedules of one table."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class ScheduleDetails:
 
 
 class ScheduleInsight(TableInsight):
-    """Answers questions about the schedules of one table. Reads only; safe to use from several threads."""
+    """Queries about the schedules of one table. Reads only; safe to use from several threads."""
 
     def __init__(self, schedules: ScheduleCollection) -> None:
         """`schedules`: must be opened with `read_only`."""
@@ -425,11 +425,11 @@ def _check_simulation(
     """Raise ValueError for a range, an outage or a number that cannot be simulated."""
     check_times(begin=begin, end=end)
     if end <= begin:
-        raise ValueError(f"the range must end after its begin {begin:.0f}, got {end:.0f}")
+        raise ValueError(f"the range must end after its start {begin:.0f}, got {end:.0f}")
     check_attempts("workers", workers)
     if handler_time is not None:
         check_wait("handler_time", handler_time)
     if outage is not None:
         check_times(outage_begin=outage.begin, outage_end=outage.end)
         if not begin <= outage.begin < outage.end <= end:
-            raise ValueError("the outage must end after its begin, and must be within the range")
+            raise ValueError("the outage must end after its start, and must be within the range")

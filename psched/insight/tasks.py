@@ -26,7 +26,7 @@ class TaskDetails(NamedTuple):
 
 
 class TaskInsight(TableInsight):
-    """Answers questions about the tasks of one queue. Reads only; safe to use from several threads."""
+    """Queries about the tasks of one queue. Reads only; safe to use from several threads."""
 
     def __init__(self, queue: Queue) -> None:
         """`queue`: must be opened with `read_only`."""
@@ -80,7 +80,7 @@ class TaskInsight(TableInsight):
     def users(self, limit: int = 20, most: int = _MOST_OF_USERS) -> DueUsers:
         """Return users with due tasks in the order of their turns. Users at their `max_running` are last.
 
-        Reads up to `most` due tasks of each priority. The answer tells whether other users may have due tasks. Raises
+        Reads up to `most` due tasks of each priority. The answer shows whether other users may have due tasks. Raises
         NotSupportedError on `rdb_compat`.
         """
         found = self._store.reads.users(limit, most)

@@ -1,4 +1,4 @@
-"""Tells why a schedule or a task is not running."""
+"""Finds out why a schedule or a task is not running."""
 
 from __future__ import annotations
 

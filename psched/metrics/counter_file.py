@@ -66,7 +66,7 @@ class _Header(IntEnum):
 
 
 class CounterFileError(Exception):
-    """The file of counters cannot be read. The message tells why, and the remedy."""
+    """The file of counters cannot be read. The message contains the reason and the remedy."""
 
 
 class CounterBlock:
@@ -80,7 +80,7 @@ class CounterBlock:
         self.reopen()
 
     def reopen(self) -> None:
-        """Continue the counts of the last writer. Called in a child, after the fork."""
+        """Read which counters the block has, to continue their counts. Called in a child, after the fork."""
         self.lock = threading.Lock()
         self._counters = {label: number for number, (label, _) in enumerate(_counters(self.values, self._bytes))}
 
@@ -138,7 +138,7 @@ class CounterBlock:
 
 
 class CounterFile:
-    """The file in a master, which assigns blocks by name."""
+    """The file of counters in a master. Assigns blocks by name."""
 
     def __init__(self, path: Path, inode: int) -> None:
         self.path = path

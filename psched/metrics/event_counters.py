@@ -109,7 +109,7 @@ class MasterCounter:
     """Counts in the master: its children, and how they end."""
 
     def __init__(self, file: CounterFile, text: str) -> None:
-        """`text`: about this node, for readers."""
+        """`text`: the result of `node_text`, for readers."""
         self._file = file
         self._block = file.block(MASTER, text)
         if self._block is not None:

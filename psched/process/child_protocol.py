@@ -177,7 +177,7 @@ class RunningTable:
         self._frozen = False
 
     def running(self, cell: int, name: str) -> None:
-        """Record that handler thread `cell` runs `name`. Names are cut after some 2,000 bytes of UTF-8."""
+        """Record that handler thread `cell` runs `name`. Names are cut after about 2,000 bytes of UTF-8."""
         if not self._frozen:
             self._write(cell, name)
 

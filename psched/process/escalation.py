@@ -34,7 +34,7 @@ class Escalation:
         self._is_suspect = False
 
     def child_seen(self, now: float) -> None:
-        """Record a sign of life."""
+        """Record that a heartbeat or a message of the child has arrived."""
         self._last_seen = max(self._last_seen, now)
 
     def host_resumed(self, now: float) -> None:

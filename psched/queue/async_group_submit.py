@@ -29,7 +29,7 @@ class AsyncGroupSubmit:
     """Belongs to one event loop. A batch is sent at once if no other is being sent; meanwhile the next batch fills."""
 
     def __init__(self, store: TaskStore, forget: Callable[[], object]) -> None:
-        """`forget`: called when no caller is waiting any more.
+        """`forget`: called when no caller is waiting.
 
         It must drop this object, which refers to its event loop.
         """

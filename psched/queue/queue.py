@@ -287,11 +287,11 @@ class QueuedTask(Generic[R_co]):
         return QueuedTask(self._store, self._source, self.key, self._retention, self._results, result_type)
 
     def exists(self) -> bool:
-        """Return whether the task exists at this moment, retired or not."""
+        """Return whether the task exists now, retired or not."""
         return self._store.get(self.key) is not None
 
     def metadata(self) -> TaskRow:
-        """Return the task as it is stored at this moment. Raises NotFoundError."""
+        """Return the task's row as it is stored now. Raises NotFoundError."""
         row = self._store.get(self.key)
         if row is None:
             raise NotFoundError(f"no task has the key {self.key!r}")
@@ -427,7 +427,7 @@ def checked_task(task: NewTask) -> NewTask:
 def storable_task(task: NewTask) -> NewTask:
     """Return `task` after checking all fields except data and headers, which the store checks."""
     if not isinstance(task, NewTask):
-        raise ValueError(f"tasks must be of psched.NewTask, got {shown(task)}")
+        raise ValueError(f"each task must be a psched.NewTask, got {shown(task)}")
     check_key(task.key)
     check_key(task.type, "type")
     object_of(task.data)

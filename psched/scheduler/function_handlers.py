@@ -1,6 +1,6 @@
 """The handlers of an embedded scheduler.
 
-One submits a task for each occurrence; one calls the function bound to a task.
+`OccurrenceHandler` submits a task for each occurrence. The others call the function that is bound to a task.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ Every = timedelta | float | str
 
 
 class RegistrationTerms(OccurrenceTerms, total=False):
-    """The terms that a registration may have: those of a schedule, except the terms that apply to its runs.
+    """The options that a registration may have: those of a schedule, except the options for its runs.
 
     `delay`: seconds by which a run comes after its occurrence.
     """
@@ -52,7 +52,10 @@ class RegistrationChanges(RegistrationTerms, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """A recurring task, stored as a schedule. `data`: in its stored form. `terms`: the terms that the program gives."""
+    """A recurring task, stored as a schedule. `data`: in its stored form.
+
+    `terms`: the options that the program gives.
+    """
 
     name: str
     rule: Rule
@@ -61,7 +64,7 @@ class Registration:
 
     @property
     def changes(self) -> Changes:
-        """The values to store in the schedule. The schedule keeps the terms that the program does not give."""
+        """The values to store in the schedule. The schedule keeps the options that the program does not give."""
         rule = self.rule
         return {"type": self.name, "cron": rule.cron, "timezone": rule.timezone, "data": self.data, **self.terms}  # type: ignore[typeddict-item]
 

@@ -158,8 +158,8 @@ class Scheduler:
         - `timezone`: the default is the scheduler's time zone.
         - `retry`, `retry_timeout`: the same as for `push`.
         - `delay` (seconds), `catch_up`, `max_lateness`, `alert_after`, `owner`, `description`, `tags`, `start`, `end`,
-          `spread`, `max_runs`, `exclude`: the terms of `ScheduleCollection.add`. A term that is not given stays as it
-          is in the store.
+          `spread`, `max_runs`, `exclude`: the options of `ScheduleCollection.add`. An option that is not given stays as
+          it is in the store.
 
         `start` stores the registration, or changes the stored one. While the scheduler runs, this call does so. If
         instances register a name differently, the last one wins, and logs what it has changed.

@@ -56,7 +56,7 @@ class MissedOccurrences:
                 stopping.wait(_PAUSE)
 
     def _overdue_row(self, name: str) -> ScheduleRow | None:
-        """Return the schedule if it was due before this instance started and is overdue by more than the grace.
+        """Return the schedule if it was due before this instance started and is overdue by more than the grace time.
 
         Return None for a paused schedule, because resuming it decides about its occurrences. Return None for an extra
         run by `run_now`.

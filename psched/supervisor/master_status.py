@@ -1,4 +1,4 @@
-"""The status that a running master reports to commands: reload, upgrade, troubles, and workers that are starting.
+"""The status that a running master reports to commands: reload, upgrade, problems, and workers that are starting.
 
 The status is one line of JSON: the second line of the pid file. The master writes it; `pschedd reload`, `upgrade` and
 `status` read it.

@@ -51,7 +51,7 @@ class AlreadyRunningError(PidFileError):
 
 
 class _EndedError(Exception):
-    """No other process holds the lock any more."""
+    """No other process holds the lock: the daemon has ended."""
 
 
 class PidFile(NamedTuple):
@@ -242,7 +242,7 @@ def _await_pid(path: Path, descriptor: int) -> int:
 
 
 def _check_lock(descriptor: int) -> None:
-    """Raise _EndedError if no other process holds the lock any more."""
+    """Raise _EndedError if no other process holds the lock now."""
     if _lock(descriptor, fcntl.LOCK_SH, 0):
         fcntl.flock(descriptor, fcntl.LOCK_UN)
         raise _EndedError

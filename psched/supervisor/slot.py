@@ -200,7 +200,7 @@ class Slot:
 
         If the child has run a task, the next is forked almost at once: only the task that crashed it waits, each time
         longer. Otherwise the first replacement is forked at once, because leases wait for recovery. From the second
-        early death in a row, the slot observes `child_fork_frequency_limit`.
+        early death in a row, the slot waits for `child_fork_frequency_limit`.
         """
         limit = self.config.settings.child_fork_frequency_limit
         if child.running or child.worked:
@@ -211,7 +211,10 @@ class Slot:
         return max(now, earliest) if self._early_deaths > 1 else now
 
     def _cannot_start(self, reason: str, now: float, attempts: int = 1) -> None:
-        """Wait longer after each failure in a row. After `attempts` failures the start of the master fails."""
+        """Set when to fork the next child: later after each failure in a row.
+
+        After `attempts` failures the master gives up.
+        """
         self._failures += 1
         shortest = max(self.config.settings.child_fork_frequency_limit, _SHORTEST_PAUSE)
         pause = min(shortest * 2 ** min(self._failures - 1, 10), _LONGEST_PAUSE) * random.uniform(1.0, 1.25)

@@ -23,7 +23,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Notifier:
-    """`watchdog_usec`: microseconds after which systemd kills a silent master; None: never."""
+    """Sends messages to systemd.
+
+    `watchdog_usec`: microseconds after which systemd kills a silent master; None: never.
+    """
 
     address: str | None = None
     watchdog_usec: int | None = None

@@ -43,7 +43,7 @@ AccessFunction = Callable[[Request], "Access | Awaitable[Access | None] | None"]
 
 @dataclass(frozen=True, slots=True)
 class RefusedError(Exception):
-    """A request is refused. The message tells why."""
+    """A request is refused. The message says why."""
 
     status: HTTPStatus
     message: str

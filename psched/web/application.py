@@ -201,7 +201,7 @@ def _has_nul(request: Request) -> bool:
 
 
 def _away(request: Request, status: Status) -> Response:
-    """Return a page that tells since when the database has not answered. Browsers fetch it again by themselves."""
+    """Return a page that says since when the database has not answered. Browsers fetch the page again by themselves."""
     since = time.time() if status.away_since is None else status.away_since
     answer = page(request, "away.html", HTTPStatus.SERVICE_UNAVAILABLE, since=since, problem=status.problem)
     answer.headers["Retry-After"] = "5"

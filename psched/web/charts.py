@@ -73,7 +73,7 @@ def by_minute(found: Sequence[RunsAt], now: float, minutes: int = 60) -> list[Ru
 
 
 def troubled(outcomes: Mapping[str, int]) -> int:
-    """Return how many runs ended in trouble."""
+    """Return how many runs failed, were retried or were lost."""
     return sum(outcomes.get(name, 0) for name in TROUBLED)
 
 

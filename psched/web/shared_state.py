@@ -29,7 +29,7 @@ _THREADS = 2
 
 
 class SharedState:
-    """State that all pages share. Safe to use from several threads. Connects at the first question."""
+    """State that all pages share. Safe to use from several threads. Connects at the first query."""
 
     def __init__(self, settings: Settings, gate: Gate) -> None:
         self.settings = settings

@@ -199,7 +199,7 @@ def test_a_wrong_collection_or_member_is_named(schedules: ScheduleCollection, qu
     schedules_, queue_ = anything
     asked: dict[str, Callable[[], Any]] = {
         "each schedule must be a psched.NewSchedule, got 'x'": lambda: schedules_.add_many(["x"]),
-        "tasks must be of psched.NewTask, got 'x'": lambda: queue_.submit_many(["x"]),
+        "each task must be a psched.NewTask, got 'x'": lambda: queue_.submit_many(["x"]),
         "types must be a collection of types .* got 'report'": lambda: queue_.poll(types="report"),
         "types must be a collection of types .* got 5": lambda: schedules_.poll(types=5),
         "type contains a character that cannot be stored": lambda: queue_.poll_multi(1, types=["\udcff"]),

@@ -33,7 +33,7 @@ def check_settings(app_configs: Any, **options: Any) -> list[CheckMessage]:
 
 @register(Tags.database)
 def check_tables(app_configs: Any, databases: Sequence[str] | None = None, **options: Any) -> list[CheckMessage]:
-    """Report tables that the migration created and that cannot be used any more.
+    """Report tables that the migration created and that can no longer be used.
 
     `migrate` reports missing migrations.
     """

@@ -32,12 +32,12 @@ class _Row(models.Model):
 class Schedule(_Row):
     """A schedule of psched.
 
-    The permissions `view` and `change` allow to see schedules, and to perform actions on them.
+    The permission `view` allows users to see schedules, `change` also to perform actions on them.
     """
 
 
 class Task(_Row):
     """A task of psched's queue.
 
-    The permissions `view` and `change` allow to see tasks, and to perform actions on them.
+    The permission `view` allows users to see tasks, `change` also to perform actions on them.
     """

@@ -41,7 +41,7 @@ class OfType:
 
 
 def tasks_of(shared: SharedState) -> TaskInsight:
-    """Return the answers about tasks. Raises NotFoundError if there is no such section."""
+    """Return the queries about tasks. Raises NotFoundError if there is no such section."""
     if shared.insight.tasks is None:
         raise NotFoundError("this configuration has no section `queue`")
     return shared.insight.tasks

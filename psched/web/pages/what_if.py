@@ -29,7 +29,7 @@ _FOLLOWED: Final[Mapping[str, int]] = {"6 hours": 6 * _HOUR, "1 day": 24 * _HOUR
 _MOST_WORKERS = 10_000
 _LONGEST = 31 * 86400
 _FARTHEST = 366 * 86400
-"""The longest outage in seconds, and the most seconds from now to its begin."""
+"""The longest outage in seconds, and the most seconds from now to its start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ def _read(form: Mapping[str, str], now: float) -> _Question:
     if abs(begin - now) > _FARTHEST:
         raise ValueError("Outage from: expected a time within a year from now")
     if not begin < end <= begin + _LONGEST:
-        raise ValueError(f"Outage to: expected a time after its begin, and at most {_LONGEST // 86400} days after it")
+        raise ValueError(f"Outage to: expected a time after its start, and at most {_LONGEST // 86400} days after it")
     if not 1 <= workers <= _MOST_WORKERS:
         raise ValueError(f"Workers: expected 1 to {_MOST_WORKERS:,}, got {workers:,}")
     if form["followed"] not in _FOLLOWED:

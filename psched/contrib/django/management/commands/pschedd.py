@@ -8,7 +8,7 @@ from psched.contrib.django.management.click_command import ClickCommand, replace
 
 
 class Command(ClickCommand):
-    """The command pschedd."""
+    """Runs a pschedd command with the configuration from Django's settings."""
 
     help = "psched's daemon: start, stop, restart, reload, upgrade, status … (manage.py pschedd --help)"
 
