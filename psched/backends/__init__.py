@@ -38,7 +38,7 @@ def open_stores(type_: str, settings: StoreSettings) -> Stores:
             raise
         raise ConfigError(_unknown(type_)) from None
     if opener is None:
-        raise ConfigError(f"type: package {type_!r} is no store: it has no function open_stores(settings)")
+        raise ConfigError(f"type: package {type_!r} is not a store: it has no function open_stores(settings)")
     return opener(settings)
 
 

@@ -50,8 +50,8 @@ _TIMES = ("scheduled_time", "started", "ended")
     flag_value="1m",
     help="Also show occurrences that started more than SEC seconds late (or 90s, 5m, 2h). --late alone: 1m.",
 )
-@click.option("--since", type=MOMENT, help="From this time on: unix seconds, a date, or 2d (two days ago).")
-@click.option("--until", type=MOMENT, help="Up to this time (default: now).")
+@click.option("--since", type=MOMENT, help="Entries from this time on: unix seconds, a date, or 2d (two days ago).")
+@click.option("--until", type=MOMENT, help="Entries up to this time (default: now).")
 @click.option("--output", is_flag=True, help="Show the output of the last runs, if it was kept.")
 @click.option(
     "--limit", type=count(), help=f"Only the last N entries (default: all with --since, else {_DEFAULT_LIMIT})."

@@ -48,7 +48,14 @@ _OPTIONS = (
     click.option(
         "--owner", required=True, metavar="NAME", help="Owner of the schedules; written as `owner:` into the file."
     ),
-    click.option("-o", "--output", default="schedules.yml", show_default=True, metavar="FILE", help="- for stdout."),
+    click.option(
+        "-o",
+        "--output",
+        default="schedules.yml",
+        show_default=True,
+        metavar="FILE",
+        help="File to write; - for stdout.",
+    ),
     click.option("--force", is_flag=True, help="Replace FILE if it exists."),
     click.option("--prefix", default="", metavar="TEXT", help="Put TEXT before each key."),
     click.option("--at", type=WHOLE_TIME, help="Compare runs from this time on (default: now)."),

@@ -199,7 +199,7 @@ def _drift_lines(drift: Mapping[str, Any]) -> Iterator[str]:
 @click.option(
     "--as", "new_owner", metavar="NAME", help="Owner to write into the file (default: the owner of the schedules)."
 )
-@click.option("-o", "--output", default="-", metavar="FILE", help="Default: standard output.")
+@click.option("-o", "--output", default="-", metavar="FILE", help="File to write (default: standard output).")
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @common_options()
 def export(
@@ -269,7 +269,7 @@ def _owner_of(rows: Sequence[ScheduleRow]) -> str:
 @click.argument("key", required=False)
 @click.option("--version", type=count(0, 2**62), help="With KEY: the version to go back to.")
 @click.option("--owner", metavar="TEXT", help="Roll back the schedules of this owner.")
-@click.option("--before", type=MOMENT, help="Go back to the definitions before this time, or 2h (two hours ago).")
+@click.option("--before", type=MOMENT, help="Restore the definitions before this date, or before 2h (two hours ago).")
 @click.option("--yes", is_flag=True, help="Apply the plan; without --yes it is only shown.")
 @click.option("--out", metavar="PLAN", help="Write the plan to a file, for psched apply --plan.")
 @common_options()

@@ -173,7 +173,7 @@ class RowPoller(Generic[Row_co]):
         self._message: str | None = None
 
     def report_trouble(self, error: Exception) -> None:
-        """Report `error` as trouble, until a poll gets an answer."""
+        """Set `trouble` to the text of `error`, until a poll gets an answer."""
         store = self._polled.store
         refused = "the database refuses this user" if store.is_refused(error) else "polling fails"
         what = "the database does not answer" if store.is_unavailable(error) else refused

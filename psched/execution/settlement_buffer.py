@@ -1,7 +1,7 @@
 """Collects successful runs and settles them together: a transaction for a hundred costs about as much as for one.
 
-Until then the database does not show that they ran. If the process dies before, they run again, as at-least-once
-allows. Their leases are renewed like those of running tasks.
+Until a run is settled, the database does not show that it has ended, and its lease is renewed. If the process dies
+before that, the run is repeated, as at-least-once allows.
 """
 
 from __future__ import annotations

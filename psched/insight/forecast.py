@@ -25,7 +25,7 @@ _MEASURED = 100
 
 @dataclass(frozen=True, slots=True)
 class HourForecast:
-    """One hour.
+    """The forecast of one hour.
 
     `starts`: the runs that start in the hour from `time` (unix seconds). `busy`: the workers they keep busy.
 

@@ -83,8 +83,8 @@ def run_report(store: LeaseStore, seconds: float) -> RunReport:
 def runs_by_time(store: LeaseStore, seconds: float, type: str | None = None, durations: bool = True) -> list[RunsAt]:
     """Return the runs that ended in the last `seconds`, by minute, or by hour for windows longer than three hours.
 
-    Leaves out minutes and hours without runs. `durations`: whether to read how long runs took; if not, this is None.
-    Raises NotSupportedError if the store counts no runs.
+    Leaves out minutes and hours without runs. `durations`: whether to read how long runs took; if not, their durations
+    are unknown. Raises NotSupportedError if the store counts no runs.
     """
     stats = _stats(store)
     times: dict[int, dict[str, RunSums]] = defaultdict(lambda: defaultdict(RunSums))

@@ -40,7 +40,7 @@ SPREADS = (600, 3600)
 class Herd:
     """Runs that start in the minute of `time` (unix seconds).
 
-    They do so at this time of day on `days` days of the week.
+    They start together at this time of day on `days` days of the week.
 
     `starts`: the starts on the day with most of them, without runs that have a spread. `types`: the numbers of runs by
     type, most first (None: unknown). `keys`: some of the schedules. `spread`: for each of `SPREADS`, about how many

@@ -92,7 +92,7 @@ def _interval(every: object) -> str:
 
 
 def _moment(at: object, timezone: str) -> str:
-    """Return a moment as local date and time in `timezone`. A datetime without a zone is already local."""
+    """Return a time as text in local time of `timezone`. A datetime without a zone is already local."""
     if isinstance(at, str):
         return at
     zone = ZoneInfo(timezone)

@@ -90,7 +90,7 @@ class RuleUse:
 
 
 class TableCounts(Protocol):
-    """The numbers of one table. Methods may be called from any thread and raise the driver's errors."""
+    """The row counts of one table. Methods may be called from any thread and raise the driver's errors."""
 
     def counts(self, most: int) -> Mapping[str, Counted]:
         """Return the number of rows in each state, each counted up to `most`.
@@ -109,7 +109,7 @@ class TableCounts(Protocol):
 
 
 class ScheduleCounts(TableCounts, Protocol):
-    """The numbers of a table of schedules."""
+    """The row counts of a table of schedules, and its rules."""
 
     def rules(self) -> Iterator[RuleUse]:
         """Yield how often each rule is used.
@@ -119,7 +119,7 @@ class ScheduleCounts(TableCounts, Protocol):
 
 
 class TaskCounts(TableCounts, Protocol):
-    """The numbers of a queue."""
+    """The row counts of a queue, also by user."""
 
     def running_of(self, user: str) -> tuple[int, int | None]:
         """Return how many tasks of a user run, and the smallest `max_running` of these (None: no limit)."""

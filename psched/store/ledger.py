@@ -113,7 +113,7 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerRow(Entry):
-    """One recorded entry.
+    """One entry of the ledger.
 
     - `scheduled_time`: the occurrence, or the first of several.
     - `version`: the version of the definition that the run used.

@@ -55,7 +55,7 @@ class ScheduleStore(LeaseStore):
     @property
     @abstractmethod
     def reads(self) -> ScheduleCounts:
-        """The numbers of this table, for `psched.insight`."""
+        """The row counts of this table, for `psched.insight`."""
 
     @abstractmethod
     def shares_database(self, queue: object) -> bool:

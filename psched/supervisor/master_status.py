@@ -23,8 +23,8 @@ _LONGEST_END = 100
 class RequestStatus:
     """The last request of one kind. A command reads `begun`, sends a signal, and waits until `ended` is larger.
 
-    The master counts and publishes a request before it reads any file. So the outcome for which a command waits belongs
-    to files that were read after the signal. A request during another one replaces it.
+    The master counts a request before it reads any file, so the outcome that a command awaits belongs to files that
+    were read after its signal. A new request replaces one that is in progress.
     """
 
     begun: int = 0

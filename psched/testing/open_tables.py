@@ -69,7 +69,7 @@ class OpenTables:
         if self._schedules is None:
             section = self.settings.schedules
             if section is None:
-                raise ConfigError("psched_schedules: psched_config has no section `schedules:`")
+                raise ConfigError("psched_schedules: psched_config has no section `schedules:`; add it")
             self._schedules = _made_empty("psched_schedules", open_schedules(section, _holder("tests")), section)
             if self.settings.queue is not None:
                 self._schedules.submit_to(self.queue.store)
@@ -84,7 +84,7 @@ class OpenTables:
         """Return another client of the queue, which counts as another worker. Raises ConfigError."""
         section = self.settings.queue
         if section is None:
-            raise ConfigError("psched_queue: psched_config has no section `queue:`")
+            raise ConfigError("psched_queue: psched_config has no section `queue:`; add it")
         return open_queue(section, _holder(role))
 
     def empty(self) -> None:

@@ -166,7 +166,7 @@ class RowReader:
     def seconds(self, name: str, per_second: int = 1) -> float:
         """Return a stored time in seconds; 0 for a time after the year 9999.
 
-        `per_second`: the stored units of one second.
+        `per_second`: how many stored units a second has (1000 for milliseconds).
         """
         units = self.number(name)
         seconds = units // per_second if units % per_second == 0 else units / per_second

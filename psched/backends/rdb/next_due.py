@@ -122,9 +122,8 @@ class DueTimes:
         """Return a statement that returns one row for each of the bands :band_0, :band_1, and so on.
 
         Its first two columns are the clock, and the next lower band that has rows. The third column is the due time of
-        the first row in this band. With `of_types`, the third column is the type of this first row if the row is due,
-        and a fourth column, NULL except in the first row of the answer, is the earliest due time of the types :types in
-        :bands.
+        the first row in this band. With `of_types`, the third column is the type of this first row if the row is due. A
+        fourth column is the earliest due time of the types :types in :bands; only the first row of the answer has it.
         """
         c = self._table.c
         rows = []

@@ -466,7 +466,7 @@ class CompatLeaseStore(SqlStore):
 
 
 def seconds(milliseconds: ColumnElement[int]) -> ColumnElement[int]:
-    """Return an SQL expression for whole seconds, rounded down."""
+    """Convert an SQL expression of milliseconds to one of whole seconds, rounded down."""
     return cast(milliseconds // 1000, BigInteger)
 
 

@@ -221,7 +221,7 @@ class CompatTaskStore(CompatLeaseStore, TaskStore):
     def _columns(self, task: NewTask) -> dict[str, Any]:
         """Return the row of a new task. Raises NotSupportedError and ValueError for values that do not fit."""
         if task.priority != 0 or task.max_attempts is not None or task.headers:
-            raise NotSupportedError("rdb_compat stores no priority, max_attempts and headers; use `type: rdb`")
+            raise NotSupportedError("rdb_compat cannot store priority, max_attempts or headers; use `type: rdb`")
         check_text("key", task.key)
         check_text("user", task.user)
         due = None if task.run_at is None else max(whole_seconds("run_at", task.run_at), _FIRST_TIMEOUT + 1)

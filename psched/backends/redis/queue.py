@@ -165,7 +165,10 @@ class RedisTaskStore(RedisLeaseStore, TaskStore):
         return int(self._run("purge", limit))
 
     def _drop_unreadable(self, unreadable: Sequence[Sequence[Any]]) -> None:
-        """Log the keys. Remove these runs from the running tasks of every user, because their user is unknown."""
+        """Like the base class.
+
+        Also remove the runs from the running tasks of every user, because their user is unknown.
+        """
         super()._drop_unreadable(unreadable)
         keys = [found[0] for found in unreadable if len(found) > 2]
         if keys:

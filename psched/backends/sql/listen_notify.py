@@ -162,7 +162,8 @@ class ListenWakeup:
             return connection
         connection.close()
         raise PoolerError(
-            "a connection pooler is now in front of this PostgreSQL: workers find new rows only by polling"
+            "a connection pooler is now in front of this PostgreSQL, so workers find new rows only by polling; connect "
+            "to PostgreSQL directly"
         )
 
     @property

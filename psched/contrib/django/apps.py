@@ -1,4 +1,4 @@
-"""The app, for INSTALLED_APPS."""
+"""The configuration of the Django app, for INSTALLED_APPS."""
 
 from __future__ import annotations
 

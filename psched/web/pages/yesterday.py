@@ -83,7 +83,7 @@ def yesterday(request: Request, shared: SharedState) -> Response:
     now: float = request.state.status.snapshot.taken
     hours = int(given["hours"]) if given.get("hours", "24").isdecimal() and "hours" in given else 24
     if hours not in HOURS:
-        raise ValueError(f"hours must be one of {', '.join(map(str, HOURS))}")
+        raise ValueError(f"hours must be one of {', '.join(map(str, HOURS))}, got {hours}")
     wanted = _moment(given.get("until", ""))
     until = None if wanted is None or wanted >= now else wanted
     number = int(given["page"]) if given.get("page", "").isdecimal() else 1

@@ -88,5 +88,5 @@ def test_headers_spoilt_from_outside_make_their_row_unrunnable(ours: QueueBench)
 
 def test_rdb_compat_refuses_headers(bench: QueueBench, store: TaskStore) -> None:
     if bench.compat:
-        with pytest.raises(NotSupportedError, match="rdb_compat stores no priority, max_attempts and headers"):
+        with pytest.raises(NotSupportedError, match="rdb_compat cannot store priority, max_attempts or headers"):
             store.submit([NewTask("key", "t", headers={"a": 1})])
