@@ -43,7 +43,7 @@ class Dispatch(Router):
     @classmethod
     def with_options(cls, options: Mapping[str, Any]) -> Router:
         """Return a subclass with the options given in `app:`. Raises ConfigError unless this method is overridden."""
-        raise ConfigError("it takes no options in `app:`")
+        raise ConfigError("this application takes no options in `app:`; remove them")
 
     @classmethod
     def check(cls) -> None:

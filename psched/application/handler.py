@@ -41,7 +41,10 @@ class UndefinedDecisionError(Exception):
 
 
 class Decider:
-    """Decides by name. Each public method of a subclass is a decision; its keyword arguments describe the case."""
+    """Decides how to settle a run.
+
+    Each public method of a subclass is a decision, with keyword arguments about the case.
+    """
 
     def __init__(self, handler: Base) -> None:
         self.handler = handler

@@ -39,7 +39,7 @@ class Router(ABC):
 
     def with_options(self, options: Mapping[str, Any]) -> Router:
         """Return a router with the options given in `app:`. Raises ConfigError for unknown options."""
-        raise ConfigError("it takes no options in `app:`")
+        raise ConfigError("this application takes no options in `app:`; remove them")
 
     def check(self) -> None:  # noqa: B027 – a router may have nothing to check
         """Raise ConfigError if a route has no handler."""

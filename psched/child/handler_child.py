@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 class HandlerChild(ChildRole):
-    """Runs handlers in the main thread or, with `processor_type: thread`, in as many threads as `processors` says."""
+    """Runs handlers in the main thread or, with `processor_type: thread`, in `processors` threads."""
 
     def __init__(self, spec: ChildSpec, application: Application, send: Callable[[str], None]) -> None:
         """`send`: sends the master a message of `psched.process.child_protocol`."""

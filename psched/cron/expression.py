@@ -123,7 +123,7 @@ class Expression:
         return None
 
     def _months_from(self, day: int) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """Yield the matching months from that of `day` on: the day before the month, and its matching days."""
+        """Yield, for each matching month from that of `day` on, the day before the month and its matching days."""
         start = date.fromordinal(day + _EPOCH)
         for year in range(start.year, MAXYEAR + 1):
             for month in range(start.month if year == start.year else 1, 13):

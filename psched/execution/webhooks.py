@@ -45,7 +45,10 @@ def deliver(
     secret: bytes | None = None,
     timeout: float = 30.0,
 ) -> None:
-    """Deliver a message, with up to three attempts within seconds; `closing` ends the attempts. Raises RequestError."""
+    """Deliver a message, in up to three attempts within a few seconds; `closing` ends the attempts.
+
+    Raises RequestError.
+    """
     for pause in (*PAUSES, None):
         try:
             return post(webhook_request(url, id_, content, secret, timeout))

@@ -183,7 +183,7 @@ def _values(text: str, place: int) -> tuple[frozenset[int], bool]:
         if match["high"]:
             last = _number(match["high"], place)
         if not low <= first <= last <= high or step == 0:
-            raise _CronJobError(f"{term!r} is out of range")
+            raise _CronJobError(f"{term!r} is out of range ({low} to {high})")
         star = star or (is_any and step == 1)
         found |= set(range(first, last + 1, step))
     return frozenset(found), star

@@ -39,7 +39,7 @@ class TableInsight:
         return self._table.reads.counts(most)
 
     def types(self, limit: int = TYPES, most: int = MOST_OF_TYPE) -> list[TypeCounts]:
-        """Return the numbers of each type; the type that has been due longest comes first.
+        """Return the row counts of each type; the type that has been due longest comes first.
 
         Raises NotSupportedError on `rdb_compat`.
         """

@@ -71,7 +71,7 @@ def _runs(row: ScheduleRow, now: float, until: float, dialect: CronDialect) -> I
 
 
 def _from_next_on(row: ScheduleRow, dialect: CronDialect) -> Iterator[int]:
-    """Yield the next occurrence of a row, which its rule may not have, and then the later occurrences of its rule."""
+    """Yield a row's next occurrence, even if its rule does not have it, and then the later ones of the rule."""
     time = row.next_time
     while time < NEVER:
         yield time

@@ -60,7 +60,9 @@ class Outage:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Occurrences settled from `since` to `until` (unix seconds). If `until` is now, also those that run or wait.
+    """Occurrences settled from `since` to `until` (unix seconds).
+
+    If `until` is now, those that run or wait are included.
 
     If there are too many, entries without trouble are complete only from `complete_from` on, and entries with trouble
     only from `troubles_from` on. Otherwise both equal `since`. `outages`: those after `complete_from`.

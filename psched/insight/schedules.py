@@ -335,7 +335,7 @@ class ScheduleInsight(TableInsight):
     def timeline(self, seconds: float, until: float | None = None) -> Timeline:
         """Return the runs of the `seconds` before `until` (unix seconds).
 
-        If `until` is None, also what runs and waits now.
+        If `until` is None, include what runs and waits now.
 
         Raises NotSupportedError if the store keeps no ledger.
         """

@@ -151,7 +151,7 @@ def simulate(
 def starts_in(rows: Iterable[ScheduleRow], begin: float, end: float, dialect: CronDialect) -> int:
     """Return about how many occurrences these schedules have from `begin` to `end`.
 
-    The time of a simulation depends on it.
+    The duration of a simulation depends on this number.
     """
     used = Counter(row.rule for row in rows if not row.paused and rule_problem(row, dialect) is None)
     return sum(rule_occurrences.count(rule, int(begin), int(end), dialect) * number for rule, number in used.items())

@@ -258,7 +258,7 @@ def _clock_changes(
 def _changes_of(name: str, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
     """Yield each clock change of a zone, with the offsets before and after it.
 
-    Finds changes more than two days apart.
+    Clock changes of a zone are more than two days apart, so one look a day finds each of them.
     """
     try:
         zone = load_zone(name)

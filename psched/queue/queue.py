@@ -239,7 +239,7 @@ class Queue(PolledTable):
         if late is not None:
             check_wait("late", late)
             if status not in (None, "waiting"):
-                raise ValueError(f"late= selects waiting tasks, not {status} ones; leave out late= or status=")
+                raise ValueError(f"late= selects waiting tasks, not {status} tasks; leave out late= or status=")
         return self.store.list(TaskFilter(status, type, user, prefix, late, after))
 
     alist = async_iterator_twin(list)  # noqa: A003 – a method may have this name

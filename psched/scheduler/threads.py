@@ -138,7 +138,9 @@ class SchedulerThreads:
             if not self.stores.queue.is_unavailable(error):
                 self._close(None)
                 if is_driver_error(error):
-                    raise ConfigError(f"the database refuses: {one_line(error)} (is the URL right?)") from error
+                    raise ConfigError(
+                        f"the scheduler cannot use the database: {one_line(error)} (is the URL right?)"
+                    ) from error
                 raise
             log.warning("the database does not answer: %s; retrying", one_line(error))
         self._detach = attach(self._run_counter, "settle")

@@ -282,8 +282,8 @@ class BackfillCollection:
         if len(key) > MAX_KEY_LENGTH:
             most = MAX_KEY_LENGTH - len(key) + len(row.key)
             raise ValueError(
-                f"the key {row.key[:40]!r}… has {len(row.key)} characters; a schedule with at most {most} can have a "
-                "backfill"
+                f"the key {row.key[:40]!r}… has {len(row.key)} characters; expected at most {most} for a schedule "
+                "with backfills"
             )
         check_enqueued_key(key, row.type)
         rule = rule_of_backfill(row.rule, row.key, spans, reverse)

@@ -98,7 +98,7 @@ class Modification:
         explicit = next_time is not None or next_run_time is not None
         if explicit and not seen.settled:
             raise ScheduleError(
-                f"{seen.key!r}: a run is in progress or waits for a retry; move its times when the run is finished"
+                f"{seen.key!r}: a run is in progress or waits for a retry; change its times after the run"
             )
         if next_run_time is not None and seen.paused:
             raise ScheduleError(f"{seen.key!r} is paused, so it has no run time; resume it first, or use run_now")

@@ -90,4 +90,4 @@ class Reload:
             return
         if child.killed_here:
             raise ConfigError(f"the application was not loaded within {self.limit:g} s")
-        raise ConfigError(child.start_error or f"the process that loaded it {child.end}")
+        raise ConfigError(child.start_error or f"the process that loaded the application {child.end}")

@@ -1,4 +1,4 @@
-"""Protects requests and answers: headers against foreign content, and refusal of changes requested by other sites."""
+"""Adds headers that forbid content of other sites to each answer, and refuses changes requested by other sites."""
 
 from __future__ import annotations
 

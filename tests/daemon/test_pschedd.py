@@ -274,7 +274,7 @@ def test_reload_takes_the_new_configuration_and_keeps_the_master(pschedd: Psched
         ),
         ("psched.yml", "development: [", "psched.yml"),
         ("app.py", "import absent_module", "absent_module"),
-        ("app.py", "import os; os._exit(0)", "the process that loaded it ended with exit code 0"),
+        ("app.py", "import os; os._exit(0)", "the process that loaded the application ended with exit code 0"),
     ],
 )
 def test_a_reload_that_is_refused_fails_with_the_reason(

@@ -63,8 +63,8 @@ def test_a_broken_configuration_leaves_the_daemon_unchanged(
         ("VERSION = ", "app.py"),
         ("import absent_module", "absent_module"),
         ("sys.exit(1)", "app"),
-        ("os._exit(0)", "the process that loaded it ended with exit code 0"),
-        ("os.kill(os.getpid(), 9)", "the process that loaded it was killed by SIGKILL"),
+        ("os._exit(0)", "the process that loaded the application ended with exit code 0"),
+        ("os.kill(os.getpid(), 9)", "the process that loaded the application was killed by SIGKILL"),
     ],
 )
 def test_an_application_that_does_not_load_leaves_the_old_children_running(

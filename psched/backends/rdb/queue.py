@@ -353,7 +353,7 @@ class QueueStatements:
     """The statements on one queue.
 
     Parameters: :task_key, :task_nonce (the number of the call that submitted the task), :keys, :users, :retention and
-    :alive (both in milliseconds), …
+    :alive (both in milliseconds), and others.
     """
 
     def __init__(self, leases: LeaseStatements, table: sa.Table, users: sa.Table) -> None:

@@ -372,7 +372,7 @@ class TableLock:
         obtained = connection.execute(_GET, self._values).scalar() == 1
         if not obtained and not self._missed:
             log.warning(
-                "table=%s other workers have held the table lock for %g s; nothing is claimed until it is free",
+                "table=%s other workers have held the table lock for %g s; this worker waits until it is free",
                 self._values["name"],
                 self._values["wait"],
             )

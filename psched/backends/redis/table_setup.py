@@ -193,7 +193,10 @@ class RedisTable:
         return found.get(name, "?")
 
     def _asked(self, question: Any, otherwise: Any) -> Any:
-        """Ask the server that holds the table. Return `otherwise` if a hosted server forbids the question."""
+        """Call `question` with the server that holds the table.
+
+        Return `otherwise` if a hosted server forbids the command.
+        """
         try:
             return question(self._server.node(self.meta))
         except ResponseError as error:

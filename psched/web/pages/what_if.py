@@ -112,7 +112,7 @@ def _read(form: Mapping[str, str], now: float) -> _Question:
     if not 1 <= workers <= _MOST_WORKERS:
         raise ValueError(f"Workers: expected 1 to {_MOST_WORKERS:,}, got {workers:,}")
     if form["followed"] not in _FOLLOWED:
-        raise ValueError(f"Continue for: expected one of {', '.join(_FOLLOWED)}")
+        raise ValueError(f"Continue for: expected one of {', '.join(_FOLLOWED)}, got {form['followed'][:50]!r}")
     return _Question(begin, end, _FOLLOWED[form["followed"]], int(workers), seconds)
 
 
