@@ -37,7 +37,7 @@ def with_rule(seen: ScheduleRow, row: ScheduleRow, now: float, dialect: CronDial
     return replace(timed, next_run_time=seen.next_run_time) if seen.paused else timed
 
 
-def redefined(seen: ScheduleRow, wanted: ScheduleRow, now: float, dialect: CronDialect) -> ScheduleRow:
+def redefined(seen: ScheduleRow, now: float, wanted: ScheduleRow, dialect: CronDialect) -> ScheduleRow:
     """Return `seen` with the type, data, rule and policy of `wanted`, and with times computed from these."""
     row = replace(
         seen,

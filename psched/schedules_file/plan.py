@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, Literal
 
 from psched.errors import ConfigError, NotSupportedError, ScheduleError
@@ -21,7 +22,7 @@ ADD: Final = "add"
 MODIFY: Final = "modify"
 DELETE: Final = "delete"
 _TRIES = 20
-"""How often rows are written again if workers advance them at the same time."""
+"""How often a plan is applied if other processes add and delete its schedules at the same time."""
 _NAMED = 5
 """How many keys a message names."""
 _MOST_COUNTED = 100_000
@@ -133,7 +134,7 @@ def planned(
         if seen is not None and _is_defined_as(seen, new):
             after.append(seen)
             continue
-        row = new if seen is None else redefined(seen, new, now, schedules.cron_dialect)
+        row = new if seen is None else redefined(seen, now, new, schedules.cron_dialect)
         after.append(row)
         definition = definition_of(new)
         differing: tuple[OptionDifference, ...] = ()
@@ -145,7 +146,7 @@ def planned(
         action: PlannedAction = ADD if seen is None else MODIFY
         version = None if seen is None else seen.version
         changes.append(PlannedChange(new.key, action, version, definition, differing, effect))
-        rows.append(RowChange(seen, row))
+        rows.append(RowChange(seen, row, None if seen is None else _redefinition(new, schedules)))
     for key in gone:
         seen = present[key]
         changes.append(PlannedChange(key, DELETE, seen.version, None, (), comparison.effect(seen, None)))
@@ -163,17 +164,15 @@ def planned(
 def apply_plan(schedules: ScheduleCollection, found: Plan) -> None:
     """Make all changes of the plan in one transaction (on Redis in one script), or none of them.
 
-    Workers may advance the schedules at the same time. Raises PlanConflictError if one of the schedules was added or
+    Workers may run the schedules at the same time. Raises PlanConflictError if one of the schedules was added or
     deleted, or its definition was changed, since the plan was made. Raises ConfigError and ValueError like `plan`.
     """
     check_keeps_owners(schedules)
-    rows: Sequence[RowChange] = found.rows
+    rows = found.rows if len(found.rows) == len(found.changes) else _current_rows(schedules, found)
     for _ in range(_TRIES):
-        if len(rows) < len(found.changes):
-            rows = _current_rows(schedules, found)
         if not schedules.store.apply(rows):
             return
-        rows = ()
+        rows = _current_rows(schedules, found)
     raise ScheduleError(f"not applied: schedules were changed during each of {_TRIES} attempts; try again")
 
 
@@ -228,7 +227,11 @@ def _is_defined_as(seen: ScheduleRow, new: ScheduleRow) -> bool:
     return (seen.type, seen.rule, seen.policy, seen.data) == (new.type, new.rule, new.policy, new.data)
 
 
-def _current_rows(schedules: ScheduleCollection, found: Plan) -> list[RowChange]:
+def _redefinition(wanted: ScheduleRow, schedules: ScheduleCollection) -> Callable[[ScheduleRow, float], ScheduleRow]:
+    return partial(redefined, wanted=wanted, dialect=schedules.cron_dialect)
+
+
+def _current_rows(schedules: ScheduleCollection, found: Plan) -> Sequence[RowChange]:
     """Return the changes of a plan, based on the current rows. Raises PlanConflictError."""
     now = schedules.store.now()
     present = _present(schedules, [each.key for each in found.changes])
@@ -243,9 +246,11 @@ def _current_rows(schedules: ScheduleCollection, found: Plan) -> list[RowChange]
     rows = []
     for each in found.changes:
         seen, wanted = present.get(each.key), new.get(each.key)
-        if seen is not None and wanted is not None:
-            wanted = redefined(seen, wanted, now, schedules.cron_dialect)
-        rows.append(RowChange(seen, wanted))
+        if seen is None or wanted is None:
+            rows.append(RowChange(seen, wanted))
+        else:
+            redefine = _redefinition(wanted, schedules)
+            rows.append(RowChange(seen, redefine(seen, now), redefine))
     return rows
 
 

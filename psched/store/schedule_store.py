@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from psched.errors import AlreadyExistsError, NotSupportedError, ScheduleError
@@ -26,11 +26,16 @@ from psched.store.overdue_and_failures import OverdueAlerts
 class RowChange(NamedTuple):
     """One change of a schedule by `ScheduleStore.apply`.
 
-    `seen`: the row before the change, None for a new schedule. `wanted`: the row after it, None to delete the schedule.
+    - `seen`: the row before the change, None for a new schedule.
+    - `wanted`: the row after it, None to delete the schedule.
+    - `redefine`: returns `wanted` for the row as it is at the time of the write (the second argument, in unix seconds).
+      It changes only the definition and the times of a row that is not leased, so workers may run the schedule between
+      the read of `seen` and the write. A pure function, which may be called several times.
     """
 
     seen: ScheduleRow | None
     wanted: ScheduleRow | None
+    redefine: Callable[[ScheduleRow, float], ScheduleRow] | None = None
 
     @property
     def key(self) -> str:
@@ -133,10 +138,10 @@ class ScheduleStore(LeaseStore):
         """Make all these changes of different schedules in one transaction (on Redis in one script), or none of them.
 
         Return the keys of rows that are not as expected; then nothing is written. The row of a new schedule must not
-        exist. A row to modify must have the definition, times and lease of `seen`, as for `modify`. A row to delete
-        must have the version of `seen`. The ledger records each change as `add`, `modify` or `delete`. Idempotent: a
-        repeated call recognises its own commit if the answer was lost. Raises ValueError before anything is written.
-        Raises NotSupportedError if the store keeps no owners.
+        exist. A row to modify or delete must have the version of `seen`; without `redefine`, a row to modify must also
+        have the times and lease of `seen`, as for `modify`. The ledger records each change as `add`, `modify` or
+        `delete`. Idempotent: a repeated call recognises its own commit if the answer was lost. Raises ValueError before
+        anything is written. Raises NotSupportedError if the store keeps no owners.
         """
         raise NotSupportedError("this store keeps no owner of a schedule; use `type: rdb` or `type: redis`")
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from psched.backends.common.batches import parts
-from psched.backends.common.rows import BATCH, RUNNING, all_columns, milliseconds, regular_time
+from psched.backends.common.rows import BATCH, RUNNING, all_columns, milliseconds
 from psched.backends.rdb.inserts import RowInserts, schedule_columns
 from psched.backends.rdb.lease_store import new_number
 from psched.backends.sql.compiled_statements import BulkUpdate, GivenColumns, Statement, cached_on_class
 from psched.backends.sql.connection_pool import execute_text
 from psched.backends.sql.database import Database
+from psched.backends.sql.dialect import now_ms
 from psched.backends.sql.ledger import LedgerWriter
 from psched.model import NO_OCCURRENCE, Rule, ScheduleRow
 from psched.payload import pack
@@ -39,9 +40,17 @@ _COLUMNS = ("data", "size", *all_columns(_EMPTY))
 
 class AtomicScheduleChanges:
     def __init__(
-        self, database: Database, table: sa.Table, inserts: RowInserts, records: LedgerWriter, settings: StoreSettings
+        self,
+        database: Database,
+        table: sa.Table,
+        read: Callable[[Mapping[Any, Any]], ScheduleRow],
+        inserts: RowInserts,
+        records: LedgerWriter,
+        settings: StoreSettings,
     ) -> None:
+        """`read`: converts a stored row."""
         self._database = database
+        self._read = read
         self._inserts = inserts
         self._records = records
         self._holder = settings.holder
@@ -60,10 +69,9 @@ class AtomicScheduleChanges:
             for change in changes
             if change.seen is None and change.wanted is not None
         ]
-        seen = {change.key: change.seen for change in sorted(changes, key=attrgetter("key")) if change.seen is not None}
-        modified = [self._modified(change.wanted) for change in changes if change.seen and change.wanted is not None]
-        gone = [change.key for change in changes if change.wanted is None]
-        deleted = set(gone)
+        old = sorted((change for change in changes if change.seen is not None), key=attrgetter("key"))
+        modified = [self._modification(change) for change in changes if change.seen and change.wanted is not None]
+        gone = [change.key for change in old if change.wanted is None]
         number = new_number()
         conflicts: list[str] = []
 
@@ -74,11 +82,12 @@ class AtomicScheduleChanges:
             self._database.change_rows(connection, 0, lambda: change(connection), lambda: None)
 
         def change(connection: sa.Connection) -> int:
-            conflicts.extend(self._conflicts(connection, seen, deleted))
+            present = self._locked(connection, [change.key for change in old])
+            conflicts.extend(change.key for change in old if not _is_expected(present.get(change.key), change))
             if conflicts:
                 return len(conflicts)
-            self._delete(connection, gone, seen, number)
-            self._modify(connection, modified, seen, number)
+            self._delete(connection, gone, present, number)
+            self._modify(connection, modified, present, number)
             if new:
                 conflicts.extend(self._inserts.insert_within(connection, new, number))
             return len(conflicts)
@@ -88,9 +97,9 @@ class AtomicScheduleChanges:
             self._inserts.notify()
         return conflicts
 
-    def _modified(self, wanted: ScheduleRow) -> dict[str, Any]:
-        text, size = pack(wanted.data, max_size=self._max_data_size)
-        return {"key": wanted.key, "data": text, "size": size, **all_columns(wanted)}
+    def _modification(self, change: RowChange) -> _Modification:
+        assert change.wanted is not None
+        return _Modification(change, change.wanted, *pack(change.wanted.data, max_size=self._max_data_size))
 
     def _is_done(self, connection: sa.Connection, first: RowChange, number: int) -> bool:
         """Return whether an attempt whose answer was lost was committed.
@@ -101,52 +110,59 @@ class AtomicScheduleChanges:
             return self._inserts.has_inserted(connection, first.key, number)
         return self._records.has_change_of(connection, first.key, number)
 
-    def _conflicts(
-        self, connection: sa.Connection, seen: Mapping[str, ScheduleRow], deleted: set[str]
-    ) -> Iterator[str]:
-        """Lock the rows. Yield the keys of rows that differ from `seen`."""
-        keys = list(seen)
-        found: dict[str, Sequence[Any]] = {}
+    def _locked(self, connection: sa.Connection, keys: Sequence[str]) -> dict[str, _Columns]:
+        """Lock the rows with these keys, and return their columns without the data. `now`: the database's clock."""
+        found: dict[str, _Columns] = {}
         for start in range(0, len(keys), BATCH):
             text, values = self._lock.step_on(connection, keys[start : start + BATCH], {})
-            found |= {row[0]: row for row in execute_text(connection, text, values).fetchall()}
-        for key, row in seen.items():
-            present = found.get(key)
-            if present is None or present[1] != row.version or (key not in deleted and not _is_same(present, row)):
-                yield key
+            rows = execute_text(connection, text, values).fetchall()
+            found |= {row[0]: dict(zip(self._names, row, strict=True)) for row in rows}
+        return found
 
     def _delete(
-        self, connection: sa.Connection, keys: Sequence[str], seen: Mapping[str, ScheduleRow], number: int
+        self, connection: sa.Connection, keys: Sequence[str], present: Mapping[str, _Columns], number: int
     ) -> None:
         change = self._records.change_parameters(DELETE, self._holder, number=number)
         for start in range(0, len(keys), BATCH):
             part = keys[start : start + BATCH]
-            self._records.deleted.execute(connection, [_pending(seen[key]) for key in part], change)
+            self._records.deleted.execute(connection, [_pending(present[key]) for key in part], change)
             self._gone.execute_on(connection, part, {})
 
     def _modify(
         self,
         connection: sa.Connection,
-        rows: Sequence[Mapping[str, Any]],
-        seen: Mapping[str, ScheduleRow],
+        modifications: Sequence[_Modification],
+        present: Mapping[str, _Columns],
         number: int,
     ) -> None:
-        if not rows:
+        if not modifications:
             return
         change = self._records.change_parameters(MODIFY, self._holder, number=number)
-        if len(rows) > 1:
+        if len(modifications) > 1:
             self._update.prepare(connection, one_row=False)
+        rows = [self._modified(each, present[each.wanted.key]) for each in modifications]
         for part in parts(rows, [len(row["data"]) for row in rows], BATCH, _BYTES_AT_ONCE):
             self._update.execute(connection, part, {})
-            self._records.modified.execute(connection, [_pending(seen[row["key"]]) for row in part], change)
+            self._records.modified.execute(connection, [_pending(present[row["key"]]) for row in part], change)
+
+    def _modified(self, modification: _Modification, present: _Columns) -> dict[str, Any]:
+        """Return the columns of a row after its modification."""
+        wanted, redefine = modification.wanted, modification.change.redefine
+        if redefine is not None:
+            wanted = redefine(self._read({**present, "data": "{}"}), present["now"] / 1000)
+        columns = all_columns(wanted)
+        if present["status"] == RUNNING:
+            columns["due"] = present["due"]  # the lease may have been renewed
+        return {"key": wanted.key, "data": modification.text, "size": modification.size, **columns}
 
     @cached_on_class
     def _write_statements(self, table: sa.Table) -> None:
         c = table.c
         of_keys = c.key.in_(sa.bindparam("keys", expanding=True))
         self._whole = sa.select(*c).where(c.key.in_(sa.bindparam("of_keys", expanding=True)))
-        lock = sa.select(c.key, c.version, c.status, c.next_time, c.due).where(of_keys).order_by(c.key)
-        self._lock = Statement(lock.with_for_update())
+        read = [c.key, *(column for column in c if column is not c.key and column is not c.data)]
+        self._names = [*(column.name for column in read), "now"]
+        self._lock = Statement(sa.select(*read, now_ms()).where(of_keys).order_by(c.key).with_for_update())
         self._gone = Statement(sa.delete(table).where(of_keys))
 
         def update(row: GivenColumns, now: sa.ColumnElement[int]) -> sa.Update:
@@ -156,13 +172,36 @@ class AtomicScheduleChanges:
         self._update = BulkUpdate({name: c[name].type for name in ("key", *_COLUMNS)}, update)
 
 
-def _is_same(present: Sequence[Any], seen: ScheduleRow) -> bool:
-    """Return whether status and times equal those in `seen`. A renewed lease differs, because it has a new due time."""
-    _, _, status, next_time, due = present
-    if (status, next_time) != (seen.status, milliseconds(seen.next_time)):
+_Columns = Mapping[str, Any]
+"""The columns of a stored row."""
+
+
+class _Modification(NamedTuple):
+    """A change of a row, with the text and the size of its data."""
+
+    change: RowChange
+    wanted: ScheduleRow
+    text: str
+    size: int
+
+
+def _is_expected(present: _Columns | None, change: RowChange) -> bool:
+    """Return whether a stored row may be changed.
+
+    Without `redefine` its times must be those of `seen`, except for the due time of a running row: each renewal of the
+    lease changes it.
+    """
+    seen = change.seen
+    if present is None or seen is None or present["version"] != seen.version:
         return False
-    return bool(status == RUNNING or due == milliseconds(seen.next_run_time))
+    if change.wanted is None or change.redefine is not None:
+        return True
+    if (present["status"], present["next_time"]) != (seen.status, milliseconds(seen.next_time)):
+        return False
+    return bool(seen.status == RUNNING or present["due"] == milliseconds(seen.next_run_time))
 
 
-def _pending(seen: ScheduleRow) -> dict[str, Any]:
-    return {"key": seen.key, "pending": milliseconds(regular_time(seen))}
+def _pending(present: _Columns) -> dict[str, Any]:
+    """Return the next regular occurrence of a stored row, for the record of its change."""
+    time, regular = present["next_time"], present["regular_time"]
+    return {"key": present["key"], "pending": time if regular is None else regular}

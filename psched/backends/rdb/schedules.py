@@ -80,7 +80,7 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
         record = None if database.dialect.nested_writes else partial(self._records.insert_added, change)
         self._inserts = RowInserts(database, self._table, insert, {} if record else change, record)
         self._write_statements(self._table, self.lease_statements, self._records)
-        self._changes = AtomicScheduleChanges(database, self._table, self._inserts, self._records, settings)
+        self._changes = AtomicScheduleChanges(database, self._table, self._read, self._inserts, self._records, settings)
 
     @property
     def reads(self) -> RdbScheduleCounts:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import builtins
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -35,7 +36,7 @@ from psched.backends.redis.overdue_and_failures import NO_FAILURE, RedisOverdueA
 from psched.backends.redis.rows import claimed_schedule, entry_arguments, read_stored_schedule, stored
 from psched.backends.redis.table_setup import RedisTable
 from psched.errors import IdempotentNotFoundError, ScheduleError
-from psched.model import Lease, ScheduleFilter, ScheduleRow
+from psched.model import NO_OCCURRENCE, Lease, ScheduleFilter, ScheduleRow
 from psched.payload import pack
 from psched.store import RowChange, ScheduleStore, StoreSettings, only
 from psched.store.ledger import (
@@ -56,6 +57,10 @@ _PAGE = 500
 _AT_ONCE = 500
 """The most schedules that one script creates. This blocks the server for about 50 ms."""
 _RUNNING = "running"
+_TIMES = frozenset(("next_time", "due", "regular_time", "regular_due", "alert_at"))
+"""The fields that a script computes from the present row if a change has `redefine`."""
+_LATER = 250_000_000_000
+"""A time of an occurrence that is not due yet, in the year 9892."""
 
 
 class RedisScheduleStore(RedisLeaseStore, ScheduleStore):
@@ -108,7 +113,8 @@ class RedisScheduleStore(RedisLeaseStore, ScheduleStore):
     def apply(self, changes: Sequence[RowChange]) -> builtins.list[str]:
         if not changes:
             return []
-        words = [json.dumps(self._change_words(change), ensure_ascii=False) for change in changes]
+        now = self.now() if any(change.redefine for change in changes) else 0.0
+        words = [json.dumps(self._change_words(change, now), ensure_ascii=False) for change in changes]
         number = new_number()
 
         def work(uncertain: bool) -> builtins.list[str]:
@@ -119,7 +125,7 @@ class RedisScheduleStore(RedisLeaseStore, ScheduleStore):
 
         return self._server.run(work)
 
-    def _change_words(self, change: RowChange) -> builtins.list[str]:
+    def _change_words(self, change: RowChange, now: float) -> builtins.list[str]:
         """Return one change in the form that schedule_changes.lua takes."""
         seen, wanted = change.seen, change.wanted
         columns: dict[str, Any] = {}
@@ -129,12 +135,16 @@ class RedisScheduleStore(RedisLeaseStore, ScheduleStore):
             columns = {name: value for name, value in columns.items() if value is not None}
         elif wanted is not None and seen is not None:
             columns = changed_columns(seen, wanted, self.max_data_size)
-        read: Sequence[Argument] = ("", "", "", "", "")
-        if seen is not None:
-            read = (*_as_seen(seen), milliseconds(regular_time(seen)))
+        read: Sequence[Argument] = ("", "", "", "") if seen is None else _as_seen(seen)
+        times: Sequence[Argument] = ("", "", "")
+        if seen is not None and wanted is not None and change.redefine is not None:
+            columns = {name: value for name, value in columns.items() if name not in _TIMES}
+            counts = {"runs": wanted.rule.max_runs, "failures": wanted.policy.pause_after}
+            columns |= dict.fromkeys((name for name, most in counts.items() if most is None), None)
+            times = _new_times(seen, wanted, change.redefine, now)
         action = ADD if seen is None else DELETE if wanted is None else MODIFY
         fields = ["" if word is None else word for column in columns.items() for word in column]
-        return [action, change.key, *map(str, (*read, *fields))]
+        return [action, change.key, *map(str, (*read, *times, *fields))]
 
     def _has_change_of(self, key: str, number: int) -> bool:
         """Return whether the call with this number has changed the schedule."""
@@ -243,6 +253,35 @@ class RedisScheduleStore(RedisLeaseStore, ScheduleStore):
             *entry_arguments(row, entry, self._reckoning),
             *(failure_arguments(step.claim, row.last_error, self._holder) if failed else NO_FAILURE),
         ]
+
+
+def _new_times(
+    seen: ScheduleRow, wanted: ScheduleRow, redefine: Callable[[ScheduleRow, float], ScheduleRow], now: float
+) -> list[Argument]:
+    """Return the arguments `changed`, `first` and `most` of `append_times` in schedule_changes.lua.
+
+    `redefine` tells them by what it does to a row that waits for a later occurrence, and to a row that has ended.
+    """
+    most: Argument = "" if wanted.rule.max_runs is None else wanted.rule.max_runs
+    if wanted.rule == seen.rule:
+        return ["nothing", 0, most]
+    waiting = replace(
+        seen,
+        status="waiting",
+        attempts=0,
+        settled=True,
+        next_time=_LATER,
+        next_run_time=_LATER,
+        runs=None,
+        extra=None,
+        regular_time=None,
+        regular_run_time=None,
+        paused_from=None,
+        paused_until=None,
+    )
+    ended = replace(waiting, next_time=NO_OCCURRENCE, next_run_time=NO_OCCURRENCE)
+    kind = "delay" if redefine(waiting, now).next_time == _LATER else "rule"
+    return [kind, milliseconds(redefine(ended, now).next_time), most]
 
 
 def _as_seen(seen: ScheduleRow) -> list[Argument]:

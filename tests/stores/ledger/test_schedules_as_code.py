@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,21 +14,24 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from psched.backends import open_stores
+from psched.backends.common.rows import alert_at
 from psched.errors import ConfigError, NotSupportedError
-from psched.model import LeaseTimes, NewSchedule, ScheduleRow
+from psched.model import NEVER, NO_OCCURRENCE, LeaseTimes, NewSchedule, Policy, Retry, Rule, ScheduleRow
 from psched.retry_wait import Backoff
 from psched.schedules.collection import Defaults, ScheduleCollection
+from psched.schedules.rule_change import redefined
 from psched.schedules_file.declared import DeclaredSchedules
 from psched.schedules_file.definition_differences import definition_of
-from psched.schedules_file.plan import PlanConflictError, apply_declared, apply_plan, plan
+from psched.schedules_file.plan import Plan, PlanConflictError, apply_declared, apply_plan, plan
 from psched.schedules_file.reader import parse_schedules
 from psched.schedules_file.rollback import rollback_to_time, rollback_to_version
 from psched.schedules_file.writer import schedules_text
 from psched.store import RowChange, ScheduleStore, StoreSettings
 from tests.faults.killed_process import is_killed_before
-from tests.stores.bench import Bench
+from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, new_row, soon
 from tests.stores.databases import SharedDatabases
 from tests.stores.lost_answers import answer_lost, writes_of
+from tests.stores.sent_statements import before_each
 
 
 def collection(store: ScheduleStore) -> ScheduleCollection:
@@ -135,6 +141,73 @@ def test_a_run_that_advances_a_schedule_is_no_conflict(store: ScheduleStore) -> 
     task.finish()
     assert (rows_of(store)["a"].type, rows_of(store)["b"].rule.cron) == ("mail", "0 4 * * *")
     assert plan(schedules, declared(NewSchedule("a", "mail", "* * * * *"), daily("b", 4))).changes == ()
+
+
+LATER = 4_000_000_000
+"""An occurrence in the year 2096."""
+STATES: dict[str, dict[str, Any]] = {
+    "running": {},
+    "retried": {},
+    "running an extra run": {"extra": LONG_AGO, "regular_time": LATER, "regular_run_time": LATER + 5},
+    "due": {},
+    "waiting": {"next_time": LATER, "next_run_time": LATER},
+    "waiting for its first run": {"next_time": LATER, "next_run_time": LATER + 500, "failures": 2},
+    "waiting for its delay": {"next_run_time": LATER},
+    "paused": {"next_time": LATER, "next_run_time": NEVER, "paused_from": LONG_AGO},
+    "paused while due": {"next_run_time": NEVER, "paused_from": LONG_AGO},
+    "due for an extra run": {"extra": LONG_AGO, "regular_time": LATER, "regular_run_time": LATER},
+    "ended": {"next_time": NO_OCCURRENCE, "next_run_time": NO_OCCURRENCE},
+    "run as often as allowed": {"next_time": LATER, "next_run_time": LATER, "runs": 3},
+}
+OLD, OLD_POLICY = Rule("@at 2096-10-02T07:06:40", "UTC"), Policy(max_attempts=9, alert_after=60)
+NEW = {
+    "type": (OLD, OLD_POLICY),
+    "cron": (replace(OLD, cron="@at 2099-01-01T00:00", max_runs=3), OLD_POLICY),
+    "delay": (replace(OLD, delay=30, spread=10), OLD_POLICY),
+    "number of runs": (replace(OLD, max_runs=3), replace(OLD_POLICY, alert_after=None, pause_after=3)),
+    "alert": (OLD, replace(OLD_POLICY, alert_after=90)),
+}
+
+
+def test_runs_since_the_plan_are_no_conflict_and_their_times_follow_the_new_rule(
+    bench: Bench, store: ScheduleStore
+) -> None:
+    """Each row is as a worker may have left it since it was read."""
+    names = [(state, change) for state in STATES for change in NEW]
+    rows = {
+        f"{state}: {change}": new_row(f"{state}: {change}", {}, rule=OLD, policy=OLD_POLICY, **STATES[state])
+        for state, change in names
+    }
+    held = [row for key, row in rows.items() if key.startswith(("running", "retried"))]
+    assert store.add_many(held) == []
+    claims = store.acquire(len(held), 100)
+    assert len(claims) == len(held)
+    store.retry_many([Retry(each.lease, 50, None) for each in claims if each.row.key.startswith("retried")], soon())
+    assert store.add_many([row for row in rows.values() if row not in held]) == []
+
+    present, changes = rows_of(store), []
+    for state, change in names:
+        row = present[f"{state}: {change}"]
+        rule, policy = NEW[change]
+        wanted = replace(row, type="other", rule=rule, policy=policy)
+        redefine = partial(redefined, wanted=wanted, dialect="vixie")
+        seen = replace(
+            row, status="waiting", attempts=0, settled=True, next_time=FAR_OFF, next_run_time=FAR_OFF, regular_time=None
+        )
+        changes.append(RowChange(seen, redefine(seen, FAR_OFF), redefine))
+    store.extend([each.lease for each in claims if not each.row.key.startswith("retried")], 1000)  # this lease stays
+    leased = {key: row.next_run_time for key, row in rows_of(store).items() if row.status == "running"}
+    assert store.apply(changes) == []
+
+    for key, row in rows_of(store).items():
+        change = next(change for change in changes if change.key == key)
+        assert change.redefine is not None
+        wanted = change.redefine(present[key], store.now())
+        wanted = replace(wanted, version=row.version, next_run_time=leased.get(key, wanted.next_run_time))
+        assert row == wanted, key
+        raw = bench.raw(key)
+        assert raw is not None
+        assert raw.get("alert_at") == alert_at(wanted), key
 
 
 def test_changes_are_made_all_or_none(store: ScheduleStore) -> None:
@@ -248,32 +321,105 @@ def test_schedules_go_back_to_what_they_were(store: ScheduleStore) -> None:
     assert (rows_of(store)["a"].rule.cron, rows_of(store)["a"].data) == ("0 4 * * *", {"n": 2})
 
 
-def test_the_ledger_proves_every_occurrence_across_apply_edit_and_rollback(store: ScheduleStore) -> None:
+NIGHTS = [1_600_041_600 + n * 86400 for n in range(10)]
+"""From 2020-09-14 00:00 UTC on. Occurrences of the past are due at once."""
+NOON = 12 * 3600
+
+
+def test_the_ledger_proves_each_occurrence_across_apply_edits_rollback_and_backfill(store: ScheduleStore) -> None:
     schedules = collection(store)
-    begin = int(store.now())
-    secondly = NewSchedule("a", "t", "* * * * * *", catch_up="latest")
-    apply(schedules, secondly, daily("b"))
-    run_due(schedules)
-    apply(schedules, secondly._replace(cron="*/2 * * * * *", data={"n": 1}), daily("b"))
-    run_due(schedules)
-    then = store.now()
-    time.sleep(0.005)
-    schedules["a"].modify(cron="*/3 * * * * *")
-    apply(schedules, secondly._replace(delay=0.2))
-    run_due(schedules)
-    apply_plan(schedules, rollback_to_time(schedules, "billing", then))
-    run_due(schedules)
+    nightly = daily("a", 0, next_time=NIGHTS[0], end=NIGHTS[9] - 1, data={"n": 0})
+    apply(schedules, nightly, daily("b"))
+    ran = run(schedules, 2)
+    schedules["a"].modify(next_time=NIGHTS[4])  # which leaves a gap
+    ran += run(schedules, 1)
+    version = schedules.ledger.changes("a")[-1].version
+    apply(schedules, nightly._replace(cron="0 12 * * *", data={"n": 1}), daily("b"))
+    ran += run(schedules, 2)
+    schedules["a"].modify(delay=60)
+    ran += run(schedules, 1)
+    apply_plan(schedules, rollback_to_version(schedules, "a", version))
+    ran += run(schedules)
+    noons = [NIGHTS[day] + NOON for day in (5, 6, 7)]
+    assert ran == [*NIGHTS[:2], *NIGHTS[4:6], *noons, NIGHTS[8]]
+    assert proved(schedules, "a") == (len(ran), 0, 2)
+
+    assert schedules.backfills.start("a", NIGHTS[0], NIGHTS[9], max_running=2) is not None
+    filled = run(schedules)
+    assert sorted(filled) == [*NIGHTS[2:4], *NIGHTS[6:8]]
+    assert schedules.backfills.start("a", NIGHTS[0], NIGHTS[9]) is None
+    assert proved(schedules, "a") == (len(ran + filled), len(filled), 2)
     apply(schedules)
-    verdicts = list(schedules.audit(begin, int(store.now()), late=30))
-    assert [(verdict.key, verdict.violations) for verdict in verdicts] == [("a", []), ("b", [])]
-    assert verdicts[0].ran >= 4
+    assert proved(schedules, "a") == (len(ran + filled), len(filled), 2)
+    assert sorted(row.scheduled_time for row in schedules.history("a")) == sorted(ran + filled)
+    assert proved(schedules, "b") == (0, 0, 0)
 
 
-def run_due(schedules: ScheduleCollection) -> None:
-    """Run one occurrence, as soon as it is due."""
-    while (task := schedules.poll()) is None:
-        time.sleep(0.02)
-    task.finish()
+def proved(schedules: ScheduleCollection, key: str) -> tuple[int, int, int]:
+    """Return how many occurrences ran, ran in a backfill, and were left out by a `modify` that moved the schedule."""
+    [verdict] = schedules.audit(NIGHTS[0], int(schedules.store.now()), keys=[key])
+    assert (verdict.violations, verdict.pending, verdict.running) == ([], 0, 0)
+    assert verdict.reasons <= {"moved"}
+    return verdict.ran, verdict.backfilled, verdict.skipped
+
+
+def run(schedules: ScheduleCollection, most: int = 100) -> list[int]:
+    """Finish what is due, or is due within a moment, and return the occurrences."""
+    times: list[int] = []
+    while len(times) < most:
+        if (task := schedules.poll()) is not None:
+            times.append(task.scheduled_time)
+            task.finish()
+        elif (wait := schedules.store.next_due()) is None or wait > 1:
+            break
+        else:
+            time.sleep(wait)
+    return times
+
+
+@pytest.mark.parametrize("kind", ["apply", "rollback"])
+def test_of_two_changes_at_the_same_moment_one_wins_as_a_whole(
+    store: ScheduleStore, other: ScheduleStore, kind: str
+) -> None:
+    """The second begins when the first has locked its rows, but has not written them."""
+    first, second = collection(store), collection(other)
+    apply(first, daily("a"), daily("b"))
+    time.sleep(0.005)
+    apply(first, daily("a", 4), daily("b", 4))
+    one = plan(first, declared(daily("a", 5), daily("b", 5), daily("c", 5)))
+    two = plan(second, declared(daily("a", 6), daily("b", 6), daily("c", 6)))
+    if kind == "rollback":
+        two = rollback_to_time(second, "billing", first.ledger.changes("a")[-1].at)
+        assert [each.action for each in two.changes] == ["modify", "modify"]
+    begun = threading.Event()
+    conflicts: dict[int, PlanConflictError] = {}
+
+    def change(number: int, schedules: ScheduleCollection, found: Plan) -> None:
+        try:
+            apply_plan(schedules, found)
+        except PlanConflictError as error:
+            conflicts[number] = error
+
+    thread = threading.Thread(target=change, args=(2, second, two))
+
+    def interleave(statement: str) -> None:
+        is_second = threading.current_thread() is thread
+        if is_second and statement.startswith(("SELECT", "BEGIN IMMEDIATE", "EVAL")):
+            begun.set()
+        elif not is_second and statement.startswith(("UPDATE", "WITH", "EVAL")) and thread.ident is None:
+            thread.start()
+            assert begun.wait(30)
+
+    with before_each(interleave):
+        change(1, first, one)
+        thread.join()
+    [loser] = conflicts
+    won = {1: {"a": 5, "b": 5, "c": 5}, 2: {"a": 3, "b": 3} if kind == "rollback" else {"a": 6, "b": 6, "c": 6}}
+    rows = rows_of(store)
+    assert {key: row.rule.cron for key, row in rows.items()} == {
+        key: f"0 {hour} * * *" for key, hour in won[3 - loser].items()
+    }
+    assert {key: len(first.ledger.changes(key)) for key in rows} == {key: 1 if key == "c" else 3 for key in rows}
 
 
 def test_an_apply_that_is_killed_changes_nothing_before_its_commit(bench: Bench, store: ScheduleStore) -> None:

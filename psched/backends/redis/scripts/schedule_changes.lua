@@ -42,6 +42,50 @@ local function change_schedule(key, values, before, action, node, pending, recko
   update_alert(key)
 end
 
+local NEVER, NO_OCCURRENCE = 253370764800000, 253370851200000  -- as in model.py, in milliseconds
+
+-- Appends the times and the alert of a row to `values`, which are the fields and values of its new definition. Workers
+-- may run the row meanwhile, so this reads it. `moved` in rule_change.py has the same rules. `changed`: 'nothing' if the
+-- rule stays, 'delay' if the rule has the same occurrences, else 'rule'. `first`: the rule's first occurrence from now
+-- on. `most`: the most runs, or nil.
+local function append_times(key, values, changed, first, most)
+  local names, found, given = {'status', 'attempts', 'next_time', 'due', 'regular_time', 'regular_due', 'delay_ms',
+    'alert_after_ms', 'paused_from', 'paused_until', 'runs'}, {}, {}
+  for place, value in ipairs(call('HMGET', row_of(key), unpack(names))) do
+    found[names[place]] = value
+  end
+  for place = 1, #values, 2 do
+    given[values[place]] = values[place + 1]
+  end
+  local is_extra, is_paused = found.regular_time, found.paused_from and not found.paused_until
+  local delay, after = tonumber(given.delay_ms or found.delay_ms), tonumber(given.alert_after_ms or found.alert_after_ms)
+  local time = tonumber(is_extra or found.next_time)
+  local due = tonumber(is_extra and found.regular_due or found.due)
+  if is_extra and not found.regular_due and time and delay then
+    due = time + delay
+  end
+  if not (time and due and delay) then
+    return  -- a row that another program has broken
+  end
+  local is_settled = is_extra or (found.status == 'waiting' and tonumber(found.attempts) == 0)
+  if changed ~= 'nothing' and is_settled then
+    local has_run_enough, before = most and (tonumber(found.runs) or 0) >= most, due
+    if has_run_enough then
+      time = NO_OCCURRENCE
+    elseif due > now and time > now and (changed == 'rule' or time >= NEVER) then
+      time = first
+    end
+    if has_run_enough or due > now then
+      due = time < NEVER and time + delay or NO_OCCURRENCE
+    end
+    local at = #values
+    values[at + 1], values[at + 2] = is_extra and 'regular_time' or 'next_time', integer(time)
+    values[at + 3], values[at + 4] = is_extra and 'regular_due' or 'due', integer(is_paused and before or due)
+  end
+  values[#values + 1] = 'alert_at'
+  values[#values + 1] = after and not is_paused and time < NEVER and integer(time + delay + after) or ''
+end
+
 -- Deletes a schedule. `number`: the number of the call, if its change should get it.
 local function drop_schedule(key, node, reckoning, number)
   local pending = call('HGET', row_of(key), 'regular_time') or call('HGET', row_of(key), 'next_time')
@@ -123,27 +167,29 @@ return 1
 --- script schedules/apply: common, schedules, ledger, alerts, schedule_changes
 -- Makes all changes if every row is as expected; otherwise returns the keys of the rows that are not. ARGV: number of
 -- this call, node, reckoning, then for each change a JSON array of texts: `add`, `modify` or `delete`; key; the
--- version, status, next_time and due that were read ('' for any); the occurrence that was next before; fields and
--- values.
+-- version, status, next_time and due that were read ('' for any); what `append_times` takes as `changed`, `first` and
+-- `most`, with '' for `changed` if the row must be as it was read; fields and values.
 local number, node, reckoning = ARGV[1], ARGV[2], ARGV[3]
 local changes, conflicts = {}, {}
 for place = 4, #ARGV do
   local words = cjson.decode(ARGV[place])
-  local change = {action = words[1], key = words[2], version = words[3], pending = words[7], values = {}}
-  for at = 8, #words do
-    change.values[at - 7] = words[at]
+  local change = {action = words[1], key = words[2], version = words[3], values = {}}
+  for at = 10, #words do
+    change.values[at - 9] = words[at]
   end
   local row, as_expected = row_of(change.key)
   local kind = call('TYPE', row).ok
   if change.action == 'add' then
     as_expected = kind == 'none'
-  elseif change.action == 'delete' then
+  elseif change.action == 'delete' or words[7] ~= '' then
     as_expected = kind == 'hash' and version_in(row) == change.version
   else
     as_expected = kind == 'hash' and is_as_seen(change.key, change.version, words[4], words[5], words[6])
   end
   if not as_expected then
     conflicts[#conflicts + 1] = change.key
+  elseif words[7] ~= '' then
+    append_times(change.key, change.values, words[7], tonumber(words[8]), tonumber(words[9]))
   end
   check_changes_writable(change.key)
   changes[#changes + 1] = change
@@ -157,9 +203,9 @@ for _, change in ipairs(changes) do
   elseif change.action == 'delete' then
     drop_schedule(change.key, node, reckoning, number)
   else
-    local fields = call('HMGET', row_of(change.key), 'due', 'type')
-    change_schedule(change.key, change.values, {due = fields[1], type = fields[2]}, 'modify', node, change.pending,
-      reckoning, number)
+    local fields = call('HMGET', row_of(change.key), 'due', 'type', 'next_time', 'regular_time')
+    change_schedule(change.key, change.values, {due = fields[1], type = fields[2]}, 'modify', node,
+      fields[4] or fields[3], reckoning, number)
   end
 end
 return {}
