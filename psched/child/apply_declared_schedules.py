@@ -1,10 +1,14 @@
-"""Applies the schedules that the application declares, once, after a daemon has started (`apply_at_start`)."""
+"""Applies the schedules that the application declares, once, after a daemon has started or reloaded (`apply_at_start`).
+
+If the child dies before that, the master lets the next child apply them.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
 import threading
+from collections.abc import Callable
 
 from psched.application import Application
 from psched.backends import is_driver_error
@@ -24,8 +28,10 @@ _LONGEST_PAUSE = 30.0
 class ApplyDeclaredSchedules:
     """A thread that applies the schedules. It retries until the database is ready. An error stops no worker."""
 
-    def __init__(self, section: Section, application: Application) -> None:
+    def __init__(self, section: Section, application: Application, applied: Callable[[], object]) -> None:
+        """`applied`: called when the schedules are applied, or cannot be applied."""
         self._section = section
+        self._applied = applied
         self._application = application
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="schedules at start", daemon=True)
@@ -46,6 +52,7 @@ class ApplyDeclaredSchedules:
                 if self._stopping.wait(pause):
                     return
                 pause = min(2 * pause, _LONGEST_PAUSE)
+        self._applied()
 
     def _try(self, schedules: ScheduleCollection) -> str | None:
         """Return why the database is not ready. Return None if the schedules were applied, or cannot be applied."""

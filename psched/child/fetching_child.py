@@ -10,7 +10,7 @@ from psched.child.polled_sections import PolledSections
 from psched.execution.fetcher import Fetcher
 from psched.execution.open_sections import open_sections
 from psched.execution.stop_event import StopEvent
-from psched.process.child_protocol import RECOVERED
+from psched.process.child_protocol import APPLIED, RECOVERED
 from psched.process.child_spec import ChildRole, ChildSpec
 from psched.store.node_registry import NodeProcess
 
@@ -22,7 +22,8 @@ class FetchingChild(ChildRole):
         self._stopping = StopEvent()
         self._stops_now = False
         self._opened = open_sections(spec.settings, spec.holder)
-        self._sections = PolledSections(self._opened, application, self._processes, spec.is_first)
+        applied = partial(send, APPLIED) if spec.applies_schedules else None
+        self._sections = PolledSections(self._opened, application, self._processes, applied)
         recovered = partial(send, RECOVERED)
         self._fetcher = Fetcher(
             self._opened,

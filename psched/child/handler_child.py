@@ -54,9 +54,8 @@ class HandlerChild(ChildRole):
         stop = partial(self.stop, immediate=False)
         self._runs = ActiveRuns(spec.running_table, partial(send, pipes.RAN), most, stop)
         self._sections = open_sections(settings, spec.holder)
-        self._polled = (
-            None if spec.dispatch else PolledSections(self._sections, application, self._processes, spec.is_first)
-        )
+        applied = partial(send, pipes.APPLIED) if spec.applies_schedules else None
+        self._polled = None if spec.dispatch else PolledSections(self._sections, application, self._processes, applied)
         sources = [opened.source for opened in self._sections]
         self._forced_exit = ForcedExit(sources, self._runs, send)
         self._watchdog = RunWatchdog(self._runs, settings.child_kill_interval, self._forced_exit.leave)

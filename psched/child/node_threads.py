@@ -27,7 +27,7 @@ class NodeThreads:
         application: Application,
         filters: Mapping[str, TypeFilter],
         processes: Callable[[], Sequence[NodeProcess]],
-        is_first: bool,
+        applied: Callable[[], object] | None,
     ) -> None:
         """`filters`: for each section, which types the node runs.
 
@@ -35,9 +35,9 @@ class NodeThreads:
         """
         self._alert_and_event_threads = AlertAndEventThreads(sections)
         self._applying = [
-            ApplyDeclaredSchedules(opened.section, application.of(opened.name))
+            ApplyDeclaredSchedules(opened.section, application.of(opened.name), applied)
             for opened in sections
-            if is_first and opened.name == "schedules" and opened.section.apply_at_start
+            if applied is not None and opened.name == "schedules" and opened.section.apply_at_start
         ]
         recorded = [
             RecordedSection(opened.name, nodes, filters[opened.name])

@@ -26,11 +26,12 @@ class PolledSections:
         sections: Sequence[OpenSection],
         application: Application,
         processes: Callable[[], Sequence[NodeProcess]],
-        is_first: bool,
+        applied: Callable[[], object] | None,
     ) -> None:
         """`processes`: returns the children of this node that run handlers, and their runs. Callable from any thread.
 
-        `is_first`: as in `ChildSpec`. Only the first child applies the schedules of the application.
+        `applied`: called when the schedules of the application are applied, or cannot be applied. None: this child does
+        not apply them.
         """
         self._sections = sections
         served = {opened.name: application.of(opened.name).types().serving(opened.section.types) for opened in sections}
@@ -38,7 +39,7 @@ class PolledSections:
         self._runs_nothing = all(types.is_nothing for types in served.values())
         self.types = {opened.name: ClaimableTypes(opened.source, served[opened.name]) for opened in sections}
         self.pollers: list[RowPoller[Any]] = []
-        self.node_threads = NodeThreads(sections, application, served, processes, is_first)
+        self.node_threads = NodeThreads(sections, application, served, processes, applied)
 
     def prepare(self) -> None:
         """Check the tables, and log the `types` that match no handler.

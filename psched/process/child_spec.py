@@ -47,7 +47,8 @@ class ChildSpec:
       itself.
     - `siblings`: the names of the living children with the same dispatch socket.
     - `counters`: where the child counts.
-    - `is_first`: whether no child of the slot was ready since the master started or reloaded its configuration.
+    - `applies_schedules`: whether the child makes the changes of `apply_at_start`: no child of the slot has made them
+      since the master started or reloaded its configuration.
     """
 
     slot: int
@@ -60,7 +61,7 @@ class ChildSpec:
     dispatch: DispatchSocket | None
     siblings: tuple[str, ...]
     counters: CounterBlock | None = None
-    is_first: bool = False
+    applies_schedules: bool = False
 
 
 class ChildRole:

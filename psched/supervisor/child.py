@@ -24,6 +24,7 @@ _FLAGS = {
     protocol.READY: "ready",
     protocol.RAN: "worked",
     protocol.RECOVERED: "recovered",
+    protocol.APPLIED: "applied",
     protocol.EMPTY: "empty",
     protocol.BYE: "left",
 }
@@ -47,6 +48,8 @@ class ChildProcess:
     ready: bool = False
     recovered: bool = False
     """Whether the child has released the leases of the dead children in its spec."""
+    applied: bool = False
+    """Whether the child has applied the schedules of its application, or cannot apply them."""
     empty: bool = False
     """Whether the child has released all its own leases during a forced exit."""
     left: bool = False

@@ -59,6 +59,8 @@ class Slot:
     """Called with the reason if a child cannot start. Returns whether the master ends."""
     counters: MasterCounter | None = None
     was_ready: bool = False
+    _has_applied: bool = False
+    """Whether a child has applied the schedules of the present configuration's application, or cannot apply them."""
     _retired: bool = False
     _child: ChildProcess | None = None
     _fork_at: float = -math.inf
@@ -121,7 +123,7 @@ class Slot:
             self.dispatch,
             self.siblings(),
             None if self.counters is None else self.counters.block(self.title),
-            not self.was_ready,
+            not self._has_applied,
         )
         try:
             self._child = self.process_table.fork(self.title, spec.settings, partial(role_of, spec), spec)
@@ -156,7 +158,7 @@ class Slot:
     def replace(self, config: LoadedConfig, dispatch: DispatchSocket | None, immediate: bool, now: float) -> None:
         """Stop the child. The next child is forked after it has ended, so that never too many tasks run at a time."""
         self.config, self.dispatch = config, dispatch
-        self._retired = False
+        self._has_applied = self._retired = False
         self._fork_at = -math.inf
         self._failures = 0
         if self._child is not None:
@@ -168,6 +170,8 @@ class Slot:
             self._child.escalation.stop(immediate, now)
 
     def _supervise(self, child: ChildProcess, now: float) -> None:
+        if not child.escalation.stopping:  # a child that `replace` stops has the previous configuration
+            self._has_applied = self._has_applied or child.applied
         if child.gone:
             self._child_ended(child, now)
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -27,7 +28,9 @@ def ran() -> None:
 """
 
 
-def test_a_database_that_is_away_at_the_start_gets_the_schedules_when_it_answers(tmp_path: Path, lab: Lab) -> None:
+def test_the_schedules_are_applied_when_the_database_answers_and_after_a_kill_and_a_reload(
+    tmp_path: Path, lab: Lab
+) -> None:
     server = lab.shared(Redis)
     with Proxy(server.port) as proxy:
         url = server.url(server.create_database(), proxy.port)
@@ -36,11 +39,17 @@ def test_a_database_that_is_away_at_the_start_gets_the_schedules_when_it_answers
             proxy.refuse()
             daemon.start()
             daemon.wait_for_log("apply_at_start: the database does not answer: ")
+            assert daemon.log.count("apply_at_start: the database does not answer") == 1
+            daemon.worker().kill()
+            daemon.wait_for_log("apply_at_start: the database does not answer: ", count=2)
             proxy.pass_on()
             daemon.wait_for_log("apply_at_start: 1 schedules added")
             with daemon.schedules() as found:
                 assert found["declared"].metadata().policy.owner == "shop"
-            assert daemon.log.count("apply_at_start: the database does not answer") == 1
+                (tmp_path / "shop.py").write_text(_APP.format(owner="shop").replace("1h", "2h"))
+                daemon.signal(signal.SIGUSR1)
+                daemon.wait_for_log("apply_at_start: 0 schedules added, 1 modified")
+                assert found["declared"].metadata().rule.cron == "@every 2h"
             daemon.stop()
 
 

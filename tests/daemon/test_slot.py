@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from psched.process.child_protocol import BOOT_FAILED, EMPTY, RAN, READY, START_ERROR
+from psched.process.child_protocol import APPLIED, BOOT_FAILED, DONE, EMPTY, RAN, READY, START_ERROR
 from psched.supervisor.lease_recovery import LeaseRecovery
 from psched.supervisor.slot import Slot
 from tests.daemon.fake_children import FakeProcessTable, fake_process_table, sqlite_config
@@ -124,6 +124,22 @@ def test_children_that_die_of_their_tasks_are_replaced_after_a_short_pause(
     assert pauses == pytest.approx([0.2] * 5)
     assert slow_slot.crash(RAN) == pytest.approx(0.2), "it had run something"
     assert [slow_slot.crash() for _ in range(2)] == [0.0, LONGEST]
+
+
+def test_a_child_applies_the_schedules_until_one_has_done_so_since_the_last_reload(slot: TickedSlot) -> None:
+    slot.crash()
+    slot.crash(APPLIED)
+    slot.crash()
+    slot.tick(LONGEST)
+    stopped = slot.process_table.forked[-1]
+    slot.slot.replace(slot.slot.config, None, False, slot.process_table.now)
+    stopped.child_pipe.send(APPLIED)  # the schedules of the previous configuration
+    slot.tick()
+    stopped.leave(DONE)
+    for _ in range(2):
+        slot.tick()
+    specs = [child.spec for child in slot.process_table.forked]
+    assert [spec is not None and spec.applies_schedules for spec in specs] == [True, True, False, False, True]
 
 
 def test_a_slot_reports_when_it_forks_next_and_how_the_last_child_ended(slow_slot: TickedSlot) -> None:
