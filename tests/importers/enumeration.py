@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from psched.importers.comparison import clock_changes
 from psched.importers.entries import Following
@@ -13,6 +13,10 @@ BEGIN = 1_795_478_400
 """2026-11-24 00:00 UTC."""
 IS_WHOLE = "PSCHED_WHOLE_IMPORTS" in os.environ
 """Whether each run of 400 days is compared (scripts/compare-imports), or only those of some days."""
+
+COMPARED = "compared runs"
+"""The property of a test that has the number of runs that it compared."""
+RecordRuns = Callable[[str, object], None]
 
 
 def stretches(timezone: str) -> Iterator[tuple[int, int]]:

@@ -18,7 +18,7 @@ from apscheduler.triggers.interval import IntervalTrigger
 from psched.errors import ConfigError
 from psched.importers.apscheduler_jobs import read_apscheduler
 from psched.importers.entries import ImportedEntry
-from tests.importers.enumeration import BEGIN, stretches
+from tests.importers.enumeration import BEGIN, COMPARED, RecordRuns, stretches
 from tests.importers.explained import assert_explained, definitions, reports
 
 ZONE = "Europe/Berlin"
@@ -107,7 +107,7 @@ def fired(trigger: Any, begin: int, end: int) -> Iterator[int]:
         found = trigger.get_next_fire_time(last, datetime.fromtimestamp(found.timestamp() + (last is None), UTC))
 
 
-def test_jobs_run_when_their_triggers_fire_or_the_report_says_from_when_on_not() -> None:
+def test_jobs_run_when_their_triggers_fire_or_the_report_says_from_when_on_not(record_property: RecordRuns) -> None:
     triggers = all_triggers()
     site = scheduler()
     for name, trigger in triggers.items():
@@ -118,6 +118,7 @@ def test_jobs_run_when_their_triggers_fire_or_the_report_says_from_when_on_not()
     for begin, end in stretches(ZONE):
         expected = {name: list(fired(trigger, begin, end)) for name, trigger in triggers.items()}
         compared += assert_explained(imported, expected, begin, end, reported)
+    record_property(COMPARED, compared)
     assert compared > 2000
     assert {name for name, each in reported.items() if not each.keys} == {
         f"{OTHERS[-1]!r}",

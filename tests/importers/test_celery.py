@@ -13,7 +13,7 @@ from celery.schedules import crontab, schedule, solar
 
 from psched.errors import ConfigError
 from psched.importers.celery_beat import read_celery
-from tests.importers.enumeration import BEGIN, IS_WHOLE, stretches
+from tests.importers.enumeration import BEGIN, COMPARED, IS_WHOLE, RecordRuns, stretches
 from tests.importers.explained import assert_explained, definitions, reports
 
 FORMS: tuple[dict[str, Any], ...] = (
@@ -109,7 +109,7 @@ def sent_by_beat(schedule_: dict[str, Any], begin: int, end: int) -> Iterator[tu
         yield name, [time for time in times if begin <= time <= end]
 
 
-def test_tasks_run_when_beat_sends_them_or_the_report_says_from_when_on_not() -> None:
+def test_tasks_run_when_beat_sends_them_or_the_report_says_from_when_on_not(record_property: RecordRuns) -> None:
     forms = {str(form): {"task": "site.mail", "schedule": crontab(**form)} for form in FORMS}
     imported = read_celery(application(forms))
     reported = reports(imported)
@@ -119,6 +119,7 @@ def test_tasks_run_when_beat_sends_them_or_the_report_says_from_when_on_not() ->
         begin = first if IS_WHOLE else end - 27 * 3600  # from three hours before a clock change on
         expected = dict(sent_by_beat(forms, begin, end))
         compared += assert_explained(imported, expected, begin, end, reported)
+    record_property(COMPARED, compared)
     assert compared > 5000
 
 

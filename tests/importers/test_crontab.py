@@ -13,7 +13,7 @@ from psched.importers.comparison import following_of
 from psched.importers.crontab import has_user_column, read_crontab
 from psched.importers.entries import ImportedEntry, distinct_keys
 from tests.importers import reference_cron
-from tests.importers.enumeration import runs, stretches
+from tests.importers.enumeration import COMPARED, RecordRuns, runs, stretches
 
 _CRONTABS = Path(__file__).with_name("crontabs")
 _ZONES = ("Europe/Berlin", "America/Havana", "Australia/Lord_Howe")
@@ -38,7 +38,7 @@ def test_all_jobs_of_real_crontabs_are_written_but_those_at_a_start() -> None:
 
 
 @pytest.mark.parametrize("timezone", _ZONES)
-def test_the_schedules_run_when_crons_daemon_runs_the_jobs(timezone: str) -> None:
+def test_the_schedules_run_when_crons_daemon_runs_the_jobs(timezone: str, record_property: RecordRuns) -> None:
     rules = {entry.rule: entry.definitions for entry in real_lines(timezone) if entry.definitions}
     compared = 0
     for begin, end in stretches(timezone):
@@ -46,6 +46,7 @@ def test_the_schedules_run_when_crons_daemon_runs_the_jobs(timezone: str) -> Non
         for rule, definitions in rules.items():
             assert runs(following_of(definitions, timezone), begin, end) == expected[rule], rule
             compared += len(expected[rule])
+    record_property(COMPARED, compared)
     assert compared > 10_000
 
 

@@ -16,7 +16,7 @@ from psched.errors import ConfigError
 from psched.handlers.command import command_options
 from psched.importers.entries import ImportedEntry
 from psched.importers.kubernetes_cronjobs import read_cronjobs
-from tests.importers.enumeration import stretches
+from tests.importers.enumeration import COMPARED, RecordRuns, stretches
 from tests.importers.explained import assert_explained, reports
 
 ZONE = "Europe/Berlin"
@@ -72,7 +72,7 @@ def matching(fields: tuple[Any, ...], begin: int, end: int) -> list[int]:
     return found
 
 
-def test_cronjobs_run_when_robfigs_cron_says_or_the_report_says_from_when_on_not() -> None:
+def test_cronjobs_run_when_robfigs_cron_says_or_the_report_says_from_when_on_not(record_property: RecordRuns) -> None:
     text = yaml.safe_dump_all(cronjob(schedule, f"job{place}") for place, schedule in enumerate(SCHEDULES))
     imported = read_cronjobs("jobs.yml", text, ZONE)
     reported = reports(imported)
@@ -82,6 +82,7 @@ def test_cronjobs_run_when_robfigs_cron_says_or_the_report_says_from_when_on_not
     for begin, end in stretches(ZONE):
         expected = {name: matching(fields, begin, end) for name, fields in names.items()}
         compared += assert_explained(imported, expected, begin, end, reported)
+    record_property(COMPARED, compared)
     assert compared > 10_000
 
 
