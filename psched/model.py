@@ -211,7 +211,7 @@ class ScheduleRow:
     - `version`: how many times the definition was changed; 0 where the store does not count.
     - `runs`: how many occurrences have run since `Rule.max_runs` was set; None before the first run, and without
       `max_runs`.
-    - `failures`: how many regular occurrences have failed in a row; None for none, and without `Policy.pause_after`.
+    - `failures`: how many regular occurrences have failed in a row; None if none has, and without `Policy.pause_after`.
     - `previous_ended`: when the regular run before `next_time` was settled; None unless `Policy.overlap` was `skip`
       then.
     """

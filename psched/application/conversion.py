@@ -29,7 +29,7 @@ from psched.error_messages import shown
 def unstructure(value: Any, path: str) -> Any:
     """Return `value` as a JSON value. Raises ValueError.
 
-    Each part of `value` is converted according to its class. Parts that are JSON values already stay.
+    Each part of `value` is converted according to its class. Parts that are JSON values already stay as they are.
     """
     try:
         return _CONVERTER.unstructure(value)

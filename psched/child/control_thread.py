@@ -97,7 +97,7 @@ class ControlThread(threading.Thread):
             self._pipe.send(BEAT)
 
     def _report(self) -> bool:
-        """Update the process title and the trouble known to the master.
+        """Update the process title, and report a new trouble of the role to the master.
 
         Return whether the child was idle since the last heartbeat.
         """

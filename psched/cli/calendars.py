@@ -1,4 +1,4 @@
-"""psched calendar: named calendars of days on which schedules can be excluded from running."""
+"""psched calendar: named calendars. A schedule does not run on the days of a calendar that it excludes."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ class SectionCopy:
 def migrate_command(reader: SectionName) -> click.Command:
     """Return the command `migrate` for a group of commands.
 
-    `reader`: which section a configuration without sections means.
+    `reader`: the section that a configuration without sections configures.
     """
 
     @click.command()

@@ -54,7 +54,8 @@ class Chosen:
     def settings(self, reader: SectionName = "schedules", app: tuple[str, ...] = ()) -> Settings:
         """Return the configuration, changed by the options of an application.
 
-        `reader`: which section a file without sections means. Raises ConfigError, also for a database in memory.
+        `reader`: the section that a file without sections configures. Raises ConfigError, also for a database in
+        memory.
         """
         settings = self.load(self.file, self.environment, reader)
         for section in settings.sections:
@@ -74,7 +75,7 @@ class Chosen:
 def _remember(context: click.Context, parameter: click.Parameter, value: Any) -> None:
     """Store an option.
 
-    Given after the command, it replaces the one given before; folders, modules and types are added.
+    An option after the command replaces the same option before the command; folders, modules and types are added.
     """
     if not value:
         return
@@ -370,7 +371,7 @@ PREFIX = click.option("--prefix", metavar="TEXT", help="Only keys that start wit
 def read_data(source: str) -> dict[str, Any]:
     """Return the JSON object of an argument DATA: the text itself, `@FILE` for a file, or `-` for standard input.
 
-    Raises ValueError that tells the mistake and its position.
+    Raises ValueError that names the mistake and its position.
     """
     if source != "-" and not source.startswith("@"):
         return parse_data(source)
@@ -394,7 +395,7 @@ def read_source(path: str) -> tuple[str, str]:
 
 
 def parse_data(text: str) -> dict[str, Any]:
-    """Return the JSON object in `text`. Raises ValueError that tells the mistake and its position."""
+    """Return the JSON object in `text`. Raises ValueError that names the mistake and its position."""
     data = parse_json(text)
     if not isinstance(data, dict):
         raise ValueError(f'data must be a JSON object like {{"key": "value"}}, got {shown(text)}')
@@ -402,7 +403,7 @@ def parse_data(text: str) -> dict[str, Any]:
 
 
 def parse_json(text: str) -> Any:
-    """Return the value in JSON text. Raises ValueError that tells the mistake and its position."""
+    """Return the value in JSON text. Raises ValueError that names the mistake and its position."""
     try:
         return json.loads(text, parse_constant=_refuse, object_pairs_hook=_unique)
     except json.JSONDecodeError as error:

@@ -108,7 +108,7 @@ class Invocation(Chosen):
     def metrics_path(self, pid_file: Path) -> Path | None:
         """Return the file of counters of the daemon with this pid file.
 
-        If the configuration cannot be read: beside the pid file.
+        If the configuration cannot be read and --pid-file is given, the file beside the pid file.
         """
         try:
             return self.configured().metrics_path(pid_file)

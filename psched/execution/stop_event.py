@@ -53,7 +53,7 @@ class StopEvent:
     def wait_for(self, descriptors: Collection[int], seconds: float) -> Collection[int]:
         """Return those of `descriptors` that become readable or closed within `seconds`. `set` ends the wait.
 
-        `poll` only waits for whole milliseconds; the rest of the time is waited without it.
+        `poll` waits only for whole milliseconds. After that, the rest of `seconds` is waited for `set` alone.
         """
         end = monotonic() + seconds
         if not descriptors:

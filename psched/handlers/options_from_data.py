@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def read(kind: type[Made], data: Mapping[str, Any]) -> Made:
-    """Return `data` as a `kind`. JSON null means the default if that is None.
+    """Return `data` as a `kind`. JSON null means the default, if the default is None.
 
     Raises ValueError: one line with every error.
     """

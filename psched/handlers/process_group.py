@@ -183,7 +183,8 @@ class Program:
     def wait(self, timeout: float | None, timeout_grace: float, grace: float) -> Ending:
         """Wait until no process of the group is left. After `timeout` seconds, end the group.
 
-        If the timeout ended it, SIGKILL follows SIGTERM after `timeout_grace` seconds, else after `grace` seconds.
+        If the timeout ended the group, SIGKILL follows SIGTERM after `timeout_grace` seconds, else after `grace`
+        seconds.
         """
         while self._process.poll() is None:
             if self._open:

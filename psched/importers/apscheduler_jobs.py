@@ -145,7 +145,7 @@ def following_of_trigger(trigger: Any) -> Following:
 def _all_of(parts: Sequence[Following]) -> Following:
     """Return the runs that all parts have in common.
 
-    Without any, APScheduler's own search ends only in the year 9999.
+    Without a common run, APScheduler's own search would end only in the year 9999.
     """
 
     def following(after: int) -> int | None:

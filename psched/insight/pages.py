@@ -27,7 +27,7 @@ class Page(Generic[R, P]):
 def first_page(rows: Iterable[R], limit: int, wanted: Callable[[R], bool], place: Callable[[R], P]) -> Page[R, P]:
     """Return the first `limit` rows that are `wanted`. Also reads the next row, to know whether a page follows.
 
-    `place`: returns for a row where the next page begins after it.
+    `place`: returns where the page after a row begins.
     """
     found: list[R] = []
     last: P | None = None

@@ -162,7 +162,7 @@ class ScheduleInsight(TableInsight):
         return Page(*self._last_entries(key, until))
 
     def _last_entries(self, key: str, until: int | None) -> tuple[Sequence[LedgerRow], int | None]:
-        """Return the last entries up to `until`, and the occurrence with which the entries before them end."""
+        """Return the last entries up to `until`, and the last occurrence of the entries before them."""
         ledger = self._store.ledger
         rows = [] if ledger is None else list(ledger.rows(LedgerFilter(key, until=until, last=_RUNS + 1)))
         if len(rows) <= _RUNS:
@@ -360,7 +360,7 @@ class ScheduleInsight(TableInsight):
     def week_ahead(self) -> WeekAhead:
         """Return the forecast of the next week, the herds of runs that start together, and the clock changes.
 
-        Reads the same rows as `forecast`. Counts for up to 10 s of processor time; the answer tells what was left out.
+        Reads the same rows as `forecast`. Counts for up to 10 s of processor time; the answer shows what was left out.
         """
         begin = int(self._store.now()) // HOUR * HOUR + HOUR
         uses, dialect = list(self._rules()), self._schedules.cron_dialect

@@ -184,7 +184,9 @@ class _Minutes:
         return [self._herd(minute, days, there[minute], spread) for minute, days in found]
 
     def _fullest(self, spread: float) -> list[tuple[int, int]]:
-        """Return the minutes with most starts, at most one for each time of day, and on how many days they are as full.
+        """Return the minutes with most starts, at most one for each time of day.
+
+        Also returns on how many days there are at least half as many starts at the same time of day.
 
         `spread`: the number of starts that are spread over several minutes.
         """

@@ -26,7 +26,7 @@ Waiting = tuple[NewTask, asyncio.Future[bool]]
 
 
 class AsyncGroupSubmit:
-    """Belongs to one event loop. A batch is sent at once if no other is being sent; meanwhile the next batch fills."""
+    """Combines the tasks of one event loop into batches. A batch is sent at once if no other is being sent."""
 
     def __init__(self, store: TaskStore, forget: Callable[[], object]) -> None:
         """`forget`: called when no caller is waiting.

@@ -46,7 +46,10 @@ class Waiter:
 
 
 class ResultPoller:
-    """Safe to use from several threads. In a forked process, the callers of the parent are forgotten."""
+    """Answers the callers of one process. Safe to use from several threads.
+
+    In a forked process, the callers of the parent are forgotten.
+    """
 
     def __init__(
         self, outcomes: Callable[[Sequence[str]], Mapping[str, TaskOutcome]], clock: Clock = monotonic

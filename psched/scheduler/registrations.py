@@ -70,7 +70,7 @@ class Registration:
 
 
 def expression_of(cron: str | None, every: Every | None, at: At | None, timezone: str) -> str:
-    """Return the expression for the one given value: a cron, an interval or a moment. Raises ValueError."""
+    """Return the expression for the one given value: a cron expression, an interval or a time. Raises ValueError."""
     given = {name: value for name, value in (("cron", cron), ("every", every), ("at", at)) if value is not None}
     if len(given) != 1:
         names = ", ".join(given) or "none of them"

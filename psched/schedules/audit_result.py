@@ -58,8 +58,8 @@ class Verdict:
     """The result of an audit of one schedule. Without violations, the ledger proves that every occurrence ran.
 
     - `known`: whether the schedule exists or has existed.
-    - `ran`: occurrences that were finished or enqueued. `extra_runs` of them by run-now, `backfilled` of them by
-      backfills.
+    - `ran`: occurrences that were finished or enqueued. `run_now` requested `extra_runs` of them, and backfills ran
+      `backfilled` of them.
     - `skipped`: occurrences that were skipped for a permitted reason; `reasons` counts them by reason.
     - `running`: occurrences that a worker is running now.
     - `pending`: occurrences that need not have begun yet.

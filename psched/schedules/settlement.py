@@ -77,7 +77,7 @@ class ScheduleSettlement(Settlement):
     def finish(self, claim: Claim, until: float, entry: Entry | None = None, on_commit: OnCommit | None = None) -> None:
         """Store the next occurrence. If the schedule was changed during the run, its new definition is used.
 
-        `entry`: for the ledger (default: finished). `on_commit`: more work in the same transaction.
+        `entry`: the ledger entry (default: finished). `on_commit`: more work in the same transaction.
         """
         row = cast("ScheduleRow", claim.row)
         entry = _run_entry(claim, FINISHED) if entry is None else entry

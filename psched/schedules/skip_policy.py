@@ -1,6 +1,6 @@
 """Which occurrences of a schedule are skipped: because of pauses, `overlap`, `catch_up` or `max_lateness`.
 
-Pure functions. The audit judges recorded skips by the same rules.
+Pure functions. The audit checks recorded skips by the same rules.
 """
 
 from __future__ import annotations

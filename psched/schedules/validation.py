@@ -148,7 +148,7 @@ def named_calendars(
 ) -> tuple[Calendar, ...]:
     """Return the calendars with these names, as they are stored now.
 
-    Raises ValueError; `missing` is raised for unknown names.
+    Raises ValueError, or `missing` for an unknown name.
     """
     if names is None:
         return ()

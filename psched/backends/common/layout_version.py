@@ -19,7 +19,7 @@ LAYOUT = 1
 
 
 class RecordedLayout(NamedTuple):
-    """What tables record about themselves. `schema` tells unreleased states of a layout apart."""
+    """What tables record about themselves. `schema` distinguishes unreleased states of a layout."""
 
     layout: int
     schema: str

@@ -56,7 +56,7 @@ class LoginBackoff:
 
 
 def sent_within(timeouts: Timeouts) -> float:
-    """Return the seconds after its start in which a call without a deadline may still reach the database.
+    """Return for how many seconds after its start a call without a deadline may still reach the database.
 
     The last attempt after conflicts may lose its connection and be repeated. Both attempts connect first.
     """

@@ -66,7 +66,7 @@ class WantedTypes:
 
     @property
     def too_many(self) -> Sequence[str]:
-        """All types if they are read separately and one statement cannot read so many; else an empty sequence."""
+        """The types, if they are read separately and are too many for one statement; else an empty sequence."""
         return self.types if self.types is not None and self.apart and len(self.types) > TYPES_AT_ONCE else ()
 
     def each(self) -> Sequence[WantedTypes]:

@@ -109,8 +109,8 @@ class FairAcquire:
     def _some_types(self, connection: Connection, bands: Sequence[int], types: WantedTypes) -> WantedTypes:
         """Return `types`, or `TYPES_AT_ONCE` types with due rows if more types are read separately.
 
-        Chooses the next types by name after the types of the last acquire, because all users of the last types may be
-        at their limits.
+        Continues, in the order of names, after the types of the last acquire, because all their users may be at their
+        limits.
         """
         if not types.too_many:
             return types

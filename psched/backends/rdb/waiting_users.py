@@ -229,7 +229,7 @@ class WaitingUsersQuery:
     ) -> list[WaitingUser]:
         """Return users with due rows in `bands` that may run more tasks.
 
-        If many rows are due, only some of these users.
+        If many rows are due, not all of these users are returned.
 
         `enough`: the number of wanted tasks. Once the users found so far may run as many, few other users are read.
         `seen`: users that had due rows at the last acquire, and need not be found again.

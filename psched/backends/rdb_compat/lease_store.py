@@ -411,7 +411,10 @@ class CompatLeaseStore(SqlStore):
         return runnable > 0
 
     def _locked_rows(self, connection: Connection, leases: Collection[Lease], alive: int = 0) -> dict[str, RowMapping]:
-        """Lock the rows of `leases` and return them by key. Their column `lease_end` is the time in `alive` seconds."""
+        """Lock the rows of `leases` and return them by key.
+
+        Their column `lease_end` is the time `alive` seconds from now.
+        """
         values = {"keys": [lease.key for lease in leases], "alive": alive}
         return {row["id"]: row for row in connection.execute(self._locked, values).mappings()}
 
@@ -424,7 +427,7 @@ class CompatLeaseStore(SqlStore):
         return Fence.in_row(row) if row is not None and fence.may_be_extended(row) else fence
 
     def _live(self, timeout: ColumnElement[int]) -> Sequence[ColumnElement[bool]]:
-        """Return the conditions that a row can become due. `timeout`: its timeout."""
+        """Return the conditions under which a row can become due. `timeout`: the column of its timeout."""
         return ()
 
     def _write_statements(self) -> None:

@@ -66,7 +66,7 @@ def is_temporary(error: Exception) -> bool:
 def is_refused(error: BaseException) -> bool:
     """Return whether the server refuses the user (WRONGPASS, NOAUTH, NOPERM).
 
-    The error of a cluster's client may wrap this.
+    An error of a cluster's client may wrap the server's error.
     """
     return isinstance(error, _REFUSED) or isinstance(error.__cause__, _REFUSED)
 

@@ -35,7 +35,7 @@ class RedisTable:
 
     @property
     def meta(self) -> str:
-        """The key that every script takes as its first."""
+        """The first key that every script takes."""
         return f"{self.prefix}meta"
 
     def create(self) -> None:

@@ -19,9 +19,9 @@ LOCKED = 30.0
 
 @dataclass(frozen=True)
 class RedisUpgradeStep:
-    """Upgrades keys from the layout before to `layout`. Adds only what programs of the layout before can ignore.
+    """Upgrades keys from the previous layout to `layout`. Adds only what programs of the previous layout can ignore.
 
-    `released`: the states of the layout before, by kind. `scripts`: by kind; each gets the key `meta`, and changes a
+    `released`: the states of the previous layout, by kind. `scripts`: by kind; each gets the key `meta`, and changes a
     limited number of keys, so that workers wait for milliseconds only. A script returns 1 if it must run again. It does
     not change a key twice.
     """

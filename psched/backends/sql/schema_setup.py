@@ -284,7 +284,7 @@ def unusable(keys: Sequence[object]) -> Finding:
 def _meta_table() -> sa.Table:
     """Return the table of layouts. It has one row per store; `table_name` is the name of the store's first table.
 
-    `schema_hash` tells unreleased states of a layout apart. Programs whose layout is at least `oldest_layout` can use
+    `schema_hash` distinguishes unreleased states of a layout. Programs whose layout is at least `oldest_layout` can use
     the tables. This table never changes, because programs of every version read it.
     """
     return sa.Table(

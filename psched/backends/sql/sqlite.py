@@ -46,7 +46,7 @@ def _given_rows(element: given_rows, compiler: SQLCompiler, **options: Any) -> s
 
 
 class SQLiteDialect(Dialect):
-    """A file; with `sqlite://`, a database in memory that lives as long as the store."""
+    """A SQLite file; with `sqlite://`, a database in memory that lives as long as the store."""
 
     name: ClassVar[str] = "sqlite"
     driver: ClassVar[str] = "pysqlite"

@@ -1,7 +1,7 @@
 """The steps by which `psched init` upgrades the tables of earlier layouts, and their SQL for each kind of database.
 
-A step adds columns that programs of the layout before can ignore: a new column allows NULL or has a constant default. A
-step may also have statements, which must be safe to repeat. New tables and indexes need no step: after the steps,
+A step adds columns that programs of the previous layout can ignore: a new column allows NULL or has a constant default.
+A step may also have statements, which must be safe to repeat. New tables and indexes need no step: after the steps,
 `psched init` creates those that its own layout has, without blocking workers.
 """
 
@@ -44,7 +44,7 @@ class NewStatement:
 
 @dataclass(frozen=True)
 class SqlUpgradeStep:
-    """Upgrades tables from the layout before to `layout`. `released`: the schema hashes of the layout before."""
+    """Upgrades tables from the previous layout to `layout`. `released`: the schema hashes of the previous layout."""
 
     layout: int
     released: Collection[str]

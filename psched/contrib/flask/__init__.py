@@ -67,7 +67,7 @@ class Psched:
 def settings_of(app: Flask, reader: SectionName, environment: str | None = None) -> Settings:
     """Return psched's configuration.
 
-    `reader`: which section a configuration without sections means. Raises ConfigError.
+    `reader`: the section that a configuration without sections configures. Raises ConfigError.
     """
     given = app.config.get(KEY, default_file().absolute())
     folder = Path(app.root_path)
