@@ -1,7 +1,8 @@
-"""`scripts/compare`: two revisions in pairs, by the processor time per task.
+"""`scripts/compare`: two revisions or two configurations in pairs, by the processor time per task.
 
-Timings of one version alone say little on a machine that others use, too. Here both drain the same backlog in turns on
-one server, and the ratios of the pairs are what counts: a difference smaller than their spread is none.
+Timings of one variant alone say little on a machine that others use, too. Here both drain the same backlog, in turns on
+one server or at the same time on two, and the ratios of the pairs are what counts: a difference smaller than their
+spread is none.
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from benchmarks.databases import STORES, Grounds, Place
 from faultlab.laboratory import Lab
@@ -23,30 +27,60 @@ from tests.programs import ROOT
 
 _DRAIN = Path(__file__).with_name("drain.py")
 _METRICS = ("both", "psched", "server", "tasks/s")
+_PARTS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
+    "metrics": ({"metrics_file": "psched.metrics"}, {"metrics_file": "none"}),
+    "statistics": ({}, {"queue": {"stats_retention": 0}}),
+}
+"""What `--without` may name, and the settings that turn it on and off."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What is measured: the sources in a folder, with settings of the daemon."""
+
+    tree: Path
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 def main() -> None:
     """Compare, and print a line for each store and metric."""
-    wanted = _parser().parse_args()
-    with _tree(wanted.base) as base, tempfile.TemporaryDirectory(prefix="psched-compare-") as folder, Lab() as lab:
-        grounds = Grounds(lab, Path(folder))
-        try:
-            for store in wanted.store or STORES:
-                _compare(grounds, store, base, wanted)
-        finally:
-            grounds.close()
+    parser = _parser()
+    wanted = parser.parse_args()
+    if bool(wanted.base) == bool(wanted.without):
+        parser.error("name either the revision to compare with, or what to turn off by --without")
+    with _variants(wanted) as variants, ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="psched-compare-")))
+        lab = stack.enter_context(Lab())
+        grounds = [_grounds(lab, folder / f"server-{number}", stack) for number in range(2 if wanted.at_once else 1)]
+        for store in wanted.store or STORES:
+            _compare((grounds[0], grounds[-1]), store, variants, wanted)
 
 
-def _compare(grounds: Grounds, store: str, base: Path, wanted: argparse.Namespace) -> None:
+def _grounds(lab: Lab, folder: Path, stack: ExitStack) -> Grounds:
+    folder.mkdir()
+    grounds = Grounds(lab, folder)
+    stack.callback(grounds.close)
+    return grounds
+
+
+def _compare(
+    grounds: tuple[Grounds, Grounds], store: str, variants: tuple[Variant, Variant], wanted: argparse.Namespace
+) -> None:
+    def measure(which: int) -> dict[str, float]:
+        with grounds[which].place(store) as place:
+            return _drain(variants[which], place, wanted)
+
     pairs: list[tuple[dict[str, float], dict[str, float]]] = []
-    for number in range(wanted.pairs + 1):
-        found: dict[Path, dict[str, float]] = {}
-        for tree in (base, ROOT) if number % 2 == 0 else (ROOT, base):
-            with grounds.place(store) as place:
-                found[tree] = _drain(tree, place, wanted)
-        if number:  # the first pair compiles the modules, and fills the server's memory
-            pairs.append((found[base], found[ROOT]))
-    print(f"{store}: {wanted.type}, {wanted.processors} processors, {wanted.tasks} tasks, {wanted.pairs} pairs")
+    with ThreadPoolExecutor(2 if wanted.at_once else 1) as threads:
+        for number in range(wanted.pairs + 1):
+            order = (0, 1) if number % 2 == 0 else (1, 0)
+            found = dict(zip(order, threads.map(measure, order), strict=True))
+            if number:  # the first pair compiles the modules, and fills the server's memory
+                pairs.append((found[0], found[1]))
+    base = wanted.base or f"without {' and '.join(wanted.without)}"
+    print(
+        f"{store}: {wanted.type}, {wanted.processors} processors, {wanted.tasks} tasks, {wanted.pairs} pairs; {base} →"
+    )
     for metric in _METRICS:
         print(f"  {metric:8} {_verdict([(before[metric], now[metric]) for before, now in pairs])}", flush=True)
 
@@ -63,15 +97,34 @@ def _verdict(pairs: Sequence[tuple[float, float]]) -> str:
     return f"{before:10.3f} → {now:10.3f}   × {statistics.median(ratios):.3f} ({low:.3f} to {high:.3f})   {word}"
 
 
-def _drain(tree: Path, place: Place, wanted: argparse.Namespace) -> dict[str, float]:
+def _drain(variant: Variant, place: Place, wanted: argparse.Namespace) -> dict[str, float]:
     options = ["--type", wanted.type, "--tasks", str(wanted.tasks), "--processors", str(wanted.processors)]
+    options += ["--settings", json.dumps(variant.settings)]
     if place.server is not None:
         options += ["--server", str(place.server.pid)]
     command = [sys.executable, "-P", str(_DRAIN), str(place.folder), place.url, *options]
-    environ = {**os.environ, "PYTHONPATH": str(tree)}
+    environ = {**os.environ, "PYTHONPATH": str(variant.tree)}
     output = subprocess.run(command, env=environ, cwd=place.folder, check=True, stdout=subprocess.PIPE).stdout
     found: dict[str, float] = json.loads(output)
     return found
+
+
+@contextmanager
+def _variants(wanted: argparse.Namespace) -> Iterator[tuple[Variant, Variant]]:
+    """Yield the variant to compare with, and the one that is compared."""
+    if wanted.base:
+        with _tree(wanted.base) as base:
+            yield Variant(base), Variant(ROOT)
+    else:
+        yield Variant(ROOT, _settings(wanted.without)), Variant(ROOT, _settings(()))
+
+
+def _settings(without: Sequence[str]) -> dict[str, Any]:
+    """Return the settings with which only the parts named in `without` are off."""
+    settings: dict[str, Any] = {}
+    for part, (on, off) in _PARTS.items():
+        settings |= off if part in without else on
+    return settings
 
 
 @contextmanager
@@ -87,12 +140,17 @@ def _tree(revision: str) -> Iterator[Path]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="scripts/compare", description="Compares the working tree with a revision.")
-    parser.add_argument("base", help="the revision to compare with, such as main or a commit")
+    parser = argparse.ArgumentParser(
+        prog="scripts/compare", description="Compares the working tree with a revision, or with parts of it turned off."
+    )
+    parser.add_argument("base", nargs="?", help="the revision to compare with, such as main or a commit")
+    off = "compare with the same revision with this part off; again for several"
+    parser.add_argument("--without", action="append", choices=_PARTS, help=off)
     parser.add_argument("--store", action="append", choices=STORES, help="again for several (default: all)")
     parser.add_argument("--type", choices=("returns", "finishes", "waits"), default="returns", help="the handler")
     parser.add_argument("--tasks", type=int, default=60_000, help="how many are drained each time (60,000)")
     parser.add_argument("--processors", type=int, default=2, help="children of the daemon (2)")
+    parser.add_argument("--at-once", action="store_true", help="measure both of a pair at the same time")
     parser.add_argument("--pairs", type=int, default=10, help="how often both are measured (10)")
     return parser
 

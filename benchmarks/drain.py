@@ -65,6 +65,7 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, default=60_000)
     parser.add_argument("--processors", type=int, default=2)
     parser.add_argument("--server", type=int)
+    parser.add_argument("--settings", type=json.loads, default={})
     wanted = parser.parse_args()
     print(json.dumps(drain(wanted)))
 
@@ -76,7 +77,9 @@ def drain(wanted: argparse.Namespace) -> dict[str, float]:
     config = wanted.folder / "psched.yml"
     store = "redis" if wanted.url.startswith("redis") else "rdb"
     section = {"type": store, "url": wanted.url, "app": "drained:app", "include": ".", "log": "psched.log"}
-    config.write_text(json.dumps({"development": {**section, "processors": wanted.processors, "queue": {}}}))
+    config.write_text(
+        json.dumps({"development": {**section, "processors": wanted.processors, "queue": {}, **wanted.settings}})
+    )
     command = [sys.executable, "-c", PROGRAM, "-c", str(config), "queue"]
     environ = {**os.environ, "DRAIN_DONE": str(done)}
     subprocess.run([*command, "init"], env=environ, check=True, stdout=subprocess.DEVNULL)
