@@ -211,8 +211,11 @@ class Task:
             due = None if row.is_asked_for or row.is_backfill else row.run_time(row.next_time)
         else:
             due = row.run_at
+        if due is None:
+            return None
         # The end of the lease is known on both clocks: `expires_at` and `deadline`.
-        return None if due is None else max(0.0, self.begun_at + self.lease.expires_at - self.deadline - due)
+        waited = self.begun_at + self.lease.expires_at - self.deadline - due
+        return waited if waited > 0.0 else 0.0  # noqa: FURB136 – `max` would take a third of the time of this property
 
     @property
     def cancel_requested(self) -> bool:

@@ -172,8 +172,8 @@ class HandlerLoop:
         self._runs.begin(self._cell, run)
         self._runs.wake_threads()  # the watchdog may have gone to sleep since the poll
         try:
-            self._call(run)
-            self._settle(run)
+            if self._call(run):
+                self._settle(run)
         except Exception as error:  # noqa: BLE001 – whatever a driver raises: the lease ends by itself
             self._emit_unsettled(run, error)
         finally:
@@ -188,8 +188,11 @@ class HandlerLoop:
             self._runs.count(now)
         return now
 
-    def _call(self, run: ActiveRun) -> None:
-        """Create the handler and run it. Both run code of the application, which may hang or end the process."""
+    def _call(self, run: ActiveRun) -> bool:
+        """Create the handler and run it. Both run code of the application, which may hang or end the process.
+
+        Return False if the run cannot be settled any more.
+        """
         task = run.task
         task.finished_later = True
         is_routed = True
@@ -209,12 +212,13 @@ class HandlerLoop:
             self._leave_if_forked()
             if task.lease_lost and isinstance(error, PreemptedError | OutcomeUnknownError):
                 self._emit_unsettled(run, error)
-            else:
-                retry_failed(task, error)
+                return False
+            retry_failed(task, error)
         self._leave_if_forked()
         if not is_routed:
             self._emit_skip(run, "no handler for this type; retrying later")
             task.defer(f"no handler for the type {task.type!r}")  # no attempt: newer workers may have a handler
+        return True
 
     def _may_run(self, run: ActiveRun) -> bool:
         """Return whether the run may begin. Record its start first, if that is required.
@@ -263,6 +267,7 @@ class HandlerLoop:
         emit("run_skip", section=run.poller.name, task=run.task, reason=reason)
 
     def _emit_unsettled(self, run: ActiveRun, error: Exception | str) -> None:
+        run.task.duration = self._clock() - run.task.begun_at
         emit("settle", section=run.poller.name, tasks=(run.task,), error=error, seconds=None)
 
 

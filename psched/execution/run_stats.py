@@ -5,7 +5,7 @@ fetching child every second. The child that polls writes them after the end of t
 killed, its counts of one second are lost. If the child that polls is killed, its node loses up to a minute of counts.
 
 `psched.metrics.event_counters` counts the same runs for the exporter, in memory that outlives the process. It counts
-for one host, does not separate minutes, and needs a file of counters. One listener for both would save no work.
+for one host, does not separate minutes, and needs a file of counters. Both use the same sums of each event.
 """
 
 from __future__ import annotations
@@ -14,17 +14,16 @@ import logging
 import random
 import socket
 import threading
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from psched.clock import Clock, boottime
 from psched.error_messages import one_line
 from psched.execution.open_sections import OpenSection
 from psched.execution.periodic_thread import PeriodicThread
-from psched.histogram import BOUNDS
-from psched.model import TaskRow
+from psched.metrics.settled_runs import SettledRuns, group_runs, settled_runs
 from psched.store import LeaseStore
 from psched.store.run_stats import (
     DURATION,
@@ -80,45 +79,32 @@ class RunCounts:
         """Return the time of the database's clock, computed from the last lease."""
         return self._clock() + self.offset
 
-    def count(self, tasks: Sequence[Task], is_lost: bool) -> None:
-        """Count the runs of tasks that were settled or could not be settled, in the order in which they ended."""
+    def count(self, fields: dict[str, Any]) -> None:
+        """Count the runs of a `settle` event with these fields. Its tasks are in the order in which they ended."""
+        tasks: Sequence[Task] = fields["tasks"]
         last = tasks[-1]
         offset = last.lease.expires_at - last.deadline
         minute = _minute_of(last, offset)
+        if len(tasks) == 1 or _minute_of(tasks[0], offset) == minute:
+            minutes = [(minute, settled_runs(fields))]
+        else:
+            is_lost = fields["error"] is not None
+            by_minute = groupby(tasks, lambda task: _minute_of(task, offset))
+            minutes = [(minute, group_runs(of_minute, is_lost)) for minute, of_minute in by_minute]
         with self._lock:
             self.offset = offset
-            if _minute_of(tasks[0], offset) == minute:
-                self._count(minute, tasks, offset, is_lost)
-            else:
-                for task in tasks:
-                    self._count(_minute_of(task, offset), (task,), offset, is_lost)
+            for minute, runs in minutes:
+                self._count(minute, runs)
 
-    def _count(self, minute: int, tasks: Sequence[Task], offset: float, is_lost: bool) -> None:
-        """Count runs that ended in one minute. A whole task may take only 20 µs, so this loop avoids calls."""
-        known: tuple[str, str | None] | None = None
-        for task in tasks:
-            row, duration = task.row, task.duration
-            if is_lost and not duration:
-                duration = self._clock() - task.begun_at
-            kind = row.type, task.outcome
-            if kind != known:
-                sums = self._sums(minute, row.type, "lost" if is_lost or task.outcome is None else task.outcome)
-                known = kind
-            sums[RUNS] += 1
-            sums[DURATION] += int(duration * 1_000_000)
-            sums[DURATIONS + bisect_left(BOUNDS, duration)] += 1
-            # computes `Task.waited` inline, for queue tasks
-            if row.__class__ is not TaskRow:
-                waited = task.waited
-            elif row.attempts > 1 or row.run_at is None:
-                continue
-            else:
-                waited = task.begun_at + offset - row.run_at
-            if waited is not None and waited > 0:
-                sums[WAIT] += int(waited * 1_000_000)
-                sums[WAITS + bisect_left(BOUNDS, waited)] += 1
-            elif waited is not None:
-                sums[WAITS] += 1
+    def _count(self, minute: int, runs: SettledRuns) -> None:
+        """Count runs that ended in one minute."""
+        for type_, outcome, number, durations, waits in runs:
+            sums = self._sums(minute, type_, outcome)
+            sums[RUNS] += number
+            for (seconds, buckets), sum_at, buckets_at in (durations, DURATION, DURATIONS), (waits, WAIT, WAITS):
+                sums[sum_at] += round(seconds * 1_000_000)
+                for index, count in buckets:
+                    sums[buckets_at + index] += count
 
     def add(self, counted: Counted, offset: float) -> None:
         """Add the counts of a handler child, or counts that could not be written or sent."""
@@ -174,9 +160,8 @@ class RunCounter:
 
     def __call__(self, event: Event, fields: dict[str, Any]) -> None:
         counts = self.sections.get(fields["section"])
-        tasks = fields["tasks"]
-        if counts is not None and store_of(tasks[0]) is counts.store:  # a process may have several schedulers
-            counts.count(tasks, fields["error"] is not None)
+        if counts is not None and store_of(fields["tasks"][0]) is counts.store:  # a process may have several schedulers
+            counts.count(fields)
             self.wake()
 
     def add(self, section: str, counted: Counted, offset: float) -> None:

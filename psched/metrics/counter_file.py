@@ -65,6 +65,10 @@ class _Header(IntEnum):
     IS_READY = 6
 
 
+RUNNING = int(_Header.RUNNING)
+"""Index of the number of runs in progress in a block."""
+
+
 class CounterFileError(Exception):
     """The file of counters cannot be read. The message contains the reason and the remedy."""
 

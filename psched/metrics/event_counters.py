@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from typing import Any
 
-from psched.histogram import BOUNDS
+from psched.histogram import DurationSums, sums_of
 from psched.metrics.counter_file import (
     COUNT,
     FIRST_BUCKETS,
     FIRST_SUM,
+    RUNNING,
     SECOND_BUCKETS,
     SECOND_SUM,
     CounterBlock,
     CounterFile,
 )
 from psched.metrics.health import MASTER
+from psched.metrics.settled_runs import settled_runs
 from psched.telemetry import Event, attach
 
 RUN = "run"
@@ -35,11 +36,12 @@ _LONGEST_TYPE = 200
 class ChildCounter:
     """Counts in a child, in any of its threads."""
 
-    def __init__(self, block: CounterBlock) -> None:
-        """Call this in the child, after the fork."""
+    def __init__(self, block: CounterBlock, has_one_thread: bool = False) -> None:
+        """Call this in the child, after the fork. `has_one_thread`: whether a single thread runs handlers."""
         block.reopen()
         self._block = block
         self._values = block.values
+        self._has_one_thread = has_one_thread
         self._counters: dict[tuple[str, str, str], int | None] = {}
         self._types: set[tuple[str, str]] = set()
 
@@ -52,22 +54,17 @@ class ChildCounter:
         attach(self.heartbeat, "heartbeat")
 
     def settled(self, event: Event, fields: dict[str, Any]) -> None:
-        section, error, seconds = fields["section"], fields["error"], fields["seconds"]
+        runs = settled_runs(fields)
+        section, seconds = fields["section"], fields["seconds"]
         values, counters = self._values, self._counters
         with self._block.lock:
-            for task in fields["tasks"]:
-                outcome = "lost" if error is not None or task.outcome is None else task.outcome
-                kind = section, outcome, task.type
+            for type_, outcome, number, durations, waits in runs:
+                kind = section, outcome, type_
                 counter = counters[kind] if kind in counters else self._counter(*kind)
-                if counter is None:
-                    continue
-                duration, waited = task.duration, task.waited
-                values[counter + COUNT] += 1
-                values[counter + FIRST_SUM] += duration
-                values[counter + FIRST_BUCKETS + bisect_left(BOUNDS, duration)] += 1
-                if waited is not None:
-                    values[counter + SECOND_SUM] += waited
-                    values[counter + SECOND_BUCKETS + bisect_left(BOUNDS, waited)] += 1
+                if counter is not None:
+                    values[counter + COUNT] += number
+                    _add_durations(values, counter + FIRST_SUM, counter + FIRST_BUCKETS, durations)
+                    _add_durations(values, counter + SECOND_SUM, counter + SECOND_BUCKETS, waits)
             if seconds is not None:
                 self._count_call(section, "settle", seconds)
 
@@ -77,10 +74,16 @@ class ChildCounter:
                 self._count_call(fields["section"], "poll", fields["seconds"])
 
     def run_started(self, event: Event, fields: dict[str, Any]) -> None:
-        self._block.add_running(1)
+        if self._has_one_thread:  # without the lock, begin and end of a run take 0.9 µs less (28 November 2026)
+            self._values[RUNNING] = 1.0
+        else:
+            self._block.add_running(1)
 
     def run_ended(self, event: Event, fields: dict[str, Any]) -> None:
-        self._block.add_running(-1)
+        if self._has_one_thread:
+            self._values[RUNNING] = 0.0
+        else:
+            self._block.add_running(-1)
 
     def lease_lost(self, event: Event, fields: dict[str, Any]) -> None:
         with self._block.lock:
@@ -151,5 +154,11 @@ def _add(block: CounterBlock, *label: str, seconds: float | None = None) -> None
     if counter is not None:
         block.values[counter + COUNT] += 1
         if seconds is not None:
-            block.values[counter + FIRST_SUM] += seconds
-            block.values[counter + FIRST_BUCKETS + bisect_left(BOUNDS, seconds)] += 1
+            _add_durations(block.values, counter + FIRST_SUM, counter + FIRST_BUCKETS, sums_of((seconds,)))
+
+
+def _add_durations(values: memoryview[float], sum_at: int, buckets_at: int, durations: DurationSums) -> None:
+    seconds, buckets = durations
+    values[sum_at] += seconds
+    for index, number in buckets:
+        values[buckets_at + index] += number

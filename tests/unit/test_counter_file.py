@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from psched import telemetry
+from psched.child.main import role_of
 from psched.histogram import BOUNDS, bucket
 from psched.metrics import counter_file
 from psched.metrics.counter_file import (
@@ -25,6 +27,7 @@ from psched.metrics.counter_file import (
     read_counters,
 )
 from psched.metrics.event_counters import MOST_TYPES, OTHER, RESTART, RUN, STORE, ChildCounter, MasterCounter
+from psched.process.child_protocol import RunningTable
 from psched.telemetry import emit
 
 
@@ -120,6 +123,26 @@ def test_a_type_with_any_characters_is_counted(file: CounterFile, path: Path) ->
     for each in odd:
         count(child(file), settled(each))
     assert sum(runs(path).values()) == len(odd)
+
+
+@pytest.mark.parametrize(
+    ("threads", "acts", "expected"), [(1, "+-+-", [1, 0, 1, 0]), (2, "++-+--", [1, 2, 1, 2, 1, 0])]
+)
+def test_runs_in_progress_are_counted(
+    file: CounterFile, path: Path, monkeypatch: pytest.MonkeyPatch, threads: int, acts: str, expected: list[int]
+) -> None:
+    monkeypatch.setattr(telemetry, "_listeners", {})
+    monkeypatch.setattr("psched.child.main.load", lambda application: None)
+    monkeypatch.setattr("psched.child.main.HandlerChild", lambda *arguments: None)
+    spec: Any = SimpleNamespace(
+        counters=file.block("worker 1"), running_table=RunningTable(threads), slot=1, application=None
+    )
+    role_of(spec, SimpleNamespace(send=None))  # type: ignore[arg-type]
+    found = []
+    for act in acts:
+        emit("run_start" if act == "+" else "run_end")
+        found.append(read_counters(path).processes[0].running)
+    assert found == expected
 
 
 def test_calls_of_the_database_are_counted(file: CounterFile, path: Path) -> None:

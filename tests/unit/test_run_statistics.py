@@ -17,6 +17,7 @@ from psched.execution.run_stats import (
     run_counter,
     write_rest,
 )
+from psched.histogram import BOUNDS
 from psched.model import Lease, Rule, ScheduleRow, TaskRow
 from psched.process.dispatch_socket import DispatchSocket
 from psched.store.run_stats import MOST_TYPES, RunKind, RunSums
@@ -110,6 +111,17 @@ def one(duration: float, wait: float | None) -> RunSums:
     sums = RunSums()
     sums.add_run(duration, wait)
     return sums
+
+
+def test_runs_that_are_settled_together_count_like_single_runs(store: Any, counter: RunCounter) -> None:
+    took = [*BOUNDS, 0.0, 1e-5, 0.003, 0.003, 0.0031, 70.0, 20_000.0]
+    tasks = [FakeTask(store, at=30 - seconds, duration=seconds, type=f"t{n % 3}") for n, seconds in enumerate(took)]
+    expected: dict[str, RunSums] = {}
+    for task in tasks:
+        expected.setdefault(task.type, RunSums()).add_run(task.duration, task.waited)
+    settle(counter, *tasks)
+    found = {kind.type: sums for kind, sums in counter.sections["queue"].take()}
+    assert found == {type_: pytest.approx(sums, rel=1e-5) for type_, sums in expected.items()}
 
 
 def test_outcomes_are_counted_apart_and_a_run_that_was_not_settled_is_lost(store: Any, counter: RunCounter) -> None:

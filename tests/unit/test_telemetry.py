@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from psched import telemetry
+from psched.errors import PreemptedError
 from psched.model import LeaseTimes, NewTask
 from psched.queue.queue import Queue
 from psched.task import Task
@@ -102,6 +103,22 @@ def test_a_lease_that_is_lost_emits_an_event(recorder: Recorder, child: Child) -
 
     child.serve("stays.1")
     assert [fields["task"].key for fields in recorder.fields("lease_lost")] == ["stays.1"]
+
+
+def test_a_run_that_cannot_be_settled_is_one_event_with_its_duration(recorder: Recorder, child: Child) -> None:
+    @child.app.task("preempted")
+    def preempted(task: Task) -> None:
+        child.store.force_finish(task.key, 100)
+        child.time += 5
+        task.finish()
+
+    took: list[float] = []
+    detach = attach(lambda event, fields: took.append(fields["tasks"][0].duration), "settle")
+    child.serve("preempted.1")
+    detach()
+    (lost,) = recorder.fields("settle")
+    assert isinstance(lost["error"], PreemptedError)
+    assert took == [5]
 
 
 def test_a_listener_that_raises_is_logged_once_and_harms_no_run(
