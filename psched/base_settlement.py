@@ -177,13 +177,13 @@ class Settlement(ABC):
         self.store.retry(claim.lease, wait, error, until, counted=False, version=version_of(claim.row))
         return "retried"
 
-    def release(self, claim: Claim, until: float) -> RunOutcome:
-        """Make the claimed row due now, as if it had not been acquired.
+    def release(self, claim: Claim, begun: bool, until: float) -> RunOutcome:
+        """Make the claimed row due now; if the run has not begun, make it due as before it was acquired.
 
         Returns the outcome: `released`, or `cancelled` if a cancel was requested.
         """
         if claim.lease.cancel_requested:
             self.cancel(claim, until)
             return "cancelled"
-        self.store.release(claim.lease, until)
+        self.store.release(claim.lease, until, begun)
         return "released"

@@ -380,7 +380,14 @@ class Task:
 
     def release(self) -> None:
         """Make the task due at once for every worker, as if it had not begun. Raises like `finish`."""
-        self._settle("released", self._settlement.release)
+        self._settle("released", self._settlement.release, True)
+
+    def release_unstarted(self) -> None:
+        """Make the task due as before it was acquired, because its handler was not called. Raises like `finish`.
+
+        So the task keeps its place before tasks that were due later. On `rdb_compat` this does the same as `release`.
+        """
+        self._settle("released", self._settlement.release, False)
 
     def cancel(self) -> None:
         """Retire a queue task as cancelled. Raises like `finish`, and NotSupportedError for a schedule."""
@@ -613,6 +620,8 @@ def finish_many(tasks: Sequence[Task], until: float) -> dict[Task, ScheduleError
 def release_many(tasks: Sequence[Task]) -> int:
     """Release tasks of one store that have not begun, except tasks with a cancel request. Return the number released.
 
+    They keep their place, as with `Task.release_unstarted`.
+
     A task that another thread is settling or beginning now is skipped. After a driver's error the outcome is unknown,
     and the caller may call this again for the same tasks.
     """
@@ -622,7 +631,7 @@ def release_many(tasks: Sequence[Task]) -> int:
             return 0
         try:
             refused = left[0]._settlement.store.release_many(
-                [task.lease for task in left], min(task.deadline for task in left)
+                [task.lease for task in left], min(task.deadline for task in left), begun=False
             )
         except BaseException:
             for task in left:

@@ -115,9 +115,9 @@ class Source:
         return [], 0.0
 
     def release(self, claims: Sequence[Claim], deadline: float) -> None:
-        """Release acquired rows that will not run here."""
+        """Release acquired rows that will not run here. They keep their place."""
         try:
-            self.store.release_many([claim.lease for claim in claims], deadline)
+            self.store.release_many([claim.lease for claim in claims], deadline, begun=False)
         except Exception as failure:  # noqa: BLE001 – the other rows of this acquire can still be run
             log.warning("%d rows were not released: %s; their leases end by themselves", len(claims), one_line(failure))
 

@@ -294,7 +294,7 @@ def give_back(task: Task) -> bool:
             if task.concluded:
                 task.finish()
             else:
-                task.release()
+                task.release_unstarted()
         except ScheduleError as error:
             log.info("key=%s was not released: %s", task.key, error)
         except Exception as error:  # noqa: BLE001 – the lease ends by itself, whatever the driver raised

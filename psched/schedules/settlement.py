@@ -157,7 +157,7 @@ class ScheduleSettlement(Settlement):
         step = self._step(claim, entry)
         changed = self.store.advance(claim, step.next_time, step.next_run_time, until, entry=entry)
         if changed is not None:
-            self.store.release(claim.lease, until)
+            self.store.release(claim.lease, until, begun=False)
             return True
         number = "many" if entry.count is None else str(entry.count)
         log.info("key=%s skipped %s occurrences from %s on: %s", row.key, number, _date(row.next_time), entry.detail)

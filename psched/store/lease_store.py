@@ -254,16 +254,19 @@ class LeaseStore(ABC):
         `begun`: record that the runs have begun, so that these attempts count no matter how the leases end.
         """
 
-    def release(self, lease: Lease, until: float) -> None:
+    def release(self, lease: Lease, until: float, begun: bool = True) -> None:
         """Make the row due now, without counting the attempt.
 
         Raises PreemptedError and NotFoundError. Raises IdempotentAlreadyFinishedError if an earlier call under this
         lease has released the row.
+
+        `begun`: whether the run has begun. If not, the row gets back the due time that it had before this lease, so
+        that it keeps its place before rows that were due later (not on `rdb_compat`, which does not keep that time).
         """
-        only(self.release_many([lease], until))
+        only(self.release_many([lease], until, begun))
 
     @abstractmethod
-    def release_many(self, leases: Sequence[Lease], until: float) -> list[ScheduleError | None]:
+    def release_many(self, leases: Sequence[Lease], until: float, begun: bool = True) -> list[ScheduleError | None]:
         """Release each row like `release`."""
 
     def retry(
@@ -304,8 +307,9 @@ class LeaseStore(ABC):
         """Release all rows that a dead `holder` still leases, or only those in `keys`. Return their number.
 
         Rows in `suspects` (the keys that were running) get `error` as their last error. They are due after 1 s, doubled
-        with each further crash, up to `longest_wait` seconds. All other rows are due at once, and the attempt does not
-        count. If a store does not record holders (`rdb_compat`), nothing is released, and the leases end by themselves.
+        with each further crash, up to `longest_wait` seconds. All other rows are due as before the lease, and the
+        attempt does not count. If a store does not record holders (`rdb_compat`), nothing is released, and the leases
+        end by themselves.
         """
 
     def notify(self, channel: str, text: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 from psched.errors import IdempotentAlreadyFinishedError, NotFoundError
 from psched.model import Claim, Rule
 from psched.store import ScheduleStore
-from tests.stores.bench import FAR_OFF, LONG_AGO, LOST, Bench, eventually, soon
+from tests.stores.bench import FAR_OFF, LONG_AGO, LOST, Bench, eventually, keys_of, soon
 
 NEXT = LONG_AGO + 3600
 
@@ -25,6 +25,26 @@ def test_a_released_row_is_due_now_and_the_attempt_not_counted(
     assert before - bench.grain <= row.next_run_time <= store.now()
     assert row.next_time == LONG_AGO
     assert bench.take(other, "key").row.attempts == (0 if bench.compat else 1)
+
+
+def test_rows_released_before_their_runs_began_are_due_as_before(
+    bench: Bench, store: ScheduleStore, other: ScheduleStore
+) -> None:
+    bench.fill(store, ["a", "b", "c"], lambda i: LONG_AGO + i)
+    before = store.now()
+    first, *rest = store.acquire(3, 100, ahead=True)
+    store.release(first.lease, soon(), begun=False)
+    assert store.release_many([claim.lease for claim in rest], soon(), begun=False) == [None, None]
+    for n, claim in enumerate([first, *rest]):
+        row = store.get(claim.row.key)
+        assert row is not None
+        if bench.compat:  # the table does not keep when the row was due
+            assert before - bench.grain <= row.next_run_time <= store.now()
+        else:
+            assert (row.next_run_time, row.attempts, row.settled) == (LONG_AGO + n, 0, True)
+    with pytest.raises(LOST):
+        store.release(first.lease, soon(), begun=False)
+    assert keys_of(other.acquire(3, 100)) == ["a", "b", "c"]
 
 
 def test_a_retried_row_waits_by_the_databases_clock(bench: Bench, store: ScheduleStore, other: ScheduleStore) -> None:

@@ -115,8 +115,9 @@ def test_what_is_given_back_or_tried_again_soon_wakes_workers(
 ) -> None:
     bench.submit(store, ["key"])
     eventually(wakeup.is_notified)
-    store.release(bench.claim(store, "key").lease, soon())
-    assert eventually(wakeup.is_notified)
+    for begun in (True, False):
+        store.release(bench.claim(store, "key").lease, soon(), begun)
+        assert eventually(wakeup.is_notified)
     store.retry(bench.claim(store, "key").lease, 0, None, soon())
     assert eventually(wakeup.is_notified)
     claim = bench.claim(store, "key")

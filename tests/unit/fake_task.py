@@ -84,9 +84,9 @@ class Ledger(Settlement):
         self._enter("put off", error)
         return "retried"
 
-    def release(self, claim: Claim, until: float) -> str:
-        """Enter ("released",)."""
-        return self._enter("released")
+    def release(self, claim: Claim, begun: bool, until: float) -> str:
+        """Enter ("released",), or ("released", "unstarted")."""
+        return self._enter("released", *([] if begun else ["unstarted"]))
 
     def cancel(self, claim: Claim, until: float) -> None:
         """Enter ("cancelled",)."""

@@ -66,7 +66,7 @@ def test_many_rows_that_cannot_be_run_take_few_acquires(
     assert len(tasks) == 1
     assert limits == [1, 4, 16, 64, 256]
     others = [row for row in store.list() if row.key in {"first", "second", "third"} - {tasks[0].key}]
-    assert [(row.status, row.attempts) for row in others] == [("waiting", 0)] * 2
+    assert [(row.status, row.attempts, row.next_run_time) for row in others] == [("waiting", 0, NOON + 1000)] * 2
     assert len(source(store, retry_wait=300).poll_multi(2)) == 2, "what was acquired beyond the limit was not released"
 
 

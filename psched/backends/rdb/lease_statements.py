@@ -248,7 +248,11 @@ class LeaseStatements:
         )
 
     def _releasing(self, row: GivenColumns, now: sa.ColumnElement[int]) -> sa.Update:
-        return self.settling(row, now, RELEASED, due=now, attempts=self._table.c.attempts - 1)
+        """Return the UPDATE that releases leases. :begun is 1 if the runs have begun, else 0."""
+        c = self._table.c
+        is_unstarted = sa.bindparam("begun", type_=sa.Integer) == constant(0)
+        due = sa.case((sa.and_(is_unstarted, c.ready < now), c.ready), else_=now)
+        return self.settling(row, now, RELEASED, due=due, attempts=c.attempts - 1)
 
     def _retrying(self, row: GivenColumns, now: sa.ColumnElement[int]) -> sa.Update:
         c = self._table.c
@@ -284,7 +288,7 @@ class LeaseStatements:
             sa.update(self._table)
             .where(*rows, self._is_running)
             .ordered_values(
-                (c.due, now_ms() + sa.case((suspect, wait), else_=0)),
+                (c.due, sa.case((suspect, now_ms() + wait), (c.ready < now_ms(), c.ready), else_=now_ms())),
                 (c.attempts, c.attempts - sa.case((suspect, 0), else_=1)),
                 (c.crashes, sa.case((suspect, one_more(c.crashes)), else_=c.crashes)),
                 (c.last_error, sa.case((suspect, sa.bindparam("error", type_=c.last_error.type)), else_=c.last_error)),

@@ -204,8 +204,9 @@ class RdbLeaseStore(SqlStore):
         row = self._database.run(lambda connection, _: self._row(connection, key))
         return None if row is None else self._read(row)
 
-    def release_many(self, leases: Sequence[Lease], until: float) -> list[ScheduleError | None]:
-        return self._settle_many(self.lease_statements.release, RELEASED, leases, until)
+    def release_many(self, leases: Sequence[Lease], until: float, begun: bool = True) -> list[ScheduleError | None]:
+        values = {"begun": int(begun)}
+        return self._settle_many(self.lease_statements.release, RELEASED, leases, until, values=values)
 
     def retry_many(self, retries: Sequence[Retry], until: float) -> list[ScheduleError | None]:
         rows = [

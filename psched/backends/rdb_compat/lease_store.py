@@ -166,7 +166,7 @@ class CompatLeaseStore(SqlStore):
             raise
         return [renewed.get(lease) for lease in leases]
 
-    def release_many(self, leases: Sequence[Lease], until: float) -> list[ScheduleError | None]:
+    def release_many(self, leases: Sequence[Lease], until: float, begun: bool = True) -> list[ScheduleError | None]:
         return [self._settle_one(lease, self._release, {}, until) for lease in leases]
 
     def retry_many(self, retries: Sequence[Retry], until: float) -> list[ScheduleError | None]:

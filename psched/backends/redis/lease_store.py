@@ -140,8 +140,8 @@ class RedisLeaseStore(LeaseStore):
         answers = self._answers("extend", map(self._lease_arguments, leases), None, given)
         return [_renewed(lease, answer) for lease, (answer, _) in zip(leases, answers, strict=True)]
 
-    def release_many(self, leases: Sequence[Lease], until: float) -> list[ScheduleError | None]:
-        return self._settle_many("release", RELEASED, leases, until, common=[""])
+    def release_many(self, leases: Sequence[Lease], until: float, begun: bool = True) -> list[ScheduleError | None]:
+        return self._settle_many("release", RELEASED, leases, until, common=["", int(begun)])
 
     def retry_many(self, retries: Sequence[Retry], until: float) -> list[ScheduleError | None]:
         words: list[list[Argument]] = [

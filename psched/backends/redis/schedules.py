@@ -231,7 +231,7 @@ class RedisScheduleStore(RedisLeaseStore, ScheduleStore):
         return refused(step.claim.lease, answer, uncertain, FINISHED)
 
     def park(self, lease: Lease, due: float, until: float) -> None:
-        only(self._settle_many("release", RELEASED, [lease], until, common=[milliseconds(due)]))
+        only(self._settle_many("release", RELEASED, [lease], until, common=[milliseconds(due), 1]))
 
     def _step(self, step: Step) -> builtins.list[Argument]:
         """Return the arguments of `advance_row` in schedule_runs.lua."""

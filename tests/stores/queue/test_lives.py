@@ -15,7 +15,7 @@ from psched.errors import (
 )
 from psched.model import Claim
 from psched.store import TaskStore
-from tests.stores.bench import LOST, eventually, keys_of, soon
+from tests.stores.bench import FAR_OFF, LOST, eventually, keys_of, soon
 from tests.stores.queue.bench import QueueBench, keys_in, row_of
 
 
@@ -82,6 +82,25 @@ def test_retried_and_released_tasks_come_again(bench: QueueBench, store: TaskSto
     assert sorted(claims) == ["a", "b"]
     if not bench.compat:
         assert (claims["a"].attempts, claims["b"].attempts, claims["b"].last_error) == (1, 2, "it broke")
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_only_tasks_released_before_their_runs_began_keep_their_place(
+    bench: QueueBench, store: TaskStore, begun: bool
+) -> None:
+    bench.submit(store, ["a", "b", "c", "d"])
+    claims = store.acquire(2, 100, ahead=True)
+    assert store.release_many([claim.lease for claim in claims], soon(), begun) == [None, None]
+    keeps = not begun and not bench.compat  # the original's table does not keep when a row was due
+    assert keys_of(store.acquire(3, 100)) == (["a", "b", "c"] if keeps else ["c", "d", "a"])
+
+
+def test_a_task_leased_by_preempt_is_due_now_when_it_is_given_back(ours: QueueBench) -> None:
+    store = ours.queue()
+    ours.submit(store, ["later"], run_at=FAR_OFF)
+    claim = store.preempt("later", 100)
+    store.release(claim.lease, soon(), begun=False)
+    assert ours.claim(store, "later").row.attempts == 1
 
 
 def test_what_was_no_attempt_is_not_counted(bench: QueueBench, store: TaskStore) -> None:

@@ -88,6 +88,11 @@ local function due_by_type(all_due)
   return found
 end
 
+-- Returns when the row was due before it was leased; `now` if that is not known.
+local function due_before(row)
+  return math.min(tonumber(call('HGET', row, 'ready')) or now, now)
+end
+
 -- Calls `settle` with key, row, lease and index for each leased row in ARGV. From ARGV[first] on, each row has `step`
 -- arguments, first its key and its lease. Returns for each row nothing if it was settled, else the answer of
 -- `lease_error`.
@@ -148,13 +153,15 @@ end
 return renewed
 
 --- script KIND/release: common, KIND, leases
--- Makes a leased row due now, and does not count the attempt. ARGV: '' or a due time, key, lease. The due time is used
--- if the row is a schedule that is now paused. Returns the answer of `settle_each` for this row.
-local due_when_paused = tonumber(ARGV[1])
-return settle_each(2, 2, function(key, row, lease)
+-- Makes leased rows due now, and does not count the attempts. ARGV: '' or a due time, which is used for a schedule that
+-- is now paused; 1 if the runs have begun, 0 if the rows are to be due as before they were leased; then key and lease of
+-- each row. Returns the answers of `settle_each`.
+local due_when_paused, begun = tonumber(ARGV[1]), ARGV[2] == '1'
+return settle_each(3, 2, function(key, row, lease)
   increment(row, 'attempts', -1)
   local pause = due_when_paused and call('HMGET', row, 'paused_from', 'paused_until') or {}
-  end_lease(key, pause[1] and not pause[2] and due_when_paused or now, lease_outcomes(row, lease, 'released'))
+  local due = pause[1] and not pause[2] and due_when_paused or begun and now or due_before(row)
+  end_lease(key, due, lease_outcomes(row, lease, 'released'))
 end)
 
 --- script KIND/retry_many: common, KIND, leases
@@ -212,15 +219,15 @@ for _, key in ipairs(members_of(held)) do
     else
       allow_writes_when_full(row)
       increment(row, 'fence', 1)
-      local wait = 0
+      local due = due_before(row)
       if suspects[key] then
         increment(row, 'crashes', 1)
         call('HSET', row, 'last_error', ARGV[4])
-        wait = math.min(1000 * 2 ^ math.min(tonumber(fields[2]) or 0, 30), longest)
+        due = now + math.min(1000 * 2 ^ math.min(tonumber(fields[2]) or 0, 30), longest)
       else
         increment(row, 'attempts', -1)
       end
-      end_lease(key, now + wait)
+      end_lease(key, due)
       count = count + 1
     end
   end
