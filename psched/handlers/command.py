@@ -121,7 +121,7 @@ class CommandOptions(CommandDefaults):
         if not self.shell and (self.argv is None or self.command is not None):
             raise ValueError('give "argv", a list of strings, or "shell": true with "command"')
         if self.argv is not None and not self.argv[0]:
-            raise ValueError('the first of "argv" names the program; it is empty')
+            raise ValueError('the first of "argv" must name the program, and is empty')
 
     @property
     def program(self) -> list[str]:

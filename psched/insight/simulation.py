@@ -76,7 +76,7 @@ class SimulatedSchedule:
 
 @dataclass(frozen=True, slots=True)
 class Lateness:
-    """How late runs started, in seconds: half, 95 % and 99 % of them were not later; and the `worst`. From a histogram.
+    """How late runs started, in seconds: the median, the 95th and 99th percentile (from a histogram), and the `worst`.
 
     All are None without a run.
     """

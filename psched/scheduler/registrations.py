@@ -151,7 +151,7 @@ def store_registration(schedules: ScheduleCollection, registration: Registration
             elif differing := _differing(schedules, row, registration):
                 schedules[name].modify(**registration.changes)
                 log.warning(
-                    "updated the registration %r by this instance, which is newer: %s (%s) instead of %s (%s); "
+                    "changed the stored registration %r to that of this newer instance: %s (%s) instead of %s (%s); "
                     "changed: %s",
                     name, rule.cron, rule.timezone, row.rule.cron, row.rule.timezone, ", ".join(differing),
                 )  # fmt: skip

@@ -30,7 +30,7 @@ def paused(row: ScheduleRow, now: float, dialect: CronDialect) -> ScheduleRow:
     earlier = tuple(pause for pause in row.ended_pauses if _is_to_come(regular, pause, dialect))
     if len(earlier) > MOST_PAUSES:
         raise ScheduleError(
-            f"{row.key!r}: it was paused {len(earlier)} times since its next occurrence came; expected at most "
+            f"{row.key!r}: it was paused {len(earlier)} times since its next occurrence was due; expected at most "
             f"{MOST_PAUSES}; let a worker run its occurrences, or skip them by modify, and pause it again"
         )
     row = replace(

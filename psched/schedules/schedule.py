@@ -100,7 +100,7 @@ class Schedule:
             if if_version not in (None, seen.version):
                 raise ScheduleError(
                     f"{self.key!r}: not modified: another client changed it; it has version {seen.version} instead of "
-                    f"{if_version}; look at it again"
+                    f"{if_version}; read it again"
                 )
             return modification.applied_to(seen), None
 
@@ -164,7 +164,7 @@ class Schedule:
 
     def _refuse_without_ledger(self, what: str) -> None:
         if not self._store.keeps_policies:
-            raise NotSupportedError(f"{self.key!r}: this store knows no {what}; use `type: rdb` or `type: redis`")
+            raise NotSupportedError(f"{self.key!r}: this store supports no {what}; use `type: rdb` or `type: redis`")
 
     def _refuse_for_backfill(self, what: str) -> None:
         if self._store.keeps_policies and is_backfill_key(self.key):

@@ -51,7 +51,7 @@ def test_a_registration_is_made_changed_paused_and_removed_while_instances_run(
     assert listed(other) == {"task": YEARLY}
     other.register("task", every="2h", spread=60)
     assert listed(one) == {"task": "@every 2h"}
-    assert "updated the registration 'task' by this instance, which is newer: @every 2h" in caplog.text
+    assert "changed the stored registration 'task' to that of this newer instance: @every 2h" in caplog.text
     assert other.unregister("task")
     assert listed(one) == {}
     with pytest.raises(NotFoundError, match="'task'"):

@@ -377,7 +377,7 @@ def test_a_program_whose_output_cannot_be_kept_is_refused_before_it_runs(
         ({"shell": 1, "command": "ls"}, "shell: expected true or false"),
         ({"argv": "ls -l"}, "argv: expected a list that is not empty"),
         ({"argv": []}, "argv: expected a list that is not empty"),
-        ({"argv": [""]}, 'the first of "argv" names the program; it is empty'),
+        ({"argv": [""]}, 'the first of "argv" must name the program, and is empty'),
         ({"argv": ["ls", 1]}, "argv: item 1: expected text"),
         ({"argv": ["ls", "a\0b"]}, "argv: item 1: a NUL character cannot be passed to a program"),
         ({"argv": ["ls"], "timout": 3}, "unknown key 'timout'; did you mean 'timeout'?"),

@@ -28,7 +28,7 @@ class AcquireCombiner:
     """`LeaseStore.acquire` for several threads. While one thread acquires, later requests wait and are then combined.
 
     Requests with equal options are combined up to `BATCH` rows. A single request may want more. The statements that
-    answer a call always start after the call.
+    answer a call start after it, so they see all rows that were due then.
     """
 
     def __init__(self, acquire: Acquire) -> None:

@@ -104,7 +104,7 @@ def wanted_tasks(given: Mapping[str, str]) -> dict[str, Any]:
     """Return the arguments of `TaskInsight.page` from a query. Raises ValueError for an unknown status."""
     status = given.get("status") or None
     if status is not None and status not in TASK_STATUSES:
-        raise ValueError(f"status must be one of {', '.join(TASK_STATUSES)}")
+        raise ValueError(f"status must be one of {', '.join(TASK_STATUSES)}, got {status[:50]!r}")
     return {
         "status": status,
         "type": given.get("type") or None,
