@@ -71,7 +71,7 @@ def backfill(
     action: str | None,
     number: int | None,
 ) -> None:
-    """Run past occurrences of a schedule again, or list backfills.
+    """Run past occurrences of a schedule, or list backfills.
 
     With --from: start a backfill of the schedule KEY, beside its regular runs. An occurrence is missing if the ledger
     has no entry for it, or if it was skipped as too late. Occurrences that another backfill still has to run are left

@@ -30,7 +30,7 @@ def doctor(chosen: Chosen) -> int:
 
     Checks the configuration, the application, the database, encryption, the pooler, the tables and writing to them,
     indexes, collations, clocks, the tz database, the hooks that schedules name, and overdue and failing schedules. Each
-    line begins with ok, warning or FAILED, and tells the remedy. Lines about the queue begin with `queue`. The exit
+    line begins with ok, warning or FAILED, and names the remedy. Lines about the queue begin with `queue`. The exit
     code is 1 if anything is FAILED. --json prints one array of objects with subject, ok, message (with the remedy),
     warning, level (ok, warning or failed) and remedy (null if there is nothing to do, or if the message contains it).
     """

@@ -51,7 +51,7 @@ def exporter(
 ) -> int:
     """Export metrics for Prometheus about the daemon on this host and about its database.
 
-    Runs until TERM or INT. The user must be allowed to read the daemon's counters. Give --listen or --textfile.
+    Runs until TERM or INT. Run it as the daemon's user, or as a member of its group. Give --listen or --textfile.
     docs/monitoring.md describes the metrics and the alerts.
     """
     if (listen is None) == (textfile is None):

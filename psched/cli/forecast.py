@@ -36,13 +36,13 @@ Cells = Mapping[date, Mapping[int, float]]
 
 
 @click.command("forecast")
-@click.option("--days", type=count(1, 31), default=7, show_default=True)
+@click.option("--days", type=count(1, 31), default=7, show_default=True, help="Number of days, from now on.")
 @common_options()
 def forecast(chosen: Chosen, days: int) -> None:
     """Show how many runs of schedules start in each hour.
 
-    A terminal shows two heatmaps for the next days: the runs, and the workers that these runs keep busy. Each run is
-    assumed to take as long as the last runs of its type in the ledger. Into a pipe or file, hours are written as
+    On a terminal it draws two heatmaps of the next days: the runs, and the workers that these runs keep busy. Each run
+    is assumed to take as long as the last runs of its type in the ledger. Into a pipe or file, hours are written as
     tab-separated text. Paused schedules, retries, extra runs and occurrences that are already late are not counted.
     Runs that `overlap: skip` may skip are counted. Times are in this host's time zone.
 

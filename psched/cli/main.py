@@ -43,7 +43,10 @@ from psched.cli.run_worker import run
 @click.version_option(package_name="psched", prog_name="psched")
 @common_options(loading=True)
 def psched(chosen: Chosen) -> None:
-    """Distributed cron on the database you already have.
+    """Cron and background tasks for several machines, in the database that you already have.
+
+    A first schedule needs `psched init`, `psched add` and `psched run`. Tasks that run once have their own commands:
+    `psched queue`. The daemon in the background is `pschedd`.
 
     Options may be given before or after the command. The exit code is 1 for an error, which is printed in one line, and
     2 for wrong usage.

@@ -30,7 +30,7 @@ N = TypeVar("N", ScheduleRow, NewTask)
 
 _BATCH = 100
 """The rows that one transaction reads and writes."""
-_OTHER_SIDE = "in the tables that the configuration does not name (the old or the new ones)."
+_OTHER_SIDE = "that the configuration does not name: the old one or the new one."
 _OLDEST_DUE = 1_300_000_000
 """Unix seconds in March 2011. PerfectQueue never runs a task whose time is not later."""
 _WINDOW, _WINDOWS = 28 * 86400, 14
@@ -119,7 +119,7 @@ def migrate_command(reader: SectionName) -> click.Command:
     @click.option(
         "--schedules-table",
         metavar="NAME",
-        help=f"Name of the schedules table {_OTHER_SIDE}",
+        help=f"Name of the table of schedules {_OTHER_SIDE}",
     )
     @click.option(
         "--queue-table",

@@ -39,7 +39,9 @@ class _Found:
     help="Show the next occurrences of this schedule.",
 )
 @click.option("-t", "--timezone", metavar="ZONE", help="Zone of the expression (default: the configuration's, or UTC).")
-@click.option("-n", "--number", type=count(1, 100_000), default=10, show_default=True)
+@click.option(
+    "-n", "--number", type=count(1, 100_000), default=10, show_default=True, help="Number of occurrences to show."
+)
 @click.option("-s", "--start", type=WHOLE_TIME, help="First time to show (default: now).")
 @common_options()
 def next_(

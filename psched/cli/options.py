@@ -114,7 +114,7 @@ TYPES = _option(
     type=_type_globs,
     multiple=True,
     metavar="GLOB,…",
-    help="Run only matching types of the application; replaces `types:` of the configuration.",
+    help="Use only types of the application that match; replaces `types:` of the configuration.",
 )
 JSON = _option("--json", is_flag=True, help="Print JSON.")
 

@@ -107,7 +107,7 @@ def init(chosen: Chosen, check: bool) -> int:
 def list_(chosen: Chosen, /, limit: int | None, wide: bool, layout: str | None, **wanted: Any) -> None:
     """List the tasks by key. Finished tasks are listed until their `retention_time` is over.
 
-    A terminal shows key, type, user, status, time and the last error; --wide shows all columns. The column time shows
+    On a terminal the columns are key, type, user, status, time and last error; --wide shows all. The column time shows
     when a waiting task is due, when an ended task ended, or `now` for a running task. Into a pipe or file, all columns
     are written as tab-separated text.
 
@@ -274,7 +274,7 @@ def cancel_request(task: QueuedTask) -> None:
 
 @command_by_key("queue")
 def force_finish(task: QueuedTask) -> None:
-    """Retire a task as finished. A run in progress loses its lease and is asked to stop."""
+    """Mark a task as finished. A run in progress loses its lease and is asked to stop."""
     task.force_finish()
 
 

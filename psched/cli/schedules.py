@@ -164,8 +164,8 @@ _INSTANTS = ("start", "end")
 def init(chosen: Chosen, check: bool) -> int:
     """Create the tables of every section, or upgrade tables of an earlier version while workers go on.
 
-    Does nothing if the tables are up to date. May be killed and started again. Only this command and `psched queue
-    init` create an SQLite file.
+    Does nothing if the tables are up to date. You may interrupt it at any time, and start it again. Only this command
+    and `psched queue init` create an SQLite file.
 
     --check changes nothing. The exit code is 0 if the tables are up to date, 3 if they need an upgrade, and 1 if a
     table is missing or cannot be upgraded. If they need an upgrade, its statements (on Redis its scripts) are printed.
@@ -195,8 +195,9 @@ def list_(
 ) -> None:
     """List the schedules by due time.
 
-    A terminal shows key, type, cron, next_run and state; --wide shows all columns. next_run is when the next attempt is
-    due, or `now` while an attempt is running. Into a pipe or file, all columns are written as tab-separated text.
+    On a terminal the columns are key, type, cron, next_run and state; --wide shows all. next_run is when the next
+    attempt is due, or `now` while an attempt is running. Into a pipe or file, all columns are written as tab-separated
+    text.
 
     Times are in this host's time zone. The state of a schedule is waiting, due, running, failing (with the last error),
     retrying (after an attempt without an error), overdue (no worker has started it), ended (it has no further
@@ -361,8 +362,8 @@ def _current(schedules: ScheduleCollection, key: str) -> Fields:
 
 @click.command()
 @click.argument("key", shell_complete=completed_keys("schedules"))
-@click.option("--type", metavar="TYPE", shell_complete=completed_types("schedules"))
-@click.option("--cron", metavar="CRON")
+@click.option("--type", metavar="TYPE", shell_complete=completed_types("schedules"), help="The new type.")
+@click.option("--cron", metavar="CRON", help="The new cron expression.")
 @click.option(
     "--data", metavar="DATA", help="The new data, which replaces all old data: a JSON object, @FILE, or - for stdin."
 )

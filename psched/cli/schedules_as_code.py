@@ -139,7 +139,7 @@ def _written(found: Plan) -> list[str]:
 
 @click.command("diff")
 @_declaration
-@_ADOPT
+@click.option("--adopt", is_flag=True, help="Compare declared schedules even if they have another owner or no owner.")
 @common_options(loading=True)
 def diff(chosen: Chosen, file: str | None, app: str | None, adopt: bool) -> int:
     """Show where the database differs from the declared schedules.

@@ -48,8 +48,9 @@ def top(chosen: Chosen, interval: float) -> int:
 
     Fills the terminal until you press q. The keys r, n, l and t show one list: running, next, late, types; a shows all.
     Tab selects a list; s sorts it by its next column, and S reverses the order. / filters all lists by a word. The
-    space bar freezes the screen. Rates and percentiles are of the runs that ended in the last 5 minutes. Tasks are late
-    after a minute, schedules after overdue_after. If the database does not answer, the last numbers stay until it does.
+    space bar freezes the screen. Rates and percentiles are of the runs that ended in the last 5 minutes. A task is late
+    after a minute, a schedule when it is overdue (see `psched list --help`). If the database does not answer, the last
+    numbers stay until it does.
     """
     if chosen.json:
         raise click.UsageError("psched top has no --json; use psched stats, psched queue stats or psched nodes")
