@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from psched.clock import monotonic
-from psched.execution.alert_hooks import AlertThread, open_alert_threads
+from psched.execution.alerts import AlertThread, open_alert_threads
 from psched.execution.event_delivery import EventThread, open_event_threads
 from psched.execution.open_sections import OpenSection
 

@@ -13,7 +13,7 @@ import pytest
 
 from psched.backends import open_stores
 from psched.config.alert_hooks import Hook
-from psched.execution.alert_hooks import FailureReporter, failure_facts
+from psched.execution.alerts import FailureReporter, failure_facts
 from psched.model import NewTask
 from psched.store import StoreSettings, TaskStore
 from psched.store.overdue_and_failures import UnreportedFailure, UnreportedFailures
@@ -60,7 +60,7 @@ def test_the_hook_is_run_once_and_no_shell(failures: UnreportedFailures, tmp_pat
 def test_a_hook_that_fails_is_run_again_when_its_claim_ends(
     failures: UnreportedFailures, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("psched.execution.alert_hooks._CLAIM", -30.0)  # no longer than the timeout
+    monkeypatch.setattr("psched.execution.alerts._CLAIM", -30.0)  # no longer than the timeout
     broken = (sys.executable, "-c", "print('no pager'); raise SystemExit(3)")
     with caplog.at_level(logging.ERROR):
         assert not FailureReporter("queue", failures, Hook(command=broken), 10, time.time).check()
@@ -73,8 +73,8 @@ def test_a_hook_that_fails_is_run_again_when_its_claim_ends(
 def test_an_event_is_put_into_the_outbox_once_however_often_the_hook_fails(
     store: TaskStore, failures: UnreportedFailures, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("psched.execution.alert_hooks._CLAIM", -30.0)  # no longer than the timeout
-    monkeypatch.setattr("psched.execution.alert_hooks._PAUSES", (0.0, 0.0))
+    monkeypatch.setattr("psched.execution.alerts._CLAIM", -30.0)  # no longer than the timeout
+    monkeypatch.setattr("psched.execution.alerts._PAUSES", (0.0, 0.0))
     broken = (sys.executable, "-c", "raise SystemExit(3)")
     node = FailureReporter("queue", failures, Hook(command=broken), 10, time.time, outbox=store.outbox)
     assert not node.check()

@@ -15,7 +15,7 @@ import pytest
 
 from psched.backends import open_stores
 from psched.config.alert_hooks import Hook
-from psched.execution.alert_hooks import OverdueAlerter
+from psched.execution.alerts import OverdueAlerter
 from psched.model import Policy, Rule
 from psched.store import StoreSettings
 from psched.store.overdue_and_failures import OverdueAlerts
@@ -57,7 +57,7 @@ def test_the_hook_is_run_once_with_the_occurrence_and_no_shell(
 def test_a_hook_that_fails_is_run_again_when_its_claim_ends(
     alerts: OverdueAlerts, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("psched.execution.alert_hooks._CLAIM", -30.0)  # no longer than the timeout
+    monkeypatch.setattr("psched.execution.alerts._CLAIM", -30.0)  # no longer than the timeout
     with caplog.at_level(logging.ERROR):
         broken = (sys.executable, "-c", "print('no pager'); raise SystemExit(3)")
         OverdueAlerter(alerts, Hook(command=broken), 10).check()

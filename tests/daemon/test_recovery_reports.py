@@ -19,7 +19,7 @@ from psched.config import from_mapping
 from psched.config.alert_hooks import Hook
 from psched.errors import ConfigError
 from psched.execution import webhooks
-from psched.execution.alert_hooks import FailureReporter, OverdueAlerter, RecoveryReporter
+from psched.execution.alerts import FailureReporter, OverdueAlerter, RecoveryReporter
 from psched.model import Claim, Policy, Rule
 from psched.store import ScheduleStore, StoreSettings
 from psched.store.ledger import FAILED, Entry
@@ -160,7 +160,7 @@ def test_a_recovery_that_no_hook_accepted_is_reported_later_with_the_same_id(
     store: ScheduleStore, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(webhooks, "PAUSES", (0.0, 0.0))
-    monkeypatch.setattr("psched.execution.alert_hooks._PAUSES", (0.0, 0.0))
+    monkeypatch.setattr("psched.execution.alerts._PAUSES", (0.0, 0.0))
     store.add("k", "t", HOURLY, TIME, 0, {})
     assert store.watermarks is not None
     store.watermarks.raise_to("trouble", "k", TIME, "late t")

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from psched.child.control_thread import ControlThread
-from psched.execution.alert_hooks import AlertThread
+from psched.execution.alerts import AlertThread
 from psched.execution.periodic_thread import PeriodicThread
 
 
