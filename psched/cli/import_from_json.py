@@ -42,9 +42,8 @@ def import_json(chosen: Chosen, file: str) -> None:
     """Add the schedules in a JSON file to the database.
 
     FILE (- for standard input) is a JSON array in the format of `list --json`, or has one JSON object per line. Each
-    object needs key, type and cron. It may have data, timezone, delay, next_time, catch_up, max_lateness, alert_after,
-    max_attempts, owner, description, tags, start, end, spread, max_runs, exclude, overlap, pause_after, retry_wait,
-    timeout and on_failure. The other fields that `list` prints are ignored, but a paused schedule is refused.
+    object needs key, type and cron. It may have data, timezone, delay, next_time and the options of a schedule, named
+    as in `list --json`. The other fields that `list` prints are ignored, but a paused schedule is refused.
 
     All schedules are checked before the first is added. Keys that exist are skipped, so the command may be repeated.
     --json prints an object with added (a number) and present (the keys that exist).
