@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 NO_RESULT: Any = object()
 """The argument of `finish` for a run without a result. None would be a result."""
 PROGRESS_INTERVAL = 1.0
-"""Seconds between two writes of a run's progress, and from its begin to the first write."""
+"""Seconds between two writes of a run's progress, and from its start to the first write."""
 MAX_PROGRESS_MESSAGE = 500
 """The most characters of the message of `progress` that are kept."""
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")

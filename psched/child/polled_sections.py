@@ -62,7 +62,7 @@ class PolledSections:
                 elif store.is_refused(error):
                     log.debug("section=%s the database refuses this user: %s", opened.name, one_line(error))
                 elif is_driver_error(error):
-                    words = f"{opened.name}: the database refuses: {one_line(error)}"
+                    words = f"{opened.name}: the tables cannot be checked: {one_line(error)}"
                     raise ConfigError(f"{words} (is `url:` right? `psched doctor` checks more)") from error
                 else:
                     raise

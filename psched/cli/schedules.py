@@ -338,7 +338,7 @@ def add(chosen: Chosen, /, key: str, type: str, cron: str, data: str, **options:
 def _given(options: dict[str, Any]) -> dict[str, Any]:
     """Return the given options as arguments of `ScheduleCollection.add`.
 
-    The word `none` for a limit, and an empty text of a policy, become None.
+    The word `none` for a limit, and an empty string of a policy, become None.
     """
     terms = {*(field.name for field in fields(Policy)), *RULE_OPTIONS}
     return {

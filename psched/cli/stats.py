@@ -86,7 +86,12 @@ def report_fields(report: RunReport | None) -> Fields | None:
 def write_report(report: RunReport | None) -> None:
     """Print a table of the types that ran, or a line if the store keeps no statistics."""
     if report is None:
-        write(["", "rdb_compat keeps no statistics of runs, because its tables are those of the original"])
+        write(
+            [
+                "",
+                "rdb_compat keeps no statistics of runs, because its tables are those of PerfectSched and PerfectQueue",
+            ]
+        )
         return
     if not report.types:
         return

@@ -298,7 +298,7 @@ def occurrences(cron: str, at: int, timezone: str, n: int, dialect: CronDialect 
 
 
 def note_of(timetable: Timetable, zone: ZoneInfo, before: int, time: int) -> str:
-    """Return what a clock change does to the match at `time`; often an empty text. `before`: the match before it."""
+    """Return what a clock change does to the match at `time`; often an empty string. `before`: the match before it."""
     if isinstance(timetable, Interval):
         return ""
     if isinstance(timetable, Moment):

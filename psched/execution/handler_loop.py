@@ -237,7 +237,7 @@ class HandlerLoop:
             task.stop_reason = lost
             return False
         except Exception as error:  # noqa: BLE001 – whatever a driver raises: the handler has not begun
-            self._emit_skip(run, f"not run: its begin was not recorded: {one_line(error)}")
+            self._emit_skip(run, f"not run: its start was not recorded: {one_line(error)}")
             if not give_back(task):
                 task.stop_reason = error
             return False

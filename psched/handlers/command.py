@@ -59,7 +59,7 @@ def _argument(value: Any) -> str:
 
 def _command(value: Any) -> str:
     if not _argument(value):
-        raise ValueError("expected a command, not an empty text")
+        raise ValueError("expected a command, not an empty string")
     return str(value)
 
 

@@ -35,7 +35,7 @@ _MOST_STEPS = 2000
 """How many runs of one trigger are searched for a run that all triggers have in common."""
 _LAST_YEAR = 9999
 _MOST_YEARS = 10
-"""The most stretches of years for which schedules are written."""
+"""The most runs of consecutive years for which schedules are written."""
 _LAST_POSITION = 5
 _SHORTEST_GRACE = 60
 """Seconds. A shorter misfire_grace_time becomes `catch_up: none`, which skips an occurrence that is a minute late."""
@@ -275,7 +275,7 @@ def _years(field: Any, trigger: Any, begin: int) -> Iterator[tuple[datetime | No
     this_year = datetime.fromtimestamp(begin, UTC).year - 1
     stretches = stretches_of_years(_values(field, 1970, _LAST_YEAR), this_year, _LAST_YEAR)
     if len(stretches) > _MOST_YEARS:
-        raise _TriggerError(f"year={str(field)!r} has gaps without end, which psched's expressions do not support")
+        raise _TriggerError(f"year={str(field)!r} has too many gaps, which psched's expressions do not support")
     for from_year, to_year in stretches:
         first, last = start, end
         if from_year is not None:

@@ -39,7 +39,7 @@ _UNITS = {
     **dict.fromkeys(("us", "usec", "µs"), 0.000001),
 }
 _MOST_STRETCHES = 10
-"""The most stretches of years for which schedules are written."""
+"""The most runs of consecutive years for which schedules are written."""
 _LAST_DAYS = frozenset(range(1, 8))
 _MONTHS_BY_LENGTH = {31: {1, 3, 5, 7, 8, 10, 12}, 30: {4, 6, 9, 11}, 28: {2}}
 
@@ -159,7 +159,7 @@ def _rules(
     name = event.timezone or timezone
     stretches = stretches_of_years(event.years, datetime.fromtimestamp(begin, UTC).year - 1, max(ALL_YEARS))
     if len(stretches) > _MOST_STRETCHES:
-        raise NotACalendarEventError("its years have gaps without end, which psched's expressions do not support")
+        raise NotACalendarEventError("its years have too many gaps, which psched's expressions do not support")
     bounds: list[Definition] = [
         ({} if first is None else {"start": _new_year(first, name).isoformat()})
         | ({} if last is None else {"end": (_new_year(last + 1, name) - timedelta(seconds=1)).isoformat()})
@@ -218,7 +218,7 @@ def _is_true(value: str | None) -> bool:
 
 
 def _span(text: str | None) -> float | None:
-    """Return a time span in seconds; None for an empty text and for infinity."""
+    """Return a time span in seconds; None for an empty string and for infinity."""
     if not text or text.strip() == "infinity":
         return None
     return sum(float(number) * _UNITS.get(unit, _UNITS.get(unit.lower(), 1.0)) for number, unit in _SPAN.findall(text))

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 _STORE_ATTEMPTS = 10
 _OF_POLICY = frozenset(each.name for each in fields(Policy))
 _OF_RUNS = Terms.__annotations__.keys() - OccurrenceTerms.__annotations__.keys()
-"""Terms of a schedule that apply to its runs. A registration refuses them, because its runs only submit tasks."""
+"""Options of a schedule that apply to its runs. A registration refuses them, because its runs only submit tasks."""
 
 At = datetime | float | str
 Every = timedelta | float | str

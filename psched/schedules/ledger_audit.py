@@ -52,7 +52,7 @@ GRACE = 10.0
 _RUN_NOW_TOLERANCE = 60.0
 """How many seconds the time of an extra run may be before the recorded run-now."""
 _BEGIN_TOLERANCE = 1.0
-"""How many seconds the recorded begin of a run may differ from the database's clock."""
+"""How many seconds the recorded start of a run may differ from the database's clock."""
 _MAX_NOTES = 20
 """The most notes about changes of the cron dialect or the tz database."""
 _MAX_NEIGHBOURS = 16

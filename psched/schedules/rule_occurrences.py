@@ -110,7 +110,7 @@ def why_not(rule: Rule, time: int) -> str | None:
 
 
 def clock_note(rule: Rule, before: int, time: int, dialect: CronDialect) -> str:
-    """Return what a clock change does to the occurrence at `time`; often an empty text.
+    """Return what a clock change does to the occurrence at `time`; often an empty string.
 
     `before`: the occurrence before it.
     """

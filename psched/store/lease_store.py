@@ -136,11 +136,11 @@ class LeaseStore(ABC):
     nodes: Nodes | None = None
     """The living workers; None if the store does not record them (`rdb_compat`)."""
     watermarks: Watermarks | None = None
-    """Up to where events were reported to other programs; None if that is not supported."""
+    """The positions up to which events were reported to other programs; None if that is not supported."""
     outbox: EventOutbox | None = None
     """Events to send; None if the store does not keep them."""
     stats: RunStats | None = None
-    """Statistics of the runs; None if the store keeps none (`rdb_compat`, whose tables belong to the original)."""
+    """Statistics of the runs; None if the store keeps none (`rdb_compat`, whose tables belong to the Ruby programs)."""
     actions: VisitorActions | None = None
     """What visitors of the web pages did; None if the store does not record that (`rdb_compat`)."""
 

@@ -60,7 +60,7 @@ class Slot:
     counters: MasterCounter | None = None
     was_ready: bool = False
     _has_applied: bool = False
-    """Whether a child has applied the schedules of the present configuration's application, or cannot apply them."""
+    """Whether a child has applied the schedules of the current configuration's application, or cannot apply them."""
     _retired: bool = False
     _child: ChildProcess | None = None
     _fork_at: float = -math.inf

@@ -135,7 +135,7 @@ class Gate:
 
 
 def host_of(netloc: str) -> str:
-    """Return the host name of `host:port` in lower case; an empty text if there is none."""
+    """Return the host name of `host:port` in lower case; an empty string if there is none."""
     try:
         return urlsplit(f"//{netloc}").hostname or ""
     except ValueError:

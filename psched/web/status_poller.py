@@ -23,7 +23,7 @@ INTERVAL: Final = 1.0
 _SLOW_INTERVAL = 4.0
 """Seconds after which workers and overdue schedules are read again."""
 PATIENCE: Final = 2.5
-"""Seconds after which a database that has not answered counts as away."""
+"""Seconds after which a database that has not answered counts as unreachable."""
 _FIRST = 6.0
 """Like `PATIENCE`, for the first answer: before it, modules are loaded and a connection is opened."""
 _NEVER = -1e9

@@ -382,7 +382,7 @@ def test_a_program_whose_output_cannot_be_kept_is_refused_before_it_runs(
         ({"argv": ["ls", "a\0b"]}, "argv: item 1: a NUL character cannot be passed to a program"),
         ({"argv": ["ls"], "timout": 3}, "unknown key 'timout'; did you mean 'timeout'?"),
         ({"argv": ["ls"], "timeout": 0}, "timeout: expected seconds or a duration (90s, 5m, 2h) > 0"),
-        ({"shell": True, "command": ""}, "command: expected a command, not an empty text"),
+        ({"shell": True, "command": ""}, "command: expected a command, not an empty string"),
         ({"argv": ["ls"], "env": ["A"]}, "env: expected an object"),
         ({"argv": ["ls"], "base": "/"}, "unknown key 'base'"),
         ({"argv": ["ls"], "timeout": True}, "timeout: expected seconds or a duration (90s, 5m, 2h) > 0"),

@@ -83,7 +83,7 @@ def test_a_handler_is_not_called_when_its_begin_cannot_be_recorded(
     assert ran == []
     rows = [row_of(child.store, key) for key in ("once.1", "once.2")]
     assert {(row.status, row.attempts) for row in rows} == {("waiting", 0)}
-    assert "key=once.1 type=once not run: its begin was not recorded" in caplog.text
+    assert "key=once.1 type=once not run: its start was not recorded" in caplog.text
     assert "was not settled by its handler" not in caplog.text
 
 

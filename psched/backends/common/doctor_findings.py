@@ -10,6 +10,6 @@ def unwritable(table: str, error: object) -> Finding:
     return Finding(
         "writing",
         False,
-        f"{table} cannot be written, so workers wait: {error}; check that the server is no read-only standby, and "
+        f"{table} cannot be written, so workers wait: {error}; check that the server is not a read-only standby, and "
         "that the user may write",
     )

@@ -84,7 +84,7 @@ _SCHEDULE_AHEAD = CLAIMED_OF_SCHEDULE.index("taken_ahead")
 _NOT_APART = [None] * 10
 """The values of the columns from `extra` to `previous_ended` in a usual row."""
 DEFINITION = ("cron", "timezone", "delay_ms", "version")
-"""Columns that identify a definition: the version, and the rule, because somebody may change the rule by hand."""
+"""Columns that identify a definition: the version, and the rule, because the rule may be changed by hand."""
 _SPANS = re.compile(r"[0-9]{1,15}-[0-9]{1,15}( [0-9]{1,15}-[0-9]{1,15})*")
 
 

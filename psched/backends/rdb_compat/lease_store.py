@@ -83,7 +83,7 @@ class CompatLeaseStore(SqlStore):
     _kind: str
     """The word for a row in messages: `schedule` or `task`."""
     _identity: Collection[str]
-    """Columns that no run changes. They tell a row from a later row with the same key."""
+    """Columns that no run changes. They distinguish a row from a later row with the same key."""
     _written: Collection[str]
     """Columns by which an attempt to create a row recognises the row of an earlier attempt."""
 

@@ -68,7 +68,7 @@ _MARKS = (
     ("PerfectSched", "schedules", "psched …", {"cron", "next_time"}),
     ("PerfectQueue", "queue", "psched queue …", {"created_at", "resource"}),
 )
-"""For each original: its section of the configuration, the commands for it, and columns that only its table has."""
+"""PerfectSched and PerfectQueue, each with its section, its commands, and columns that only its table has."""
 
 
 class OriginalSchema(Schema):

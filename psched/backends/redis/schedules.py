@@ -58,7 +58,7 @@ _AT_ONCE = 500
 """The most schedules that one script creates. This blocks the server for about 50 ms."""
 _RUNNING = "running"
 _TIMES = frozenset(("next_time", "due", "regular_time", "regular_due", "alert_at"))
-"""The fields that a script computes from the present row if a change has `redefine`."""
+"""The fields that a script computes from the current row if a change has `redefine`."""
 _LATER = 250_000_000_000
 """A time of an occurrence that is not due yet, in the year 9892."""
 

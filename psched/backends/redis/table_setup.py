@@ -97,7 +97,7 @@ class RedisTable:
                 f"the table {self.name} was created by another version of psched (its layout is "
                 f"{layout.decode(errors='replace')}, this version needs {upgrades.layout_text(self.kind)}), and is "
                 f"not changed. Create it again: stop all workers, delete all keys {self.prefix}* (their rows are "
-                "lost; docs/redis.md tells how), and run: psched init (for a queue: psched queue init)"
+                "lost; docs/redis.md says how), and run: psched init (for a queue: psched queue init)"
             )
         return None
 

@@ -26,7 +26,7 @@ _SHORTEST = 0.001
 _OVERDUE = 5.0
 """Seconds by which an answer may be late before the connection counts as lost."""
 _LOOK_UP = 60.0
-"""Seconds after which a waiting worker reads the known types again, because somebody may have emptied the database."""
+"""Seconds after which a waiting worker reads the known types again, because the database may have been emptied."""
 _TRIAL = 0.05
 """Seconds of the first wait on a connection. It is short, because a proxy may not support blocking commands."""
 

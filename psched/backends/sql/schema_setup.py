@@ -485,7 +485,7 @@ class RecordedSchema(Schema):
         return None if row is None else RecordedLayout(*row)
 
     def _standing(self, connection: sa.Connection, columns: Columns) -> tuple[Standing, RecordedLayout | None]:
-        """Return what can be done with the tables, and what is recorded about them. Missing tables count as current.
+        """Return whether the tables are older or newer, and their recorded layout. Missing tables count as current.
 
         `columns`: the columns of each table. Reads the recorded layout after the columns, because another process that
         creates the tables at this moment records the layout first.

@@ -67,7 +67,7 @@ def asked_action(request: Request, known: Mapping[str, object], action: str) -> 
 
 
 def field(request: Request, name: str) -> str:
-    """Return a field of the form; an empty text if the field is missing."""
+    """Return a field of the form; an empty string if the field is missing."""
     values: list[str] = request.state.form.get(name, [""])
     return values[0]
 

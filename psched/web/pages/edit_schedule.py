@@ -33,7 +33,7 @@ _LONGEST_DETAIL = 500
 class _FormField:
     """A field of the form.
 
-    `read`: converts a text to a value for `Schedule.modify`. `none`: the value of an empty text.
+    `read`: converts a text to a value for `Schedule.modify`. `none`: the value of an empty string.
     """
 
     name: str

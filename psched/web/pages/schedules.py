@@ -146,7 +146,7 @@ def schedule(request: Request, shared: SharedState) -> Response:
 
 
 def words_of(table: ScheduleInsight, rule: Rule) -> str:
-    """Describe in words when a rule is due; an empty text for an unusable rule."""
+    """Describe in words when a rule is due; an empty string for an unusable rule."""
     try:
         return ", ".join([in_words(rule.cron, table.cron_dialect), *rule_occurrences.restrictions(rule)])
     except ConfigError:  # `row.problem` tells why
@@ -199,7 +199,7 @@ def _listed(table: ScheduleInsight, row: ScheduleRow, state: ScheduleState, runs
 
 
 def there(time: float, rule: Rule) -> str:
-    """Return a time in the schedule's own zone; an empty text if that is not possible."""
+    """Return a time in the schedule's own zone; an empty string if that is not possible."""
     try:
         return f"{datetime.fromtimestamp(time, load_zone(rule.timezone)):%a %Y-%m-%d %H:%M:%S %Z}"
     except (ConfigError, ValueError, OverflowError):
