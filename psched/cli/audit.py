@@ -27,7 +27,7 @@ def audit(chosen: Chosen, keys: tuple[str, ...], since: When, until: When | None
 
     An occurrence is expected at each time of the rule that the schedule had at that time. It must be finished, running
     now, or skipped for a reason that its policy or a pause permits. Violations are occurrences that are missing, failed
-    (given up), doubled (settled twice), early, extra (expected by no rule), unpermitted (skipped for another reason),
+    (given up), doubled (ended twice), early, extra (expected by no rule), unpermitted (skipped for another reason),
     late (with --late), overlapping, or unknown (the ledger no longer covers them).
 
     An occurrence is also missing while it waits for another run of its schedule to end. Its line names that run, and

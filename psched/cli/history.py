@@ -69,13 +69,13 @@ def history(
     limit: int | None,
     wide: bool,
 ) -> None:
-    """Show how occurrences were settled.
+    """Show how occurrences ended.
 
     With KEY: the occurrences of one schedule by their times; --since and --until limit these times. Without KEY: the
-    occurrences of all schedules by the times when they were settled; --since and --until limit those times.
+    occurrences of all schedules by the times when they ended; --since and --until limit those times.
 
     --failed shows only occurrences with a failed or lost attempt or skipped as too late, and --late also those that
-    started late. With either, occurrences that are failing now and not settled yet come last. Their outcome is
+    started late. With either, occurrences that are failing now and have not ended come last. Their outcome is
     `failing`, or `running` during another attempt. rdb_compat does not record them. --late reads each entry from
     --since to --until.
 
@@ -84,12 +84,12 @@ def history(
     failed, result (how the attempt ended), text (the output) and ended.
 
     Without --output, --json prints one array of objects with key, scheduled_time, outcome (finished, enqueued, skipped
-    or failed; failing or running if not settled), detail (why the occurrence was skipped, or the task's key), last and
+    or failed; failing or running if not ended), detail (why the occurrence was skipped, or the task's key), last and
     count (if one entry covers several skipped occurrences: the last one, and their number or null if too many to
     count), attempts, node, fence, started, ended, error, previous (the occurrence before), reckoning (cron dialect and
     tz database), extra (whether it is an extra run by run-now) and backfill (the number of the backfill that ran it, or
-    null). Times are unix seconds, and again as *_local. An unsettled occurrence has no fence, started, ended or
-    reckoning.
+    null). Times are unix seconds, and again as *_local. An occurrence that has not ended has no fence, started, ended
+    or reckoning.
     """
     if output and late is not None:
         raise click.UsageError("--output cannot be combined with --late; remove one of them")

@@ -176,6 +176,10 @@ def _listed(row: Fields) -> Fields:
 def submit(chosen: Chosen, /, key: str, type: str, data: str, headers: str | None, **options: Any) -> None:
     """Submit a task.
 
+    KEY names the task, and TYPE the function or handler that runs it. For example:
+
+    psched queue submit receipt-5 shop.send_receipt '{"order": 5}'
+
     DATA is a JSON object, @FILE to read it from a file, or - for standard input. TIME is unix seconds, or a date with a
     time zone such as 2026-12-01T08:00+01:00. --json prints the task as `list` does.
 

@@ -98,7 +98,7 @@ def rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--overlap",
             type=click.Choice(OVERLAP),
-            help="If the previous occurrence is not settled yet: wait (the default), or skip the new one.",
+            help="If the previous occurrence has not ended yet: wait (the default), or skip the new one.",
         ),
         click.option(
             "--max-runs", type=count(none=True), help="End the schedule after N runs; none removes the limit."
@@ -321,6 +321,11 @@ def _attempt_text(row: Fields) -> list[str]:
 @common_options()
 def add(chosen: Chosen, /, key: str, type: str, cron: str, data: str, **options: Any) -> None:
     """Add a schedule.
+
+    KEY names the schedule. TYPE names the function or handler that runs it, and CRON is a cron expression, `@every 5m`
+    or `@at 2027-03-01T09:00` (docs/cron.md). For example:
+
+    psched add weekdays reports.report '0 9 * * mon-fri' '{"region": "north"}' -t Europe/Paris
 
     The default delay is 0, and the default zone is the configuration's. DATA is a JSON object, @FILE to read it from a
     file, or - for standard input. TIME is unix seconds, or a date with a time zone such as 2026-12-01T08:00+01:00. SEC
