@@ -272,7 +272,7 @@ class FunctionHandler(CallingHandler):
 
     def perform(self) -> None:
         """Call the function. If the result is awaitable, await it. Then conclude the task."""
-        value = self.call(self._function.parameters.call, self.task)
+        value = self.awaited(self._function.parameters.call(self.task))
         if self._finishes and not self.task.settled:
             self.task.conclude(self._result(value) if self._stores_result else NO_RESULT)
 

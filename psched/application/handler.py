@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import inspect
 import traceback
-from collections.abc import Awaitable, Callable
-from typing import Any, ClassVar, Protocol, TypeVar
+from collections.abc import Callable
+from typing import Any, ClassVar, Protocol
 
 from psched.application.event_loop import CancellableRun, EventLoops
 from psched.error_messages import did_you_mean
@@ -16,8 +16,6 @@ from psched.errors import OutcomeUnknownError, PreemptedError, UnstorableResultE
 from psched.retry_wait import Backoff
 from psched.task import Task
 from psched.telemetry import emit
-
-T = TypeVar("T")
 
 _LONGEST_TRACE = 6000
 """How many characters at the end of a traceback are kept."""
@@ -144,7 +142,7 @@ class Base:
 
 
 class CallingHandler(Base):
-    """Calls functions. `kill` cancels a coroutine; a function without `async` must check `task.stop_reason`."""
+    """Calls a function that may be `async`. `kill` cancels a coroutine; other functions check `task.stop_reason`."""
 
     def __init__(self, task: Task, loops: EventLoops) -> None:
         super().__init__(task)
@@ -158,12 +156,10 @@ class CallingHandler(Base):
         if self._running is not None:
             self._running.cancel()
 
-    def call(self, function: Callable[[T], Any], argument: T) -> Any:
-        """Call the function and return its result. If the result is awaitable, await it and return its value."""
-        result = function(argument)
-        return self._await(result) if result is not None and inspect.isawaitable(result) else result
-
-    def _await(self, result: Awaitable[object]) -> object:
+    def awaited(self, result: Any) -> Any:
+        """Return the result of the function. If it is awaitable, await it, and return its value."""
+        if result is None or not inspect.isawaitable(result):
+            return result
         self._running = CancellableRun()
         if self._killed:  # whichever of `kill` and this thread writes second sees the write of the other
             self._running.cancel()

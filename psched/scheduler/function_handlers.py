@@ -96,7 +96,7 @@ class JobHandler(CallingHandler):
             self.task.heartbeat()
         token = current.set(self.task)
         try:
-            result = self.call(self._function, self._task_data.data)
+            result = self.awaited(self._function(self._task_data.data))
         finally:
             current.reset(token)
         try:

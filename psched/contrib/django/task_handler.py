@@ -120,7 +120,7 @@ class TaskHandler(CallingHandler):
         self._set(status=TaskResultStatus.RUNNING, started_at=now, last_attempted_at=now)
         self._set(worker_ids=[worker] * self.task.attempts)
         task_started.send_robust(type(self._backend), task_result=self._result)
-        value = self.call(self._call, self.task)
+        value = self.awaited(self._call())
         stored = self._storable(value)
         self._set(_return_value=stored)
         self.task.conclude(NO_RESULT if stored is None or self.task.result_problem is not None else stored)
@@ -139,7 +139,7 @@ class TaskHandler(CallingHandler):
         except (TypeError, ValueError) as error:
             raise UnstorableResultError(f"{self._django_task.module_path}: the result is not JSON: {error}") from error
 
-    def _call(self, task: Run) -> Any | Awaitable[Any]:
+    def _call(self) -> Any | Awaitable[Any]:
         result, function = self._result, self._django_task.func
         first = (TaskContext(task_result=result),) if self._django_task.takes_context else ()
         try:
