@@ -134,18 +134,17 @@ def _type_name(kind: Any) -> str:
     return kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")
 
 
-def _as_it_is(value: Any) -> Any:
-    return value
+def _checked(expected: str, *kinds: type, make: Callable[[Any], Any] | None = None) -> Callable[[Any, Any], Any]:
+    """Return a hook that passes JSON values of these `kinds` to `make`, or returns them as they are.
 
-
-def _checked(expected: str, *kinds: type, make: Callable[[Any], Any] = _as_it_is) -> Callable[[Any, Any], Any]:
-    """Return a hook that passes JSON values of these `kinds` to `make`. True and false do not count as numbers."""
+    True and false do not count as numbers.
+    """
 
     def structure(value: Any, kind: Any) -> Any:
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
             raise ValueError(f"expected {expected}, got {shown(value)}")
         try:
-            made = make(value)
+            made = value if make is None else make(value)
             return made if not isinstance(kind, type) or isinstance(made, kind) else kind(made)
         except (ValueError, InvalidOperation, OverflowError):
             raise ValueError(f"expected {expected}, got {shown(value)}") from None
