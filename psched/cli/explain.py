@@ -1,4 +1,4 @@
-"""psched explain: describes a cron expression in words, and tells why it is due or not due on a date."""
+"""psched explain: describes a cron expression in words, and says why it is due or not due on a date."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _MOST = 10
 def explain(chosen: Chosen, cron: str | None, key: str | None, timezone: str | None, at: date | None) -> None:
     """Describe in words when a cron expression is due.
 
-    With --at, also tell whether the expression is due on that date (or at that time) and why, and list its occurrences
+    With --at, also say whether the expression is due on that date (or at that time) and why, and list its occurrences
     on that date. Without --key no configuration is needed. With --key, the rule is the one that was in force on that
     date.
 
@@ -67,7 +67,7 @@ def explain(chosen: Chosen, cron: str | None, key: str | None, timezone: str | N
 def _definition_and_runs(
     schedules: ScheduleCollection, key: str, at: date | None
 ) -> tuple[Rule, Policy, Sequence[LedgerRow] | None]:
-    """Return rule and policy of a schedule. With `at`: those of that date, and its ledger entries of that date."""
+    """Return the rule and policy of a schedule. With `at`: those in force on that date, and its ledger entries."""
     row = schedules.store.get(key)
     changes = [] if at is None and row is not None else schedules.ledger.changes(key)
     if row is None and not changes:

@@ -130,4 +130,4 @@ def _write_notes(found: Forecast) -> None:
         click.echo(f"{have} overlap: skip; {note}", err=True)
     if found.unmeasured:
         names = ", ".join(found.unmeasured[:10]) + (" and more" if len(found.unmeasured) > 10 else "")
-        click.echo(f"busy workers leave out types without a run in the ledger: {names}", err=True)
+        click.echo(f"the busy workers do not include types without a run in the ledger: {names}", err=True)

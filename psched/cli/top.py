@@ -65,7 +65,7 @@ def top(chosen: Chosen, interval: float) -> int:
 
 
 class _InsightReader(threading.Thread):
-    """Asks the database every `interval` seconds, and writes a byte to `wake` after each answer."""
+    """Queries the database every `interval` seconds, and writes a byte to `wake` after each answer."""
 
     def __init__(self, settings: Settings, insight: Insight, interval: float, wake: int) -> None:
         super().__init__(name="psched top", daemon=True)

@@ -240,7 +240,10 @@ class _Stretch(NamedTuple):
 
 
 def _stretches(zone: ZoneInfo, first: int, last: int) -> Iterator[_Stretch]:
-    """Yield the stretches from a day before `first` up to `last`, because a change on that day may affect `first`."""
+    """Split the time from a day before `first` up to `last` at clock changes.
+
+    A change on that day may affect `first`.
+    """
     if first > last:
         return
     begin = seen = first - DAY
@@ -257,7 +260,7 @@ def _stretches(zone: ZoneInfo, first: int, last: int) -> Iterator[_Stretch]:
 
 
 def _count_in(stretch: _Stretch, expression: Expression, zone: ZoneInfo, first: int) -> int:
-    """Return how many matches in a stretch are at or after `first`."""
+    """Return how many matches at or after `first` are between two clock changes."""
     begin = max(stretch.begin, first)
     if expression.whole_hours and (cut := _end_of_cut_hour(expression, zone, stretch.begin)) is not None:
         begin = max(begin, cut)

@@ -38,7 +38,10 @@ _LONGEST_PAUSE = 60.0
 
 
 class FetcherConnection:
-    """Connects again if the fetching child has died, even during a long run. Safe to use from several threads."""
+    """A handler child's connection to the fetching child.
+
+    If that dies, it connects to its successor, even during a long run. Safe to use from several threads.
+    """
 
     def __init__(
         self, dispatch: DispatchSocket, child: str, dead: Sequence[DeadChild], recovered: Callable[[], None]

@@ -37,7 +37,7 @@ _PATIENCE = 1.0
 
 
 class ForcedExit:
-    """Ends the process. The parked thread may hold any lock, so every wait after parking has a time limit."""
+    """Ends the process. The main thread is parked and may hold any lock, so every wait after that has a time limit."""
 
     def __init__(self, sources: Sequence[Source], runs: ActiveRuns, send: Callable[[str], None]) -> None:
         """Must be called in the main thread, which `leave` parks. `send`: sends the master a message."""

@@ -496,7 +496,7 @@ _PATIENCE = 30.0
 
 
 class WakeupListener:
-    """Listens for wake-ups from `listen` until `stop`. Reports none if the store has none, or if listening fails."""
+    """Listens for wake-ups from `listen` until `stop`. None arrive if the store sends none, or if listening fails."""
 
     def __init__(
         self,

@@ -44,7 +44,7 @@ class SectionFacts:
 
 
 class SectionReader:
-    """Reads the facts of one section. Call it from one thread at a time."""
+    """Reads what the metrics need from one section's tables. Call it from one thread at a time."""
 
     def __init__(self, name: str, ask: Callable[[], SectionFacts]) -> None:
         self.name = name

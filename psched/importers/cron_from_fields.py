@@ -26,7 +26,7 @@ _LAST = -1
 
 @dataclass(frozen=True, kw_only=True)
 class MatchingFields:
-    """Values of fields that must all match.
+    """The values that each field of a cron expression allows. A time must match in all fields.
 
     A date matches if it is one of `days`, if it is the last day of the month and `last_day` is set, or if it is one of
     `nth_weekdays`: pairs of weekday and n, where -1 means the last. It must also be one of the `weekdays` (Sunday: 0).

@@ -27,7 +27,8 @@ class TimelineRun:
     It waited from `due` to `began` (None: no run started), and ended at `ended` (None: it runs or waits now). `began`
     is the start of the last attempt, so a run with several `attempts` was retried before. `outcome`: as in the ledger;
     None if it runs or waits. `overlap`: seconds during which another run of the schedule ran. `count`: the number of
-    occurrences; None for many. `is_paused`: whether it was skipped because its schedule was paused.
+    occurrences; None if there are more than were counted. `is_paused`: whether it was skipped because its schedule was
+    paused.
     """
 
     key: str

@@ -34,7 +34,7 @@ _LONGEST_TYPE = 200
 
 
 class ChildCounter:
-    """Counts in a child, in any of its threads."""
+    """Counts the events of a child, in any of its threads."""
 
     def __init__(self, block: CounterBlock, has_one_thread: bool = False) -> None:
         """Call this in the child, after the fork. `has_one_thread`: whether a single thread runs handlers."""

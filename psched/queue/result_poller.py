@@ -46,7 +46,7 @@ class Waiter:
 
 
 class ResultPoller:
-    """Answers the callers of one process. Safe to use from several threads.
+    """Returns results to all callers in one process. Safe to use from several threads.
 
     In a forked process, the callers of the parent are forgotten.
     """

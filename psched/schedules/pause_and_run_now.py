@@ -31,7 +31,8 @@ def paused(row: ScheduleRow, now: float, dialect: CronDialect) -> ScheduleRow:
     if len(earlier) > MOST_PAUSES:
         raise ScheduleError(
             f"{row.key!r}: it was paused {len(earlier)} times since its next occurrence was due; expected at most "
-            f"{MOST_PAUSES}; let a worker run its occurrences, or skip them by modify, and pause it again"
+            f"{MOST_PAUSES}; let a worker run its occurrences, or skip them with a later next_time (modify --start), "
+            "and pause it again"
         )
     row = replace(
         row,

@@ -26,7 +26,7 @@ _READS: Final = ("GET", "HEAD")
 
 
 class Protection:
-    """Adds the headers to each answer, and refuses requests of other sites that would change something."""
+    """Adds security headers to each response, and refuses requests of other sites that would change something."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -411,7 +411,7 @@ def regular_time(row: ScheduleRow) -> int:
 
 
 def settled_time(row: ScheduleRow, entry: Entry) -> int | None:
-    """Return the last settled regular occurrence after `entry` is written, in milliseconds."""
+    """Return the last regular occurrence that will be settled when `entry` has been written, in milliseconds."""
     if entry.extra:
         return optional_milliseconds(row.previous)
     return milliseconds(row.next_time if entry.last is None else entry.last)

@@ -260,7 +260,7 @@ def _new_times(
 ) -> list[Argument]:
     """Return the arguments `changed`, `first` and `most` of `append_times` in schedule_changes.lua.
 
-    `redefine` tells them by what it does to a row that waits for a later occurrence, and to a row that has ended.
+    They follow from what `redefine` does to a row that waits for a later occurrence, and to a row that has ended.
     """
     most: Argument = "" if wanted.rule.max_runs is None else wanted.rule.max_runs
     if wanted.rule == seen.rule:

@@ -191,7 +191,7 @@ class Dialect:
         return cls.code(getattr(error, "orig", error)) in cls.duplicate_codes
 
     def locating(self, table: str) -> str:
-        """Return a SELECT of one row that tells which database and which table a connection reaches."""
+        """Return a SELECT of one row that shows which database and which table a connection reaches."""
         raise NotImplementedError
 
     def is_missing_table(self, error: DBAPIError) -> bool:

@@ -111,7 +111,7 @@ class ListenWakeup:
     covers_all_hosts = True
 
     def __init__(self, database: Database, table: str, accepts: Accepts | None = None) -> None:
-        """Opens no connection. `accepts`: tells whether to wake for a type; None: wake for all types."""
+        """Opens no connection. `accepts`: returns whether to wake for a type; None: wake for all types."""
         self._accepts = accepts
         self.proven = False
         self._table = table
