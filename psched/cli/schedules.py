@@ -325,7 +325,7 @@ def add(chosen: Chosen, /, key: str, type: str, cron: str, data: str, **options:
     KEY names the schedule. TYPE names the function or handler that runs it, and CRON is a cron expression, `@every 5m`
     or `@at 2027-03-01T09:00` (docs/cron.md). For example:
 
-    psched add weekdays reports.report '0 9 * * mon-fri' '{"region": "north"}' -t Europe/Paris
+    psched add weekdays reports.report '0 9 * * mon-fri' '{"region": "north"}'
 
     The default delay is 0, and the default zone is the configuration's. DATA is a JSON object, @FILE to read it from a
     file, or - for standard input. TIME is unix seconds, or a date with a time zone such as 2026-12-01T08:00+01:00. SEC
