@@ -73,7 +73,7 @@ class Rule:
     - `cron`: a cron expression, `@every 5m` or `@at 2027-03-01T09:00`.
     - `start`, `end`: unix seconds. There is no occurrence before `start` or after `end`.
     - `spread`: seconds. Each schedule has a further delay from 0 to `spread`, computed from its key alone.
-    - `max_runs`: the schedule ends after so many regular occurrences have run. Skipped occurrences do not count.
+    - `max_runs`: the schedule ends after this many regular occurrences have run. Skipped occurrences do not count.
     - `exclude`: calendars. There is no occurrence on their days, in the time zone of the rule.
     - `backfill`: set if this is the row of a backfill, which runs only some of the occurrences.
     """
@@ -132,15 +132,15 @@ class Policy:
 
     - `catch_up`: which of several due occurrences run: `all`, only the `latest`, or `none`. With `none` the latest runs
       only if it is not late.
-    - `max_lateness`: an occurrence that would start more than so many seconds late is skipped. None: no limit.
-    - `alert_after`: an occurrence that has not finished so many seconds after its time is reported as overdue. None:
+    - `max_lateness`: an occurrence that would start more than this many seconds late is skipped. None: no limit.
+    - `alert_after`: an occurrence that has not finished this many seconds after its time is reported as overdue. None:
       never.
-    - `max_attempts`: an occurrence has failed for good after so many attempts.
+    - `max_attempts`: an occurrence has failed for good after this many attempts.
     - `owner`, `description`, `tags`: texts for people and for filters. They do not change any run.
     - `overlap`: if the previous occurrence is not settled yet, a due occurrence waits (`wait`) or is skipped (`skip`).
-    - `pause_after`: the schedule is paused after so many regular occurrences have failed in a row. None: never.
+    - `pause_after`: the schedule is paused after this many regular occurrences have failed in a row. None: never.
     - `retry_wait`: the wait after a failed attempt, in seconds or as a Backoff.
-    - `timeout`: a run is stopped after so many seconds.
+    - `timeout`: a run is stopped after this many seconds.
     - `on_failure`: the hook that is called for a failed occurrence; its name is one of the section's `hooks`.
 
     If `max_attempts`, `retry_wait`, `timeout` or `on_failure` is None, the value of the type applies, else the
@@ -174,7 +174,7 @@ class Lease(NamedTuple):
     - `paused`: whether the schedule was paused when the lease was last renewed.
 
     Every write under the lease compares fence, holder and `claim`. The fence alone is not enough: the same fence may
-    occur again after a failover that lost data, or if a key is deleted and created anew within a millisecond.
+    occur again after a failover that lost data, or if a key is deleted and created again within a millisecond.
     """
 
     key: str
@@ -369,7 +369,7 @@ class NewTask(NamedTuple):
     - `run_at`: unix seconds; None runs the task at once.
     - `max_running`: how many tasks of one `user` run at the same time.
     - `priority`: among the tasks of one user, those with the highest priority run first.
-    - `max_attempts`: the task has failed after so many attempts. None: the number of its type, else the configured
+    - `max_attempts`: the task has failed after this many attempts. None: the number of its type, else the configured
       number.
     - `compression`: `gzip` or None.
     - `headers`: a JSON object with information about the task, such as a trace id; at most 4,096 bytes.
@@ -544,7 +544,7 @@ class TaskFilter:
     """Which queue tasks to list. None in a field matches any task.
 
     - `prefix`: only keys that begin with this text.
-    - `late`: only waiting tasks that have been due for so many seconds.
+    - `late`: only waiting tasks that have been due for this many seconds.
     - `after`: only keys that come after this key.
     - `page`: how many rows to read at once. None: the caller reads all rows.
     """

@@ -264,7 +264,7 @@ class Task:
         return Claim(self.row, self.lease, self.lease.expires_at + self.begun_at - self.deadline, False, self._left)
 
     def keep_for(self, finished: float | None, failed: float | None) -> None:
-        """Keep the row of this task for so many seconds after it has finished or failed; None: as long as configured.
+        """Keep the row of this task for this many seconds after it has finished or failed; None: as long as configured.
 
         The daemon calls this with the values of the task's type.
         """

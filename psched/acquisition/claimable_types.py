@@ -77,7 +77,7 @@ class ClaimableTypes:
         """Return the seconds until a row is due, or None without a row; see `LeaseStore.next_due`.
 
         Also look up which accepted types have rows, unless all accepted types are passed anyway. `is_busy`: repeat the
-        look-up after some seconds.
+        look-up after a few seconds.
         """
         if not self._selects_by_type:
             return self._store.next_due(accepts=self._accepts)

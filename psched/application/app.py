@@ -115,9 +115,9 @@ class App(Router):
 
         - `retry_wait`: the wait in seconds. For a growing wait give a `psched.backoff(...)`, or a dict such as
           `{"first": 1, "limit": 300}`. None: the configured wait.
-        - `max_attempts`: the task has failed after so many attempts. A limit of the task or its schedule comes first.
+        - `max_attempts`: the task has failed after this many attempts. A limit of the task or its schedule comes first.
           None: the configured limit.
-        - `timeout`: a run is stopped after so many seconds, and tried again. None: the configured `task_timeout`.
+        - `timeout`: a run is stopped after this many seconds, and tried again. None: the configured `task_timeout`.
         - `priority`: the priority of submitted tasks.
         - `store_result`: whether the return value is stored with the task for `QueuedTask.result`, as JSON of at most
           65,536 bytes. None: the value is stored if the annotated return type is not None. If a value cannot be stored,

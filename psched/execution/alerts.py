@@ -40,7 +40,7 @@ _CLAIM = 60.0
 If the hook has not succeeded by then, any node may run it again.
 """
 _PAUSES = (60.0, 900.0)
-"""After its hook failed, a node runs no hook of this kind for some seconds: the first value, doubled with each failure
+"""Seconds for which a node runs no hook of this kind after its hook failed: the first value, doubled with each failure
 up to the last value."""
 _REMEMBERED = 1000
 """How many recent alerts of this node are remembered."""

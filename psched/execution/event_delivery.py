@@ -35,7 +35,7 @@ _INTERVAL = 1.0
 _FULL_INTERVAL = 10.0
 """Seconds between two reads of all entries since the watermark. After each such read the watermark is moved."""
 _RECENT = 2.0
-"""Each read of the newest entries begins so many seconds before the previous read."""
+"""Each read of the newest entries begins this many seconds before the previous read."""
 _PAGE = 100
 """How many events of the outbox are sent before they are deleted."""
 _TRIM_INTERVAL = 60.0
@@ -46,7 +46,7 @@ _KEPT = 7 * 86400.0
 _CLAIM = 60.0
 """Seconds after which another node may send, if the sending node does not renew its claim."""
 _RENEWED = 20.0
-"""After so many seconds of sending, the claim is renewed."""
+"""After this many seconds of sending, the claim is renewed."""
 _LONGEST_PAUSE = 60.0
 
 Send = Callable[[str, dict[str, object]], None]

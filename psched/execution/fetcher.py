@@ -39,7 +39,7 @@ _AHEAD = 0.04
 """How many seconds of work are acquired ahead for busy children."""
 _LARGEST = 500
 _PATIENCE = 0.25
-"""A row that waits so many seconds for a free child is released, because a worker of another host may be idle."""
+"""A row that waits this many seconds for a free child is released, because a worker of another host may be idle."""
 _UNKNOWN = 0.2
 """How many seconds a run of an unknown type is expected to take."""
 _WEIGHT = 0.1

@@ -4,7 +4,7 @@ In this order no process still works under a lease when the lease is released. T
 by a signal handler that sleeps for ever: the thread is *parked*. Other threads cannot be stopped. With several handler
 threads, a successor or a lease recovery process therefore releases the leases after this process has ended. If neither
 can (`rdb_compat` does not record holders, or the master is gone), this process releases them just before it exits; then
-a handler may overlap the next run by some milliseconds. If a release fails, the lease ends by itself.
+a handler may overlap the next run by a few milliseconds. If a release fails, the lease ends by itself.
 """
 
 from __future__ import annotations

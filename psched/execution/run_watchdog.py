@@ -11,7 +11,7 @@ from psched.execution.periodic_thread import PeriodicThread
 
 _TICK = 0.2
 _LAST_MOMENT = 0.5
-"""A stopped run must be over so many seconds before the end of its lease (or half the margin, if that is less)."""
+"""A stopped run must be over this many seconds before the end of its lease (or half the margin, if that is less)."""
 
 _WINDING_UP = 20.0
 """How many seconds a stopping process may need to settle and release its tasks after the last handler: enough for a

@@ -104,7 +104,7 @@ def proof_page(
     limit: int,
     keep: bool = False,
 ) -> ProofPage:
-    """Audit schedules until there are `limit` of them, or until some seconds are over; at least one.
+    """Audit schedules until there are `limit` of them, or until a few seconds are over; at least one.
 
     `keep`: keep the records that the audits used.
     """

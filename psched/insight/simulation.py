@@ -89,7 +89,7 @@ class Lateness:
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """The events from `begin` to `end` (unix seconds), with so many `workers`.
+    """The events from `begin` to `end` (unix seconds), with this many `workers`.
 
     `schedules`: the number of simulated schedules, without `paused` and `unusable` ones. `runs`: the runs started
     before `end`, each by its last attempt. `late`: runs that started more than `late_after` seconds late. `skipped`:

@@ -15,12 +15,12 @@ from psched.config import Settings
 RELEASE = 1.5
 """How many seconds a child has after `child_kill_interval` to kill its descendants and release its leases."""
 _KILL_AGAIN = 5.0
-"""If a child still exists so many seconds after SIGKILL (its disk hangs, its tree grows), it is killed again."""
+"""If a child still exists this many seconds after SIGKILL (its disk hangs, its tree grows), it is killed again."""
 
 
 class Escalation:
     def __init__(self, settings: Settings, now: float, lifetime: float = math.inf) -> None:
-        """`lifetime`: after so many seconds the child is killed."""
+        """`lifetime`: after this many seconds the child is killed."""
         self._silence = settings.child_heartbeat_limit
         self._graceful = settings.child_graceful_kill_limit
         self._kill_interval = settings.child_kill_interval

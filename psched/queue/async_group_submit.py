@@ -17,7 +17,7 @@ _MOST = 500
 _AT_ONCE = 4
 """How many batches are sent at the same time, each in a thread."""
 _HEAD_START = 0.05
-"""After so many seconds, the next batch does not wait for the previous one, which may wait for a transaction of the
+"""After this many seconds, the next batch does not wait for the previous one, which may wait for a transaction of the
 caller."""
 _WOKEN_TOGETHER = 20
 """How many callers continue before the event loop serves others. All callers of a batch at once would delay it."""

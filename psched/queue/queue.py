@@ -115,7 +115,7 @@ class Queue(PolledTable):
         - `run_at`: when the task runs, in unix seconds; default: at once.
         - `user`, `max_running`: at most `max_running` tasks of one `user` run at a time.
         - `priority`: -100 to 100. Of one user's tasks, those with a higher priority run first.
-        - `max_attempts`: the task has failed after so many attempts. Default: the number of its type, else the
+        - `max_attempts`: the task has failed after this many attempts. Default: the number of its type, else the
           configured one.
         - `compression`: "gzip" stores the data compressed.
         - `headers`: a JSON object with information about the task, such as a trace id; at most 4,096 bytes. The handler
@@ -226,7 +226,7 @@ class Queue(PolledTable):
         """Yield the tasks with this status, type, user and beginning of the key, if given, ordered by key.
 
         - `status`: waiting, running, finished, failed or cancelled.
-        - `late`: only waiting tasks that have been due for so many seconds.
+        - `late`: only waiting tasks that have been due for this many seconds.
         - `after`: the key of the last task of the previous page.
 
         Raises ValueError for another status, for `late` with a status, and for other wrong values.

@@ -23,11 +23,11 @@ from psched.store import TaskStore
 log = logging.getLogger(__name__)
 
 LEASE = 8.0
-"""An instance counts as dead after so many seconds without a heartbeat."""
+"""An instance counts as dead after this many seconds without a heartbeat."""
 INTERVAL = 2.0
 """Seconds between two heartbeats."""
 _CLEANUP_INTERVAL = 300
-"""After so many successful heartbeats in a row, an instance deletes the rows of other instances that died before the
+"""After this many successful heartbeats in a row, an instance deletes the rows of other instances that died before the
 first of them."""
 
 

@@ -51,7 +51,7 @@ _NO_RETRY = "retry is for functions bound by a name; write retry_wait= in @app.t
 _ANY = "@hourly"
 """An expression that is used to check a time zone."""
 _EXIT_TIMEOUT = 10.0
-"""At exit, the interpreter waits so many seconds for running handlers if the host has not called `stop`."""
+"""At exit, the interpreter waits this many seconds for running handlers if the host has not called `stop`."""
 
 
 class Scheduler:

@@ -2,7 +2,7 @@
 
 An occurrence is missed unless an instance was running when it was due, has a handler for its name and is still alive.
 An instance with an expired heartbeat lease may be dead, or it may have lost the database just like this instance. It
-counts as dead if it does not renew the lease within some seconds.
+counts as dead if it does not renew the lease within a few seconds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from psched.time_text import local_time
 log = logging.getLogger(__name__)
 
 PATIENCE = 6.0
-"""For so many seconds, an instance with an expired heartbeat lease can renew it before it counts as dead."""
+"""For this many seconds, an instance with an expired heartbeat lease can renew it before it counts as dead."""
 _PAUSE = 0.5
 
 

@@ -18,7 +18,7 @@ from psched.schedules.collection import ScheduleCollection, open_schedules
 from psched.store import LeaseStore, TaskStore, holder_name
 
 _OCCURRENCE_LEASE = 3.0
-"""Seconds of lease on an occurrence. If the instance that submits its task dies, the task comes so much later."""
+"""Seconds of lease on an occurrence. If the instance that submits its task dies, the task comes this much later."""
 _TASK_LEASE = 10.0
 """Seconds of lease on a task without retry."""
 STATS_RETENTION = 7 * 86400.0

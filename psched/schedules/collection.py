@@ -91,7 +91,7 @@ class ScheduleCollection(PolledTable):
         super().__init__(store, self._settlement, times)
         self._defaults = defaults
         self.overdue_after = overdue_after(times.retry_wait)
-        """A late occurrence is overdue after so many seconds: twice the longest `retry_wait`, at least a minute."""
+        """A late occurrence is overdue after this many seconds: twice the longest `retry_wait`, at least a minute."""
 
     @property
     def cron_dialect(self) -> cron.CronDialect:
@@ -125,21 +125,21 @@ class ScheduleCollection(PolledTable):
         - `start`, `end`: no occurrence comes before `start` or after `end` (unix seconds).
         - `spread`: seconds, up to 7 days. Each schedule has its own delay from 0 to `spread`, computed from its key
           (docs/cron.md).
-        - `max_runs`: the schedule ends after so many regular occurrences have run. Skipped occurrences do not count.
+        - `max_runs`: the schedule ends after this many regular occurrences have run. Skipped occurrences do not count.
         - `exclude`: names of calendars (`calendars`). There is no occurrence on their days.
 
         How late and failing occurrences are handled (docs/ledger.md):
 
         - `catch_up`: which of the occurrences that are due at the same time run: `all` (the default), only the
           `latest`, or `none`: the latest, unless it is more than a minute late.
-        - `max_lateness`: an occurrence that would start more than so many seconds late is skipped.
-        - `alert_after`: an occurrence that is not finished so many seconds after its time is reported as overdue.
-        - `max_attempts`: an occurrence has failed after so many attempts, and the next one follows.
+        - `max_lateness`: an occurrence that would start more than this many seconds late is skipped.
+        - `alert_after`: an occurrence that is not finished this many seconds after its time is reported as overdue.
+        - `max_attempts`: an occurrence has failed after this many attempts, and the next one follows.
         - `overlap`: if the previous occurrence is not settled yet, a due occurrence waits (`wait`, the default) or is
           skipped (`skip`).
-        - `pause_after`: the schedule is paused after so many regular occurrences have failed in a row.
+        - `pause_after`: the schedule is paused after this many regular occurrences have failed in a row.
         - `retry_wait`: the wait after a failed attempt: seconds, or a `psched.backoff`.
-        - `timeout`: a run is stopped after so many seconds.
+        - `timeout`: a run is stopped after this many seconds.
         - `on_failure`: the hook for failed occurrences, one of `hooks` in the configuration.
 
         `max_attempts`, `retry_wait`, `timeout` and `on_failure` override the values of the type and of the
@@ -271,7 +271,7 @@ class ScheduleCollection(PolledTable):
 
         - `failed`: only entries where an attempt failed or was lost, or that were skipped because they were too late.
         - `since`, `until`: unix seconds. With a key they limit the occurrences, without a key the times of settlement.
-        - `last`: only so many of these entries, from the end.
+        - `last`: only this many of these entries, from the end.
 
         Entries of backfills have the key of their schedule, and `backfill`. Raises NotSupportedError if the store keeps
         no ledger, and ValueError for a wrong time, key or number.

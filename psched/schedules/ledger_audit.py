@@ -48,7 +48,7 @@ MOVED = "moved"
 """The reason for due occurrences that were left out when `modify --start` moved the schedule."""
 
 GRACE = 10.0
-"""For so many seconds, a due occurrence may wait for a worker. It is pending until then, missing afterwards."""
+"""For this many seconds, a due occurrence may wait for a worker. It is pending until then, missing afterwards."""
 _RUN_NOW_TOLERANCE = 60.0
 """How many seconds the time of an extra run may be before the recorded run-now."""
 _BEGIN_TOLERANCE = 1.0
@@ -420,7 +420,7 @@ class _Definition:
     def _report_missing_until(self, end: float, why: Why = _NOTHING_KNOWN) -> None:
         """Report expected occurrences before `end` as missing, or as unknown if older than the oldest kept entry."""
         known, is_empty = self.records.known_from, self.records.oldest is None
-        gone = "the ledger is not kept for so long" if is_empty else "its ledger entry has been deleted"
+        gone = "the ledger is not kept that long" if is_empty else "its ledger entry has been deleted"
         self._report_until(min(end, known), Kind.UNKNOWN, Why(gone))
         self._report_until(end, Kind.MISSING, why)
 

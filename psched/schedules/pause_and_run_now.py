@@ -15,7 +15,7 @@ from psched.store.ledger import PAUSED, Entry
 MOST_PAUSES = 100
 """The most earlier pauses that a row keeps, in addition to the last one."""
 MOST_SECONDS_AHEAD = 2
-"""The time of an extra run may be so many seconds later than its `run_now`."""
+"""The time of an extra run may be this many seconds later than its `run_now`."""
 
 
 def paused(row: ScheduleRow, now: float, dialect: CronDialect) -> ScheduleRow:

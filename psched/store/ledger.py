@@ -181,7 +181,7 @@ class LedgerFilter:
 
     - `failed`: only rows where an attempt failed or was lost, or that were skipped because they were too late.
     - `since`, `until`: both included. With a key they limit the occurrences, without a key the times of settlement.
-    - `last`: only so many rows, from the end.
+    - `last`: only this many rows, from the end.
     - `page`: as in `TaskFilter`.
     """
 

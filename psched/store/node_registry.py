@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, Protocol
 from psched.store.type_filter import TypeFilter
 
 ALIVE = 60.0
-"""A node counts as alive for so many seconds after its last heartbeat."""
+"""A node counts as alive for this many seconds after its last heartbeat."""
 FORGOTTEN = 86_400.0
-"""A node that did not withdraw is deleted so many seconds after its last heartbeat."""
+"""A node that did not withdraw is deleted this many seconds after its last heartbeat."""
 
 
 class NodeRun(NamedTuple):

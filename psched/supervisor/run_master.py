@@ -70,7 +70,7 @@ def run_master(
     - `upgrade_limit`: how many seconds a new master may take to be ready.
 
     $PSCHED_STOP_TIMEOUT: how many seconds after TERM the sender of TERM will kill the process. Running tasks are
-    stopped and released some seconds before that.
+    stopped and released a few seconds before that.
 
     Raises ConfigError.
     """

@@ -37,7 +37,7 @@ _FETCHER_HEARTBEAT_LIMIT = 3.0
 _CRASH_PAUSE = 0.2
 """The least seconds between two forks in a slot whose children are killed by their tasks."""
 _ATTEMPTS = 2
-"""The start of the master fails after so many children in a row have died before they were ready, without a start
+"""The start of the master fails after this many children in a row have died before they were ready, without a start
 error."""
 _ATTEMPTS_OF_KILLED = 5
 """The same number for children that SIGKILL ended."""

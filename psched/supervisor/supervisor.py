@@ -39,7 +39,7 @@ _LONGEST_WAIT = 1.0
 """The longest wait in seconds while the master is not idle. A busy child may leave orphans or freeze."""
 _LONGEST_IDLE_WAIT = 60.0
 _SUSPENSION = 1.0
-"""If a wait exceeds its timeout by so many seconds, this process or its host was suspended."""
+"""If a wait exceeds its timeout by this many seconds, this process or its host was suspended."""
 _RECOVERY = 5.0
 """How many seconds of a stop are reserved for releasing the leases of killed children (`lease_recovery`)."""
 _LONGEST_STATUS = 500
@@ -143,7 +143,7 @@ class Supervisor:
             handler()
 
     def handle_term(self) -> None:
-        """Stop gracefully. If the service manager will kill the process, stop at once some seconds before that."""
+        """Stop gracefully. If the service manager will kill the process, stop at once a few seconds before that."""
         if not self._stopping and math.isfinite(self.stop_timeout):
             needed = self.config.settings.child_kill_interval + RELEASE + _RECOVERY
             self._stop_now_at = self.clock() + self.stop_timeout - min(needed, self.stop_timeout / 2)

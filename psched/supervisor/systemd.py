@@ -39,7 +39,10 @@ class Notifier:
 
     @classmethod
     def from_environment(cls, environ: MutableMapping[str, str]) -> Notifier:
-        """Remove the variables from `environ`. A watchdog of another process (WATCHDOG_PID) is ignored."""
+        """Read systemd's variables, and remove them from `environ`.
+
+        Ignore a watchdog of another process (WATCHDOG_PID).
+        """
         address = environ.pop("NOTIFY_SOCKET", "")
         microseconds = environ.pop("WATCHDOG_USEC", "")
         meant_for = environ.pop("WATCHDOG_PID", "")

@@ -1,4 +1,4 @@
-"""The state that pages share: settings, readers, collections for changes, and answers kept for some seconds."""
+"""The state that pages share: settings, readers, collections for changes, and answers kept for a few seconds."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class SharedState:
         self._is_closed = False
         self._answers: OrderedDict[Hashable, tuple[float, Any]] = OrderedDict()
         self._asking: dict[Hashable, threading.Lock] = {}
-        """The questions that threads are asking now. Other threads that want the same answer wait for the lock."""
+        """The queries that threads are executing now. Other threads that need the same result wait for the lock."""
         self._changes = 0
         """How often answers were forgotten. An answer that was requested before the last time is not kept."""
 

@@ -1,6 +1,6 @@
 """Wakes idle workers by LISTEN and NOTIFY of PostgreSQL: triggers notify, and `ListenWakeup` receives.
 
-The triggers notify when a client makes a row due within some seconds. The notification arrives after the commit. Its
+The triggers notify when a client makes a row due within a few seconds. The notification arrives after the commit. Its
 payload is an equals sign and the row's type. PostgreSQL commits transactions with notifications one at a time.
 """
 

@@ -1,6 +1,6 @@
 """Wakes idle workers on SQLite: each transaction writes to the WAL file, and Linux reports such writes (inotify).
 
-The last write comes some milliseconds before the commit ends, so a poll right after a wake-up may come too early.
+The last write comes a few milliseconds before the commit ends, so a poll right after a wake-up may come too early.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from psched.web.status_poller import Snapshot
 _HOUR: Final = 3600
 _KEPT = 60.0
 _MOST_STARTS = 200_000
-"""The most occurrences that the page simulates, which takes some seconds. `psched simulate` has a higher limit."""
+"""The most occurrences that the page simulates, which takes a few seconds. `psched simulate` has a higher limit."""
 _LISTED = 50
 _FOLLOWED: Final[Mapping[str, int]] = {"6 hours": 6 * _HOUR, "1 day": 24 * _HOUR, "7 days": 168 * _HOUR}
 """How long the simulation continues after the outage."""
