@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from psched.clock import monotonic
@@ -80,19 +81,26 @@ class ProofPage:
         }
 
 
-def timed_audit(
-    schedules: ScheduleCollection, key: str, since: int, until: int, late: float | None = None, keep: bool = False
-) -> tuple[Verdict, AuditEvidence]:
-    """Audit one schedule for up to `LONGEST_AUDIT` seconds.
+def timed_audits(
+    schedules: ScheduleCollection,
+    keys: Iterable[str],
+    since: int,
+    until: int,
+    late: float | None = None,
+    keep: bool = False,
+) -> Iterator[Proof]:
+    """Yield the audits of schedules, each of up to `LONGEST_AUDIT` seconds.
 
     If that is not enough, the verdict is unknown, and there is no evidence.
     """
-    try:
-        return schedules.audit_with_evidence(key, since, until, late=late, keep=keep, seconds=LONGEST_AUDIT)
-    except TimeoutError:
-        verdict = Verdict(key)
-        verdict.add_violation(Kind.UNKNOWN, since, _TOO_LONG, until, 0)
-        return verdict, AuditEvidence()
+    audits = schedules.audits_with_evidence(keys, since, until, late=late, keep=keep, seconds=LONGEST_AUDIT)
+    for key, verdict, evidence in audits:
+        if verdict is None or evidence is None:
+            unknown = Verdict(key)
+            unknown.add_violation(Kind.UNKNOWN, since, _TOO_LONG, until, 0)
+            yield Proof(unknown, AuditEvidence())
+        else:
+            yield Proof(verdict, evidence)
 
 
 def proof_page(
@@ -109,12 +117,11 @@ def proof_page(
     `keep`: keep the records that the audits used.
     """
     made, begun = schedules.store.now(), monotonic()
+    wanted = list(islice(keys, limit + 1))
     proofs: list[Proof] = []
-    after: str | None = None
-    for key in keys:
-        if proofs and (len(proofs) == limit or monotonic() - begun > _LONGEST):
-            after = proofs[-1].verdict.key
+    for proof in timed_audits(schedules, wanted[:limit], since, until, late, keep):
+        proofs.append(proof)
+        if monotonic() - begun > _LONGEST:
             break
-        verdict, evidence = timed_audit(schedules, key, since, until, late, keep)
-        proofs.append(Proof(verdict, evidence))
+    after = wanted[len(proofs) - 1] if len(proofs) < len(wanted) else None
     return ProofPage(since, until, late, proofs, after, made)

@@ -15,7 +15,7 @@ from psched.insight.forecast import HOUR, Forecast, forecast
 from psched.insight.gantt_chart import Timeline, timeline
 from psched.insight.nodes import merged
 from psched.insight.pages import Page, first_page
-from psched.insight.proof import ProofPage, proof_page, timed_audit
+from psched.insight.proof import ProofPage, proof_page, timed_audits
 from psched.insight.simulation import SimulatedOutage, Simulation, handler_times, simulate, starts_in
 from psched.insight.troubled_runs import PageStart, TroubledRun, troubled_runs, troubled_runs_page
 from psched.insight.week_ahead import WEEK, WeekAhead, week_ahead
@@ -212,7 +212,7 @@ class ScheduleInsight(TableInsight):
 
         Raises NotSupportedError if the store keeps no ledger.
         """
-        return timed_audit(self._schedules, key, since, until)[0]
+        return next(timed_audits(self._schedules, [key], since, until)).verdict
 
     def proof(
         self,

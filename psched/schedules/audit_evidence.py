@@ -44,7 +44,10 @@ class AuditEvidence:
         """`keep`: whether the lines are kept."""
         self._keeps_lines = keep
         self.reached: int | None = None
-        self.forget()
+        self.changes = self.entries = 0
+        self.stretches: list[Stretch] = []
+        self.lines: list[str] = []
+        self._hash = hashlib.sha256()
 
     @property
     def sha256(self) -> str:
@@ -66,13 +69,6 @@ class AuditEvidence:
             self.entries += 1
             self._add({name: getattr(row, name) for name in _FIELDS})
             yield row
-
-    def forget(self) -> None:
-        """Forget all records."""
-        self.changes = self.entries = 0
-        self.stretches: list[Stretch] = []
-        self.lines: list[str] = []
-        self._hash = hashlib.sha256()
 
     def _add(self, record: dict[str, Any]) -> None:
         line = json.dumps(record, sort_keys=True, separators=(",", ":"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import builtins
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Final, Literal, get_args
@@ -363,9 +363,23 @@ class BackfillCollection:
 
 def lane_keys(ledger: Ledger, schedule: str) -> Iterator[str]:
     """Yield the keys of the lanes of a schedule's backfills from the ledger, so deleted lanes are included."""
-    prefix = f"{BACKFILL_PREFIX}{schedule}:"
+    prefix = _lanes_begin(schedule)
     found = takewhile(lambda key: key.startswith(prefix), ledger.keys(prefix))
     return (key for key in found if backfill_of(key)[0] == schedule)
+
+
+def lane_keys_of(ledger: Ledger, schedules: Collection[str]) -> Mapping[str, Sequence[str]]:
+    """Return what `lane_keys` yields for each of some schedules. Takes one statement for those without backfills."""
+    following = ledger.next_keys([_lanes_begin(each) for each in schedules])
+    firsts = {each: following[_lanes_begin(each)] for each in schedules}
+    return {
+        each: list(lane_keys(ledger, each)) if first is not None and first.startswith(_lanes_begin(each)) else []
+        for each, first in firsts.items()
+    }
+
+
+def _lanes_begin(schedule: str) -> str:
+    return f"{BACKFILL_PREFIX}{schedule}:"
 
 
 def with_backfill(row: LedgerRow) -> LedgerRow:

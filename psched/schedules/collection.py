@@ -5,8 +5,8 @@ from __future__ import annotations
 import builtins
 import heapq
 import math
-from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import chain
@@ -17,7 +17,6 @@ from psched import cron
 from psched.acquisition.queue_and_schedules_base import PolledTable
 from psched.async_methods import async_iterator_twin, async_twin
 from psched.backends import open_stores
-from psched.clock import monotonic
 from psched.config import Section
 from psched.error_messages import shown
 from psched.errors import ConfigError, NotSupportedError
@@ -27,11 +26,11 @@ from psched.payload import pack
 from psched.retry_wait import check_attempts, check_wait
 from psched.schedule_options import check_time
 from psched.schedules.audit_evidence import AuditEvidence
+from psched.schedules.audit_reader import AuditedSchedule, AuditReader
 from psched.schedules.audit_result import Verdict
-from psched.schedules.backfill_audit import LaneRecords
 from psched.schedules.backfills import BackfillCollection, lane_keys, with_backfill
 from psched.schedules.calendar_collection import CalendarCollection
-from psched.schedules.ledger_audit import GRACE, AuditRecords, AuditScope, audit, versions_at
+from psched.schedules.ledger_audit import GRACE, AuditScope
 from psched.schedules.schedule import (
     DUE,
     ENDED,
@@ -52,14 +51,10 @@ from psched.schedules.schedule import (
 from psched.schedules.settlement import ScheduleSettlement, rule_problem, with_rule_problem
 from psched.schedules.validation import Terms, check_distinct, check_times, new_rows
 from psched.store import ScheduleStore, TaskStore
-from psched.store.ledger import SKIPPED, Change, KeptOutput, Ledger, LedgerFilter, LedgerRow
+from psched.store.ledger import KeptOutput, Ledger, LedgerFilter, LedgerRow
 
 _FAILING = 1000
 """The most failing schedules in one list."""
-_AUDITS = 5
-"""How often the audit of one schedule is repeated if the schedule is changed during the audit."""
-_BEFORE_SCOPE = 32
-"""How many entries before an audited span are searched for the run before the first entry of the span."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,25 +315,27 @@ class ScheduleCollection(PolledTable):
         for key in () if keys is None else keys:
             self._check_audited(key)
         scope = self._scope(since, until, late)
-        return (self._audit(key, scope) for key in (self._audited() if keys is None else keys))
+        audits = self._audits.audits(self._audited() if keys is None else dict.fromkeys(keys), scope)
+        return (each.verdict for each in audits if each.verdict is not None)
 
-    def audit_with_evidence(
+    def audits_with_evidence(
         self,
-        key: str,
+        keys: Iterable[str],
         since: int,
         until: int,
         *,
         late: float | None = None,
         keep: bool = False,
         seconds: float = math.inf,
-    ) -> tuple[Verdict, AuditEvidence]:
-        """Return what `audit` yields for one schedule, and the evidence.
+    ) -> Iterator[AuditedSchedule]:
+        """Yield what `audit` yields for these schedules, and the evidence.
 
-        With `keep`, the evidence contains the records. Raises TimeoutError if reading the ledger takes longer than
-        `seconds`.
+        With `keep`, the evidence contains the records. If reading the ledger of a schedule takes longer than `seconds`,
+        there is neither a verdict nor evidence.
         """
-        evidence = AuditEvidence(keep)
-        return self._audit(self._check_audited(key), self._scope(since, until, late), evidence, seconds), evidence
+        scope = self._scope(since, until, late)
+        wanted = dict.fromkeys(map(self._check_audited, keys))
+        return self._audits.audits(wanted, scope, partial(AuditEvidence, keep), seconds)
 
     def _check_audited(self, key: str) -> str:
         check_key(key)
@@ -369,72 +366,9 @@ class ScheduleCollection(PolledTable):
     def _is_lane(self, key: str) -> bool:
         return self.store.keeps_policies and is_backfill_key(key)
 
-    def _audit(
-        self, key: str, scope: AuditScope, evidence: AuditEvidence | None = None, seconds: float = math.inf
-    ) -> Verdict:
-        """Audit one schedule.
-
-        If it was changed during the audit, audit it again, because its entries are read page by page.
-        """
-        changes, end = self.ledger.changes(key), monotonic() + seconds
-        for _ in range(_AUDITS):
-            records = self._records_of(key, scope, changes, end)
-            if evidence is not None:
-                evidence.reached = None if records.present is None else records.present.regular().next_time
-                evidence.forget()
-                note = evidence.of_backfill
-                lanes = [replace(lane, rows=note(lane.changes, lane.rows)) for lane in records.lanes]
-                records = replace(records, rows=evidence.of(changes, records.rows), lanes=lanes)
-            verdict = audit(records, scope)
-            before, changes = changes, self.ledger.changes(key)
-            if changes[-1:] == before[-1:]:
-                break
-        return verdict
-
-    def _records_of(self, key: str, scope: AuditScope, changes: Sequence[Change], end: float) -> AuditRecords:
-        """Return the records of a schedule. Entries are read after the row, as they may settle the row's occurrence.
-
-        Reading entries raises TimeoutError after `end` (monotonic).
-        """
-        ledger, now = self.ledger, self.store.now()
-        present = self.store.get(key)
-        oldest = next(ledger.rows(LedgerFilter(key, page=1)), None)
-        found = [ledger.row_before(key, scope.since, version) for version in versions_at(changes, scope.since)]
-        before = sorted((row for row in found if row is not None), key=lambda row: (row.scheduled_time, row.fence))
-        runs_before: Mapping[int, int] = {}
-        if any(change.rule.max_runs is not None for change in changes):
-            earlier = _read_until(end, ledger.rows(LedgerFilter(key, until=scope.since - 1)))
-            runs_before = Counter(row.version for row in earlier if not row.extra and row.outcome != SKIPPED)
-        skips = any(change.policy.overlap == "skip" for change in changes)
-        last = LedgerFilter(key, until=scope.since - 1, last=_BEFORE_SCOPE)
-        return AuditRecords(
-            key=key,
-            changes=changes,
-            rows=chain(before, _read_until(end, ledger.rows(LedgerFilter(key, since=scope.since, until=scope.until)))),
-            oldest=oldest,
-            present=present,
-            now=now,
-            kept_since=now - self._defaults.ledger_retention,
-            reckoning=cron.reckoning(self._defaults.cron_dialect),
-            runs_before=runs_before,
-            earlier=list(ledger.rows(last)) if skips else (),
-            lanes=[
-                self._lane_records(lane, scope, end)
-                for lane in (lane_keys(ledger, key) if self.store.keeps_policies else ())
-            ],
-        )
-
-    def _lane_records(self, key: str, scope: AuditScope, end: float) -> LaneRecords:
-        """Return the records of a lane of a backfill. Entries are read after the row, and until `end`."""
-        ledger = self.ledger
-        present, changes = self.store.get(key), ledger.changes(key)
-        backfill = changes[0].rule.backfill if changes else None
-        is_reverse = backfill is not None and backfill.reverse
-        first = next(ledger.rows(LedgerFilter(key, last=1) if is_reverse else LedgerFilter(key, page=1)), None)
-        rows = _read_until(end, ledger.rows(LedgerFilter(key, since=scope.since, until=scope.until)))
-        kept_since = self.store.now() - self._defaults.ledger_retention
-        is_complete = first.previous is None if first else bool(changes) and changes[0].at >= kept_since
-        return LaneRecords(key, changes, present, rows, is_complete)
+    @property
+    def _audits(self) -> AuditReader:
+        return AuditReader(self.store, self.ledger, self._defaults.cron_dialect, self._defaults.ledger_retention)
 
     def state(self, row: ScheduleRow, now: float) -> ScheduleState:
         """Return the state of `row` at `now` (by the database's clock)."""
@@ -476,14 +410,6 @@ class ScheduleCollection(PolledTable):
     def submit_to(self, queue: TaskStore) -> None:
         """Make `queue` the target of `Task.finish_by_submitting`."""
         self._settlement.queue = queue
-
-
-def _read_until(end: float, rows: Iterable[LedgerRow]) -> Iterator[LedgerRow]:
-    """Yield the entries. Raises TimeoutError after `end` (monotonic)."""
-    for row in rows:
-        if monotonic() > end:
-            raise TimeoutError("the ledger has too many entries in this range")
-        yield row
 
 
 def _bounds(state: StateWord, now: float) -> dict[str, Any]:

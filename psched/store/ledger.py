@@ -259,14 +259,35 @@ class Ledger(Protocol):
         stands for several occurrences is ordered by the first.
         """
 
-    def last_rows(self, keys: Collection[str], last: int) -> Mapping[str, Sequence[LedgerRow]]:
+    def first_rows(
+        self, keys: Collection[str], first: int, since: float | None = None, until: float | None = None
+    ) -> Mapping[str, Sequence[LedgerRow]]:
+        """Return, for each of these schedules, its first `first` entries by occurrence, the oldest first.
+
+        `since`, `until`: limits of the occurrences, both included. One statement reads a few dozen keys. A key without
+        entries has an empty sequence.
+        """
+
+    def last_rows(
+        self, keys: Collection[str], last: int, until: float | None = None
+    ) -> Mapping[str, Sequence[LedgerRow]]:
         """Return, for each of these schedules, its last `last` entries by occurrence, the oldest first.
 
-        One statement reads a few dozen keys. A key without entries has an empty sequence.
+        `until`: the last occurrence, included. One statement reads a few dozen keys. A key without entries has an empty
+        sequence.
+        """
+
+    def rows_before(self, time: int, wanted: Collection[Definition]) -> Mapping[Definition, LedgerRow]:
+        """Return the last entry of each definition with a first occurrence before `time`.
+
+        Definitions without such an entry are left out. One statement reads a few dozen definitions.
         """
 
     def changes(self, key: str) -> list[Change]:
         """Return the recorded changes of a schedule's definition, the oldest first."""
+
+    def changes_of(self, keys: Collection[str]) -> Mapping[str, list[Change]]:
+        """Return what `changes` returns for each of some schedules. One statement reads a few dozen keys."""
 
     def changed_since(self, time: float) -> list[str]:
         """Return the keys of the schedules whose definitions were changed at `time` or later. Reads all changes."""
@@ -277,11 +298,14 @@ class Ledger(Protocol):
         Takes at most a few hundred definitions. Does not read their data, which may be large.
         """
 
-    def row_before(self, key: str, time: int, version: int) -> LedgerRow | None:
-        """Return the last entry that used this definition of `key`, with a first occurrence before `time`; or None."""
-
     def keys(self, after: str = "") -> Iterator[str]:
         """Yield the keys after `after` that have recorded changes, in order. Deleted schedules are included."""
+
+    def next_keys(self, after: Collection[str]) -> Mapping[str, str | None]:
+        """Return the first key that `keys` yields after each of some texts; None if there is none.
+
+        One statement takes a few dozen texts.
+        """
 
     def keep_output(self, claim: Claim, output: Output, retention: float) -> None:
         """Store the output of the claimed run for at least `retention` seconds. Idempotent; needs no valid lease.

@@ -73,6 +73,13 @@ def test_questions_about_schedules_read_few_rows(bench: Bench, store: ScheduleSt
         with watched(bench) as watch:
             ask(insight)
         see_that_few_rows_were_read(bench, watch, name)
+    bench.rows.copy_change({"key": f"key{n:05}"} for n in range(1, 30))
+    counts = []
+    for limit in (1, 25):
+        with watched(bench) as watch:
+            assert len(insight.proof(LONG_AGO, LONG_AGO + 3600, limit=limit).proofs) == limit
+        counts.append(len(watch.statements))
+    assert counts[0] == counts[1], "the audit of 25 schedules sends as many statements as that of one"
 
 
 @pytest.fixture(params=DATABASES)

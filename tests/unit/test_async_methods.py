@@ -12,7 +12,7 @@ from psched.schedules.schedule import Schedule
 
 _WITHOUT = {"poll", "poll_multi", "preempt", "check", "state", "submit_to", "submit_sql", "of_type", "candidates"} | {
     "rows_of",
-    "audit_with_evidence",
+    "audits_with_evidence",
 }
 """Methods without a twin: they lease a row to the calling process, ask no database, or are called by psched itself."""
 

@@ -27,7 +27,7 @@ from psched.store.ledger import (
 _PAGE = 500
 """The most entries that one script reads."""
 _SCHEDULES = 32
-"""The most schedules whose last entries one script reads."""
+"""The most schedules whose entries or changes one script reads."""
 
 Run = Callable[..., Any]
 """Runs the script of a verb and returns its answer."""
@@ -58,21 +58,45 @@ class RedisLedger:
         settled = heapq.merge(*kinds, key=lambda row: (int(row[0]), row[1]), reverse=backwards)
         return (read_ledger_row(_entry(key.decode(errors="replace"), entry)) for _, _, key, entry in settled if entry)
 
-    def last_rows(self, keys: Collection[str], last: int) -> Mapping[str, Sequence[LedgerRow]]:
+    def first_rows(
+        self, keys: Collection[str], first: int, since: float | None = None, until: float | None = None
+    ) -> Mapping[str, Sequence[LedgerRow]]:
+        bounds = _bound(since, "-inf"), _bound(until, "+inf")
+        return self._rows_of_each(keys, *bounds, first, backwards=False)
+
+    def last_rows(
+        self, keys: Collection[str], last: int, until: float | None = None
+    ) -> Mapping[str, Sequence[LedgerRow]]:
+        return self._rows_of_each(keys, "-inf", _bound(until, "+inf"), last, backwards=True)
+
+    def _rows_of_each(
+        self, keys: Collection[str], begin: Any, end: Any, most: int, backwards: bool
+    ) -> Mapping[str, Sequence[LedgerRow]]:
         names = list(dict.fromkeys(keys))
         found: dict[str, Sequence[LedgerRow]] = {}
         for start in range(0, len(names), _SCHEDULES):
             part = names[start : start + _SCHEDULES]
-            for key, entries in zip(part, self._run("last_entries", last, *part), strict=True):
-                found[key] = [read_ledger_row(_entry(key, entry)) for entry in reversed(entries)]
+            given = (begin, end, most, int(backwards))
+            for key, entries in zip(part, self._run("entries_of_each", *given, *part), strict=True):
+                rows = [read_ledger_row(_entry(key, entry)) for entry in entries]
+                found[key] = rows[::-1] if backwards else rows
         return found
 
-    def row_before(self, key: str, time: int, version: int) -> LedgerRow | None:
-        found = self._run("entry_before", key, milliseconds(time), version)
-        return None if found is None else read_ledger_row(_entry(key, found))
+    def rows_before(self, time: int, wanted: Collection[Definition]) -> Mapping[Definition, LedgerRow]:
+        found = {each: self._run("entry_before", each.key, milliseconds(time), each.version) for each in wanted}
+        return {each: read_ledger_row(_entry(each.key, row)) for each, row in found.items() if row is not None}
 
     def changes(self, key: str) -> list[Change]:
-        return [read_change(_object(change) | {"key": key}) for change in self._run("changes", key)]
+        return self.changes_of([key])[key]
+
+    def changes_of(self, keys: Collection[str]) -> Mapping[str, list[Change]]:
+        names = list(dict.fromkeys(keys))
+        found: dict[str, list[Change]] = {}
+        for start in range(0, len(names), _SCHEDULES):
+            part = names[start : start + _SCHEDULES]
+            for key, changes in zip(part, self._run("changes", *part), strict=True):
+                found[key] = [read_change(_object(change) | {"key": key}) for change in changes]
+        return found
 
     def changed_since(self, time: float) -> list[str]:
         found: list[str] = []
@@ -94,6 +118,10 @@ class RedisLedger:
         while page := self._run("changed_keys", last, _PAGE):
             yield from (key.decode(errors="replace") for key in page)
             last = page[-1]
+
+    def next_keys(self, after: Collection[str]) -> Mapping[str, str | None]:
+        pages = {text: self._run("changed_keys", text.encode(), 1) for text in after}
+        return {text: page[0].decode(errors="replace") if page else None for text, page in pages.items()}
 
     def keep_output(self, claim: Claim, output: Output, retention: float) -> None:
         row, fence = claim.row, claim.lease.fence

@@ -156,8 +156,12 @@ class Statement:
 
     def rows(self, connection: sa.Connection, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
         """Return the rows as the driver returns them."""
-        compiled = self.prepare(connection)
-        found: Sequence[Sequence[Any]] = execute_text(connection, compiled.text, compiled.parameters(values)).fetchall()
+        found: Sequence[Sequence[Any]] = execute_text(connection, *self.step(connection, values)).fetchall()
+        return found
+
+    def rows_on(self, connection: sa.Connection, keys: Sequence[str]) -> Sequence[Sequence[Any]]:
+        """Return the rows of the statement on `keys`, at least one, as the driver returns them; see `execute_on`."""
+        found: Sequence[Sequence[Any]] = execute_text(connection, *self.step_on(connection, keys, {})).fetchall()
         return found
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 import random
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
 from typing import Any, cast
@@ -160,6 +160,9 @@ class SqlLedger:
         c = changes.c
         of_key = c.key == sa.bindparam("of_key", type_=c.key.type)
         self._of_key = Statement(sa.select(*c).where(of_key).order_by(c.version))
+        of_keys = c.key.in_(sa.bindparam("keys", type_=c.key.type, expanding=True))
+        self._of_keys = Statement(sa.select(*c).where(of_keys).order_by(c.key, c.version))
+        self._change_keys = c.key
         these = [column.in_(sa.bindparam(f"of_{column.name}s", expanding=True)) for column in (c.key, c.version)]
         self._run_times = sa.select(*(c[name] for name in RUN_TIMES)).where(*these)
         self._columns = [column.name for column in c]
@@ -167,16 +170,6 @@ class SqlLedger:
         self._next_key = sa.select(c.key).where(c.key > sa.bindparam("after_key")).order_by(c.key).limit(1)
         self._next_keys = self._next_key.distinct().limit(_KEYS)
         row = ledger.c
-        self._before = (
-            sa.select(*row)
-            .where(
-                row.key == sa.bindparam("of_key"),
-                row.scheduled_time < sa.bindparam("before"),
-                row.version == sa.bindparam("by_version"),
-            )
-            .order_by(row.scheduled_time.desc(), row.fence.desc())
-            .limit(1)
-        )
         of_key, old = (
             row.key == sa.bindparam("of_key"),
             (row.trouble == sa.bindparam("trouble")) & (row.ended < _OLDEST),
@@ -207,37 +200,69 @@ class SqlLedger:
         merged = heapq.merge(*kinds, key=itemgetter(*(column.name for column in order)))
         return map(read_ledger_row, merged if wanted.last is None else deque(merged, wanted.last))
 
-    def last_rows(self, keys: Collection[str], last: int) -> Mapping[str, Sequence[LedgerRow]]:
+    def first_rows(
+        self, keys: Collection[str], first: int, since: float | None = None, until: float | None = None
+    ) -> Mapping[str, Sequence[LedgerRow]]:
+        return self._rows_of_each(_first_of_each, keys, first, since, until)
+
+    def last_rows(
+        self, keys: Collection[str], last: int, until: float | None = None
+    ) -> Mapping[str, Sequence[LedgerRow]]:
+        return self._rows_of_each(_last_of_each, keys, last, None, until)
+
+    def _rows_of_each(
+        self, make: _Make, keys: Collection[str], most: int, since: float | None, until: float | None
+    ) -> Mapping[str, Sequence[LedgerRow]]:
         names = list(dict.fromkeys(keys))
+        bounds = {
+            "since": -_ALL if since is None else milliseconds(since),
+            "until": _ALL if until is None else milliseconds(until),
+        }
         found: dict[str, list[LedgerRow]] = {name: [] for name in names}
-        for start in range(0, len(names), _AT_ONCE):
-            part = names[start : start + _AT_ONCE]
-            for place, row in self._last_of_each(part, last):
-                found[part[place]].append(row)
+        for place, row in self._of_each(make, [{"key": name, **bounds, "most": most} for name in names]):
+            found[names[place]].append(row)
         for rows in found.values():
             rows.sort(key=lambda row: (row.scheduled_time, row.fence))
         return found
 
-    def _last_of_each(self, keys: Sequence[str], last: int) -> Iterator[tuple[int, LedgerRow]]:
-        """Yield the last entries of each key, together with the position of the key in `keys`."""
-        count = 1 << (len(keys) - 1).bit_length()
-        statement = cached(_last_of_each, self._ledger, count, self._database.dialect.limits_in_unions)
-        values: dict[str, Any] = {}
-        for place in range(count):
-            is_padding = place >= len(keys)
-            values |= {f"key_{place}": keys[-1 if is_padding else place], f"last_{place}": 0 if is_padding else last}
-        columns = [column.name for column in self._ledger.c]
-        for place, *row in self._database.run(lambda connection, _: statement.rows(connection, values)):
-            yield place, read_ledger_row(dict(zip(columns, row, strict=True)))
+    def rows_before(self, time: int, wanted: Collection[Definition]) -> Mapping[Definition, LedgerRow]:
+        names = list(wanted)
+        given = [{"key": each.key, "version": each.version, "before": milliseconds(time), "most": 1} for each in names]
+        return {names[place]: row for place, row in self._of_each(_last_of_each_definition, given)}
 
-    def row_before(self, key: str, time: int, version: int) -> LedgerRow | None:
-        values = {"of_key": key, "before": milliseconds(time), "by_version": version}
-        found = self._database.rows(self._before, values)
-        return read_ledger_row(found[0]) if found else None
+    def _of_each(self, make: _Make, given: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, LedgerRow]]:
+        """Yield the entries that `make` selects for each of the given values, with the position of these values."""
+        columns = [column.name for column in self._ledger.c]
+        for start in range(0, len(given), _AT_ONCE):
+            part = given[start : start + _AT_ONCE]
+            count = 1 << (len(part) - 1).bit_length()
+            part = [*part, *[{**part[-1], "most": 0}] * (count - len(part))]
+            statement = cached(make, self._ledger, count, self._database.dialect.limits_in_unions)
+            values = {f"{name}_{place}": each[name] for place, each in enumerate(part) for name in each}
+            for place, *row in self._read(statement, values):
+                yield start + place, read_ledger_row(dict(zip(columns, row, strict=True)))
 
     def changes(self, key: str) -> list[Change]:
-        rows = self._database.run(lambda connection, _: self._of_key.rows(connection, {"of_key": key}))
+        rows = self._read(self._of_key, {"of_key": key})
         return [read_change(dict(zip(self._columns, row, strict=True))) for row in rows]
+
+    def changes_of(self, keys: Collection[str]) -> Mapping[str, list[Change]]:
+        names = list(dict.fromkeys(keys))
+        if len(names) == 1:  # the plan of an IN with one value may be worse
+            return {names[0]: self.changes(names[0])}
+        found: dict[str, list[Change]] = {name: [] for name in names}
+        for start in range(0, len(names), _AT_ONCE):
+            part = names[start : start + _AT_ONCE]
+            for row in self._database.run(partial(self._changes_of, part)):
+                change = read_change(dict(zip(self._columns, row, strict=True)))
+                found[change.key].append(change)
+        return found
+
+    def _changes_of(self, keys: Sequence[str], connection: sa.Connection, _: bool) -> Sequence[Sequence[Any]]:
+        return self._of_keys.rows_on(connection, keys)
+
+    def _read(self, statement: Statement, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
+        return self._database.run(lambda connection, _: statement.rows(connection, values))
 
     def changed_since(self, time: float) -> list[str]:
         values = {"since": milliseconds(time)}
@@ -255,6 +280,18 @@ class SqlLedger:
         while found := [row["key"] for row in self._database.rows(self._next_keys, {"after_key": after})]:
             yield from found
             after = found[-1]
+
+    def next_keys(self, after: Collection[str]) -> Mapping[str, str | None]:
+        texts = list(after)
+        found: dict[str, str | None] = {}
+        for start in range(0, len(texts), _AT_ONCE):
+            part = texts[start : start + _AT_ONCE]
+            count = 1 << (len(part) - 1).bit_length()
+            statement = cached(_next_key_of_each, self._change_keys, count)
+            values = {f"after_{place}": part[min(place, len(part) - 1)] for place in range(count)}
+            [row] = self._read(statement, values)
+            found.update(zip(part, row, strict=False))
+        return found
 
     def _pages(
         self, order: Sequence[sa.Column[Any]], conditions: Sequence[sa.ColumnElement[bool]], wanted: LedgerFilter
@@ -321,19 +358,62 @@ class SqlLedger:
             connection.execute(self._deleted, values)
 
 
-def _last_of_each(ledger: sa.Table, count: int, limits_in_unions: bool) -> Statement:
-    """Return a SELECT of the last entries of each of `count` schedules, with the position of each schedule.
+_Make = Callable[[sa.Table, int, bool], Statement]
+"""Makes a SELECT of the entries of each of some schedules, with the position of each schedule.
 
-    `limits_in_unions`: see `Dialect`. MariaDB would write subqueries with long texts to disk.
-    """
-    c, parts = ledger.c, []
-    for place in range(count):
-        number = sa.literal_column(str(place), sa.Integer).label("place")
-        of_key = sa.select(number, *c).where(c.key == sa.bindparam(f"key_{place}", type_=c.key.type))
-        limit = sa.bindparam(f"last_{place}", type_=sa.Integer, required=True)
-        rows = of_key.order_by(c.scheduled_time.desc(), c.fence.desc()).limit(limit)
-        parts.append(rows if limits_in_unions else sa.select(*rows.subquery().c))
-    return Statement(sa.union_all(*parts))
+Takes the ledger, the number of schedules, and `limits_in_unions` (see `Dialect`).
+"""
+
+
+def _first_of_each(ledger: sa.Table, count: int, limits_in_unions: bool) -> Statement:
+    c = ledger.c
+    return _union([_within(ledger, place) for place in range(count)], (c.scheduled_time, c.fence), limits_in_unions)
+
+
+def _last_of_each(ledger: sa.Table, count: int, limits_in_unions: bool) -> Statement:
+    return _union([_within(ledger, place) for place in range(count)], _backwards(ledger), limits_in_unions)
+
+
+def _last_of_each_definition(ledger: sa.Table, count: int, limits_in_unions: bool) -> Statement:
+    c = ledger.c
+    parts = [
+        _numbered(ledger, place).where(
+            c.scheduled_time < sa.bindparam(f"before_{place}", type_=sa.BigInteger),
+            c.version == sa.bindparam(f"version_{place}", type_=sa.BigInteger),
+        )
+        for place in range(count)
+    ]
+    return _union(parts, _backwards(ledger), limits_in_unions)
+
+
+def _within(ledger: sa.Table, place: int) -> sa.Select[Any]:
+    since, until = (sa.bindparam(f"{name}_{place}", type_=sa.BigInteger) for name in ("since", "until"))
+    return _numbered(ledger, place).where(ledger.c.scheduled_time.between(since, until))
+
+
+def _numbered(ledger: sa.Table, place: int) -> sa.Select[Any]:
+    c = ledger.c
+    number = sa.literal_column(str(place), sa.Integer).label("place")
+    return sa.select(number, *c).where(c.key == sa.bindparam(f"key_{place}", type_=c.key.type))
+
+
+def _backwards(ledger: sa.Table) -> Sequence[sa.ColumnElement[Any]]:
+    return ledger.c.scheduled_time.desc(), ledger.c.fence.desc()
+
+
+def _union(parts: Sequence[sa.Select[Any]], order: Sequence[Any], limits_in_unions: bool) -> Statement:
+    """Return a SELECT of the first rows of each part. MariaDB would write subqueries with long texts to disk."""
+    limited = [
+        part.order_by(*order).limit(sa.bindparam(f"most_{place}", type_=sa.Integer, required=True))
+        for place, part in enumerate(parts)
+    ]
+    return Statement(sa.union_all(*(each if limits_in_unions else sa.select(*each.subquery().c) for each in limited)))
+
+
+def _next_key_of_each(key: sa.Column[Any], count: int) -> Statement:
+    """Return a SELECT of the first key after each of `count` texts, in one row."""
+    after = [sa.bindparam(f"after_{place}", type_=key.type) for place in range(count)]
+    return Statement(sa.select(*(sa.select(sa.func.min(key)).where(key > each).scalar_subquery() for each in after)))
 
 
 def _between(column: sa.Column[Any], wanted: LedgerFilter) -> Iterator[sa.ColumnElement[bool]]:

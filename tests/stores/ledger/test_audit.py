@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -183,17 +183,17 @@ def test_a_change_during_the_audit_is_no_violation(
 ) -> None:
     schedules.add("key", "t", cron="0 * * * *", next_time=begin)
     advance(store, Entry())
-    get = store.get
+    get_many = store.get_many
     times = iter([begin + 30 * 60])
 
-    def changed_before(key: str) -> ScheduleRow | None:
-        monkeypatch.setattr(store, "get", get)
+    def changed_before(keys: Sequence[str]) -> list[ScheduleRow]:
+        monkeypatch.setattr(store, "get_many", get_many)
         for time in times:
             schedules["key"].modify(cron="30 * * * *", next_time=time)
             advance(store, Entry())
-        return get(key)
+        return get_many(keys)
 
-    monkeypatch.setattr(store, "get", changed_before)
+    monkeypatch.setattr(store, "get_many", changed_before)
     verdict = judged(schedules, begin, begin + HOUR)
     assert (verdict.ran, verdict.violations) == (2, [])
 

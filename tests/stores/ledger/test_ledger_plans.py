@@ -44,7 +44,8 @@ def of_a_key_in_a_span(ledger: Ledger) -> None:
 
 def before(ledger: Ledger) -> None:
     [entry] = ledger.rows(LedgerFilter(key="key0007", since=LONG_AGO, until=LONG_AGO))
-    assert ledger.row_before("key0007", LONG_AGO + 100, entry.version) is not None
+    wanted = {Definition(f"key{n:04}", entry.version) for n in range(5, 10)}
+    assert ledger.rows_before(LONG_AGO + 100, wanted).keys() == wanted
 
 
 def failures(ledger: Ledger) -> None:
@@ -72,8 +73,18 @@ def last_of_some_keys(ledger: Ledger) -> None:
     assert [len(rows) for rows in found.values()] == [10] * 5
 
 
+def first_of_some_keys(ledger: Ledger) -> None:
+    found = ledger.first_rows([f"key{n:04}" for n in range(5)], 10, LONG_AGO + 50, LONG_AGO + 150)
+    assert [len(rows) for rows in found.values()] == [10] * 5
+
+
 def changes(ledger: Ledger) -> None:
-    assert len(ledger.changes("key0007")) == 1
+    found = ledger.changes_of([f"key{n:04}" for n in range(5)])
+    assert [len(rows) for rows in found.values()] == [1] * 5
+
+
+def next_keys(ledger: Ledger) -> None:
+    assert ledger.next_keys(["key0007", "key0100"]) == {"key0007": "key0008", "key0100": "key0101"}
 
 
 def run_times(ledger: Ledger) -> None:
@@ -107,8 +118,10 @@ READS = (
     last_failures,
     last_of_a_key,
     last_of_some_keys,
+    first_of_some_keys,
     changes,
     keys,
+    next_keys,
     run_times,
 )
 VERBS = (*READS, trim_nothing, trim_old, trim_many)

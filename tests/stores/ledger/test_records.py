@@ -13,7 +13,7 @@ from psched.backends.redis.lease_store import SubmitOnAdvance
 from psched.errors import PreemptedError
 from psched.model import Policy, Rule, ScheduleRow
 from psched.store import ScheduleStore
-from psched.store.ledger import Entry, Ledger, LedgerFilter, LedgerRow
+from psched.store.ledger import Definition, Entry, Ledger, LedgerFilter, LedgerRow
 from tests.stores.bench import FAR_OFF, HOURLY, LONG_AGO, Bench, new_row, soon
 
 
@@ -203,14 +203,13 @@ def test_reading_goes_on_over_many_pages(bench: Bench, store: ScheduleStore, led
         of_key = rows(ledger, key="key", failed=True, since=times[3], until=times[900], last=last)
         assert [row.scheduled_time for row in of_key] == times[3:901:3][-last:]
     version = ledger.changes("key")[0].version
-    before = ledger.row_before("key", times[10], version)
-    assert before is not None
-    assert before.scheduled_time == times[9]
-    assert ledger.row_before("key", times[0], version) is None
-    assert ledger.row_before("key", times[10], version + 1) is None
+    used = Definition("key", version)
+    before = ledger.rows_before(times[10], [used, Definition("key", version + 1), Definition("other", version)])
+    assert {name: row.scheduled_time for name, row in before.items()} == {used: times[9]}
+    assert ledger.rows_before(times[0], [used]) == {}
 
 
-def test_the_last_entries_of_several_schedules_come_at_once(bench: Bench, store: ScheduleStore, ledger: Ledger) -> None:
+def test_the_records_of_several_schedules_come_at_once(bench: Bench, store: ScheduleStore, ledger: Ledger) -> None:
     keys = ["one", "k\u00e9y", "O'Neill\"%s:x", "without"]
     for place, key in enumerate(keys[:3]):
         bench.add(store, key)
@@ -220,10 +219,20 @@ def test_the_last_entries_of_several_schedules_come_at_once(bench: Bench, store:
     others = [f"other{n}" for n in range(70)]
     found = ledger.last_rows([*others, *keys, "one"], 3)
     assert list(found) == [*others, *keys]
+    earlier = ledger.last_rows([*others, *keys], 2, LONG_AGO + 1)
+    first = ledger.first_rows([*others, *keys], 2, LONG_AGO + 1, LONG_AGO + 2)
     for key in (*keys, *others):
         assert list(found[key]) == rows(ledger, key=key, last=3)
+        assert list(earlier[key]) == rows(ledger, key=key, until=LONG_AGO + 1, last=2)
+        assert list(first[key]) == rows(ledger, key=key, since=LONG_AGO + 1, until=LONG_AGO + 2)
     assert [len(found[key]) for key in keys] == [3, 3, 3, 0]
-    assert ledger.last_rows([], 3) == {}
+    assert [row.scheduled_time - LONG_AGO for row in ledger.first_rows(keys, 2)[keys[2]]] == [0, 1]
+    changes = ledger.changes_of([*others, *keys])
+    assert changes == {key: ledger.changes(key) for key in (*others, *keys)}
+    assert [len(changes[key]) for key in keys] == [1, 1, 1, 0]
+    following = {"": keys[2], keys[2]: keys[1], "k": keys[1], "one": None, **dict.fromkeys(others)}
+    assert ledger.next_keys(following) == following
+    assert ledger.last_rows([], 3) == ledger.first_rows([], 3) == ledger.changes_of([]) == ledger.next_keys([]) == {}
 
 
 def copy_entries(bench: Bench, count: int, age: int = 0) -> None:

@@ -111,12 +111,13 @@ for at = 1, #found, 2 do
 end
 return rows
 
---- script schedules/last_entries: common, schedules, ledger
--- Returns the last entries of some schedules, the last entry first. ARGV: the most entries of each schedule, and the
--- keys.
-local rows = {}
-for at = 2, #ARGV do
-  rows[at - 1] = call('ZREVRANGEBYSCORE', T .. 'entries:' .. ARGV[at], '+inf', '-inf', 'LIMIT', 0, tonumber(ARGV[1]))
+--- script schedules/entries_of_each: common, schedules, ledger
+-- Returns entries of each of some schedules. ARGV: first and last occurrence, the most entries of each schedule, 1 to
+-- start with the last one (else 0), and the keys.
+local backwards, rows = ARGV[4] == '1', {}
+for at = 5, #ARGV do
+  rows[at - 4] = call(backwards and 'ZREVRANGEBYSCORE' or 'ZRANGEBYSCORE', T .. 'entries:' .. ARGV[at],
+    ARGV[backwards and 2 or 1], ARGV[backwards and 1 or 2], 'LIMIT', 0, tonumber(ARGV[3]))
 end
 return rows
 
@@ -150,8 +151,12 @@ end
 return rows
 
 --- script schedules/changes: common, schedules, ledger
--- Returns the changes of a schedule's definition, the oldest first. ARGV: key.
-return call('ZRANGE', T .. 'changes:' .. ARGV[1], 0, -1)
+-- Returns the changes of the definition of each of some schedules, the oldest first. ARGV: the keys.
+local found = {}
+for at, key in ipairs(ARGV) do
+  found[at] = call('ZRANGE', T .. 'changes:' .. key, 0, -1)
+end
+return found
 
 --- script schedules/definitions: common, schedules, ledger
 -- Returns the changes with given versions; '' for each version without a change. ARGV: key and version, and so on.
