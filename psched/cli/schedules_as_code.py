@@ -269,7 +269,9 @@ def _owner_of(rows: Sequence[ScheduleRow]) -> str:
 @click.argument("key", required=False)
 @click.option("--version", type=count(0, 2**62), help="With KEY: the version to go back to.")
 @click.option("--owner", metavar="TEXT", help="Roll back the schedules of this owner.")
-@click.option("--before", type=MOMENT, help="Restore the definitions before this date, or before 2h (two hours ago).")
+@click.option(
+    "--before", type=MOMENT, help="Restore the definitions from just before this time: a date, or 2h (two hours ago)."
+)
 @click.option("--yes", is_flag=True, help="Apply the plan; without --yes it is only shown.")
 @click.option("--out", metavar="PLAN", help="Write the plan to a file, for psched apply --plan.")
 @common_options()
@@ -285,9 +287,9 @@ def rollback(
 ) -> int:
     """Restore earlier definitions of schedules.
 
-    With --owner and --before: schedules that were added since are deleted, schedules that were deleted since are added
-    again, and all others get their definitions of that time. With KEY and --version: one schedule gets the definition
-    of that version. psched rollback KEY lists the versions, and so does the schedule's web page.
+    With --owner and --before: schedules that were added since then are deleted, schedules that were deleted since then
+    are added again, and all others get their definitions of that time. With KEY and --version: one schedule gets the
+    definition of that version. psched rollback KEY lists the versions, and so does the schedule's web page.
 
     A definition can be restored as long as the ledger has entries of that time. Pauses stay as they are, and runs are
     not undone.

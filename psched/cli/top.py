@@ -216,7 +216,7 @@ def _woken_by_signals(descriptor: int) -> Iterator[None]:
     """Write the number of each signal to `descriptor`, and do nothing else. Close the descriptor at the end."""
 
     def nothing(number: int, frame: FrameType | None) -> None:
-        """Do nothing, because Python writes the number to the descriptor."""
+        """Do nothing, because Python has already written the signal's number to the descriptor."""
 
     before = {number: signal.getsignal(number) for number in (*_ENDING, *_OTHERS)}
     old = signal.set_wakeup_fd(descriptor, warn_on_full_buffer=False)

@@ -114,7 +114,7 @@ def _split(cron: str) -> list[str]:
     if cron in _MACROS:
         return _MACROS[cron].split()
     if cron.strip().startswith("@"):
-        raise _CronFieldError(f"PerfectSched knows only {' '.join(_MACROS)}, in small letters")
+        raise _CronFieldError(f"PerfectSched knows only {' '.join(_MACROS)}, in lower case")
     fields = _SPACES.split(cron.strip(" \t"))
     if len(fields) == 6:
         raise _CronFieldError("PerfectSched reads five fields, without seconds")
