@@ -76,8 +76,8 @@ def history(
 
     --failed shows only occurrences with a failed or lost attempt or skipped as too late, and --late also those that
     started late. With either, occurrences that are failing now and have not ended come last. Their outcome is
-    `failing`, or `running` during another attempt. rdb_compat does not record them. --late reads each entry from
-    --since to --until.
+    `failing`, or `running` during another attempt. `type: rdb_compat` does not record them. --late reads each entry
+    from --since to --until.
 
     With --output: the attempts whose output was kept, by key and then by time, with their results and outputs. With
     --output and --failed: only failed attempts. With --output and --json: objects with key, scheduled_time, attempt,

@@ -34,7 +34,7 @@ def nodes(chosen: Chosen, running: bool) -> None:
     within a few seconds after a change. A node has vanished if it did not report for a minute and did not stop
     normally. It is then listed for a day. The column clock shows by how much the node's clock is ahead of the
     database's clock (+) or behind it. Differing tz databases or versions of psched are reported on standard error.
-    rdb_compat records no nodes.
+    `type: rdb_compat` records no nodes.
 
     --json prints one array of objects with name, host, pid, version, tz_database, started, clock_offset, age (seconds
     since the last report), vanished, sections (an object: section and the types that it routes, as text) and processes:

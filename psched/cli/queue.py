@@ -207,7 +207,8 @@ def stats(chosen: Chosen, last: float) -> None:
     long the first task has been due, and the number of live workers that route the type. At most 10,000 tasks of a
     status and 1,000 of a type (`1,000+`) are counted. At most 100 types are shown, the longest due first. Then the
     command prints the runs that ended, as `psched stats` does. A wait is the time from a task's due time to the start
-    of its first attempt. rdb_compat counts only the statuses: it keeps types inside the data, and stores no statistics.
+    of its first attempt. With `type: rdb_compat`, only the statuses are counted: it keeps types inside the data, and
+    stores no statistics.
 
     --json prints one object with statuses (an object of objects with count and more: whether there may be more), types:
     an array of objects with type, waiting, due, running (as above), oldest (seconds, or null) and workers (null if

@@ -202,7 +202,7 @@ def list_(
     Times are in this host's time zone. The state of a schedule is waiting, due, running, failing (with the last error),
     retrying (after an attempt without an error), overdue (no worker has started it), ended (it has no further
     occurrence), paused or broken. The number of the current or next attempt and the lateness are shown with the state.
-    On rdb_compat, `leased` means running or waiting for a retry.
+    With `type: rdb_compat`, `leased` means running or waiting for a retry.
 
     --json prints one array of objects with key, type, cron, delay, timezone, next_time (unix seconds of the
     occurrence), next_run_time (when it is due, or when the lease of its run ends), both again as *_local in ISO 8601,
