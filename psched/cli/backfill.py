@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import click
 
@@ -41,12 +41,11 @@ _SHOWN = 20
 @click.option("--to", "until", type=MOMENT, help="Run the occurrences up to this time (default: now).")
 @click.option(
     "--only-missing",
-    "mode",
-    flag_value="missing",
+    is_flag=True,
     help="Run occurrences without an entry in the ledger, and occurrences skipped as too late (the default).",
 )
-@click.option("--failed", "mode", flag_value="failed", help="Also run occurrences that failed for good.")
-@click.option("--all", "mode", flag_value="all", help="Run all occurrences, including those that have run.")
+@click.option("--failed", is_flag=True, help="Also run occurrences that failed for good.")
+@click.option("--all", is_flag=True, help="Run all occurrences, including those that have run.")
 @click.option(
     "--max-running",
     type=count(1, MOST_RUNNING),
@@ -54,22 +53,22 @@ _SHOWN = 20
 )
 @click.option("--reverse", is_flag=True, help="Run the last occurrence first.")
 @click.option("--dry-run", is_flag=True, help="Show what would run, and start nothing.")
-@click.option("--pause", "action", flag_value="pause", help="Start no more runs until --resume.")
-@click.option("--resume", "action", flag_value="resume", help="Continue paused backfills.")
-@click.option("--cancel", "action", flag_value="cancel", help="Start no more runs. Runs in progress continue.")
+@click.option("--pause", is_flag=True, help="Start no more runs until --resume.")
+@click.option("--resume", is_flag=True, help="Continue paused backfills.")
+@click.option("--cancel", is_flag=True, help="Start no more runs. Runs in progress continue.")
 @click.option("--number", type=count(), help="Pause, resume or cancel only the backfill KEY:N of the schedule.")
 @common_options()
 def backfill(
     chosen: Chosen,
+    /,
     key: str | None,
     since: When | None,
     until: When | None,
-    mode: BackfillMode | None,
     max_running: int | None,
     reverse: bool,
     dry_run: bool,
-    action: str | None,
     number: int | None,
+    **flags: bool,
 ) -> None:
     """Run past occurrences of a schedule, or list backfills.
 
@@ -87,19 +86,25 @@ def backfill(
     (occurrences that would run), total (occurrences in the range) and spans (first and last occurrence of each time
     range that would run).
     """
+    mode = _only_flag(flags, _MODES)
+    action = _only_flag(flags, _ACTIONS)
     if since is not None:
         _refuse_together("--from", {f"--{action}": action, "--number": number})
         if key is None:
             raise click.UsageError("name the schedule: psched backfill KEY --from TIME")
         with opened(chosen) as schedules:
-            _start(chosen, schedules, key, since, until, mode or "missing", max_running or 1, reverse, dry_run)
+            kind = _MODES["only_missing" if mode is None else mode]
+            _start(chosen, schedules, key, since, until, kind, max_running or 1, reverse, dry_run)
         return
     given = {"--to": until, "--max-running": max_running, "--reverse": reverse, "--dry-run": dry_run}
-    _refuse_without("--from", given | ({} if mode is None else {f"--{_FLAGS[mode]}": mode}))
+    _refuse_without("--from", given | ({} if mode is None else {_flag(mode): mode}))
     if action is None:
         _refuse_without("--pause, --resume or --cancel", {"--number": number})
         with listed_schedules(chosen) as insight:
-            _write(chosen, insight.backfills(key))
+            states = list(insight.backfills(key))
+            if key is not None and not states:
+                insight.row(key)  # raises NotFoundError if there is no such schedule
+            _write(chosen, states)
         return
     if key is None:
         raise click.UsageError(f"name the schedule: psched backfill KEY --{action}")
@@ -109,11 +114,23 @@ def backfill(
         if chosen.json:
             _write(chosen, (each for each in schedules.backfills.list(key) if each.name in names))
         else:
-            past = {"pause": "paused", "resume": "resumed", "cancel": "cancelled"}[action]
-            write([f"{printable(name)} {past}" for name in names] or [f"nothing to {action}"])
+            write([f"{printable(name)} {_ACTIONS[action]}" for name in names] or [f"nothing to {action}"])
 
 
-_FLAGS = {"missing": "only-missing", "failed": "failed", "all": "all"}
+_MODES: Mapping[str, BackfillMode] = {"only_missing": "missing", "failed": "failed", "all": "all"}
+_ACTIONS = {"pause": "paused", "resume": "resumed", "cancel": "cancelled"}
+
+
+def _only_flag(flags: Mapping[str, bool], names: Iterable[str]) -> str | None:
+    """Return the flag that was given, None without one. Raises UsageError for several."""
+    given = [name for name in names if flags[name]]
+    if len(given) > 1:
+        _refuse_together(_flag(given[0]), {_flag(given[1]): True})
+    return given[0] if given else None
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _refuse_together(name: str, given: dict[str, object]) -> None:

@@ -12,7 +12,7 @@ import click
 from psched import cron as crons
 from psched.cli.completion import completed_keys
 from psched.cli.formatting import json_lines, printable, with_local_times, write
-from psched.cli.options import WALL_DATE, Chosen, common_options
+from psched.cli.options import WALL_DATE, Chosen, common_options, refuse_key
 from psched.cli.sections import opened
 from psched.cron.explanation import DateVerdict, day_in, in_words, why
 from psched.cron.zones import load_zone
@@ -52,6 +52,7 @@ def explain(chosen: Chosen, cron: str | None, key: str | None, timezone: str | N
         raise click.UsageError("give either a cron expression or --key KEY")
     if key is None:
         assert cron is not None
+        refuse_key(cron)
         section = chosen.settings().schedules if chosen.config or chosen.file.exists() else None
         dialect = crons.DIALECTS[0] if section is None else section.cron_dialect
         configured = "UTC" if section is None else section.timezone

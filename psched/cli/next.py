@@ -14,7 +14,7 @@ import click
 from psched import cron as crons
 from psched.cli.completion import completed_keys
 from psched.cli.formatting import KEPT, fitted, json_lines, write
-from psched.cli.options import WHOLE_TIME, Chosen, common_options, count
+from psched.cli.options import WHOLE_TIME, Chosen, common_options, count, refuse_key
 from psched.cli.sections import opened
 from psched.cron.zones import load_zone
 from psched.schedules import rule_occurrences
@@ -59,6 +59,8 @@ def next_(
     """
     if (cron is None) == (key is None):
         raise click.UsageError("give either a cron expression or --key KEY")
+    if cron is not None:
+        refuse_key(cron)
     if key is not None and timezone is not None:
         raise click.UsageError("--timezone cannot be combined with --key: a schedule has its own zone")
     found = (

@@ -394,6 +394,12 @@ def read_source(path: str) -> tuple[str, str]:
         raise ValueError(f"{name}: data is not UTF-8 (byte {error.start + 1}); save it as UTF-8") from None
 
 
+def refuse_key(cron: str) -> None:
+    """Raise UsageError for an expression of one word, which is probably the key of a schedule."""
+    if len(cron.split()) == 1 and not cron.startswith("@"):
+        raise click.UsageError(f"{shown(cron)} is not a cron expression; to name a schedule, give --key")
+
+
 def parse_data(text: str) -> dict[str, Any]:
     """Return the JSON object in `text`. Raises ValueError that names the mistake and its position."""
     data = parse_json(text)

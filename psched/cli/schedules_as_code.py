@@ -311,10 +311,10 @@ def rollback(
             assert before is not None
             found = rollback_to_time(schedules, owner, before(schedules.store.now()))
         found = _placed(chosen, found)
+        if out is not None:
+            Path(out).write_text(f"{json_line(plan_object(found))}\n", encoding="utf-8")
         if yes:
             apply_plan(schedules, found)
-    if out is not None:
-        Path(out).write_text(f"{json_line(plan_object(found))}\n", encoding="utf-8")
     if yes:
         _write_applied(chosen, found)
         return 0

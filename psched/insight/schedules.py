@@ -32,6 +32,7 @@ from psched.schedules.schedule import ScheduleState, StateWord
 from psched.schedules.validation import check_times
 from psched.store.counts import RuleUse
 from psched.store.ledger import Change, KeptOutput, LedgerFilter, LedgerRow
+from psched.time_text import local_time
 
 _RUNS = 20
 """The most runs, next occurrences and versions of one schedule."""
@@ -425,11 +426,15 @@ def _check_simulation(
     """Raise ValueError for a range, an outage or a number that cannot be simulated."""
     check_times(begin=begin, end=end)
     if end <= begin:
-        raise ValueError(f"the range must end after its start {begin:.0f}, got {end:.0f}")
+        raise ValueError(f"the range must end after its start {local_time(begin)}, got {local_time(end)}")
     check_attempts("workers", workers)
     if handler_time is not None:
         check_wait("handler_time", handler_time)
     if outage is not None:
         check_times(outage_begin=outage.begin, outage_end=outage.end)
         if not begin <= outage.begin < outage.end <= end:
-            raise ValueError("the outage must end after its start, and must be within the range")
+            times = [
+                f"{local_time(first)} … {local_time(last)}"
+                for first, last in ((begin, end), (outage.begin, outage.end))
+            ]
+            raise ValueError(f"the outage must end after its start, and be within {times[0]}; got {times[1]}")

@@ -148,8 +148,11 @@ def test_drift_is_shown_and_undone(psched: Commands) -> None:
         "delete",
         "add",
     ]
-    assert psched("rollback", "--owner", "billing", "--before", "1h").code == 3
-    psched.ok("rollback", "--owner", "billing", "--before", "1h", "--yes")
+    rollback = ("rollback", "--owner", "billing", "--before", "1h")
+    assert psched(*rollback).code == 3
+    assert "nowhere/plan.json: No such file" in psched.fault(*rollback, "--yes", "--out", "nowhere/plan.json")
+    assert len(psched("list", "--json").json) == 2
+    psched.ok(*rollback, "--yes")
     assert psched("list", "--json").json == []
     version = psched.ok("rollback", "invoices").out.split("\t")[0]
     psched.ok("rollback", "invoices", "--version", version, "--yes")
