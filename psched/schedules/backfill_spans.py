@@ -42,6 +42,19 @@ def first_to_backfill(rule: Rule, dialect: CronDialect) -> int:
     return next_to_backfill(rule, spans[-1][1] + 1 if rule.backfill.reverse else spans[0][0] - 1, dialect)
 
 
+def last_to_backfill(row: ScheduleRow, until: float) -> int:
+    """Return the last second up to `until` whose occurrences a backfill of the schedule may run.
+
+    The next occurrence and all later ones belong to the regular runs. A schedule that has run as often as `max_runs`
+    allows has no occurrences after its last one.
+    """
+    regular = row.regular()
+    last = min(int(until), regular.next_time - 1)
+    if regular.ended and row.has_run_enough and row.previous is not None:
+        last = min(last, row.previous)
+    return last
+
+
 def spans_left(row: ScheduleRow) -> tuple[Span, ...]:
     """Return the time ranges that the row of a backfill still has to run, including a run in progress."""
     backfill = row.rule.backfill

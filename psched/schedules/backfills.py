@@ -25,6 +25,7 @@ from psched.schedules.backfill_spans import (
     MOST_SPANS,
     count,
     first_to_backfill,
+    last_to_backfill,
     rule_of_backfill,
     shares,
     spans_left,
@@ -176,8 +177,8 @@ class BackfillCollection:
     def pause(self, key: str, number: int | None = None) -> builtins.list[str]:
         """Begin no more runs of a schedule's backfills, or of one backfill, until `resume`. Runs in progress continue.
 
-        Return the names of the backfills that this call has paused. Raises NotFoundError if the schedule has no
-        backfill with this number. Raises NotSupportedError.
+        Return the names of the backfills that this call has paused. Raises NotFoundError if there is no such schedule,
+        or if the schedule has no backfill with this number. Raises NotSupportedError.
         """
         return self._change(key, number, Schedule.pause)
 
@@ -199,6 +200,8 @@ class BackfillCollection:
         if number is not None and not lanes.get(number):
             known = ", ".join(str(each) for each in sorted(lanes) if lanes[each]) or "none"
             raise NotFoundError(f"{key!r} has no backfill {number}; there are {known}")
+        if not lanes and self._store.get(key) is None:
+            raise NotFoundError(f"no schedule has the key {key!r}")
         changed = dict.fromkeys(
             number_of
             for number_of in sorted(lanes if number is None else [number])
@@ -246,7 +249,7 @@ class BackfillCollection:
         if row is None:
             raise NotFoundError(f"no schedule has the key {key!r}")
         rule_occurrences.validate(row.rule, self._dialect)
-        last = min(until, int(self._store.now()), row.regular().next_time - 1)
+        last = last_to_backfill(row, min(until, self._store.now()))
         rest = [span for lanes_of in lanes.values() for lane in lanes_of for span in spans_left(lane)]
         rest += [] if mode == "all" else self._covered(key, since, last, mode)
         spans = tuple(uncovered(row.rule, since, last, rest, self._dialect)) if since <= last else ()

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
 from psched.backends import open_stores
 from psched.errors import NotSupportedError, ScheduleError
-from psched.model import LeaseTimes, Policy, Rule, ScheduleRow
+from psched.model import LeaseTimes, NewSchedule, Policy, Rule, ScheduleRow
 from psched.schedules.audit_result import Verdict
+from psched.schedules.backfills import BackfillMode
 from psched.schedules.collection import Defaults, ScheduleCollection
 from psched.schedules.skip_policy import skip_entry
-from psched.store import StoreSettings
+from psched.schedules_file.declared import DeclaredSchedules
+from psched.schedules_file.plan import apply_declared
+from psched.store import RowChange, StoreSettings
 from psched.store.ledger import LedgerRow
 from psched.testing.database_clock import DatabaseClock
 
@@ -284,3 +287,119 @@ def test_a_pause_that_could_not_be_written_is_written_before_the_schedule_runs_a
     assert (row.paused, row.status, row.attempts) == (True, "waiting", 0)
     schedules["a"].resume()
     assert work(schedules) == [ago(number) for number in (4, 3, 2, 1, 0)]
+
+
+def backfilled(schedules: ScheduleCollection, mode: BackfillMode = "missing", since: int = 20) -> list[int]:
+    """Start a backfill up to now, and run what is due. Return the occurrences, in minutes ago."""
+    schedules.backfills.start("a", ago(since), int(NOW), mode)
+    return [(ago(0) - time) // MINUTE for time in work(schedules)]
+
+
+def test_a_backfill_does_not_count_for_max_runs_and_ends_with_the_last_run_that_it_allows(
+    schedules: ScheduleCollection,
+) -> None:
+    schedules.add("a", "t", cron="* * * * *", next_time=ago(9), max_runs=2)
+    assert backfilled(schedules, since=12) == [9, 8, 12, 11, 10]
+    row = schedules["a"].metadata()
+    assert (row.runs, row.ended) == (2, True)
+    assert backfilled(schedules) == [20, 19, 18, 17, 16, 15, 14, 13]
+    assert backfilled(schedules, "all", since=9) == [9, 8]
+
+
+def test_a_paused_schedule_can_be_backfilled_up_to_its_pause(
+    schedules: ScheduleCollection, clock: DatabaseClock
+) -> None:
+    schedules.add("a", "t", cron="* * * * *", next_time=ago(-1))
+    schedules["a"].pause()
+    assert backfilled(schedules, since=2) == [2, 1, 0]
+    clock.travel_to(NOW + 3 * MINUTE)
+    assert schedules.backfills.plan("a", ago(2), ago(-3), "all").spans == ((ago(2), ago(0)),)
+    schedules["a"].resume()
+    assert schedules.backfills.plan("a", ago(2), ago(-3)).count == 0
+    assert schedules.backfills.plan("a", ago(2), ago(-3), "all").spans == ((ago(2), ago(-3)),)
+
+
+def test_a_backfill_runs_nothing_before_the_start_after_the_end_or_on_excluded_days(
+    schedules: ScheduleCollection,
+) -> None:
+    day = ago(0) // 86400 * 86400
+    schedules.calendars.set("off", ["2026-11-19"])
+    schedules.add("a", "t", cron="0 0 * * *", start=day - 6 * 86400, end=day - 3 * 86400, exclude=["off"])
+    excluded = 1_795_046_400
+    assert day - 6 * 86400 < excluded < day - 3 * 86400
+    days = [day - n * 86400 for n in (6, 5, 4, 3) if day - n * 86400 != excluded]
+    schedules.backfills.start("a", day - 30 * 86400, int(NOW))
+    assert work(schedules) == days
+
+
+def test_a_backfill_neither_skips_by_overlap_nor_lets_a_regular_run_be_skipped(
+    schedules: ScheduleCollection, clock: DatabaseClock
+) -> None:
+    schedules.add("a", "t", cron="* * * * *", next_time=ago(-1), overlap="skip", spread=50, max_lateness=1)
+    schedules["a"].modify(spread=0, max_lateness=None)
+    schedules.backfills.start("a", ago(2), int(NOW))
+    task = schedules.poll()
+    assert task is not None
+    clock.travel_to(NOW + MINUTE)
+    task.finish()
+    assert sorted(work(schedules)) == [ago(1), ago(0), ago(-1)]
+    assert {row.outcome for row in schedules.history("a")} == {"finished"}
+
+
+def test_pause_after_pauses_a_backfill_and_not_its_schedule(schedules: ScheduleCollection) -> None:
+    schedules.add("a", "t", cron="* * * * *", next_time=ago(-1), pause_after=2, max_attempts=1)
+    schedules.backfills.start("a", ago(3), int(NOW))
+    for _ in range(2):
+        task = schedules.poll()
+        assert task is not None
+        task.retry(error="it broke")
+    assert schedules.poll() is None
+    [state] = schedules.backfills.list("a")
+    assert (state.state, state.failed, state.left) == ("paused", 2, 2)
+    row = schedules["a"].metadata()
+    assert (row.paused, row.failures) == (False, None)
+    assert schedules.backfills.resume("a") == ["a:1"]
+    assert work(schedules) == [ago(1), ago(0)]
+
+
+def test_the_last_run_of_an_occurrence_decides_whether_a_backfill_runs_it(
+    schedules: ScheduleCollection, clock: DatabaseClock
+) -> None:
+    schedules.add("a", "t", cron="* * * * *", next_time=ago(-1), max_attempts=1)
+    schedules.backfills.start("a", ago(1), int(NOW))
+    for seconds in (1, 2):
+        task = schedules.poll()
+        assert task is not None
+        clock.travel_to(NOW + seconds)
+        task.retry(error="it broke")
+    schedules["a"].modify(next_time=ago(1), end=ago(1))
+    assert work(schedules) == [ago(1)]
+    schedules["a"].modify(end=None)
+    assert schedules.backfills.plan("a", ago(1), ago(0), "failed").spans == ((ago(0), ago(0)),)
+
+
+def test_a_plan_that_is_applied_while_a_backfill_starts_harms_neither(
+    schedules: ScheduleCollection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The backfill has read the definition before the change, and writes its rows after it."""
+    schedules.add("a", "t", cron="* * * * *", next_time=ago(3), owner="me", data={"n": 1})
+    regular = schedules.poll()
+    assert regular is not None
+    changed = NewSchedule("a", "other", "*/2 * * * *", data={"n": 2})
+    apply = schedules.store.apply
+
+    def late(changes: Sequence[RowChange]) -> list[str]:
+        monkeypatch.setattr(schedules.store, "apply", apply)
+        apply_declared(schedules, [DeclaredSchedules("jobs.yml", "me", (changed,), str)])
+        return apply(changes)
+
+    monkeypatch.setattr(schedules.store, "apply", late)
+    assert schedules.backfills.start("a", ago(6), int(NOW)) is not None
+    task = schedules.poll()
+    assert task is not None
+    assert (task.backfill, task.type, task.data, task.scheduled_time) == ("a:1", "t", {"n": 1}, ago(6))
+    task.finish()
+    regular.finish()
+    assert sorted(work(schedules)) == [ago(5), ago(4), ago(2), ago(0)]
+    [verdict] = schedules.audit(ago(6), int(NOW))
+    assert (verdict.violations, verdict.ran, verdict.backfilled) == ([], 6, 3)
