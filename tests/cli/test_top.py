@@ -17,11 +17,17 @@ from rich.cells import cell_len
 
 from faultlab.laboratory import Lab
 from faultlab.redis import Redis
+from psched import open as open_psched
 from psched.cli.top_screen import Row, ScreenData, View, screen
+from psched.clock import boottime
 from psched.store.counts import Counted
+from psched.store.node_registry import Announcement, NodeProcess, NodeRun, encode_processes
+from psched.store.type_filter import TypeFilter
 from tests.cli.commands import Commands
 
 PATIENCE = 60.0
+END_OF_40 = "q quit  r n l t one list  a all  Tab ne…\x1b[0m"
+"""The end of a screen of 40 columns."""
 
 
 def row(key: str, seconds: float, is_bad: bool = False) -> Row:
@@ -89,21 +95,40 @@ class Terminal:
         self._slave = slave
         self.before = termios.tcgetattr(slave)
         self._seen = ""
+        size_of_terminal = {"COLUMNS": "", "LINES": ""}  # pytest-xdist sets both
         self.process = commands.start(
-            "top", "--interval", "0.5", stdin=slave, stdout=slave, stderr=slave, env={"TERM": "xterm"}
+            *("top", "--interval", "0.5"),
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env={"TERM": "xterm", **size_of_terminal},
         )
+
+    def resize(self, width: int) -> None:
+        termios.tcsetwinsize(self._slave, (24, width))
+        self.process.send_signal(signal.SIGWINCH)
 
     def press(self, keys: str) -> None:
         os.write(self._master, keys.encode())
 
-    def wait_for(self, words: str) -> None:
-        """Wait until the terminal is sent `words`, and forget what came before."""
+    def wait_for(self, words: str) -> str:
+        """Wait until the terminal is sent `words`. Return, and forget, what came before."""
         end = time.monotonic() + PATIENCE
         while words not in self._seen:
             assert time.monotonic() < end, self._seen[-2000:]
             if select.select([self._master], [], [], 0.2)[0]:
                 self._seen += os.read(self._master, 65536).decode(errors="replace")
-        self._seen = self._seen.partition(words)[2]
+        before, _, self._seen = self._seen.partition(words)
+        return before
+
+    def wait_for_screen(self, *words: str, without: str = "\0") -> str:
+        """Wait for a screen of 40 columns with all `words`, and return what it shows."""
+        while True:
+            shown = self.wait_for(END_OF_40)
+            if all(word in shown for word in words) and without not in shown:
+                lines = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown).splitlines()
+                assert max(map(cell_len, lines)) <= 40
+                return shown
 
     def end(self) -> int:
         """Return the exit code of the process, once the terminal is as it was."""
@@ -142,6 +167,34 @@ def test_a_signal_restores_the_terminal(
     terminal.wait_for("nightly")
     terminal.process.send_signal(number)
     assert terminal.end() == 128 + number
+
+
+def test_keys_choose_what_a_narrow_terminal_shows(
+    psched: Commands, on_terminal: Callable[[Commands], Terminal]
+) -> None:
+    psched.ok("add", "nightly", "mail", "0 3 * * *", "{}")
+    psched.ok("add", "hourly", "bill", "@every 1h", "{}")
+    with open_psched(psched.folder / "etc" / "psched.yml") as schedules:
+        nodes = schedules.store.nodes
+        assert nodes is not None
+        runs = (NodeRun("schedules", "weekly", "report", boottime() - 90),)
+        running = encode_processes([NodeProcess("worker 1", 2, runs)], "schedules", boottime())
+        nodes.announce(Announcement("host", "schedules", TypeFilter().encode(), "host", 1, "1", "tz", 100, running))
+    terminal = on_terminal(psched)
+    terminal.wait_for("RUNNING 1")
+    terminal.resize(40)
+    terminal.wait_for(END_OF_40)
+    assert "hourly" in terminal.wait_for_screen("weekly", "RUNNING 1", "NEXT 2")
+    terminal.press("n")
+    shown = terminal.wait_for_screen("NEXT 2", without="RUNNING")
+    assert shown.index("hourly") < shown.index("nightly"), "the next one comes first"
+    terminal.press("S")
+    shown = terminal.wait_for_screen("in▼")
+    assert shown.index("nightly") < shown.index("hourly")
+    terminal.press("a/week\r")
+    terminal.wait_for_screen("weekly", "RUNNING 1", "NEXT 0")
+    terminal.press("q")
+    assert terminal.end() == 0
 
 
 @pytest.mark.slow

@@ -152,6 +152,7 @@ STATES: dict[str, dict[str, Any]] = {
     "due": {},
     "waiting": {"next_time": LATER, "next_run_time": LATER},
     "waiting for its first run": {"next_time": LATER, "next_run_time": LATER + 500, "failures": 2},
+    "due before its time": {"next_time": LATER},
     "waiting for its delay": {"next_run_time": LATER},
     "paused": {"next_time": LATER, "next_run_time": NEVER, "paused_from": LONG_AGO},
     "paused while due": {"next_run_time": NEVER, "paused_from": LONG_AGO},
@@ -208,6 +209,16 @@ def test_runs_since_the_plan_are_no_conflict_and_their_times_follow_the_new_rule
         raw = bench.raw(key)
         assert raw is not None
         assert raw.get("alert_at") == alert_at(wanted), key
+
+
+def test_a_lease_that_was_renewed_since_the_read_keeps_its_end(bench: Bench, store: ScheduleStore) -> None:
+    bench.add(store, "a")
+    claim = bench.take(store, "a")
+    seen = rows_of(store)["a"]
+    store.extend([claim.lease], 1000)
+    assert store.apply([RowChange(seen, replace(seen, data={"n": 2}))]) == []
+    row = rows_of(store)["a"]
+    assert (row.data, row.next_run_time > seen.next_run_time + 500) == ({"n": 2}, True)
 
 
 def test_changes_are_made_all_or_none(store: ScheduleStore) -> None:
