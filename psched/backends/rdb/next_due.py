@@ -93,11 +93,11 @@ class DueTimes:
                 conditions = [c.band > USER_BAND + USER_BAND // 2, c.band < -USER_BAND // 2]
                 for band in self.bands(connection):
                     conditions += [sa.and_(c.band == band, c.due.is_(None)), sa.and_(c.band == band, too_late)]
-            keys: list[str] = []
-            for condition in conditions:
-                found = sa.select(c.key).where(condition).order_by(c.due, c.key).limit(most - len(keys))
-                keys += connection.execute(found).scalars()
-            return keys
+            parts = [sa.select(c.key).where(each).order_by(c.due, c.key).limit(most) for each in conditions]
+            if not self._database.dialect.limits_in_unions:
+                parts = [sa.select(*part.subquery().c) for part in parts]
+            statement = parts[0] if len(parts) == 1 else sa.union_all(*parts)
+            return list(connection.execute(statement).scalars())[:most]
 
         return self._database.run(work)
 

@@ -11,7 +11,20 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from sqlalchemy import URL, BigInteger, Connection, ScalarSelect, String, Table, Text, TextClause, insert, select, text
+from sqlalchemy import (
+    URL,
+    BigInteger,
+    Connection,
+    ScalarSelect,
+    String,
+    Table,
+    Text,
+    TextClause,
+    insert,
+    inspect,
+    select,
+    text,
+)
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
@@ -260,16 +273,23 @@ class Dialect:
         found = connection.dialect.server_version_info
         return f"{self.name} {'.'.join(str(part) for part in found or ())}"
 
-    def pooler_finding(self, connect: Callable[[], Any]) -> Finding | None:
+    def pooler_finding(self, run: Callable[..., Any], connect: Callable[[], Any]) -> Finding | None:
         """Return the finding of `psched doctor` about a connection pooler; None if there is no pooler.
 
-        `connect` returns a new connection; its `dbapi_connection` is the driver's own.
+        `run`: `Database.run`. `connect` returns a new connection; its `dbapi_connection` is the driver's own.
         """
         return None
 
     def encryption(self, connection: Connection) -> Finding | None:
         """Return the finding of `psched doctor` about encryption and verification; None for a database in a file."""
         return None
+
+    def indexed_columns(
+        self, connection: Connection, tables: Collection[str]
+    ) -> Mapping[str, Collection[tuple[str | None, ...]]]:
+        """Return the columns of each usable index of these tables, None for an expression; no missing tables."""
+        found = inspect(connection).get_multi_indexes(filter_names=list(tables))
+        return {table: {tuple(index["column_names"]) for index in of_table} for (_, table), of_table in found.items()}
 
     def invalid_indexes(self, connection: Connection, names: Collection[str]) -> Collection[str]:
         """Return the named indexes that exist but cannot be used, because building them was interrupted."""

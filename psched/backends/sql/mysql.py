@@ -9,7 +9,7 @@ import math
 import os
 import ssl
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -267,7 +267,7 @@ class MySQLDialect(Dialect):
         found = ".".join(str(part) for part in connection.dialect.server_version_info or ())
         return f"{'MariaDB' if _is_mariadb(connection) else 'MySQL'} {found}"
 
-    def pooler_finding(self, connect: Callable[[], Any]) -> Finding | None:
+    def pooler_finding(self, run: Callable[..., Any], connect: Callable[[], Any]) -> Finding | None:
         """Return the settings that `pooler: transaction` needs on the server, because psched sets none."""
         if self.pooler != "transaction":
             return None
@@ -293,6 +293,22 @@ class MySQLDialect(Dialect):
         cipher = connection.exec_driver_sql("SHOW SESSION STATUS LIKE 'Ssl_cipher'").one()[1]
         return encryption_finding(bool(cipher), verify, host, self.tls)
 
+    def indexed_columns(
+        self, connection: Connection, tables: Collection[str]
+    ) -> Mapping[str, Collection[tuple[str | None, ...]]]:
+        """Read the catalogue by one statement, with a lookup for each table. SQLAlchemy takes ten times as long."""
+        each = [f"{_INDEXES} AND table_name = :table_{place}" for place in range(len(tables))]
+        values = {f"table_{place}": table for place, table in enumerate(tables)}
+        columns: dict[tuple[str, str], dict[int, str | None]] = {}
+        for table, index, place, column in connection.execute(text(" UNION ALL ".join(each)), values):
+            columns.setdefault((table, index), {})[place] = column
+        found: dict[str, set[tuple[str | None, ...]]] = {}
+        for (table, index), of_index in columns.items():
+            of_table = found.setdefault(table, set())
+            if index != "PRIMARY":
+                of_table.add(tuple(of_index[place] for place in sorted(of_index)))
+        return found
+
     def key_problem(self, connection: Connection, table: str, column: str) -> str | None:
         collation = connection.execute(_COLLATION, {"table": table, "column": column}).scalar()
         if collation is None or str(collation).endswith(("_nopad_bin", "_0900_bin")) or collation == "binary":
@@ -309,6 +325,10 @@ _LOCK_NAME = "CONCAT('psched init ', LEFT(SHA1(DATABASE()), 16))"
 
 _SERVER_SETTINGS = (
     "SHOW VARIABLES WHERE variable_name IN ('transaction_isolation', 'tx_isolation', 'innodb_lock_wait_timeout')"
+)
+_INDEXES = (
+    "SELECT table_name, index_name, seq_in_index, column_name FROM information_schema.statistics"
+    " WHERE table_schema = DATABASE()"
 )
 _COLLATION = text(
     "SELECT collation_name FROM information_schema.columns"

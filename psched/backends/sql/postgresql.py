@@ -73,6 +73,15 @@ _INVALID = text(
     " WHERE NOT i.indisvalid AND pg_table_is_visible(c.oid) AND c.relname = ANY(:names)"
 )
 
+_INDEXES = text(
+    "SELECT t.relname, CASE WHEN i.indisvalid AND NOT i.indisprimary THEN ARRAY("
+    "SELECT a.attname::text FROM unnest(i.indkey) WITH ORDINALITY k(number, place)"
+    " LEFT JOIN pg_attribute a ON a.attrelid = t.oid AND a.attnum = k.number AND k.number > 0"
+    " WHERE k.place <= i.indnkeyatts ORDER BY k.place) END"
+    " FROM pg_class t LEFT JOIN pg_index i ON i.indrelid = t.oid"
+    " WHERE t.relkind IN ('r', 'p') AND pg_table_is_visible(t.oid) AND t.relname = ANY(:names)"
+)
+
 
 @compiles(now_ms, "postgresql")
 def _now_ms(element: now_ms, compiler: SQLCompiler, **options: Any) -> str:
@@ -148,6 +157,17 @@ class PostgreSQLDialect(Dialect):
         with ClientCursor(driver) as cursor:  # without the settings that `TransactionCursor` sends in each transaction
             cursor.execute(sql)
         return None
+
+    def indexed_columns(
+        self, connection: Connection, tables: Collection[str]
+    ) -> Mapping[str, Collection[tuple[str | None, ...]]]:
+        """Read the catalogue by one statement. SQLAlchemy sends three, and builds objects for all that they return."""
+        found: dict[str, set[tuple[str | None, ...]]] = {}
+        for table, columns in connection.execute(_INDEXES, {"names": list(tables)}):
+            of_table = found.setdefault(table, set())
+            if columns is not None:
+                of_table.add(tuple(columns))
+        return found
 
     def invalid_indexes(self, connection: Connection, names: Collection[str]) -> Collection[str]:
         return connection.execute(_INVALID, {"names": list(names)}).scalars().all()
@@ -266,13 +286,13 @@ class PostgreSQLDialect(Dialect):
         found = connection.dialect.server_version_info or (0,)
         return None if found >= (12,) else f"{self.version(connection)} is too old: PostgreSQL 12 or later is needed"
 
-    def pooler_finding(self, connect: Callable[[], Any]) -> Finding | None:
-        with closing(connect()) as first, closing(connect()) as second:
-            ours, other = first.dbapi_connection, second.dbapi_connection
-            if self.pooler == "session":
+    def pooler_finding(self, run: Callable[..., Any], connect: Callable[[], Any]) -> Finding | None:
+        if self.pooler == "session":
+            with closing(connect()) as first, closing(connect()) as second:
+                ours, other = first.dbapi_connection, second.dbapi_connection
                 return _SHARED if any(_session_of(ours) == _session_of(other) for _ in range(_ASKED)) else _OWN
-            if _is_pooled(ours):
-                return _POOLED
+        if run(lambda connection, _: _is_pooled(connection.connection.dbapi_connection)):
+            return _POOLED
         return _NO_POOLER if self.pooler == "transaction" else None
 
     def encryption(self, connection: Connection) -> Finding | None:

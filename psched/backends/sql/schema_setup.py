@@ -124,7 +124,7 @@ class Schema:
 
     def diagnose(self, writing: bool) -> Iterator[Finding]:
         database, problem = self._database, self.problem()
-        pooler = database.dialect.pooler_finding(database.dedicated)
+        pooler = database.dialect.pooler_finding(database.run, database.dedicated)
         if pooler is not None:
             yield pooler
         yield Finding("table", problem is None, f"{self._table.name} exists" if problem is None else problem)
@@ -195,17 +195,11 @@ class Schema:
 
     def _missing_indexes(self, connection: sa.Connection) -> list[sa.Index]:
         missing: list[sa.Index] = []
-        found = sa.inspect(connection).get_multi_indexes(filter_names=[table.name for table in self._indexed])
-        of_tables = {name: indexes for (_, name), indexes in found.items()}
-        names = [str(index["name"]) for indexes in of_tables.values() for index in indexes]
-        broken = self._database.dialect.invalid_indexes(connection, names)
+        present = self._database.dialect.indexed_columns(connection, [table.name for table in self._indexed])
         for table in self._indexed:
-            if table.name not in of_tables:
-                continue
-            valid = (index for index in of_tables[table.name] if index["name"] not in broken)
-            present = [tuple(index["column_names"]) for index in valid]
-            indexes = [index for index in table.indexes if tuple(index.columns.keys()) not in present]
-            missing += sorted(indexes, key=lambda index: str(index.name))
+            if table.name in present:
+                indexes = [each for each in table.indexes if tuple(each.columns.keys()) not in present[table.name]]
+                missing += sorted(indexes, key=lambda index: str(index.name))
         return missing
 
     def _findings(self, connection: sa.Connection, writing: bool) -> Iterator[Finding]:
