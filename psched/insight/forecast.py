@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from psched.cron import CronDialect
@@ -63,6 +63,9 @@ class _OfType:
     examples: list[str] = field(default_factory=list)
 
 
+Durations = Callable[[Collection[str]], Mapping[str, Sequence[float]]]
+"""Takes keys of schedules, and returns how long the last runs of each took, in seconds. Keys may be left out."""
+
 StartsOf = Callable[[Rule, float], Mapping[int, int]]
 """Takes a rule and a delay, and returns the result of `starts_per_hour`."""
 
@@ -72,14 +75,14 @@ def forecast(
     begin: int,
     hours: int,
     dialect: CronDialect,
-    durations: Callable[[Sequence[str]], Sequence[float]],
+    durations: Durations,
     starts_of: StartsOf | None = None,
     seconds: float = math.inf,
 ) -> Forecast:
     """Return the forecast for `hours` hours from `begin` (unix seconds).
 
     The occurrences of each rule are counted once, the most common rules first, for up to `seconds` of processor time.
-    `durations`: returns how long the last runs of some schedules took, in seconds.
+    `durations` is called once.
     """
     if starts_of is None:
 
@@ -138,16 +141,19 @@ def _summed(
     types: Mapping[str | None, _OfType],
     begin: int,
     hours: int,
-    durations: Callable[[Sequence[str]], Sequence[float]],
+    durations: Durations,
     schedules: int,
     unusable: int,
 ) -> Forecast:
     starts, busy = [0] * hours, [0.0] * hours
     unmeasured: list[str] = []
     is_measured = False
-    for place, (type_, found) in enumerate(sorted(types.items(), key=lambda each: -sum(each[1].starts))):
+    ordered = sorted(types.items(), key=lambda each: -sum(each[1].starts))
+    examples = [key for _, found in ordered[:_MEASURED] for key in found.examples]
+    measured = durations(examples) if examples else {}
+    for type_, found in ordered:
         starts = [one + other for one, other in zip(starts, found.starts, strict=True)]
-        taken = durations(found.examples) if place < _MEASURED else ()
+        taken = [seconds for key in found.examples for seconds in measured.get(key, ())]
         if taken:
             is_measured = True
             busy = [one + other for one, other in zip(busy, _busy(found.starts, sum(taken) / len(taken)), strict=True)]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, islice, takewhile
+from itertools import islice, takewhile
 
 from psched.cron import CronDialect
 from psched.errors import ConfigError, NotFoundError
@@ -414,10 +414,12 @@ class ScheduleInsight(TableInsight):
         )
         return found if times is None else replace(found, unmeasured=times.unmeasured)
 
-    def _durations(self, keys: Sequence[str]) -> list[float]:
-        """Return how many seconds the last runs of these schedules took."""
-        rows = chain.from_iterable(self.last_runs(keys, _MEASURED_RUNS).values())
-        return [row.ended - row.started for row in rows if row.started is not None]
+    def _durations(self, keys: Collection[str]) -> Mapping[str, Sequence[float]]:
+        """Return how many seconds the last runs of each of these schedules took."""
+        found = self.last_runs(list(keys), _MEASURED_RUNS)
+        return {
+            key: [row.ended - row.started for row in rows if row.started is not None] for key, rows in found.items()
+        }
 
 
 def _check_simulation(

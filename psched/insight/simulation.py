@@ -14,6 +14,7 @@ from statistics import fmean as mean
 
 from psched.cron import CronDialect
 from psched.histogram import BUCKETS, bucket, percentile
+from psched.insight.forecast import Durations
 from psched.model import NEVER, ScheduleRow
 from psched.schedules import rule_occurrences
 from psched.schedules.settlement import rule_problem, times_after
@@ -182,22 +183,24 @@ class HandlerTimes:
         return found
 
 
-def handler_times(rows: Sequence[ScheduleRow], durations: Callable[[Sequence[str]], Sequence[float]]) -> HandlerTimes:
+def handler_times(rows: Sequence[ScheduleRow], durations: Durations) -> HandlerTimes:
     """Return how long the runs of these schedules take.
 
-    Calls `durations` for each of up to 1,000 schedules. If there are more, calls it for some schedules of each type.
+    Asks for the durations of up to 1,000 schedules. If there are more, asks for those of some schedules of each type.
     """
     types = Counter(row.type for row in rows)
     share = _MEASURED if len(rows) <= _MEASURED else max(_EXAMPLES, _MEASURED // max(1, len(types)))
     asked: Counter[str] = Counter()
-    by_key: dict[str, float] = {}
-    of_type: dict[str, list[float]] = defaultdict(list)
+    wanted: dict[str, str] = {}
     for row in rows:
-        if asked[row.type] < share and asked.total() < _MEASURED:
+        if asked[row.type] < share and len(wanted) < _MEASURED:
             asked[row.type] += 1
-            if found := durations([row.key]):
-                by_key[row.key] = mean(found)
-                of_type[row.type].append(by_key[row.key])
+            wanted[row.key] = row.type
+    measured = durations(wanted)
+    by_key = {key: mean(measured[key]) for key in wanted if measured.get(key)}
+    of_type: dict[str, list[float]] = defaultdict(list)
+    for key, seconds in by_key.items():
+        of_type[wanted[key]].append(seconds)
     by_type = {type_: mean(found) for type_, found in of_type.items()}
     return HandlerTimes(
         by_key, by_type, mean(by_key.values()) if by_key else None, sorted(types.keys() - by_type.keys())

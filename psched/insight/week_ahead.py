@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, islice
 from time import thread_time
@@ -13,7 +13,7 @@ from time import thread_time
 from psched.cron import CronDialect
 from psched.cron.zones import change_between, load_zone, offset_at
 from psched.errors import ConfigError
-from psched.insight.forecast import HOUR, Forecast, forecast, starts_per_hour
+from psched.insight.forecast import HOUR, Durations, Forecast, forecast, starts_per_hour
 from psched.model import NO_OCCURRENCE, Rule
 from psched.schedules import rule_occurrences
 from psched.store.counts import RuleUse
@@ -108,10 +108,10 @@ def week_ahead(
     uses: Sequence[RuleUse],
     begin: int,
     dialect: CronDialect,
-    durations: Callable[[Sequence[str]], Sequence[float]],
+    durations: Durations,
     seconds: float = math.inf,
 ) -> WeekAhead:
-    """Return the week from `begin` (unix seconds, a full hour). `durations`: see `forecast`.
+    """Return the week from `begin` (unix seconds, a full hour).
 
     Takes up to about three times `seconds` of processor time, and leaves out what cannot be counted in this time.
     """

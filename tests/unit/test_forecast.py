@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import pytest
 
@@ -16,8 +16,8 @@ from psched.store.counts import RuleUse
 BEGIN = 1_795_424_400  # 2026-11-23 09:00 UTC
 
 
-def unknown(keys: Sequence[str]) -> Sequence[float]:
-    return ()
+def unknown(keys: Collection[str]) -> Mapping[str, Sequence[float]]:
+    return {}
 
 
 def listed(rule: Rule, hours: int) -> dict[int, int]:
@@ -71,11 +71,11 @@ def test_equal_rules_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_busy_workers_are_starts_times_the_mean_of_the_last_runs() -> None:
-    asked: list[Sequence[str]] = []
+    asked: list[Collection[str]] = []
 
-    def durations(keys: Sequence[str]) -> Sequence[float]:
+    def durations(keys: Collection[str]) -> Mapping[str, Sequence[float]]:
         asked.append(keys)
-        return {"short": [20.0, 40.0], "long": [5400.0]}.get(keys[0], [])
+        return {"short": [20.0, 40.0], "long": [5400.0], "never ran": []}
 
     uses = [
         RuleUse(Rule("* * * * *", "UTC"), "quick", 2, "short"),
@@ -86,7 +86,7 @@ def test_busy_workers_are_starts_times_the_mean_of_the_last_runs() -> None:
     assert [hour.starts for hour in found.hours] == [120, 125, 120, 120]
     assert [hour.busy for hour in found.hours] == [pytest.approx(each) for each in (1, 5, 3, 1)]
     assert found.unmeasured == ["new"]
-    assert asked == [["short"], ["long"], ["never ran"]]
+    assert asked == [["short", "long", "never ran"]]
 
 
 def test_a_broken_rule_is_counted_and_left_out() -> None:

@@ -154,11 +154,11 @@ def test_the_number_of_occurrences_is_known_before() -> None:
 def test_handlers_take_as_long_as_their_last_runs_or_those_of_their_type() -> None:
     last = {"a": [10.0, 20.0], "b": [], "c": [30.0]}
     rows = [row(key, "* * * * *", type=type_) for key, type_ in (("a", "x"), ("b", "x"), ("c", "y"), ("d", "z"))]
-    times = handler_times(rows, lambda keys: last.get(keys[0], []))
+    times = handler_times(rows, lambda _: last)
     assert [times.of(each) for each in rows] == [15, 15, 30, 22.5]
     assert times.unmeasured == ["z"]
     with pytest.raises(ValueError, match="the ledger has no run"):
-        handler_times(rows, lambda _: []).of(rows[0])
+        handler_times(rows, lambda _: {}).of(rows[0])
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 
 from psched.insight.week_ahead import WeekAhead, week_ahead
@@ -16,11 +14,8 @@ AUTUMN = 1_792_792_800  # 2026-10-24 00:00 in Berlin, before they are put back
 
 
 def week(*uses: tuple[Rule, str, int], begin: int = BEGIN) -> WeekAhead:
-    def unknown(keys: Sequence[str]) -> Sequence[float]:
-        return ()
-
     made = [RuleUse(rule, type_, count, f"{type_}-key") for rule, type_, count in uses]
-    return week_ahead(made, begin, "vixie", unknown)
+    return week_ahead(made, begin, "vixie", lambda _: {})
 
 
 def test_schedules_that_begin_together_are_a_herd() -> None:
@@ -76,9 +71,9 @@ def test_clock_changes_are_told_with_what_they_do() -> None:
 
 def test_what_takes_too_long_to_count_is_left_out_and_told() -> None:
     uses = [RuleUse(Rule(f"{n} 2 * * *", "Europe/Berlin"), "a", n + 1, f"k{n}") for n in range(20)]
-    found = week_ahead(uses, SPRING, "vixie", lambda _: (), seconds=-1)
+    found = week_ahead(uses, SPRING, "vixie", lambda _: {}, seconds=-1)
     assert (found.forecast.schedules, found.forecast.uncounted, found.herds, found.changes) == (0, 210, [], [])
-    found = week_ahead(uses, SPRING, "vixie", lambda _: (), seconds=60)
+    found = week_ahead(uses, SPRING, "vixie", lambda _: {}, seconds=60)
     assert (found.forecast.schedules, found.forecast.uncounted) == (210, 0)
     assert [change.unexamined for change in found.changes] == [0]
 

@@ -29,8 +29,10 @@ from psched.backends.sql.dialect import now_ms
 from psched.model import NEVER, NO_OCCURRENCE
 from psched.store.counts import Counted, DueUsers, RuleUse, TypeCounts, UserCounts
 
-_PAGE = 10_000
+_PAGE = 50_000
 """The most schedules whose rules one statement reads."""
+_MOST_MERGED = 100_000
+"""The most different rules of several pages that are kept, so that equal rules are returned once."""
 _MOST_FINISHED = 1000
 """The most finished tasks that are counted, because the index that finds them also contains failed tasks."""
 _MOST_RUNNING = 10_000
@@ -188,26 +190,57 @@ class RdbScheduleCounts(RdbCounts):
         return self._database.run(lambda connection, _: statement.read(connection, most))
 
     def rules(self) -> Iterator[RuleUse]:
-        c = self._table.c
-        columns = (c.type, c.cron, c.timezone, c.delay_ms, c.options)
-        is_paused = c.paused_from.is_not(None) & c.paused_until.is_(None)
-        runs = sa.case((sa.not_(is_paused) & (c.due < milliseconds(NO_OCCURRENCE)), 1)).label("runs")
-        page = sa.select(c.key, *columns, runs).where(c.key > sa.bindparam("after")).order_by(c.key).limit(_PAGE)
-        rows = page.subquery()
-        names = [rows.c[column.name] for column in columns]
-        last, count = sa.func.max(rows.c.key).label("key"), sa.func.count(rows.c.runs).label("count")
-        every = sa.func.count().label("every")
-        statement = sa.select(*names, last, count, every).group_by(*names)
-        after: str | None = ""
+        last_of_page, of_page, of_rest = cached(_rules, self._table)
+        merged: dict[tuple[Any, ...], tuple[str, int]] = {}
+        after: Any = ""
         while after is not None:
-            found = self._database.rows(statement, {"after": after})
-            for row in found:
-                if row["count"]:
-                    yield read_rule_use(row, row["count"])
-            is_full = sum(row["every"] for row in found) == _PAGE
-            # SQLite may hold keys that are not text
-            keys = [row["key"] for row in found if isinstance(row["key"], str)]
-            after = max(keys, default=None) if is_full else None
+            found = self._read(last_of_page, {"after": after})
+            last = found[0][0] if found else None
+            page = of_rest if last is None else of_page
+            for *columns, key, count in self._read(page, {"after": after, "last": last}):
+                if count:
+                    _, before = merged.get(tuple(columns), (key, 0))
+                    merged[tuple(columns)] = key, before + count
+            if len(merged) > _MOST_MERGED or last is None:
+                yield from _uses(merged)
+                merged.clear()
+            after = last
+
+    def _read(self, statement: Statement, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
+        return self._database.run(lambda connection, _: statement.rows(connection, values))
+
+
+_OF_RULE = ("cron", "timezone", "delay_ms", "options")
+
+
+def _uses(merged: Mapping[tuple[Any, ...], tuple[str, int]]) -> Iterator[RuleUse]:
+    """Yield the uses of rules. `merged`: the key and the number of schedules by their type and `_OF_RULE`."""
+    rules: dict[tuple[Any, ...], RuleUse] = {}  # reading a rule takes longer than all the rest
+    for (type_, *values), (key, count) in merged.items():
+        rule = tuple(values)
+        known = rules.get(rule)
+        if known is None:
+            row = {**dict(zip(_OF_RULE, rule, strict=True)), "type": type_, "key": key}
+            known = read_rule_use(row, count)
+            if not known.rule.spread:  # with a spread, the stored delay depends on the key
+                rules[rule] = known
+        yield RuleUse(known.rule, type_, count, key, known.overlap, known.on_failure)
+
+
+def _rules(table: sa.Table) -> tuple[Statement, Statement, Statement]:
+    """Return a SELECT of the last key of the page after the key :after; it has no row if the page is not full.
+
+    Also return two SELECTs of rules: of the schedules after :after up to the key :last, and of all after :after. Their
+    columns are the type, those of `_OF_RULE`, the last key, and the number of schedules that are not paused or ended.
+    """
+    c = table.c
+    is_paused = c.paused_from.is_not(None) & c.paused_until.is_(None)
+    runs = sa.func.count(sa.case((sa.not_(is_paused) & (c.due < milliseconds(NO_OCCURRENCE)), 1)))
+    columns = (c.type, *(c[name] for name in _OF_RULE))
+    after = c.key > sa.bindparam("after", type_=c.key.type)
+    last = sa.select(c.key).where(after).order_by(c.key).limit(1).offset(_PAGE - 1)
+    rules = sa.select(*columns, sa.func.max(c.key), runs).where(after).group_by(*columns)
+    return Statement(last), Statement(rules.where(c.key <= sa.bindparam("last", type_=c.key.type))), Statement(rules)
 
 
 def _schedule_counts(table: sa.Table) -> CappedCounts:

@@ -158,19 +158,21 @@ def _weight(line: ScheduleLine) -> int:
 
 
 def _line(key: str, runs: Sequence[TimelineRun], found: Timeline) -> ScheduleLine:
-    return ScheduleLine(
-        key,
-        runs,
-        (),
-        sum(run.began is not None for run in runs),
-        sum(run.outcome == FAILED for run in runs),
-        sum(run.attempts > 1 and run.outcome not in (FAILED, None) for run in runs),
-        sum(run.count or 1 for run in runs if run.outcome == SKIPPED),
-        sum(run.overlap > 0 for run in runs),
-        sum(run.ended is None for run in runs),
-        max((_begun(run, found.until) - run.due for run in runs if run.outcome != SKIPPED), default=0.0),
-        sum((_ended(run, found.until) - run.began for run in runs if run.began is not None), 0.0),
-    )
+    begun = failed = retried = skipped = overlaps = unsettled = 0
+    longest = busy = 0.0
+    for run in runs:
+        overlaps += run.overlap > 0
+        unsettled += run.ended is None
+        retried += run.attempts > 1 and run.outcome not in (FAILED, None)
+        if run.outcome == SKIPPED:
+            skipped += run.count or 1
+        else:
+            longest = max(longest, _begun(run, found.until) - run.due)
+            failed += run.outcome == FAILED
+        if run.began is not None:
+            begun += 1
+            busy += _ended(run, found.until) - run.began
+    return ScheduleLine(key, runs, (), begun, failed, retried, skipped, overlaps, unsettled, longest, busy)
 
 
 def _drawn(line: ScheduleLine, found: Timeline) -> ScheduleLine:
