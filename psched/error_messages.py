@@ -18,11 +18,17 @@ ESCAPES = {
 direction of text. Keys, types and errors may contain any character, and a terminal would obey these."""
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return `; did you mean 'x'?` for the known word closest to `word`, ignoring case; or an empty string."""
+def did_you_mean(word: str, known: Iterable[str], more_follows: bool = False) -> str:
+    """Return `; did you mean 'x'?` for the known word closest to `word`, ignoring case; or an empty string.
+
+    `more_follows`: return ` (did you mean 'x'?)`, for a message that continues after it.
+    """
     by_folded = {name.casefold(): name for name in known}
     close = get_close_matches(word.casefold()[:100], by_folded, n=1)
-    return f"; did you mean {by_folded[close[0]]!r}?" if close else ""
+    if not close:
+        return ""
+    question = f"did you mean {by_folded[close[0]]!r}?"
+    return f" ({question})" if more_follows else f"; {question}"
 
 
 def shown(value: object, longest: int = _LONGEST_VALUE) -> str:

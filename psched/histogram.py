@@ -23,7 +23,7 @@ def bucket(seconds: float) -> int:
 
 
 def sums_of(durations: Sequence[float]) -> DurationSums:
-    """Return the sums of some durations. For a hundred of them, this takes a quarter of the time of a loop."""
+    """Return the sums of these durations. For a hundred of them, this takes a quarter of the time of a loop."""
     total = len(durations)
     if total == 1:
         return durations[0], ((bisect_left(BOUNDS, durations[0]), 1),)

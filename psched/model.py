@@ -251,7 +251,7 @@ class ScheduleRow:
 
     @property
     def has_failed_enough(self) -> bool:
-        """Whether so many occurrences have failed in a row that the schedule must be paused."""
+        """Whether `pause_after` occurrences have failed in a row, so that the schedule must be paused."""
         most = self.policy.pause_after
         return most is not None and (self.failures or 0) >= most
 

@@ -61,7 +61,7 @@ class Backoff:
         known = [field.name for field in fields(cls)]
         for name in wanted:
             if name not in known:
-                raise ValueError(f"unknown key {name!r}{did_you_mean(str(name), known)}")
+                raise ValueError(f"unknown key {name!r}{did_you_mean(str(name), known, more_follows=True)}")
         return cls(**wanted)
 
     def seconds(self, attempts: int, chance: Callable[[], float] = random.random) -> float:

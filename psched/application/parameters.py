@@ -147,7 +147,7 @@ class Parameters:
             if name.startswith(NOTES):
                 continue
             if name not in self._own and self._extra is None:
-                faults.append(f"{name} is not a parameter{did_you_mean(name, self._own)}")
+                faults.append(f"{name} is not a parameter{did_you_mean(name, self._own, more_follows=True)}")
                 continue
             try:
                 values[name] = self._conversion(name).restored(value, name)

@@ -47,11 +47,11 @@ def child_main(
         role = make(pipe)
         role.prepare()
     except ConfigError as error:
-        log.debug("cannot start", exc_info=True)
+        log.debug("%s cannot start", name, exc_info=True)
         pipe.send(START_ERROR, str(error))
         return BOOT_FAILED
     except BaseException as error:
-        log.exception("cannot start")
+        log.exception("%s cannot start", name)
         pipe.send(START_ERROR, f"{type(error).__name__}: {error}")
         return BOOT_FAILED
     control.started(role)

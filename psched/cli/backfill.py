@@ -72,7 +72,7 @@ def backfill(
 ) -> None:
     """Run past occurrences of a schedule, or list backfills.
 
-    With --from: start a backfill of the schedule KEY, beside its regular runs. An occurrence is missing if the ledger
+    With --from: start a backfill of the schedule KEY. Its regular runs go on. An occurrence is missing if the ledger
     has no entry for it, or if it was skipped as too late. Occurrences that another backfill still has to run are left
     out, so repeating the command starts nothing. Times are unix seconds, dates, or spans such as 2d (ago).
 
@@ -171,7 +171,8 @@ def _start(
         write(["nothing to run: each occurrence in the range has already run, was skipped, or belongs to a backfill"])
     else:
         times = f"{local_time(state.first)} … {local_time(state.last)}"
-        write([f"{printable(state.name)}: {state.left} occurrences to run, {times}"])
+        occurrences = "1 occurrence" if state.left == 1 else f"{state.left} occurrences"
+        write([f"{printable(state.name)}: {occurrences} to run, {times}"])
 
 
 def _write_plan(chosen: Chosen, plan: BackfillPlan) -> None:

@@ -36,7 +36,11 @@ _MOST = 10
     help="Explain the rule of this schedule. With --at, also show how its occurrences ended.",
 )
 @click.option("-t", "--timezone", metavar="ZONE", help="Zone of the expression (default: the configuration's, or UTC).")
-@click.option("--at", type=WALL_DATE, help="Date or time in that zone to explain: 2027-03-29 or 2027-03-29T02:30.")
+@click.option(
+    "--at",
+    type=WALL_DATE,
+    help="Date or time to explain, in the zone of the schedule or expression: 2027-03-29 or 2027-03-29T02:30.",
+)
 @common_options()
 def explain(chosen: Chosen, cron: str | None, key: str | None, timezone: str | None, at: date | None) -> None:
     """Describe in words when a cron expression is due.
@@ -125,7 +129,7 @@ def _show(
         write([f"  and {more} more on that date"])
     for run in runs or ():
         detail = f" ({printable(run.detail)})" if run.detail else ""
-        write([f"  settled: {_local(run.scheduled_time, rule)} {run.outcome}{detail}"])
+        write([f"  outcome of {_local(run.scheduled_time, rule)}: {run.outcome}{detail}"])
     if runs is not None and not runs and verdict.occurrences:
         write(["  the ledger has no entry of that date; `psched audit` shows which occurrences are missing"])
 

@@ -94,7 +94,7 @@ def write_rows(
     else:
         write("\t".join(map(printable, cells)) for cells in lines(local_time))
         return
-    write([f"{count} entries."])
+    write(["1 entry." if count == 1 and not original else f"{count} entries."])
 
 
 def write_object(row: Fields, times: Iterable[str]) -> None:

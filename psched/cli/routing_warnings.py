@@ -76,7 +76,7 @@ class LeftToRuby:
         """Print the types that no live worker routes, and the rows that psched leaves to Ruby workers."""
         unrouted = insight.unrouted()
         if unrouted is not None:
-            click.echo(f"no live worker routes: {unrouted}", err=True)
+            click.echo(f"types that no live worker routes: {unrouted}", err=True)
         summary = self._summary()
         if summary is not None:
             click.echo(summary, err=True)

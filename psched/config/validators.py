@@ -241,7 +241,7 @@ def tls(value: Any, base: Path) -> dict[str, str]:
     if value == {}:
         raise ValueError("is empty; write {verify: full} for the system's certificates, or leave the key out")
     if not isinstance(value, dict) or not value.keys() <= {"ca", "cert", "key", "verify"}:
-        raise ValueError("expected a mapping with some of ca, cert, key and verify")
+        raise ValueError("expected a mapping with one or more of ca, cert, key and verify")
     if value.get("verify", "full") not in ("full", "ca", "none"):
         raise ValueError("expected verify to be full, ca or none")
     if "key" in value and "cert" not in value:

@@ -27,6 +27,7 @@ from psched.cron.every_and_at import Interval, Moment
 from psched.cron.expression import DAY, CronDialect, Expression, Timetable, parse
 from psched.cron.zones import change_between, load_zone, offset_at, offset_of_wall
 from psched.errors import ConfigError
+from psched.time_text import local_time
 
 EARLIEST = int(datetime(1, 1, 4, tzinfo=UTC).timestamp())
 """The first instant. Earlier instants are treated as this one."""
@@ -52,7 +53,9 @@ def next_time(cron: str, after: int, timezone: str, dialect: CronDialect = "vixi
     """
     found = next_match(cron, after, timezone, dialect)
     if found is None:
-        raise ConfigError(f"cron {cron!r}: no match after {after} and before the year 9999; give an earlier time")
+        raise ConfigError(
+            f"cron {cron!r}: no match after {local_time(after)} and before the year 9999; give an earlier time"
+        )
     return found
 
 

@@ -68,7 +68,7 @@ class EventThread(threading.Thread):
         clock: Clock = monotonic,
         kinds: Collection[EventKind] = EVENT_KINDS,
     ) -> None:
-        """`closing`: ends the pauses of `sender`; `close` sets it."""
+        """`closing`: the event that ends the pauses of `sender`. `close` sets it."""
         super().__init__(name="events", daemon=True)
         assert store.watermarks is not None
         self._store = store

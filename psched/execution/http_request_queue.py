@@ -79,7 +79,7 @@ class RequestQueue:
 
     def _send(self, request: Request) -> None:
         for pause in (*PAUSES, None):
-            is_last = pause is None or self._closing  # a request that was in progress at the close is tried once more
+            is_last = pause is None or self._closing  # a request that was in progress at the close is tried again
             try:
                 post(request)
             except Exception as error:  # noqa: BLE001 – the thread must continue with the next request

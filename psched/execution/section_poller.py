@@ -299,7 +299,7 @@ class RowPoller(Generic[Row_co]):
         self.report_trouble(error)
 
     def _refused(self, message: str) -> None:
-        """Wait longer after each attempt, because databases lock accounts after some failed logins."""
+        """Wait longer after each attempt, because databases lock accounts after several failed logins."""
         pause = min(2.0 ** min(self._failures - 1, 10), _LONGEST_REFUSED_PAUSE)
         self._timer.back_off_for(pause)
         if message != self._message or self._failed_at >= self._reminded + _REMINDER:
@@ -344,14 +344,16 @@ CALLED = 10.0
 long."""
 _FIRST_DELAY = 0.0005
 _LONGEST_DELAY = 0.008
-"""After a wake-up in vain, a poller delays its next poll by a random time up to this limit (seconds), so that not all
-pollers acquire at once."""
+"""After a wake-up whose poll found no row, a poller delays its next poll by a random time of up to this many seconds.
+
+So not all pollers acquire at once.
+"""
 
 _SAME = 0.01
 """Seconds. Two due times with a smaller difference are taken for the same row."""
 
 _SHORTEST = 0.02
-"""The least seconds between two polls in vain. So a host sends at most fifty such polls in a second."""
+"""The least seconds between two polls that find no row. So a host sends at most fifty such polls in a second."""
 _RECENT = 0.05
 """The poll interval, as a share of the time since rows were last found. A smaller share would hardly shorten the wait
 for the next row."""
@@ -427,7 +429,7 @@ class PollTimer:
         - `took`: the duration of the query. The next poll starts that much earlier, as it takes as long to reach the
           database.
 
-        If a row was expected, this counts as a wake-up in vain, unless the wake-up was for a new row that is due later.
+        If a row was expected, the wake-up counts as false, unless it was for a new row that is due later.
         """
         self._polled_at = self.clock() - took
         rest = self._jittered(self.longest if called and wait != 0 else self._polled_interval(took))
@@ -481,7 +483,7 @@ class PollTimer:
         self._expects_row, self.checks_first = False, True
 
     def _delay(self) -> float:
-        """Return the seconds from a wake-up to the poll: 0, or a random time that grows with each wake-up in vain."""
+        """Return the seconds from a wake-up to the poll: 0, or a random time that grows with each false wake-up."""
         if not self._in_vain:
             return 0.0
         return self._chance(0.0, min(_FIRST_DELAY * 2 ** min(self._in_vain, 10), _LONGEST_DELAY))

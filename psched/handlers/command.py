@@ -83,7 +83,8 @@ def _exit_code(value: Any) -> int:
 
 def _rlimit(value: Any) -> str:
     if value not in _RLIMITS:
-        raise ValueError(f"unknown limit {value!r}{did_you_mean(value, _RLIMITS)} (known: {', '.join(_RLIMITS)})")
+        hint = did_you_mean(value, _RLIMITS, more_follows=True)
+        raise ValueError(f"unknown limit {value!r}{hint}; expected one of {', '.join(_RLIMITS)}")
     return str(value)
 
 

@@ -21,7 +21,7 @@ def read(kind: type[Made], data: Mapping[str, Any]) -> Made:
     Raises ValueError: one line with every error.
     """
     known = fields_dict(kind)
-    wrong = [f"unknown key {key!r}{did_you_mean(key, known)}" for key in data if key not in known]
+    wrong = [f"unknown key {key!r}{did_you_mean(key, known, more_follows=True)}" for key in data if key not in known]
     try:
         made = structure(
             kind, {name: data[name] for name in known.keys() & data if data[name] is not known[name].default}

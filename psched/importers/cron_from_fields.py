@@ -2,7 +2,7 @@
 
 In psched's expressions the day of the month or the weekday is enough, unless one of them begins with `*`. So a rule
 that restricts both becomes an nth weekday if that means the same (`1-7` and Monday: `mon#1`). Otherwise it becomes an
-expression with the days only, which excludes a calendar of the other weekdays.
+expression with the days of the month only, and the schedule excludes a calendar of the unwanted weekdays.
 """
 
 from __future__ import annotations

@@ -213,7 +213,8 @@ def _lateness(row: ScheduleRow, state: ScheduleState, nodes: Sequence[Node] | No
         return f"{what}: attempt {row.attempts}{node} has lost its lease{error}", worker_hint(nodes, row.type)
     if row.attempts:
         due = local_time(row.next_run_time)
-        what = f"{what}: {row.attempts} attempts have failed{error}; the next attempt is due {due}"
+        failed = "1 attempt has failed" if row.attempts == 1 else f"{row.attempts} attempts have failed"
+        what = f"{what}: {failed}{error}; the next attempt is due {due}"
         return what, f"psched show {row.key!r} prints the whole error"
     if state.word == LEASED:
         return f"{what}: it is running, or waits for a retry", None

@@ -1,4 +1,4 @@
-"""The nodes that work on some tables: where they run, and the tasks that each of their processes runs."""
+"""The nodes whose workers use the same tables: where they run, and the tasks that each of their processes runs."""
 
 from __future__ import annotations
 

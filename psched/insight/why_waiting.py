@@ -57,7 +57,8 @@ def _reasons(
         running, least = store.reads.running_of(row.user)
         limit = min((each for each in (row.max_running, least) if each is not None), default=None)
         if limit is not None and running >= limit:
-            yield Reason(MAX_RUNNING, f"{running} tasks of user {row.user!r} are running, and max_running is {limit}")
+            tasks = "1 task" if running == 1 else f"{running} tasks"
+            yield Reason(MAX_RUNNING, f"user {row.user!r} has {tasks} running, and max_running is {limit}")
 
 
 def worker_hint(nodes: Sequence[Node] | None, type_: str) -> str:

@@ -186,7 +186,7 @@ class CounterFile:
             except (OSError, CounterFileError) as error:
                 import logging  # noqa: PLC0415 – as in `create`
 
-                logging.getLogger(__name__).warning("%s is not counted: %s", name, error)
+                logging.getLogger(__name__).warning("the events of %s are not counted: %s", name, error)
                 return None
             self._blocks[name] = found
         return found

@@ -31,7 +31,7 @@ class AsyncGroupSubmit:
     def __init__(self, store: TaskStore, forget: Callable[[], object]) -> None:
         """`forget`: called when no caller is waiting.
 
-        It must drop this object, which refers to its event loop.
+        It must drop the reference to this object, because this object keeps its event loop in memory.
         """
         self._store = store
         self._forget = forget

@@ -1,8 +1,8 @@
 """Backfills: runs of past occurrences of a schedule, in addition to its regular runs.
 
-A backfill consists of some rows in the table of schedules, called lanes. Each lane runs its share of the occurrences,
-one after another. Lanes are acquired, leased, retried and settled like schedules, and the ledger records their runs. As
-many occurrences as there are lanes can run at the same time.
+A backfill consists of one or more rows in the table of schedules, called lanes. Each lane runs its share of the
+occurrences, one after another. Lanes are acquired, leased, retried and settled like schedules, and the ledger records
+their runs. As many occurrences as there are lanes can run at the same time.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from psched.schedules.skip_policy import TOO_LATE
 from psched.schedules.validation import check_enqueued_key
 from psched.store import RowChange, ScheduleStore
 from psched.store.ledger import FAILED, SKIPPED, Ledger, LedgerFilter, LedgerRow
+from psched.time_text import local_time
 
 BackfillMode = Literal["missing", "failed", "all"]
 BACKFILL_MODES: tuple[BackfillMode, ...] = get_args(BackfillMode)
@@ -256,7 +257,8 @@ class BackfillCollection:
         if len(spans) > MOST_SPANS:
             raise ValueError(
                 f"{key!r}: the occurrences to run are in {len(spans):,} separate time ranges; expected at most "
-                f"{MOST_SPANS:,}; give a shorter range, such as one that ends at {spans[MOST_SPANS - 1][1]}"
+                f"{MOST_SPANS:,}; give a shorter range, such as one that ends at "
+                f"{local_time(spans[MOST_SPANS - 1][1])}"
             )
         total = rule_occurrences.count(row.rule, since - 1, last, self._dialect) if since <= last else 0
         return row, BackfillPlan(key, spans, count(row.rule, spans, self._dialect), total)
@@ -372,7 +374,7 @@ def lane_keys(ledger: Ledger, schedule: str) -> Iterator[str]:
 
 
 def lane_keys_of(ledger: Ledger, schedules: Collection[str]) -> Mapping[str, Sequence[str]]:
-    """Return what `lane_keys` yields for each of some schedules. Takes one statement for those without backfills."""
+    """Return the result of `lane_keys` for each schedule. Takes one statement for all schedules without backfills."""
     following = ledger.next_keys([_lanes_begin(each) for each in schedules])
     firsts = {each: following[_lanes_begin(each)] for each in schedules}
     return {

@@ -111,5 +111,5 @@ def _has_come(row: ScheduleRow, now: float) -> bool:
 
 
 def with_regular(row: ScheduleRow, regular: ScheduleRow) -> ScheduleRow:
-    """Return `row`, which has an extra run, so that the next occurrence of `regular` follows that run."""
+    """Return `row`, which has an extra run, with the next occurrence of `regular` as its regular occurrence."""
     return replace(row, regular_time=regular.next_time, regular_run_time=regular.next_run_time)

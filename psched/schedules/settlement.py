@@ -174,7 +174,7 @@ class ScheduleSettlement(Settlement):
                 if seen is None or seen.paused or not seen.has_failed_enough:
                     return seen is not None and seen.paused
                 if self.store.modify(seen, paused(seen, self.store.now(), self._dialect), PAUSE_AFTER):
-                    log.error("key=%s paused: %d occurrences failed in a row (psched resume)", key, seen.failures)
+                    log.error("key=%s paused: occurrences failed in a row: %d (psched resume)", key, seen.failures)
                     return True
         except Exception as failure:  # noqa: BLE001 – the run is settled, whatever a driver raises
             log.warning("key=%s not paused: %s; retrying before its next run", key, one_line(failure))

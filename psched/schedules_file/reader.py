@@ -73,7 +73,7 @@ class _FileReader:
             raise ConfigError(f"{self.source}: expected `owner:` and `schedules:`, got {shown(content)}; write both")
         for name in content:
             if name not in _KEYS:
-                self._fault((name,), f"unknown key{did_you_mean(str(name), _KEYS)}; expected {', '.join(_KEYS)}")
+                self._fault((name,), f"unknown key; expected {' or '.join(_KEYS)}{did_you_mean(str(name), _KEYS)}")
         owner = self._owner(content.get("owner"))
         schedules = tuple(self._schedules(self._mapping(content, "schedules"), self._defaults(content)))
         if self.faults:
@@ -145,8 +145,8 @@ class _FileReader:
         known = (*FORMS, *(name for name in options() if name not in FORMS))
         for name, value in given.items():
             if name not in known:
-                hint = did_you_mean(str(name), known)
-                self._fault((*path, str(name)), f"unknown option{hint}; expected some of {', '.join(known)}")
+                hint = did_you_mean(str(name), known, more_follows=True)
+                self._fault((*path, str(name)), f"unknown option{hint}; expected one of {', '.join(known)}")
             elif name in FORMS:
                 if isinstance(value, str | int | float) and not isinstance(value, bool):
                     yield "cron", FORMS[name].format(value)

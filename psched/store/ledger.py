@@ -287,7 +287,7 @@ class Ledger(Protocol):
         """Return the recorded changes of a schedule's definition, the oldest first."""
 
     def changes_of(self, keys: Collection[str]) -> Mapping[str, list[Change]]:
-        """Return what `changes` returns for each of some schedules. One statement reads a few dozen keys."""
+        """Return the changes of each of these schedules, like `changes`. One statement reads a few dozen keys."""
 
     def changed_since(self, time: float) -> list[str]:
         """Return the keys of the schedules whose definitions were changed at `time` or later. Reads all changes."""
@@ -302,7 +302,7 @@ class Ledger(Protocol):
         """Yield the keys after `after` that have recorded changes, in order. Deleted schedules are included."""
 
     def next_keys(self, after: Collection[str]) -> Mapping[str, str | None]:
-        """Return the first key that `keys` yields after each of some texts; None if there is none.
+        """Return, for each text in `after`, the first key that `keys` yields after it; None if there is none.
 
         One statement takes a few dozen texts.
         """

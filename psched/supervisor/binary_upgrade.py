@@ -120,7 +120,7 @@ class BinaryUpgrade:
             self.handoff = None
 
     def start(self, immediate: bool, now: float) -> None:
-        """Start a new master. If one is starting already, a second call can only make the upgrade immediate."""
+        """Start a new master. While it is starting, another call starts none, but can make the upgrade immediate."""
         self.immediate = immediate or (self.active and self.immediate)
         if self.active:
             return

@@ -210,7 +210,7 @@ def _away(request: Request, status: Status) -> Response:
 
 
 async def _changes(request: Request) -> Response:
-    """Stream a mark whenever the browser should fetch the page again. With more streams, marks become less frequent."""
+    """Stream an event whenever the browser should fetch the page again. With more streams, events are less frequent."""
     shared: SharedState = request.app.state.shared
 
     async def events() -> AsyncIterator[str]:
@@ -235,7 +235,7 @@ async def _changes(request: Request) -> Response:
 
 
 def _pause(streams: int) -> float:
-    """Return the seconds between two marks of one stream. All browsers together fetch at most two pages a second."""
+    """Return the seconds between two events of one stream. All browsers together fetch at most two pages a second."""
     return max(2.0, streams / 2)
 
 

@@ -36,7 +36,7 @@ class SharedState:
         self.gate = gate
         self.status_poller = StatusPoller(lambda: self.insight)
         self.streams = 0
-        """The number of open streams of change marks."""
+        """The number of browsers connected to the stream of changes."""
         self._lock = threading.Lock()
         self._insight: Insight | None = None
         self._schedules: ScheduleCollection | None = None

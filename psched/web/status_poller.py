@@ -100,7 +100,7 @@ class StatusPoller:
             return self._now()
 
     def next_status(self) -> Status:
-        """Return the status after an answer that comes later than this call, or that the database does not answer."""
+        """Wait for the database's next answer, or until it is known not to answer, and return the status then."""
         asked = monotonic()
         with self._changed:
             self._begin()

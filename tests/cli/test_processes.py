@@ -110,6 +110,7 @@ def test_a_table_on_a_terminal_fits_it(psched: Commands) -> None:
     assert lines[-1] == "3 entries."
     assert len(lines) == 5
     assert all(cell_len(line) <= 100 for line in lines)
+    assert on_terminal(psched, 100, "list", "--prefix", "key 0").splitlines()[-1] == "1 entry."
 
 
 def test_80_columns_keep_keys_and_cron_expressions_whole(psched: Commands) -> None:

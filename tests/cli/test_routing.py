@@ -95,7 +95,7 @@ def test_list_and_doctor_name_types_that_no_live_worker_routes(both: Commands) -
     both.ok("list")
     assert "no worker is running; rows of these types wait: known, other" in both.ok("doctor").out
     announce(both, "schedules", "known")
-    assert warned(both, "list") == "no live worker routes: other\n"
+    assert warned(both, "list") == "types that no live worker routes: other\n"
     both.ok("queue", "list")
     told = both("doctor").out
     assert "FAILED  workers" in told

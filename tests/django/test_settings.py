@@ -99,10 +99,10 @@ def test_the_database_is_taken_from_the_settings(project: Project) -> None:
 
 def test_mistakes_in_the_options_of_the_backend_are_named(project: Project) -> None:
     for options, expected in (
-        ({"max_atempts": 1}, "TASKS['default']: OPTIONS: unknown option 'max_atempts'; did you mean 'max_attempts'?"),
+        ({"max_atempts": 1}, "TASKS['default']: OPTIONS: unknown option 'max_atempts' (did you mean 'max_attempts'?)"),
         ({"max_attempts": 0}, "TASKS['default']: OPTIONS: max_attempts must be a whole number from 1"),
         ({"on_commit": "yes"}, "TASKS['default']: OPTIONS: on_commit must be True or False, got 'yes'"),
-        ({"retry_wait": {"frist": 1}}, "TASKS['default']: OPTIONS: unknown key 'frist'; did you mean 'first'?"),
+        ({"retry_wait": {"frist": 1}}, "TASKS['default']: OPTIONS: unknown key 'frist' (did you mean 'first'?)"),
     ):
         project.configure(f'TASKS["default"]["OPTIONS"] = {options!r}\n')
         assert expected in project.manage("check", code=1)

@@ -199,10 +199,10 @@ def test_a_configured_timeout_ends_a_program(ledger: Ledger) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"timout": 3}, "psched.handlers.command:Command: unknown key 'timout'; did you mean 'timeout'?"),
+        ({"timout": 3}, "psched.handlers.command:Command: unknown key 'timout' (did you mean 'timeout'?)"),
         ({"timeout": 0}, "timeout: expected seconds or a duration (90s, 5m, 2h) > 0"),
         ({"cwd": "/"}, "unknown key 'cwd'"),
-        ({"rlimits": {"nofiles": 1}}, "rlimits: unknown limit 'nofiles'; did you mean 'nofile'? (known: "),
+        ({"rlimits": {"nofiles": 1}}, "rlimits: unknown limit 'nofiles' (did you mean 'nofile'?); expected one of "),
         ({"rlimits": {"nofile": "many"}}, "rlimits: 'nofile': expected a whole number"),
         ({"keep_output": "yes"}, "keep_output: expected true or false"),
         ({"env": {"A": 5}}, "env: 'A': expected text"),
@@ -380,7 +380,7 @@ def test_a_program_whose_output_cannot_be_kept_is_refused_before_it_runs(
         ({"argv": [""]}, 'the first of "argv" must name the program, and is empty'),
         ({"argv": ["ls", 1]}, "argv: item 1: expected text"),
         ({"argv": ["ls", "a\0b"]}, "argv: item 1: a NUL character cannot be passed to a program"),
-        ({"argv": ["ls"], "timout": 3}, "unknown key 'timout'; did you mean 'timeout'?"),
+        ({"argv": ["ls"], "timout": 3}, "unknown key 'timout' (did you mean 'timeout'?)"),
         ({"argv": ["ls"], "timeout": 0}, "timeout: expected seconds or a duration (90s, 5m, 2h) > 0"),
         ({"shell": True, "command": ""}, "command: expected a command, not an empty string"),
         ({"argv": ["ls"], "env": ["A"]}, "env: expected an object"),

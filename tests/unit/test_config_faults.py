@@ -121,7 +121,7 @@ def file_fault(tmp_path: Path, content: str | bytes, environment: str = "product
         (
             {"retry_wait": {"frist": 1}},
             (
-                "config: retry_wait: unknown key 'frist'; did you mean 'first'?; "
+                "config: retry_wait: unknown key 'frist' (did you mean 'first'?); "
                 "expected seconds, a duration, or a mapping like {first: 1, factor: 2, limit: 5m}"
             ),
         ),
@@ -159,7 +159,7 @@ def file_fault(tmp_path: Path, content: str | bytes, environment: str = "product
         ),
         (
             {"tls": {"chain": "x"}},
-            "config: tls: expected a mapping with some of ca, cert, key and verify, got {'chain': 'x'}",
+            "config: tls: expected a mapping with one or more of ca, cert, key and verify, got {'chain': 'x'}",
         ),
         (
             {"queue": {}, "schedules": {}, "table": "t"},

@@ -359,7 +359,7 @@ def report(region: str, *, day: date | None = None) -> None:
     [
         ({}, "region is missing"),
         ({"region": "x", "zone": "y"}, "zone is not a parameter"),
-        ({"regoin": "x"}, r"region is missing; regoin is not a parameter; did you mean 'region'\?"),
+        ({"regoin": "x"}, r"region is missing; regoin is not a parameter \(did you mean 'region'\?\)"),
         ({"region": "x", "day": "soon"}, "day: expected a date such as 2026-11-23, got 'soon'"),
         ({"region": 5, "zone": "y"}, "region: expected text, got 5; zone is not a parameter"),
     ],

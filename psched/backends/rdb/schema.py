@@ -58,9 +58,10 @@ def has_user_and_type(queue: sa.Table) -> sa.ColumnElement[bool]:
 
 
 def using_type_index(rows: sa.Select[Any], table: sa.Table) -> sa.Select[Any]:
-    """Return a SELECT of rows of one type, changed so that it uses the index by type.
+    """Return `rows`, a SELECT of the rows of one type, with a hint to use the index on (type, due).
 
-    If most rows have this type, MariaDB and MySQL would use the index of all types, and read due rows of other types.
+    Without the hint, if most rows have this type, MariaDB and MySQL use the index on `due` alone, and so also read rows
+    of other types.
     """
     force = f"FORCE INDEX ({table.name}_type_due)"
     return rows.with_hint(table, force, "mysql").with_hint(table, force, "mariadb")

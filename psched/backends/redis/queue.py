@@ -53,8 +53,8 @@ class RedisTaskStore(RedisLeaseStore, TaskStore):
     def submit(self, tasks: Sequence[NewTask], connection: Any = None) -> builtins.list[str]:
         """Create tasks, up to a few thousand by one script. Return the keys that existed before.
 
-        If `connection` is the one of an advance, the advance's script creates the tasks later, and no keys are
-        returned.
+        If `connection` belongs to the advance of a schedule, the script that advances the schedule creates the tasks
+        later, and no keys are returned.
         """
         rows = [_row(task, self.max_data_size) for task in tasks]  # check all tasks before the first one is written
         if connection is None:

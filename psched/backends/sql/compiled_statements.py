@@ -53,7 +53,7 @@ _made: Callable[..., Any] = lru_cache(_CACHED)(_make)
 
 
 def cached_on_class(build: Callable[Concatenate[S, P], None]) -> Callable[Concatenate[S, P], None]:
-    """Decorate a method that sets attributes: objects with the same arguments share these attributes."""
+    """Decorate a method that sets attributes. It runs once per set of arguments; later objects get the same values."""
 
     def attributes(kind: type[S], *parts: P.args, **named: P.kwargs) -> dict[str, Any]:
         blank = object.__new__(kind)  # so that the attributes refer to no object
@@ -148,7 +148,7 @@ class Statement:
         return compiled.text, compiled.parameters(values)
 
     def step_on(self, connection: Compilable, keys: Sequence[str], values: Mapping[str, Any]) -> tuple[str, Any]:
-        """Return text and parameters of the statement on `keys`; see `execute_on`."""
+        """Return the text and the parameters of the statement for the rows `keys`; see `execute_on`."""
         count = 1 << (len(keys) - 1).bit_length()
         compiled = self.prepare(connection, count)
         padded = {f"keys_{place}": key for place, key in enumerate([*keys, *[keys[-1]] * (count - len(keys))], 1)}
@@ -160,7 +160,7 @@ class Statement:
         return found
 
     def rows_on(self, connection: sa.Connection, keys: Sequence[str]) -> Sequence[Sequence[Any]]:
-        """Return the rows of the statement on `keys`, at least one, as the driver returns them; see `execute_on`."""
+        """Execute the statement for `keys`, at least one, and return its rows as the driver does; see `execute_on`."""
         found: Sequence[Sequence[Any]] = execute_text(connection, *self.step_on(connection, keys, {})).fetchall()
         return found
 
@@ -217,7 +217,7 @@ class BulkUpdate:
         return self._statement(names).execute(connection, {**values, **same, _ROWS: as_parameter(rows, names)})
 
     def parameters(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the parameters of the statement on one row."""
+        """Return the parameters of the statement for one row."""
         return {parameter: row[name] for name, parameter in self._parameters.items()}
 
     def given(self) -> dict[str, sa.ColumnElement[Any]]:

@@ -359,7 +359,7 @@ class SqlLedger:
 
 
 _Make = Callable[[sa.Table, int, bool], Statement]
-"""Makes a SELECT of the entries of each of some schedules, with the position of each schedule.
+"""Makes a SELECT of the entries of several schedules. Each entry comes with the position of its schedule.
 
 Takes the ledger, the number of schedules, and `limits_in_unions` (see `Dialect`).
 """

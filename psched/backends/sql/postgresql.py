@@ -389,7 +389,7 @@ _STATE = re.compile(rb'^B\t\d+\tErrorResponse\t.*? C "([0-9A-Z]{5})" ', re.MULTI
 def refusal(error: Any, seconds: float) -> str | None:
     """Return the SQLSTATE of the refused login that psycopg's `error` reports, or None.
 
-    If the server asked for a password, logs in once more and reads the SQLSTATE from libpq's trace. A server that is
+    If the server asked for a password, logs in again and reads the SQLSTATE from libpq's trace. A server that is
     down, starting or full does not ask. Takes at most `seconds`, plus the time to resolve names. Raises no error of the
     driver.
     """

@@ -514,7 +514,7 @@ class RecordedSchema(Schema):
         return foreign or self._recreate(self._tables, "no schema is recorded for them")
 
     def _is_foreign(self, table: sa.Table, columns: Collection[str] | None) -> bool:
-        """Return whether a shared table lacks columns, although no upgrade adds them."""
+        """Return whether a shared table lacks a column that no upgrade adds: psched did not create this table."""
         if columns is None:
             return False
         return not set(table.c.keys()) <= {*columns, *upgrades.columns_to_come(table.name)}

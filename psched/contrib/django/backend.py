@@ -250,7 +250,8 @@ def _problem(options: Mapping[str, Any]) -> str | None:
     """Return an error message if the options cannot be used, else None."""
     for name in options:
         if name not in _OPTIONS:
-            return f"unknown option {name!r}{did_you_mean(name, _OPTIONS)}; the known options are {', '.join(_OPTIONS)}"
+            hint = did_you_mean(name, _OPTIONS, more_follows=True)
+            return f"unknown option {name!r}{hint}; expected one of {', '.join(_OPTIONS)}"
     if not isinstance(options.get("on_commit", False), bool):
         return f"on_commit must be True or False, got {shown(options['on_commit'])}"
     try:

@@ -91,7 +91,7 @@ def _form(given: Mapping[str, str], snapshot: Snapshot) -> Mapping[str, str]:
 
 
 def _read(form: Mapping[str, str], now: float) -> _Question:
-    """Return the question of a form. Raises ValueError that names the field."""
+    """Return the simulation that the form asks for. Raises ValueError that names the field."""
 
     def read(name: str, label: str, expected: str, convert: Callable[[str], float]) -> float:
         try:

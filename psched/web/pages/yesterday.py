@@ -189,7 +189,7 @@ def _ended(run: TimelineRun, until: float) -> float:
 
 
 def _spans(run: TimelineRun, until: float) -> list[Span]:
-    """Return the parts of a run. Parts drawn above others come last."""
+    """Return the parts of a run as bars. Where bars overlap, the later one is drawn on top."""
     title = partial(_title, run, until)
     ended = _ended(run, until)
     if run.outcome == SKIPPED:

@@ -169,7 +169,7 @@ def test_the_data_may_name_the_type(apart: Feed) -> None:
 @pytest.mark.parametrize(
     ("type_", "data", "fault"),
     [
-        ("enqueue.t", {"usr": "u"}, "unknown key 'usr'; did you mean 'user'?"),
+        ("enqueue.t", {"usr": "u"}, "unknown key 'usr' (did you mean 'user'?)"),
         ("enqueue.t", {"user": 7}, "user: "),
         ("enqueue.t", {"priority": 101}, "priority must be a whole number from -100 to 100, got 101"),
         ("enqueue.t", {"max_running": 2}, "max_running 2 needs a user"),

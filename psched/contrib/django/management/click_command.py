@@ -1,4 +1,4 @@
-"""Commands of manage.py that run psched's own programs. The program parses all words after the command's name."""
+"""Commands of manage.py that run psched's own programs. The program parses all arguments after the command's name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from psched.errors import ConfigError
 
 
 class ClickCommand(BaseCommand):
-    """Passes its words to a program unparsed, with Django's settings as the configuration."""
+    """Passes its arguments unparsed to a program, whose configuration is from Django's settings."""
 
     program: str
     """The module that runs the program in a process of its own."""
@@ -37,7 +37,7 @@ class ClickCommand(BaseCommand):
             sys.exit(1)
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Accept any words, for `call_command`."""
+        """Accept any arguments, for `call_command`."""
         parser.add_argument("words", nargs="*")
 
     def handle(self, *args: Any, **options: Any) -> None:
