@@ -67,7 +67,7 @@ def _compare(
     grounds: tuple[Grounds, Grounds], store: str, variants: tuple[Variant, Variant], wanted: argparse.Namespace
 ) -> None:
     def measure(which: int) -> dict[str, float]:
-        with grounds[which].place(store) as place:
+        with grounds[(which + number) % 2].place(store) as place:
             return _drain(variants[which], place, wanted)
 
     pairs: list[tuple[dict[str, float], dict[str, float]]] = []
