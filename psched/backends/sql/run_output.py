@@ -63,9 +63,10 @@ class SqlRunOutput:
             with self._database.transaction(connection):
                 connection.execute(self._delete, this)
                 connection.execute(self._insert, values)
-                surplus = connection.execute(self._surplus, {"of_key": row.key}).scalar()
+                surplus = connection.execute(self._surplus, {"of_key": row.key}).first()
                 if surplus is not None:
-                    connection.execute(self._delete_first, {"of_key": row.key, "end": surplus})
+                    last = {"of_key": row.key, "end": surplus.ended, "of_run": surplus.run}
+                    connection.execute(self._delete_first, last)
 
         self._database.run(work)
 
@@ -84,10 +85,13 @@ class SqlRunOutput:
         purge_at = now_ms() + sa.bindparam("retention", type_=sa.BigInteger)
         self._insert = sa.insert(table).values(ended=now_ms(), purge_at=purge_at)
         of_key, end = c.key == sa.bindparam("of_key"), sa.bindparam("end", type_=sa.BigInteger)
+        of_run = sa.bindparam("of_run", type_=sa.BigInteger)
         self._of_key = sa.select(*c).where(of_key).order_by(c.ended, c.run)
-        self._surplus = sa.select(c.ended).where(of_key).order_by(c.ended.desc()).limit(1).offset(KEPT_OUTPUTS)
-        self._delete = sa.delete(table).where(of_key, c.run == sa.bindparam("of_run", type_=sa.BigInteger))
-        self._delete_first = sa.delete(table).where(of_key, c.ended <= end)
+        latest_first = (c.ended.desc(), c.run.desc())
+        self._surplus = sa.select(c.ended, c.run).where(of_key).order_by(*latest_first).limit(1).offset(KEPT_OUTPUTS)
+        self._delete = sa.delete(table).where(of_key, c.run == of_run)
+        ended_with_it = sa.and_(c.ended == end, c.run <= of_run)
+        self._delete_first = sa.delete(table).where(of_key, sa.or_(c.ended < end, ended_with_it))
         old = c.purge_at <= now_ms()
         self._nth_old = sa.select(c.purge_at).where(old).order_by(c.purge_at).limit(1).offset(sa.bindparam("skipped"))
         self._purge = sa.delete(table).where(old, c.purge_at <= end)
