@@ -45,7 +45,7 @@ def test_a_decorator_without_a_name_says_what_to_write(site: Site) -> None:
 def test_an_argument_that_is_no_text_is_refused_with_what_is_expected(site: Site) -> None:
     with pytest.raises(ConfigError, match="cron must be text .* got 5"):
         site.scheduler().register("task", 5)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="tls: expected a mapping with some of .*, got 'yes'"):
+    with pytest.raises(ConfigError, match="tls: expected a mapping with one or more of .*, got 'yes'"):
         create_scheduler(site.url, tls="yes")  # type: ignore[arg-type]
 
 

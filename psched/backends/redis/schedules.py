@@ -148,7 +148,8 @@ class RedisScheduleStore(RedisLeaseStore, ScheduleStore):
 
     def _has_change_of(self, key: str, number: int) -> bool:
         """Return whether the call with this number has changed the schedule."""
-        return any(json.loads(change).get("number") == number for change in self._call("changes", key))
+        [changes] = self._call("changes", key)
+        return any(json.loads(change).get("number") == number for change in changes)
 
     def _read_row(self, row: dict[str, Any]) -> ScheduleRow:
         return read_stored_schedule(row, self.max_data_size)
@@ -200,7 +201,8 @@ class RedisScheduleStore(RedisLeaseStore, ScheduleStore):
     def _is_made_by(self, key: str, version: int, number: int) -> bool:
         """Return whether the call with this number has made this version of the definition."""
         made = {"version": version, "number": number}
-        return any(made.items() <= json.loads(change).items() for change in self._call("changes", key))
+        [changes] = self._call("changes", key)
+        return any(made.items() <= json.loads(change).items() for change in changes)
 
     def delete(self, key: str) -> None:
         if not self._delete(key, self._holder, self._reckoning):
