@@ -201,10 +201,15 @@ class RowPoller(Generic[Row_co]):
     def rest(self) -> None:
         """Called before a pause.
 
-        If the listener is idle, make a poll due at once, because a poll starts the listener.
+        If the listener is idle, make a poll due at once, because a poll starts the listener. If a wake-up ended the
+        listening, listen again.
         """
-        if not self._failures and self._listener.can_listen:
+        if self._failures:
+            return
+        if self._listener.can_listen:
             self._timer.check_now()
+        elif self._listener.is_notified:
+            self._listener.listen(self._timer.longest * _LISTENING)
 
     def ignore_wakeups(self) -> None:
         self._timer.check_within(0.0)
@@ -513,6 +518,8 @@ class WakeupListener:
         self._wakeup: Wakeup | None = None
         self._opened = False
         self._listening = self._connected = False
+        self.is_notified = False
+        """Whether a wake-up came since the last `listen`. It may have ended the listening."""
         self._retry_at = clock()
         self._logged = False
 
@@ -549,7 +556,7 @@ class WakeupListener:
             self._failed(error)
         else:
             self._listening = self._connected = True
-            self._logged = False
+            self.is_notified = self._logged = False
 
     def poll(self) -> bool:
         """Return whether a wake-up came.
@@ -560,10 +567,12 @@ class WakeupListener:
             return False
         was_called = self.is_reliable
         try:
-            return self._wakeup.is_notified()
+            is_notified = self._wakeup.is_notified()
         except Exception as error:  # noqa: BLE001 – as in `listen`
             self._failed(error, patience=0.0 if was_called else _PATIENCE)
             return True
+        self.is_notified = self.is_notified or is_notified
+        return is_notified
 
     def stop(self) -> bool:
         """Stop listening, so that siblings get the wake-ups. Return whether the listener was active."""

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import deque
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from psched.acquisition.claimable_types import ClaimableTypes
 from psched.acquisition.task_source import Source
 from psched.application import Application
 from psched.errors import PoolerError
 from psched.execution.batch_size import BatchSizer
-from psched.execution.section_poller import PollTimer, SectionPoller
+from psched.execution.section_poller import PollTimer, RowPoller, SectionPoller
+from psched.store.type_filter import TypeFilter
 
 
 class Road:
@@ -182,3 +185,59 @@ def test_a_pooler_that_comes_in_between_is_reported_in_one_line(caplog: pytest.L
         "section=queue polling fails: a pooler is in front of this PostgreSQL; retrying"
     ]
     assert caplog.records[0].exc_info is None
+
+
+class OnceWakeup:
+    """A wake-up that ends the listening, like an element that is popped from a list of Redis."""
+
+    proven = True
+    covers_all_hosts = True
+
+    def __init__(self) -> None:
+        self.is_listening = False
+        self._came = False
+
+    def listen(self, seconds: float) -> None:
+        self.is_listening = True
+
+    def come(self) -> None:
+        self._came, self.is_listening = self.is_listening, False
+
+    def is_notified(self) -> bool:
+        came, self._came = self._came, False
+        return came
+
+    def stop_listening(self) -> None:
+        self.is_listening = False
+
+
+def test_rows_that_come_one_by_one_are_polled_for_at_each_wake_up() -> None:
+    """Without another `listen` after each wake-up, every second row would wait for the next poll after 20 ms."""
+    time, due = [0.0], deque[str]()
+    wakeup = OnceWakeup()
+
+    def acquire(*_: object, **__: object) -> list[str]:
+        time[0] += 0.001
+        rows = list(due)
+        due.clear()
+        return rows
+
+    store = SimpleNamespace(next_due=lambda *_, **__: None, is_unavailable=lambda _: False, is_refused=lambda _: False)
+    source: Any = SimpleNamespace(
+        open_wakeup=lambda _: wakeup, poll_multi=acquire, maintain=lambda **_: None, store=store
+    )
+    timer = PollTimer(1.0, lambda: time[0], lambda least, most: (least + most) / 2)
+    types = ClaimableTypes(cast("Source", source), TypeFilter())
+    poller = RowPoller("queue", source, BatchSizer(9), timer, types)
+    poller.poll()
+    waits = []
+    for number in range(5):
+        poller.rest()
+        time[0] += 0.004
+        due.append(f"row {number}")
+        wakeup.come()
+        poller.wake()
+        waits.append(poller.pause())
+        time[0] += waits[-1]
+        assert poller.poll() == [f"row {number}"]
+    assert waits == [0.0] * 5

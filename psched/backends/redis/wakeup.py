@@ -62,8 +62,10 @@ class WakeList:
         is_waiting = self._waits and not self._is_overdue()
         if is_waiting and now < self._look_up_at:
             return  # `is_notified` sends the wait again when the server ends it
-        keys = self._keys if self._accepts is None else self._keys_of(self._accepts)
-        self._look_up_at = now + _LOOK_UP
+        keys = self._keys
+        if now >= self._look_up_at:
+            keys = keys if self._accepts is None else self._keys_of(self._accepts)
+            self._look_up_at = now + _LOOK_UP
         if is_waiting and keys == self._keys:
             return
         if self._waits:
@@ -119,6 +121,7 @@ class WakeList:
     def close(self) -> None:
         self._waits = self.proven = False
         self._unread = 0
+        self._look_up_at = 0.0
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.disconnect()
@@ -162,6 +165,7 @@ class WakeList:
         if int(number) <= self._last_new:
             return False
         self._last_new = int(number)
+        self._look_up_at = 0.0
         connection.send_command("RPUSH", name, number, check_health=False)
         self._unread += 1
         return True
