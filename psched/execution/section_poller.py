@@ -208,7 +208,7 @@ class RowPoller(Generic[Row_co]):
             return
         if self._listener.can_listen:
             self._timer.check_now()
-        elif self._listener.is_notified:
+        elif self._listener.was_notified:
             self._listener.listen(self._timer.longest * _LISTENING)
 
     def ignore_wakeups(self) -> None:
@@ -518,7 +518,7 @@ class WakeupListener:
         self._wakeup: Wakeup | None = None
         self._opened = False
         self._listening = self._connected = False
-        self.is_notified = False
+        self.was_notified = False
         """Whether a wake-up came since the last `listen`. It may have ended the listening."""
         self._retry_at = clock()
         self._logged = False
@@ -556,7 +556,7 @@ class WakeupListener:
             self._failed(error)
         else:
             self._listening = self._connected = True
-            self.is_notified = self._logged = False
+            self.was_notified = self._logged = False
 
     def poll(self) -> bool:
         """Return whether a wake-up came.
@@ -571,7 +571,7 @@ class WakeupListener:
         except Exception as error:  # noqa: BLE001 – as in `listen`
             self._failed(error, patience=0.0 if was_called else _PATIENCE)
             return True
-        self.is_notified = self.is_notified or is_notified
+        self.was_notified = self.was_notified or is_notified
         return is_notified
 
     def stop(self) -> bool:

@@ -26,7 +26,7 @@ _SHORTEST = 0.001
 _OVERDUE = 5.0
 """Seconds by which an answer may be late before the connection counts as lost."""
 _LOOK_UP = 60.0
-"""Seconds after which a waiting worker reads the known types again, because the database may have been emptied."""
+"""Seconds after which a worker reads the known types again, because the database may have been emptied."""
 _TRIAL = 0.05
 """Seconds of the first wait on a connection. It is short, because a proxy may not support blocking commands."""
 
@@ -60,14 +60,12 @@ class WakeList:
         now = self._clock()
         self._until = now + seconds
         is_waiting = self._waits and not self._is_overdue()
-        if is_waiting and now < self._look_up_at:
-            return  # `is_notified` sends the wait again when the server ends it
         keys = self._keys
-        if now >= self._look_up_at:
-            keys = keys if self._accepts is None else self._keys_of(self._accepts)
+        if self._accepts is not None and now >= self._look_up_at:
+            keys = self._keys_of(self._accepts)
             self._look_up_at = now + _LOOK_UP
         if is_waiting and keys == self._keys:
-            return
+            return  # `is_notified` sends the wait again when the server ends it
         if self._waits:
             self.close()  # only closing the connection ends a wait
         self._read_answers()
