@@ -116,7 +116,7 @@ class Settlement(ABC):
     def attempts_allowed(self, row: Row, max_attempts: int | None) -> int | None:
         """Return after how many attempts the row has failed for good; None means never.
 
-        The row's own bound comes first, then `max_attempts` (the bound of its type), then the configured bound.
+        Return the limit of the row itself, else `max_attempts` (the limit of its type), else the configured limit.
         """
         own = row.policy.max_attempts if isinstance(row, ScheduleRow) else row.max_attempts
         if own is None:
@@ -178,7 +178,7 @@ class Settlement(ABC):
         return "retried"
 
     def release(self, claim: Claim, begun: bool, until: float) -> RunOutcome:
-        """Make the claimed row due now; if the run has not begun, make it due as before it was acquired.
+        """Make the claimed row due now. If its run has not begun, restore its due time from before the acquire.
 
         Returns the outcome: `released`, or `cancelled` if a cancel was requested.
         """

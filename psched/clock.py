@@ -25,9 +25,9 @@ the machine was suspended.
 
 
 def wait_steps(seconds: float, pause: float) -> Iterator[float]:
-    """Yield how many seconds have passed since the first step: first 0, then a number after each `pause` (seconds).
+    """Yield the seconds since the first step: first 0, then again after each `pause` (in seconds).
 
-    The last number is the first that is at least `seconds`.
+    Ends when at least `seconds` have passed.
     """
     begun = monotonic()
     waited = 0.0

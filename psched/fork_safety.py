@@ -38,7 +38,7 @@ class ClosedBeforeFork(Protocol):
 
     @property
     def fork_patience(self) -> float:
-        """For how many seconds a fork waits for work on the connections to end."""
+        """Seconds that a fork waits until the work on the connections has ended."""
 
     def close_before_fork(self) -> None:
         """Close the idle connections. No thread begins work on them until the process has forked."""

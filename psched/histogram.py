@@ -13,8 +13,9 @@ BOUNDS = (
 BUCKETS = len(BOUNDS) + 1
 
 DurationSums = tuple[float, Sequence[tuple[int, int]]]
-"""What some durations add to a histogram: their sum in seconds, and for each bucket that has any its index and their
-number."""
+"""What some durations add to a histogram: their sum in seconds, and the index and count of each bucket that is not
+empty.
+"""
 
 
 def bucket(seconds: float) -> int:

@@ -58,9 +58,10 @@ class Task:
     stop_reason: Exception | None = None
     """The argument of the handler's `kill`; None until the run is asked to stop."""
     max_attempts: int | None = None
-    """After how many attempts tasks of this type have failed. A bound in the row comes first. Set by the daemon."""
+    """The most attempts of tasks of this type. A limit in the row takes precedence. Set by the daemon."""
     timeout: float | None = None
-    """After how many seconds the run is stopped, by its schedule or type; None: the configured time. Set by the daemon.
+    """Seconds after which the run is stopped, as its schedule or type says; None: the configured time. Set by the
+    daemon.
     """
     alive_time: float | None = None
     """How many seconds the lease lasts after each renewal; None: the configured `alive_time`."""
@@ -383,9 +384,10 @@ class Task:
         self._settle("released", self._settlement.release, True)
 
     def release_unstarted(self) -> None:
-        """Make the task due as before it was acquired, because its handler was not called. Raises like `finish`.
+        """Release a task whose handler was not called, and restore its due time from before the acquire.
 
-        So the task keeps its place before tasks that were due later. On `rdb_compat` this does the same as `release`.
+        So the task still runs before tasks that were due later. On `rdb_compat` this does the same as `release`. Raises
+        like `finish`.
         """
         self._settle("released", self._settlement.release, False)
 

@@ -11,7 +11,7 @@ from psched.store import Accepts, Wakeup
 from psched.store.type_filter import TypeFilter
 
 _FRESH = 2.0
-"""For how many seconds a busy worker uses the types of its last look-up."""
+"""Seconds for which a busy worker uses the types of its last look-up."""
 _SHARE = 0.05
 """The largest share of its time that a busy worker spends on looking up types."""
 _ALWAYS = 64
@@ -20,8 +20,9 @@ _ALWAYS = 64
 If there are more names, only those that have rows are passed, because each name makes an acquire slower.
 """
 _FOREIGN = 2
-"""If the types that have rows are this many times as many as the accepted types, the store is asked only for the
-accepted types."""
+"""If there are this many times more types with rows than accepted types, the store is asked only for the accepted
+types.
+"""
 
 
 class ClaimableTypes:
@@ -30,7 +31,7 @@ class ClaimableTypes:
     Safe to use from several threads.
 
     - A filter that accepts everything: no type is passed to the store.
-    - A few exact names: they are passed to the store. So are many exact names once twice as many types have rows.
+    - A few exact names: they are passed to the store.
     - Any other filter: each query for the next due time also looks up which accepted types have rows. An idle worker
       therefore knows every new type. A busy worker looks up types every few seconds.
     """

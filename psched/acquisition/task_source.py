@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 _MAINTENANCE_INTERVAL = 1.0
 """Seconds between two deletions of old rows while tasks run."""
 _MAINTENANCE_SECONDS = 0.05
-"""For how many seconds deleting old rows may delay a poll; the last statement may exceed this."""
+"""The most seconds by which deleting old rows may delay a poll. Only its last statement may take longer."""
 _MAX_ACQUIRE = 100_000
 _MIN_PRUNED = 1000
 """How many references to acquired tasks are kept before references to settled tasks are removed."""
@@ -33,7 +33,9 @@ _LARGEST = 500
 """If no acquired row can be run, the next acquire takes `_GROWTH` times as many rows, at most `_LARGEST`, because
 thousands of such rows may be due."""
 _MAX_ROUNDS = 50
-"""How many acquires one poll makes if none of the acquired rows can be run. Rows due behind them must not wait."""
+"""The most acquires of one poll. A poll acquires again if none of the acquired rows can be run, because further rows
+may be due.
+"""
 
 
 class Source:

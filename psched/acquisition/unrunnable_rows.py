@@ -16,10 +16,10 @@ from psched.store import LeaseStore
 log = logging.getLogger(__name__)
 
 _REMEMBERED = 10_000
-"""For how many keys the last logged problem is remembered. Problems of further keys may be logged repeatedly."""
+"""The most keys whose last logged problem is remembered. Problems of further keys may be logged repeatedly."""
 
 _MANY = 100
-"""After this many attempts the wait is the longest."""
+"""With this many attempts, the wait has reached its limit."""
 
 LOST_ATTEMPTS = "all allowed attempts began, but none was settled: their workers died or lost their leases"
 """The error of a task if all its allowed attempts began, but none was settled."""

@@ -29,7 +29,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class _Undeclared:
-    """A type for overloads: only a function whose first parameter accepts any object accepts this type."""
+    """A type that nothing else uses.
+
+    So the first overload matches only functions whose first parameter accepts any object.
+    """
 
 
 class Decorator(Protocol):
@@ -115,8 +118,8 @@ class App(Router):
 
         - `retry_wait`: the wait in seconds. For a growing wait give a `psched.backoff(...)`, or a dict such as
           `{"first": 1, "limit": 300}`. None: the configured wait.
-        - `max_attempts`: the task has failed after this many attempts. A limit of the task or its schedule comes first.
-          None: the configured limit.
+        - `max_attempts`: the task has failed after this many attempts. A limit of the task or its schedule takes
+          precedence. None: the configured limit.
         - `timeout`: a run is stopped after this many seconds, and tried again. None: the configured `task_timeout`.
         - `priority`: the priority of submitted tasks.
         - `store_result`: whether the return value is stored with the task for `QueuedTask.result`, as JSON of at most

@@ -29,7 +29,7 @@ from psched.error_messages import shown
 def unstructure(value: Any, path: str) -> Any:
     """Return `value` as a JSON value. Raises ValueError.
 
-    Each part of `value` is converted according to its class. Parts that are JSON values already stay as they are.
+    Each part of `value` is converted according to its class. JSON values are not changed.
     """
     try:
         return _CONVERTER.unstructure(value)
@@ -153,9 +153,9 @@ def _checked(expected: str, *kinds: type, make: Callable[[Any], Any] | None = No
 
 
 def _list_hook(kind: Any, converter: Any) -> Callable[[Any, Any], Any]:
-    """Return a hook that lets cattrs' own hook see JSON lists only.
+    """Return a hook that refuses anything but a JSON list, and otherwise calls cattrs' own hook.
 
-    Without it, cattrs would split a text into characters.
+    Without this check, cattrs would split a text into characters.
     """
     _wrapped.append(kind)
     try:

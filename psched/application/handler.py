@@ -68,8 +68,9 @@ class DefaultDecider(Decider):
     def unexpected_error_raised(self, error: Exception) -> None:
         """Report the error, and make the task due again after the handler's `retry_wait` (None: the configured wait).
 
-        A run that is settled already or was asked to stop stays as it is. If the lease of this run is lost, `error` is
-        raised again, because nothing can be settled. A lost lease of another task counts as an ordinary error.
+        A run that is already settled, or was asked to stop, is not changed. If the lease of this run is lost, `error`
+        is raised again, because the run cannot be settled. If `error` is about the lost lease of another task, this run
+        is retried.
         """
         task = self.task
         if task.lease_lost and isinstance(error, PreemptedError | OutcomeUnknownError):
@@ -90,10 +91,12 @@ class Base:
     """Seconds from an error to the next attempt; None: the configured `retry_wait`."""
 
     max_attempts: int | None = None
-    """After how many attempts a run has failed, unless its task or schedule has a limit; None: the configured one."""
+    """The most attempts of a run. A limit of its task or schedule takes precedence. None: the configured
+    `max_attempts`.
+    """
 
     timeout: float | None = None
-    """After how many seconds a run is stopped and tried again; None: the configured `task_timeout`."""
+    """Seconds after which a run is stopped, to be tried again; None: the configured `task_timeout`."""
 
     retention_time: float | None = None
     """How many seconds a finished queue task is kept with its result; None: the configured time."""
@@ -169,8 +172,8 @@ class CallingHandler(Base):
 def retry_failed(task: Task, error: BaseException, retry_wait: float | Backoff | None = None) -> None:
     """Report `error` and retry the task, unless it was settled before or asked to stop. Raises like `Task.retry`.
 
-    `retry_wait`: the wait of its type; the wait of its schedule comes first. If the result of the task cannot be
-    stored, the task fails for good.
+    `retry_wait`: the wait of the task's type. A wait of its schedule takes precedence. If the result of the task cannot
+    be stored, the task fails for good.
     """
     emit("run_error", task=task, error=error)
     if task.settled or task.stop_reason is not None:

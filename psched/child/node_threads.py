@@ -15,7 +15,7 @@ from psched.store.node_registry import NodeProcess
 from psched.store.type_filter import TypeFilter
 
 _WITHDRAWAL = 1.0
-"""How many seconds an ending child waits for the removal of its node from psched_nodes and the write of statistics."""
+"""Seconds that an ending child waits until its node is removed from psched_nodes and its statistics are written."""
 _LAST_WRITE = 0.3
 """How many seconds the statistics may take at an immediate stop."""
 

@@ -92,5 +92,5 @@ def delete(chosen: Chosen, name: str) -> None:
 
 
 def _summary(each: Calendar) -> str:
-    days = f"{len(each.dates)} dates" + (f" and each {', '.join(each.weekdays)}" if each.weekdays else "")
+    days = f"{len(each.dates)} dates" + (f", and every {', '.join(each.weekdays)}" if each.weekdays else "")
     return f"version {each.version}: {days}"

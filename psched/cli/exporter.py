@@ -33,7 +33,9 @@ def _address(context: click.Context, parameter: click.Parameter, value: str | No
     type=click.Path(path_type=Path),
     help="Write the metrics to this file for node_exporter's textfile collector, instead of serving them.",
 )
-@click.option("--interval", type=seconds(1), default=15.0, show_default=True, help="Seconds between two text files.")
+@click.option(
+    "--interval", type=seconds(1), default=15.0, show_default=True, help="Seconds between two writes of --textfile."
+)
 @click.option("--once", is_flag=True, help="Write one text file and exit.")
 @click.option(
     "--metrics-file",

@@ -32,7 +32,7 @@ _STATE = frozenset(
 )
 """Fields of `list --json` that are not part of a definition."""
 _DUE = "timeout"
-"""A field of tasks that is not part of a definition. For a schedule, `timeout` is an option."""
+"""Another such field of tasks. For a schedule, `timeout` is an option."""
 
 
 @click.command("json")

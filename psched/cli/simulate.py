@@ -99,7 +99,7 @@ class _HandlerTime(click.ParamType):  # type: ignore[type-arg]  # as above
     type=_HandlerTime(),
     default=NO_BOUND,
     metavar="ledger|SEC",
-    help="How long each run takes (default: ledger, as long as the last runs of the schedule or of its type).",
+    help="How long each run takes (default: as long as its schedule's or type's last runs in the ledger).",
 )
 @click.option(
     "--from",

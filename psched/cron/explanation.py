@@ -244,7 +244,7 @@ def _listed(values: Collection[int], names: Sequence[str] | None = None) -> str:
 
 
 def consecutive(ordered: Sequence[int]) -> list[list[int]]:
-    """Split sorted values into runs of consecutive values: 1, 2, 4 into [1, 2] and [4]."""
+    """Split sorted values into groups of consecutive values: 1, 2, 4 into [1, 2] and [4]."""
     runs: list[list[int]] = []
     for value in ordered:
         if runs and runs[-1][-1] == value - 1:

@@ -123,7 +123,10 @@ class Expression:
         return None
 
     def _months_from(self, day: int) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """Yield, for each matching month from that of `day` on, the day before the month and its matching days."""
+        """Yield the matching months, beginning with the month of `day`.
+
+        For each month, yield the number of the day before its first day, and the matching days of the month.
+        """
         start = date.fromordinal(day + _EPOCH)
         for year in range(start.year, MAXYEAR + 1):
             for month in range(start.month if year == start.year else 1, 13):
@@ -315,7 +318,9 @@ def _read(fields: list[str], dialect: CronDialect) -> Expression:
 
 @lru_cache(maxsize=1024)
 def _day_rule(day: str, weekday: str, vixie: bool) -> DayRule:
-    """Return what the fields day and weekday match together. Cached, because most expressions share them.
+    """Return the combined meaning of the fields day and weekday.
+
+    Cached, because most expressions have the same two fields.
 
     If one of them begins with `*` (Debian's cron) or is just `*` (Ruby), both must match. Otherwise one is enough.
     """

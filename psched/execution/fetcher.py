@@ -74,7 +74,7 @@ class ConnectedChild:
     """The unsettled rows of the child: `Lease.claim` by section and key. The claim is needed because a key may be
     acquired again."""
     runs: int = 0
-    """How many rows were sent to the child whose runs have not ended."""
+    """The number of rows that were sent to the child, and whose runs have not ended."""
 
     has_reported: bool = False
     """Whether the child has sent its "hello", which replaces `rows` and `runs`."""

@@ -40,7 +40,8 @@ _LONGEST_PAUSE = 60.0
 class FetcherConnection:
     """A handler child's connection to the fetching child.
 
-    If that dies, it connects to its successor, even during a long run. Safe to use from several threads.
+    If the fetching child dies, this object connects to the next fetching child, even during a long run. Safe to use
+    from several threads.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class FetcherConnection:
         self._connection: Connection | None = None
         self._is_awaited = self._is_closed = False
         self._is_heard = False
-        """Whether the fetching child has sent anything over this connection. Until then it may not have accepted it."""
+        """Whether the fetching child has sent anything over this connection, and so has accepted it."""
         self._runs = 0
         """Tasks that were received and whose runs are not yet reported as ended."""
         self._running: Sequence[NodeRun] = ()

@@ -20,7 +20,8 @@ _LONGEST_TICK = 1.0
 _RETRY = 0.25
 """Seconds between two attempts while renewals fail. Pooled connections may fail one after the other."""
 _BRIEF = 1.0
-"""For how many seconds after its start a prefetched run keeps its short lease. Shorter runs cost no renewal."""
+"""Seconds from the start of a prefetched run until its short lease becomes a full lease. Shorter runs need no renewal.
+"""
 
 
 class LeaseRenewer(PeriodicThread):

@@ -47,9 +47,9 @@ log = logging.getLogger(__name__)
 _REPORT_INTERVAL = 1.0
 """Seconds between two reports of a handler child."""
 _GRACE = 1.5
-"""For how many seconds after the end of a minute handler children may still send counts of that minute."""
+"""Seconds after the end of a minute in which handler children may still send counts of that minute."""
 _SPREAD = 3.0
-"""Over how many seconds the nodes of a database spread their writes."""
+"""Seconds over which the nodes of a database spread their writes."""
 _MOST_MINUTES = 30
 """How many minutes are kept while they cannot be written. The oldest are dropped."""
 

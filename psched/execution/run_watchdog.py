@@ -11,7 +11,9 @@ from psched.execution.periodic_thread import PeriodicThread
 
 _TICK = 0.2
 _LAST_MOMENT = 0.5
-"""A stopped run must be over this many seconds before the end of its lease (or half the margin, if that is less)."""
+"""When a run is stopped, it must have ended at least this many seconds before its lease ends (or half the margin, if
+that is less).
+"""
 
 _WINDING_UP = 20.0
 """How many seconds a stopping process may need to settle and release its tasks after the last handler: enough for a

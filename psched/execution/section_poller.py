@@ -39,10 +39,12 @@ _LISTENING = 6
 """After each poll the listener listens for the longest pause, multiplied by this number."""
 
 _BURST = 1.0
-"""For how many seconds maintenance is postponed while rows are found, or are due within this time."""
+"""Seconds by which maintenance is postponed after a poll that found rows, or if rows are due within this time."""
 
 _MAINTENANCE_PAUSE = 0.05
-"""Seconds between two rounds of maintenance in an idle child while old rows are left. A round takes as long."""
+"""Seconds between two rounds of maintenance in an idle child while old rows are left. A round takes about as long as
+this pause.
+"""
 
 
 class Poller(ABC):
@@ -363,7 +365,8 @@ _RECENT = 0.05
 """The poll interval, as a share of the time since rows were last found. A smaller share would hardly shorten the wait
 for the next row."""
 _WOKEN = 0.1
-"""For how many seconds after a wake-up a poller polls often. On SQLite the wake-up comes before the commit has ended.
+"""Seconds after a wake-up in which a poller polls often, because on SQLite the wake-up comes before the commit has
+ended.
 """
 _COST = 25
 """The interval is at least this many times the duration of a poll, so that polls take at most 4 % of the time."""

@@ -22,12 +22,16 @@ from psched.telemetry import emit
 log = logging.getLogger(__name__)
 
 LONGEST = 0.2
-"""How many seconds, plus at most one handler, a run waits to be settled with others. Longer while settling is slow."""
+"""The most seconds that a run waits to be settled with others. While settling is slow, the wait is longer. If a handler
+is running at its end, the settling follows that handler.
+"""
 _FULL = 500
 """How many runs the handler thread settles by itself if handlers take no time. A second thread would only take turns
 with it."""
 _LAST_MOMENT = 1.0
-"""Seconds. When retries end for one run, they also end for the runs whose leases end so soon after it."""
+"""Seconds. When the retries for one run end because of its lease, they also end for runs whose leases end this soon
+afterwards.
+"""
 
 
 class SettlementBuffer:

@@ -53,7 +53,7 @@ class StopEvent:
     def wait_for(self, descriptors: Collection[int], seconds: float) -> Collection[int]:
         """Return those of `descriptors` that become readable or closed within `seconds`. `set` ends the wait.
 
-        `poll` waits only for whole milliseconds. After that, the rest of `seconds` is waited for `set` alone.
+        `poll` waits for whole milliseconds only. During the rest of `seconds`, this waits only for `set`.
         """
         end = monotonic() + seconds
         if not descriptors:

@@ -35,7 +35,7 @@ _MOST_STEPS = 2000
 """How many runs of one trigger are searched for a run that all triggers have in common."""
 _LAST_YEAR = 9999
 _MOST_YEARS = 10
-"""The most runs of consecutive years for which schedules are written."""
+"""The most spans of consecutive years for which schedules are written."""
 _LAST_POSITION = 5
 _SHORTEST_GRACE = 60
 """Seconds. A shorter misfire_grace_time becomes `catch_up: none`, which skips an occurrence that is a minute late."""
@@ -267,7 +267,7 @@ def _positions(field: Any) -> list[tuple[int, int]]:
 
 
 def _years(field: Any, trigger: Any, begin: int) -> Iterator[tuple[datetime | None, datetime | None]]:
-    """Yield the first and the last time of each run of consecutive years. Raises _TriggerError."""
+    """Yield the first and the last time of each span of consecutive years. Raises _TriggerError."""
     start, end = trigger.start_date, trigger.end_date
     if str(field) == "*":
         yield start, end

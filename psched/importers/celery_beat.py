@@ -190,7 +190,7 @@ def _matching(schedule: Any) -> MatchingFields:
 
 
 def _following(schedule: Any, timezone: str) -> Following:
-    """Return a function from the time at which beat last sent the task to the time at which it sends it next."""
+    """Return a function that takes the time when beat last sent the task, and returns when beat sends it next."""
     own, zone = copy.copy(schedule), load_zone(timezone)
     own.app = schedule.app  # a copy has no `app`
 

@@ -19,7 +19,7 @@ from psched.schedules_file.declared import FORMS
 DAY = 86400
 _YEAR = 365 * DAY
 DAYS = 400
-"""For how many days runs are compared."""
+"""The number of days whose runs are compared."""
 _FULL = 2000
 """How many runs are compared one by one from the beginning. After that, samples are compared."""
 _HOURS_AROUND_CHANGE = 26

@@ -69,9 +69,9 @@ def definitions_of(fields: MatchingFields) -> tuple[list[Definition], dict[str, 
 
 
 def stretches_of_years(years: Collection[int], first: int, last: int) -> list[tuple[int | None, int | None]]:
-    """Return the first and the last year of each run of consecutive years from `first` on; None for no bound.
+    """Return the first and the last year of each span of consecutive years from `first` on; None for no limit.
 
-    `last`: the last year that a rule can name. A run of years up to `last` has no end.
+    `last`: the last year that a rule can name. A span up to `last` has no limit.
     """
     found: list[list[int]] = []
     for year in sorted(year for year in years if year >= first):

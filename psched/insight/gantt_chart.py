@@ -13,9 +13,9 @@ from psched.schedules.schedule import RUNNING, WAITING, failed_attempts
 from psched.store.ledger import FAILED, PAUSED, SKIPPED, Definition, DefinitionTimes, Ledger, LedgerFilter, LedgerRow
 
 MOST_RUNS = 3000
-"""The most ledger entries in one answer: of the last settled ones, and again of those with trouble."""
+"""The most ledger entries of each kind in one answer: the last entries, and the last entries with trouble."""
 _LEAST_OUTAGE = 120.0
-"""Nothing must run for this many seconds, although something is due, to count as an outage."""
+"""The shortest outage in seconds: a time in which nothing runs, although something is due."""
 _LEAST_OVERLAP = 0.5
 """Seconds. Shorter overlaps are ignored, because the ledger's times come from several clocks and transactions."""
 

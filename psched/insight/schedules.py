@@ -42,7 +42,7 @@ _MEASURED_RUNS = 10
 """The number of last runs of a schedule that are averaged."""
 
 _WAITING = 200
-"""The most schedules in a timeline that are late now, and again of those that are failing now."""
+"""The most late schedules in a timeline, and also the most failing schedules."""
 
 _LONGEST_COUNT = 10.0
 """Seconds of processor time after which counting the starts of a week ends."""

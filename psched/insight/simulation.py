@@ -140,8 +140,8 @@ def simulate(
     """Simulate the schedules `rows`, which were read at `now`, from `begin` to `end`.
 
     `seconds`: returns how long the runs of a schedule take. `lease_time`: seconds from the start of an outage to the
-    end of an interrupted run's lease. If `begin` is not after `now`, an occurrence that is late at `now` is late at
-    `begin`, too. Otherwise nothing is late at `begin`.
+    end of an interrupted run's lease. If `begin` is after `now`, the simulation assumes that no occurrence is late at
+    `begin`. Otherwise the occurrences that are late at `now` are late at `begin`, too.
     """
     simulator = _Simulator(begin, end, workers, dialect, outage, lease_time, late_after)
     for row in rows:

@@ -136,7 +136,7 @@ class _Minutes:
         self._used = used
         self._starts = [0] * _MOST_TIMES
         self._spread_changes = [0.0] * (_MOST_TIMES + 1)
-        """For each minute, how much more is spread over it than over the minute before."""
+        """For each minute, the expected starts of runs with a spread, as the difference from the minute before."""
         self._minutes: dict[Rule, array[int]] = {}
         """For each rule that may be in herds, the minutes in which it has starts, in two bytes each."""
         self.counted: dict[Rule, _OfRule] = {}

@@ -43,7 +43,7 @@ SECOND_SUM = 2
 FIRST_BUCKETS = 3
 SECOND_BUCKETS = FIRST_BUCKETS + BUCKETS
 _SINCE = SECOND_BUCKETS + BUCKETS
-"""Index of the time (monotonic) at which a counter was made. Before it come a count, two sums of seconds and two
+"""Index of the time (monotonic) at which a counter was made. The numbers before: a count, two sums of seconds, and two
 histograms.
 """
 SIZE = _SINCE + 1

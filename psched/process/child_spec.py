@@ -19,9 +19,9 @@ FIRST_SLOT = 1
 
 @dataclass(frozen=True, slots=True)
 class DeadChild:
-    """A dead child: the holder of its leases, the tasks that it ran (`section:key`), and the error to record with them.
+    """A dead child, for the child or process that releases its leases.
 
-    `child`: its name; empty if no other child shares the holder.
+    - `holder`: the holder of its leases.
     """
 
     holder: str

@@ -34,7 +34,7 @@ _CHUNK = 4096
 
 
 class SignalQueue:
-    """Collects signals after it was installed. One per process, installed in its main thread.
+    """Collects the signals of a process. Create one per process, and call `install` in the main thread.
 
     Python writes the number of each signal to a pipe as soon as it arrives, even while a C call holds the interpreter.
     """
@@ -63,7 +63,7 @@ class SignalQueue:
             return []
 
     def abandon(self) -> None:
-        """Stop collecting, in a process that was forked. Its signal handlers stay, and do nothing."""
+        """Stop collecting signals, in a forked process. The signal handlers stay installed, but do nothing."""
         signal.set_wakeup_fd(-1)
         self.reader.close()
         self._writer.close()

@@ -17,8 +17,9 @@ _MOST = 500
 _AT_ONCE = 4
 """How many batches are sent at the same time, each in a thread."""
 _HEAD_START = 0.05
-"""After this many seconds, the next batch does not wait for the previous one, which may wait for a transaction of the
-caller."""
+"""The most seconds that a batch waits for the previous batch, which may itself be waiting for a transaction of the
+caller.
+"""
 _WOKEN_TOGETHER = 20
 """How many callers continue before the event loop serves others. All callers of a batch at once would delay it."""
 

@@ -50,7 +50,7 @@ class ThreadWakeup:
 
     covers_all_hosts = False
     proven = False
-    """Whether the thread may poll rarely. It may not: submits of other processes do not signal it."""
+    """Always False: the thread must not rely on wake-ups, because tasks that other processes submit do not wake it."""
 
     def __init__(self, owner: LocalWakeup) -> None:
         self._owner = owner

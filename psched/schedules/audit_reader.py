@@ -23,13 +23,14 @@ from psched.store.ledger import SKIPPED, Change, Definition, Ledger, LedgerFilte
 _TOGETHER = 32
 """The most schedules that are audited together."""
 _LONGEST = 1.0
-"""Seconds after which no further schedule is audited with the records that were read for several of them."""
+"""Seconds after which the records that were read together are dropped, and read again for the remaining schedules."""
 _AUDITS = 5
 """How often the audit of one schedule is repeated if the schedule is changed during the audit."""
 _BEFORE_SCOPE = 32
 """How many entries before an audited span are searched for the run before the first entry of the span."""
 _FIRST_ROWS = 200
-"""How many entries of each schedule are read together with those of the others: those of a week of hourly runs."""
+"""How many entries of each schedule are read together with those of other schedules. A week of hourly runs has fewer.
+"""
 
 
 class AuditedSchedule(NamedTuple):

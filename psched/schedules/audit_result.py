@@ -85,7 +85,7 @@ class Verdict:
     unlisted: int = 0
     notes: list[tuple[str, float]] = field(default_factory=list)
     _continues: bool = False
-    """Whether the next violation may extend the last one, because no occurrence was settled in between."""
+    """Whether an equal violation is counted with the last one, because no occurrence was settled since."""
 
     @property
     def missing(self) -> int:

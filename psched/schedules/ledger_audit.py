@@ -50,7 +50,7 @@ MOVED = "moved"
 GRACE = 10.0
 """For this many seconds, a due occurrence may wait for a worker. It is pending until then, missing afterwards."""
 _RUN_NOW_TOLERANCE = 60.0
-"""How many seconds the time of an extra run may be before the recorded run-now."""
+"""The most seconds by which the time of an extra run may precede the recorded run-now."""
 _BEGIN_TOLERANCE = 1.0
 """How many seconds the recorded start of a run may differ from the database's clock."""
 _MAX_NOTES = 20
@@ -240,7 +240,9 @@ def _report_unknown_beginning(change: Change, scope: AuditScope, verdict: Verdic
     if scope.since < begin:
         older = "the schedule is older than its ledger" if change.action == UPGRADE else "older records were deleted"
         end = min(begin - 1, scope.until)
-        verdict.add_violation(Kind.UNKNOWN, scope.since, f"nothing is recorded before: {older}", end, 0)
+        verdict.add_violation(
+            Kind.UNKNOWN, scope.since, f"the ledger does not reach back to this time: {older}", end, 0
+        )
 
 
 @dataclass(slots=True)
@@ -641,7 +643,10 @@ def _state_of_run(row: ScheduleRow, now: float) -> Why | None:
 
 
 def _took_effect_at(recorded: float | None, before: Change | None, change: Change) -> float:
-    """Return `recorded` if it is between `before` and the time when `change` was written, else that time."""
+    """Return when `change` took effect.
+
+    This is `recorded`, if it is between `before` and the time when `change` was written, else the time of that write.
+    """
     if recorded is None or recorded > change.at or (before is not None and recorded < before.at):
         return change.at
     return recorded

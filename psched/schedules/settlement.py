@@ -174,7 +174,11 @@ class ScheduleSettlement(Settlement):
                 if seen is None or seen.paused or not seen.has_failed_enough:
                     return seen is not None and seen.paused
                 if self.store.modify(seen, paused(seen, self.store.now(), self._dialect), PAUSE_AFTER):
-                    log.error("key=%s paused: occurrences failed in a row: %d (psched resume)", key, seen.failures)
+                    log.error(
+                        "key=%s paused, as %d occurrences failed in a row; psched resume ends the pause",
+                        key,
+                        seen.failures,
+                    )
                     return True
         except Exception as failure:  # noqa: BLE001 – the run is settled, whatever a driver raises
             log.warning("key=%s not paused: %s; retrying before its next run", key, one_line(failure))
@@ -272,7 +276,7 @@ def rule_problem(row: Row, dialect: CronDialect) -> str | None:
         if rule.delay < 0:
             check_delay(rule.delay)
     except (ConfigError, ValueError) as error:
-        return f"{error} (psched modify or delete {row.key!r})"
+        return f"{error}; correct or delete the schedule (psched modify {row.key!r}, or psched delete)"
     return None
 
 

@@ -45,7 +45,9 @@ ENQUEUED = re.compile(r"^enqueue(\.|\Z)")
 LONGEST_DELAY = 366 * 86400
 """How many seconds a run may be before or after its occurrence."""
 MOST_AHEAD = 1000
-"""The most occurrences that a negative delay may make due together before their times, counted from `_REFERENCE` on."""
+"""The most occurrences that a negative delay may make due at once, before their times. They are counted from
+`_REFERENCE` on.
+"""
 _REFERENCE = 1_704_067_200  # the start of 2024
 _DEFAULT_POLICY = Policy()
 T = TypeVar("T", Rule, Policy)
@@ -173,7 +175,7 @@ def named_calendar(stored: StoredCalendar) -> Calendar:
 
 
 def without_policies(key: str, names: Collection[str]) -> NotSupportedError:
-    """Return the error for a schedule `key` with policies in a store that keeps none."""
+    """Return the error for a schedule that has policies, although its store does not support policies."""
     return NotSupportedError(f"{key!r}: this store keeps no {', '.join(names)}; use `type: rdb` or `type: redis`")
 
 
@@ -252,7 +254,10 @@ def _check_ahead(rule: Rule, dialect: cron.CronDialect) -> None:
 
 
 def check_enqueued_key(key: str, type: str) -> None:
-    """Raise ValueError for a too long key of a schedule that submits tasks: their keys contain it (`enqueued_key`)."""
+    """Raise ValueError if the key of a schedule that submits tasks is too long.
+
+    The keys of the tasks contain the key of the schedule (`enqueued_key`).
+    """
     longest = MAX_KEY_LENGTH - len(enqueued_key("", int(NEVER), extra=True))
     if ENQUEUED.match(type) and len(key) > longest:
         raise ValueError(

@@ -127,7 +127,7 @@ class RunTimeComparison:
         return found if most is None else min(found, max(0, most - (row.runs or 0)))
 
     def _runs(self, row: ScheduleRow) -> Iterator[float]:
-        """Yield the runs. At least as many as `_count` returns; a caller takes no more than these."""
+        """Yield the runs, at least as many as `_count` returns. Callers must not use further runs."""
         row = row.regular()
         if row.settled:
             yield row.next_run_time

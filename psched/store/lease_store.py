@@ -145,7 +145,7 @@ class LeaseStore(ABC):
     """What visitors of the web pages did; None if the store does not record that (`rdb_compat`)."""
 
     sent_within: float
-    """For how many seconds after its start a call without a deadline may be repeated."""
+    """How many seconds after its start a call without a deadline may still be repeated."""
 
     @abstractmethod
     def create_tables(self) -> None:

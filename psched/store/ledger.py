@@ -159,7 +159,7 @@ class Output:
 
 
 KEPT_OUTPUTS = 20
-"""For how many runs of each schedule the output is kept."""
+"""The number of the last runs of each schedule whose output is kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

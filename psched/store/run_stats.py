@@ -18,7 +18,7 @@ HOUR = 3600
 SPANS = (MINUTE, HOUR)
 """The seconds that a row of each span covers."""
 MINUTES_KEPT = 2 * 86400.0
-"""For how many seconds rows of minutes are kept. Rows of hours are kept for `stats_retention`."""
+"""Seconds for which rows of minutes are kept. Rows of hours are kept for `stats_retention`."""
 OTHER = "other"
 """The type under which runs are counted if a node has more than `MOST_TYPES` types in a minute."""
 MOST_TYPES = 64

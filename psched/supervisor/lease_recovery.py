@@ -39,7 +39,7 @@ class LeaseRecovery:
         self._fork_at = -math.inf
 
     def child_ended(self, child: ChildProcess, spec: ChildSpec) -> None:
-        """Add the child if it may have left leases. Add its dead predecessors if it has not released theirs."""
+        """Add the child if it may have left leases. Add its dead predecessors if it has not released their leases."""
         if not child.recovered:
             self.add(spec.dead)
         if child.ready and not (child.orderly or child.empty):
@@ -64,7 +64,9 @@ class LeaseRecovery:
         return self._fork_at if self._child is None and self._unclaimed else math.inf
 
     def tick(self, now: float, settings: Settings, last: bool) -> None:
-        """Fork a recovery child if necessary. Call this after the ticks of the slots, because a new worker comes first.
+        """Fork a recovery child if necessary.
+
+        Call this after the ticks of the slots: if they fork a worker, it releases the leases instead.
 
         `last`: no more workers will be forked, so there is only one attempt. If it fails, all leases that are left end
         after `alive_time`.

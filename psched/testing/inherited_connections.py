@@ -38,7 +38,10 @@ class InheritedConnections:
 
     @staticmethod
     def open_transaction() -> str | None:
-        """Return the alias of a Django connection with an open transaction, or None: other processes cannot see it."""
+        """Return the alias of a Django connection with an open transaction, or None.
+
+        Other processes cannot see the changes of such a transaction.
+        """
         return next((each.alias for each in _django_connections() if each.in_atomic_block), None)
 
     def leave_to_parent(self) -> None:

@@ -8,7 +8,7 @@ from tests.cli.commands import Commands
 def test_a_calendar_is_set_listed_shown_and_deleted(psched: Commands) -> None:
     psched.ok("calendar", "set", "holidays", "2030-12-25", "2030-12-26", "sun")
     psched.ok("add", "key", "t", "0 9 * * *", "{}", "--exclude", "holidays")
-    assert psched.ok("calendar", "list").out == "holidays\tversion 1: 2 dates and each sun\n"
+    assert psched.ok("calendar", "list").out == "holidays\tversion 1: 2 dates, and every sun\n"
     assert psched.ok("calendar", "show", "holidays").out == (
         "holidays, version 1\n  sun\n  2030-12-25\n  2030-12-26\n  excluded by key\n"
     )

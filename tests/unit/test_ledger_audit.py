@@ -598,7 +598,7 @@ def test_the_time_before_the_first_recorded_change_is_unknown() -> None:
     past.rows = past.rows[-1:]
     verdict = past.judged()
     assert [(found.kind, found.what) for found in verdict.violations] == [
-        ("unknown", "nothing is recorded before: older records were deleted")
+        ("unknown", "the ledger does not reach back to this time: older records were deleted")
     ]
 
 

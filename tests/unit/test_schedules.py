@@ -213,7 +213,7 @@ def test_a_row_with_a_broken_rule_is_deferred_and_logged_once(
     assert schedules.poll() is None
     reports = [record for record in caplog.records if "broken" in record.getMessage()]
     assert len(reports) == 1
-    assert "psched modify or delete" in reports[0].getMessage()
+    assert "correct or delete the schedule" in reports[0].getMessage()
 
 
 ROW = ScheduleRow("a", "t", {}, "waiting", rule=Rule("0 * * * *", "UTC", 60), next_time=NOON, next_run_time=NOON)

@@ -56,9 +56,10 @@ class LoginBackoff:
 
 
 def sent_within(timeouts: Timeouts) -> float:
-    """Return for how many seconds after its start a call without a deadline may still reach the database.
+    """Return how many seconds after its start a call without a deadline may still reach the database.
 
-    The last attempt after conflicts may lose its connection and be repeated. Both attempts connect first.
+    At the end of `SPAN` there may be another attempt. If its connection is lost, it is repeated once. Each of these two
+    attempts may have to connect first.
     """
     return Retries.SPAN + 2 * (timeouts.connect + timeouts.read)
 

@@ -338,7 +338,10 @@ def read_rule(fields: RowReader, options: Mapping[str, Any]) -> Rule:
 
 
 def read_rule_use(row: Mapping[Any, Any], count: int) -> RuleUse:
-    """Return the use of a rule by `count` schedules, of which `row` has the key, the type, the rule and the options."""
+    """Return how `count` schedules use the same rule.
+
+    `row`: the rule and options, with the key and the type of one of the schedules.
+    """
     fields = RowReader(row)
     of_rule, of_policy = fields.options("options")
     policy = {name: of_policy[name] for name in ("overlap", "on_failure") if name in of_policy}
@@ -428,7 +431,7 @@ def changed_columns(seen: ScheduleRow, wanted: ScheduleRow, max_data_size: int) 
 
 
 def entry_columns(row: ScheduleRow, entry: Entry) -> dict[str, Any]:
-    """Return the columns of a ledger entry without key, scheduled time, start and reckoning."""
+    """Return the columns of a ledger entry, except those that `ledger_columns` adds."""
     error = storable(row.last_error)
     return {
         "outcome": entry.outcome,

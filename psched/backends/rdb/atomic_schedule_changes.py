@@ -102,9 +102,9 @@ class AtomicScheduleChanges:
         return _Modification(change, change.wanted, *pack(change.wanted.data, max_size=self._max_data_size))
 
     def _is_done(self, connection: sa.Connection, first: RowChange, number: int) -> bool:
-        """Return whether an attempt whose answer was lost was committed.
+        """Return whether an earlier attempt was committed, although its answer was lost.
 
-        One change is checked, as all share a transaction.
+        Checking one change is enough, because all changes are in one transaction.
         """
         if first.seen is None:
             return self._inserts.has_inserted(connection, first.key, number)

@@ -214,7 +214,11 @@ _OF_RULE = ("cron", "timezone", "delay_ms", "options")
 
 
 def _uses(merged: Mapping[tuple[Any, ...], tuple[str, int]]) -> Iterator[RuleUse]:
-    """Yield the uses of rules. `merged`: the key and the number of schedules by their type and `_OF_RULE`."""
+    """Yield how rules are used.
+
+    `merged`: for each type and rule (the values of `_OF_RULE`), the key of one schedule, and the number of schedules
+    that run.
+    """
     rules: dict[tuple[Any, ...], RuleUse] = {}  # reading a rule takes longer than all the rest
     for (type_, *values), (key, count) in merged.items():
         rule = tuple(values)
@@ -228,10 +232,11 @@ def _uses(merged: Mapping[tuple[Any, ...], tuple[str, int]]) -> Iterator[RuleUse
 
 
 def _rules(table: sa.Table) -> tuple[Statement, Statement, Statement]:
-    """Return a SELECT of the last key of the page after the key :after; it has no row if the page is not full.
+    """Return three SELECTs for the page of schedules whose keys come after :after.
 
-    Also return two SELECTs of rules: of the schedules after :after up to the key :last, and of all after :after. Their
-    columns are the type, those of `_OF_RULE`, the last key, and the number of schedules that are not paused or ended.
+    The first returns the last key of the page; no row if the page is not full. The others return the rules of a full
+    page (up to the key :last), and of a last page. Their columns are the type, those of `_OF_RULE`, the last key, and
+    the number of schedules that are not paused or ended.
     """
     c = table.c
     is_paused = c.paused_from.is_not(None) & c.paused_until.is_(None)

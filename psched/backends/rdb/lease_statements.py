@@ -64,7 +64,10 @@ def next_fence(table: sa.Table, now: sa.ColumnElement[int] = _NOW) -> sa.ColumnE
 
 
 def has_no_run(table: sa.Table) -> sa.ColumnElement[bool]:
-    """Return the condition that no run is recorded as started under a row's lease. The lease may have expired."""
+    """Return the condition that a row is leased, and that its run is not recorded as started.
+
+    The lease may have expired.
+    """
     return sa.and_(
         table.c.status == constant(RUNNING), table.c.taken_ahead.in_([constant(AHEAD), constant(AHEAD_AGAIN)])
     )

@@ -335,7 +335,7 @@ class RdbLeaseStore(SqlStore):
 def new_number() -> int:
     """Return a random number that marks the rows of a call.
 
-    If the answer is lost, the call recognises its rows by it.
+    If the answer is lost, the call finds its rows by this number.
     """
     return secrets.randbits(62)
 

@@ -52,10 +52,12 @@ class DueTimes:
         return _wait([row[-1] for row in rows], rows[0][0])
 
     def others_may_be_due(self, types: Collection[str]) -> bool:
-        """Return whether the last query by type found due rows of other types, or whether there was no such query yet.
+        """Return whether rows of other types may be due: those that the last query by type found.
 
-        A worker queries when it is idle, and every few seconds while it is busy. Due rows of other types then come
-        first, because the worker has taken the rows before them.
+        True before the first query.
+
+        The query sees only the first due row of each band. Rows of other types become the first while the worker takes
+        the rows of its own types. It queries when it is idle, and every few seconds while it is busy.
         """
         return self._due_types is None or not self._due_types <= frozenset(types)
 

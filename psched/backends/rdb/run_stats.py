@@ -49,8 +49,8 @@ def stats_table() -> sa.Table:
     """Return the table of statistics. All stores of a database share it.
 
     `span` is 60 or 3600 seconds; `time` is its start in unix seconds. Each bucket counts only its own runs, not those
-    of the buckets before it. `number`: the number of the call that last wrote the row; a call whose answer was lost
-    recognises its row by this number.
+    of the buckets before it. `number`: the number of the call that last wrote the row. If the answer to a call is lost,
+    the call finds its row by this number.
     """
     return sa.Table(
         "psched_stats",

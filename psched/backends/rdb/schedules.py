@@ -238,7 +238,10 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
         return [read_schedule({**row, "data": "{}"}) for row in self._database.rows(statement, values)]
 
     def _unchanged(self, seen: ScheduleRow) -> sa.Update:
-        """Return an UPDATE that changes the row only if it still equals `seen`; of a leased row, `due` may differ."""
+        """Return an UPDATE that changes the row only if it still equals `seen`.
+
+        If the row is leased, `due` is not compared.
+        """
         c = self._table.c
         same = [c.version == seen.version, c.status == seen.status, c.next_time == milliseconds(seen.next_time)]
         if seen.status != RUNNING:

@@ -23,7 +23,8 @@ from psched.backends.sql.ledger import limit_columns, option_columns
 from psched.keys import BACKFILL_PREFIX
 
 HAS_ENDED = f"status IN ('{TASK_FAILED}', '{TASK_CANCELLED}')"
-"""SQL condition of the index of failed and cancelled tasks. Most ended tasks are finished; the index leaves these out.
+"""SQL condition of the index of failed and cancelled tasks. Finished tasks are not in it, because most ended tasks are
+finished.
 """
 
 
@@ -36,7 +37,10 @@ def user_column(queue: sa.Table, name: str) -> sa.ColumnElement[Any]:
 
 
 def has_user(queue: sa.Table) -> sa.ColumnElement[bool]:
-    """Return the condition that a row is in the indexes of users. If it were a parameter, no planner would use them."""
+    """Return the condition that a row is in the indexes of users.
+
+    The empty name is no parameter, because then no planner would use these indexes.
+    """
     return queue.c.user_name > sa.literal_column("''")
 
 

@@ -17,7 +17,8 @@ from psched.store.visitor_actions import VisitorAction
 def actions_table() -> sa.Table:
     """Return the table of visitors' actions. All stores of a database share it.
 
-    `number`: the number of the call; a call whose answer was lost recognises its row by it. `at`: unix milliseconds.
+    `number`: the number of the call. If the answer to a call is lost, the call finds its row by this number. `at`: unix
+    milliseconds.
     """
     return sa.Table(
         "psched_actions",

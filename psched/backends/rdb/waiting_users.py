@@ -32,7 +32,7 @@ NO_USER = ""
 """The user name of tasks without user. Together these tasks count as one user."""
 
 _HAS_ROW = -1
-"""In the place of a number of tasks: the user has a row in the table of users."""
+"""Stands instead of a number of tasks in an answer: the user has a row in the table of users."""
 
 _WINDOW = 100
 """How many of the earliest due rows are read to find users with due rows."""

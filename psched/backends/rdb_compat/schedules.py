@@ -161,7 +161,7 @@ class CompatScheduleStore(CompatLeaseStore, ScheduleStore):
         raise NotSupportedError(f"{lease.key!r}: rdb_compat does not support pauses; use `type: rdb` or `type: redis`")
 
     def _with_entry(self, step: Step) -> OnCommit | None:
-        """Return an `on_commit` that inserts the ledger entry (if there is a ledger) and then calls the step's."""
+        """Return a function that inserts the ledger entry, if there is a ledger, and calls the step's `on_commit`."""
         records, on_commit = self._records, step.on_commit
         if records is None:
             return on_commit

@@ -298,7 +298,7 @@ def counted(values: Collection[Argument] | None) -> list[Argument]:
 
 
 def _kinds(types: Collection[str] | None) -> list[str] | None:
-    """Return the types without duplicates, and without the empty type, which means all types in the names of keys."""
+    """Return the types without duplicates and without "", because in the names of keys "" stands for all types."""
     return None if types is None else sorted(set(types) - {""})
 
 
@@ -334,7 +334,7 @@ class _Span:
 class AcquireNumbers:
     """Numbers the acquires of a process, and remembers those whose answers were lost.
 
-    The lost ones may have leased rows. Consecutive numbers are kept as one span, so that a long outage needs little
+    Such acquires may have leased rows. Consecutive numbers are kept as one span, so that a long outage needs little
     memory. Safe to use from several threads.
     """
 
@@ -367,7 +367,7 @@ class AcquireNumbers:
                 self._spans.append(_Span(number, number, end))
 
     def to_be_undone(self, now: float) -> list[int]:
-        """Return the first and the last number of each span that may still hold rows, as a flat list."""
+        """Return the acquires whose rows must be released: first and last number of each span, as a flat list."""
         with self._lock:
             self._spans = [span for span in self._spans if span.end > now]
             return [number for span in self._spans for number in (span.first, span.last)]

@@ -262,7 +262,7 @@ def _new_times(
 ) -> list[Argument]:
     """Return the arguments `changed`, `first` and `most` of `append_times` in schedule_changes.lua.
 
-    They follow from what `redefine` does to a row that waits for a later occurrence, and to a row that has ended.
+    Finds them by calling `redefine` with a row that waits for a later occurrence, and with a row that has ended.
     """
     most: Argument = "" if wanted.rule.max_runs is None else wanted.rule.max_runs
     if wanted.rule == seen.rule:

@@ -282,8 +282,9 @@ class CallersConnections:
                 "submit without `connection`, or keep the table in that database"
             )
         return (
-            f"connection: with its server, its database {theirs}, its temporary tables and its search_path, the name "
-            f"{self._table} does not mean the table of the queue; submit without `connection`, or configure that table"
+            f"connection: on it, the name {self._table} does not mean the table of the queue, because of its server, "
+            f"its database {theirs}, its temporary tables or its search_path; submit without `connection`, or "
+            "configure that table"
         )
 
     def _unknown(self, given: object) -> NotSupportedError:

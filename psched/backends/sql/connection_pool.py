@@ -97,7 +97,7 @@ class ConnectionPool:
         self._keeps_cursors = keeps_cursors
         self._idle: deque[PooledConnection] = deque()
         self._free: SimpleQueue[None] = SimpleQueue()
-        """Holds an item for each connection that may be taken. It is 2 µs faster than a semaphore (2026-11-23)."""
+        """Holds an item for each connection that may be taken. A queue is 2 µs faster than a semaphore (2026-11-23)."""
         for _ in range(self._most):
             self._free.put(None)
 

@@ -161,7 +161,10 @@ class Database:
 
     @contextmanager
     def savepoint(self, connection: Connection) -> Iterator[None]:
-        """Keep a failed statement from aborting a transaction of the caller. Here the caller has none."""
+        """Do nothing.
+
+        Subclasses set a savepoint, so that a failed statement does not abort the caller's transaction.
+        """
         yield
 
     def change_row(

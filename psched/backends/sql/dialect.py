@@ -129,7 +129,7 @@ class Dialect:
     pooler: str = "auto"
     read_only: bool = False
     shares_sessions: bool = field(default=False, init=False)
-    """Whether a pooler that may change the session with each transaction is configured or was found."""
+    """Whether a pooler is configured or was found, and may give each transaction another session."""
 
     @property
     def ephemeral(self) -> bool:
@@ -287,7 +287,7 @@ class Dialect:
     def indexed_columns(
         self, connection: Connection, tables: Collection[str]
     ) -> Mapping[str, Collection[tuple[str | None, ...]]]:
-        """Return the columns of each usable index of these tables, None for an expression; no missing tables."""
+        """Return, for each existing table, the columns of each usable index. An expression in an index is None."""
         found = inspect(connection).get_multi_indexes(filter_names=list(tables))
         return {table: {tuple(index["column_names"]) for index in of_table} for (_, table), of_table in found.items()}
 

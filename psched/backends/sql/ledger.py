@@ -110,8 +110,8 @@ def option_columns() -> tuple[sa.Column[Any], ...]:
 def changes_table(metadata: sa.MetaData, schedules: str) -> sa.Table:
     """Return the table of definition changes, with one row for each version of a schedule.
 
-    `number`: the number of the call that made the change; a call whose answer was lost recognises its change by this
-    number. `paused_from` and `paused_until`: the last pause of the schedule at that time.
+    `number`: the number of the call that made the change. If the answer to a call is lost, the call finds its change by
+    this number. `paused_from` and `paused_until`: the last pause of the schedule at that time.
     """
     return sa.Table(
         f"{checked_name(schedules)}_changes",

@@ -104,8 +104,8 @@ def send_notification(database: Database, channel: str, content: str) -> None:
 class ListenWakeup:
     """A `Wakeup` by LISTEN, for psycopg 3. It uses libpq's asynchronous commands, so that `stop_listening` never waits.
 
-    It sends itself a notification on another connection, and is `proven` when that arrives: the table may lack the
-    triggers.
+    Because the table may lack the triggers, it sends itself a notification on another connection. It is `proven` when
+    that notification arrives.
     """
 
     covers_all_hosts = True

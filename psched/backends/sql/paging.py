@@ -126,8 +126,8 @@ def _follows(order: Mapping[str, sa.ColumnElement[Any]], last: Mapping[str, Any]
 
 
 FEW = 10_000
-"""Up to this number, the rows that pass a filter are sorted in Python (a tenth of it for a reader of one page). If more
-rows pass, the index of the order is read instead.
+"""The most rows that are sorted in Python after a filter; a tenth of this if only one page is read. If more rows pass
+the filter, all rows are read in the order of an index, and then filtered.
 """
 
 

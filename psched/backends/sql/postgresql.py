@@ -187,7 +187,10 @@ class PostgreSQLDialect(Dialect):
         return {"connect_args": arguments, **own}
 
     def connect(self, driver: Any, arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
-        """Return a connection of psycopg. Adds to the error of a refused login its SQLSTATE, which libpq omits."""
+        """Return a connection of psycopg.
+
+        If the login is refused, adds the SQLSTATE to the error, because libpq omits it.
+        """
         if not self._is_psycopg:
             return super().connect(driver, arguments, options)
         import psycopg  # noqa: PLC0415 – another driver may be installed instead

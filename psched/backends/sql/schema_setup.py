@@ -458,7 +458,8 @@ class RecordedSchema(Schema):
     def _in_reading_order(self) -> Sequence[sa.Table]:
         """Return all tables, the table of layouts last.
 
-        A process that creates them at this moment creates that one first.
+        Another process that is now creating the tables creates the table of layouts first. So if any other table is
+        found, the table of layouts is found, too.
         """
         return (*self._tables, *self._common, self._meta)
 

@@ -31,7 +31,9 @@ _LISTED = 10
 """The most violations of one schedule on the page. The export has up to 1,000."""
 _KEPT = 300.0
 _EXPORT_PATIENCE = 60.0
-"""Seconds for which an export waits for its answer: a program that fetches it does not come back by itself."""
+"""Seconds for which an export waits for its answer. It is long, because a program that fetches an export does not ask
+again.
+"""
 _STEPS: Final = (3600, 3 * 3600, 6 * 3600, _DAY, 2 * _DAY, 7 * _DAY, 30 * _DAY, 90 * _DAY)
 _DRAWN: Mapping[Kind, str] = {Kind.UNKNOWN: "unknown", Kind.MISSING: "missing"}
 _LEGEND: Final = [

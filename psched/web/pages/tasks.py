@@ -130,7 +130,7 @@ def _types(table: TaskInsight) -> Sequence[OfType]:
 
 
 def _users(table: TaskInsight) -> DueUsers:
-    """Return the users and their turns; none as long as no task with a user is known to be due."""
+    """Return the users with due tasks and their turns. Return no users if all due tasks are without user."""
     try:
         found = table.users()
     except NotSupportedError:
