@@ -32,7 +32,7 @@ _BATCH = 100
 """The rows that one transaction reads and writes."""
 _OTHER_SIDE = "that the configuration does not name: the old one or the new one."
 _OLDEST_DUE = 1_300_000_000
-"""Unix seconds in March 2011. PerfectQueue never runs a task whose time is not later."""
+"""Unix seconds in March 2011. PerfectQueue only runs tasks with a later time."""
 _WINDOW, _WINDOWS = 28 * 86400, 14
 """Length in seconds and number of the windows in which the occurrences of two cron dialects are compared. Together the
 windows are more than a year.

@@ -178,7 +178,7 @@ NO_BOUND = -1.0
 """The value of the word `none`. None means that the option was not given."""
 
 When = Callable[[float], float]
-"""Takes the unix seconds of the database's clock, and returns those of a moment."""
+"""Takes the current time by the database's clock, and returns the time that the option means. Both are unix seconds."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from psched.keys import check_key
 _EXPECTED = "expected a URL (http:// or https://), or a command as a list of arguments"
 _KEYS = {"url": ("url", "secret", "timeout"), "command": ("command", "timeout")}
 _SHORTEST_SECRET = 16
-"""The least bytes of a secret."""
+"""The fewest bytes that a secret may have."""
 _STANDARD = "whsec_"
 """The prefix of a secret that is written in base64."""
 

@@ -219,7 +219,7 @@ class _Loader:
         self.found[f"{self._where()}: {message}"] = None
 
     def _error(self, message: str) -> ConfigError:
-        """Return an error that ends the reading. It includes the errors found before."""
+        """Return an error with this message and those of the errors found before. The caller stops and raises it."""
         self._fault(message)
         return ConfigError("\n".join(self.found))
 

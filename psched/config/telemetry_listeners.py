@@ -34,7 +34,7 @@ def attach_listeners(settings: Settings, in_worker: bool = False) -> None:
 
 
 def preload_listeners(settings: Settings) -> None:
-    """Import those of the modules that belong to psched, so that children share their libraries. Raises ConfigError."""
+    """Import the listed modules that are part of psched, so that children share their libraries. Raises ConfigError."""
     for listener in settings.telemetry:
         if "." not in listener.name:
             module = listener_module(listener.name)

@@ -42,8 +42,8 @@ _FLUSH = 10.0
 """The most seconds that an ending worker waits until its last spans are sent."""
 _QUEUE = "OTEL_BSP_MAX_QUEUE_SIZE"
 _QUEUE_SIZE = 65_536
-"""The most spans that wait to be sent, unless the variable is set. A batch of short tasks ends about a thousand at
-once.
+"""The most spans that wait to be sent, unless OTEL_BSP_MAX_QUEUE_SIZE is set. A batch of short tasks ends about a
+thousand spans at once.
 """
 
 

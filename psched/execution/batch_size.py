@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 _MOMENT = 0.02
 """How many seconds the last task of a batch may wait for the tasks before it."""
 _LONGER_MOMENT = 0.4
-"""The same limit while batches are full: then due rows have to wait in any case, and each batch costs one or two
-transactions."""
+"""Like `_MOMENT`, while batches are full. It is longer, because each batch costs one or two transactions, and due rows
+have to wait in any case.
+"""
 _UNKNOWN = 0.2
 """How many seconds the very first run is expected to take."""
 TOO_LONG = 0.5

@@ -29,7 +29,7 @@ from psched.store.outbox import EventOutbox, PendingEvent
 log = logging.getLogger(__name__)
 
 OVERLAP = 60.0
-"""How many seconds the watermark stays behind."""
+"""Seconds by which the watermark stays behind the current time."""
 _INTERVAL = 1.0
 """Seconds between two reads of the newest events."""
 _FULL_INTERVAL = 10.0

@@ -23,15 +23,14 @@ log = logging.getLogger(__name__)
 
 LONGEST = 0.2
 """The most seconds that a run waits to be settled with others. While settling is slow, the wait is longer. If a handler
-is running at its end, the settling follows that handler.
+is running at the end of the wait, the runs are settled after that handler.
 """
 _FULL = 500
-"""How many runs the handler thread settles by itself if handlers take no time. A second thread would only take turns
-with it."""
-_LAST_MOMENT = 1.0
-"""Seconds. When the retries for one run end because of its lease, they also end for runs whose leases end this soon
-afterwards.
+"""When this many runs are collected, the handler thread settles them itself. A second thread would only take turns with
+it.
 """
+_LAST_MOMENT = 1.0
+"""Seconds. When the lease of one run ends, the retries also end for the runs whose leases end within this time."""
 
 
 class SettlementBuffer:

@@ -33,7 +33,7 @@ _BLOCK = 5 * 65536
 _HEADER = 64
 """Index of the first counter's double in a block."""
 _TEXT = 256
-"""The most bytes of a text. The text of the block begins at this byte."""
+"""The most bytes of a label or of a block's text. It is also the offset of that text in the block."""
 _LABEL = _TEXT // 8
 """The number of doubles that hold a label."""
 

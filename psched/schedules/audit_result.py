@@ -85,7 +85,9 @@ class Verdict:
     unlisted: int = 0
     notes: list[tuple[str, float]] = field(default_factory=list)
     _continues: bool = False
-    """Whether an equal violation is counted with the last one, because no occurrence was settled since."""
+    """Whether the next violation, if it is of the same kind, is merged into the last one: no occurrence was settled in
+    between.
+    """
 
     @property
     def missing(self) -> int:

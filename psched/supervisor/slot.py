@@ -40,7 +40,7 @@ _ATTEMPTS = 2
 """The start of the master fails after this many children in a row have died before they were ready, without a start
 error."""
 _ATTEMPTS_OF_KILLED = 5
-"""The same number for children that SIGKILL ended."""
+"""Like `_ATTEMPTS`, for children that were ended by SIGKILL."""
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class Slot:
     number: int
     config: LoadedConfig
     dispatch: DispatchSocket | None
-    """None if the only child polls for itself."""
+    """The socket over which the fetching child sends tasks; None if the only child polls for itself."""
     siblings: Callable[[], tuple[str, ...]]
     """Returns the names of the children with the same dispatch socket."""
     process_table: ProcessTable

@@ -26,7 +26,7 @@ from psched.testing.open_tables import OpenTables
 _HUNG = 30.0
 """Seconds after which a process counts as hanging."""
 _MORE_RUNS = 8
-"""How many more runs than faults may fail or end with their process."""
+"""How many more runs may fail, or end with their process, than there are faults."""
 _MOST_RUNS = 1000
 """The most runs of one pass, because tasks that submit themselves would never end."""
 _MOST_LINES = 80

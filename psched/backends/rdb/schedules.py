@@ -58,7 +58,7 @@ from psched.store.ledger import (
 
 _COUNTERS = ("counted", "failed_in_row", "run_ended")
 _AT_ONCE = -1
-"""Marks the time of the settling statement as the end of a run."""
+"""Stands for the time of the settling statement, as the time when a run ended."""
 
 
 class RdbScheduleStore(RdbLeaseStore, ScheduleStore):

@@ -41,7 +41,9 @@ _WALK = 64
 _STRIDE = 8
 """How many users are read before the next test whether the users found so far may run enough tasks."""
 _SHORT_WALK = 4
-"""How many more users every second acquire reads if the window is enough, so that other users get their share."""
+"""How many more users are read even if the window is enough, so that other users get their share. Only every other
+acquire does so.
+"""
 
 _Range = tuple[int, WantedTypes]
 """A band, and either one separately read type or all types. Users are read in the order of their names within it."""

@@ -55,7 +55,9 @@ _OLDEST = now_ms() - sa.bindparam("age", type_=sa.BigInteger)
 _ALL = 2**62
 """A number larger than any time."""
 _KEYS = 30
-"""The most keys that one statement reads. It examines each change of a schedule, and a schedule may have many."""
+"""The most keys that one statement reads. It is small, because the statement examines every change of these schedules,
+and a schedule may have many changes.
+"""
 _AT_ONCE = 32
 """The most schedules whose last entries one statement reads."""
 
@@ -402,7 +404,10 @@ def _backwards(ledger: sa.Table) -> Sequence[sa.ColumnElement[Any]]:
 
 
 def _union(parts: Sequence[sa.Select[Any]], order: Sequence[Any], limits_in_unions: bool) -> Statement:
-    """Return a SELECT of the first rows of each part. MariaDB would write subqueries with long texts to disk."""
+    """Return a SELECT of the first rows of each part.
+
+    Uses no subqueries if the database allows: if they contain long texts, MariaDB writes them to disk.
+    """
     limited = [
         part.order_by(*order).limit(sa.bindparam(f"most_{place}", type_=sa.Integer, required=True))
         for place, part in enumerate(parts)

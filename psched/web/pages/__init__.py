@@ -46,4 +46,4 @@ ACTIONS: Final[Mapping[str, Answer]] = {
     "/task/action": actions.change_task,
     "/tasks/bulk": bulk_actions.act,
 }
-"""Requests that change something. They then lead to a page."""
+"""Requests that change something. Their answer redirects to a page."""

@@ -25,7 +25,9 @@ POSSIBLE: Final[Mapping[str | None, tuple[str, ...]]] = {
     "failed": ("retry", "delete"),
     "cancelled": ("retry", "delete"),
 }
-"""Actions on all tasks with a status. Without a status there is none, because it would affect too many tasks."""
+"""The actions on all tasks with a given status. Without a status no action is possible, because too many tasks would be
+affected.
+"""
 _PAGE = 50
 _HOUR = 3600
 
