@@ -511,7 +511,10 @@ class Task:
         self.lease = self.lease._replace(unanswered=True)
 
     def _settle(self, wanted: RunOutcome, settle: Callable[..., RunOutcome | None], *details: object) -> None:
-        """Settle the run by `settle(claim, *details, until)`. It returns the outcome, or None for `wanted`."""
+        """Settle the run by `settle(claim, *details, until)`.
+
+        `settle` returns the outcome. None means that the outcome is `wanted`.
+        """
         self._refuse_elsewhere()
         with self.lock:
             self._refuse_if_settled(wanted)

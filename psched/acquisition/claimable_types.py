@@ -31,7 +31,8 @@ class ClaimableTypes:
     Safe to use from several threads.
 
     - A filter that accepts everything: no type is passed to the store.
-    - A few exact names: they are passed to the store.
+    - A few exact names: they are passed to the store. Many exact names are passed only if more than twice as many
+      types have rows.
     - Any other filter: each query for the next due time also looks up which accepted types have rows. An idle worker
       therefore knows every new type. A busy worker looks up types every few seconds.
     """

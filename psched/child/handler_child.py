@@ -130,8 +130,8 @@ class HandlerChild(ChildRole):
     def report_suspects(self) -> None:
         """Name the suspects in the running table and freeze it: no later write changes the table.
 
-        Suspects are the runs in progress and, for each idle thread, the last run that is not settled yet. Without the
-        latter, a handler that breaks its process and then returns would run again and again.
+        Suspects are the runs in progress and, for each idle thread, the last run that is not settled yet. If these last
+        runs were not named, a handler that breaks its process and then returns would run again and again.
         """
         unsettled = [
             f"{opened.name}:{task.row.key}"

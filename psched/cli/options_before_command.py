@@ -31,7 +31,10 @@ class CommandGroup(click.Group):
 def _split(
     words: Sequence[str], own: Options, others: Options, normalized: Callable[[str], str]
 ) -> tuple[list[str], list[str]] | None:
-    """Return the words of the group's own options and those of other options; None if there are other words."""
+    """Split the words into those of the group's own options and those of other options.
+
+    Return None if a word belongs to no option.
+    """
     leading: list[str] = []
     passed_on: list[str] = []
     rest = iter(words)

@@ -97,7 +97,7 @@ class Expression:
                     yield from (begin + second for second in self.seconds if low <= begin + second <= high)
 
     def _count_times(self, second_of_day: int) -> int:
-        """Return how many times of a matching day match, up to and including `second_of_day`."""
+        """Return the number of matching times on a matching day, up to and including `second_of_day`."""
         minute, second = divmod(second_of_day, 60)
         before, until = bisect_left(self.minutes, minute), bisect_right(self.minutes, minute)
         return before * len(self.seconds) + (until - before) * bisect_right(self.seconds, second)

@@ -315,7 +315,7 @@ def note_of(timetable: Timetable, zone: ZoneInfo, before: int, time: int) -> str
 
 
 def _missing(expression: Expression, zone: ZoneInfo, before: int, time: int) -> str:
-    """Describe matching wall times in a gap: the match at `time` replaces them, or they are skipped before it."""
+    """Describe the matching wall times in a gap that the match at `time` replaces, or that are skipped before it."""
     here = time + offset_at(zone, time)
     before = max(before, EARLIEST - 1)
     wall = expression.next_wall(before + offset_at(zone, before) + 1)

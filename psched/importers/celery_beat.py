@@ -150,9 +150,9 @@ class _ScheduleClassError(Exception):
 def _rules(
     schedules: Any, schedule: Any, timezone: str, calendars: dict[str, list[str]], remarks: list[str]
 ) -> tuple[list[Definition], Following | None]:
-    """Return definitions that contain only the rule, and when Celery runs the entry.
+    """Return definitions that contain only the rule, and a function for the times at which Celery runs the entry.
 
-    The latter is None if the times depend on when beat started.
+    The function is None if these times depend on when beat started.
     """
     if isinstance(schedule, schedules.crontab):
         zone = zone_name(schedule.tz)

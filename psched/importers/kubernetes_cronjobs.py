@@ -141,7 +141,7 @@ def _policy(spec: dict[str, Any], remarks: list[str]) -> Definition:
 
 
 def _rule(text: str, zone: Any, timezone: str, remarks: list[str]) -> tuple[Definition, Following | None]:
-    """Return the rule of a definition, and when Kubernetes runs it; None for an interval."""
+    """Return the rule of a definition, and a function for the times of Kubernetes; None for an interval."""
     match = re.match(r"(?:CRON_)?TZ=(\S+)\s+(.*)", text)
     if match is not None:
         zone, text = zone or match[1], match[2]

@@ -239,7 +239,10 @@ class ScheduleInsight(TableInsight):
         return proof_page(self._schedules, keys, since, until, late, limit, keep)
 
     def _recorded(self, prefix: str, after: str) -> Iterator[str]:
-        """Yield the recorded keys after `after` that start with the prefix, or the prefix itself."""
+        """Yield the recorded keys after `after` that start with the prefix.
+
+        If the prefix is itself the key of a schedule, it is yielded even if it is not recorded.
+        """
         ledger = self._schedules.ledger
         if prefix and after < prefix:
             if self._is_lane(prefix):

@@ -19,9 +19,12 @@ FIRST_SLOT = 1
 
 @dataclass(frozen=True, slots=True)
 class DeadChild:
-    """A dead child, for the child or process that releases its leases.
+    """A dead child whose leases another process must release.
 
     - `holder`: the holder of its leases.
+    - `running`: the tasks that it ran, as `section:key`.
+    - `error`: the error to record with these tasks.
+    - `child`: its name; empty if no other child has the same holder.
     """
 
     holder: str

@@ -218,7 +218,7 @@ class BackfillCollection:
             return False
 
     def _cancel(self, lane: Schedule) -> bool:
-        """Reduce the time ranges of a lane to what it has run, and a run in progress."""
+        """Cut down the time ranges of a lane to the occurrences that it has run, and to the one that is running."""
         for _ in range(_TRIES):
             row = lane.metadata()
             backfill = row.rule.backfill

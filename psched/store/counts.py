@@ -75,7 +75,7 @@ class DueUsers(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RuleUse:
-    """How many schedules of one type have one rule. Paused schedules do not count.
+    """How many schedules of one type have the same rule. Paused schedules do not count.
 
     `type`: None if types are stored in the data (`rdb_compat`). `key`: the key of one of these schedules.
     `overlap`, `on_failure`: as in the policy of these schedules.

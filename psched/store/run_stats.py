@@ -107,7 +107,7 @@ class StatsWindow:
 
 
 class RunTotals(NamedTuple):
-    """The sums of all nodes for one outcome: of one type, or of all types in the span that begins at `time`."""
+    """The sums of all nodes for one outcome and one type; or for one outcome and the span that begins at `time`."""
 
     time: int | None
     type: str | None

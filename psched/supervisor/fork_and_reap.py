@@ -59,7 +59,7 @@ class OrphanReaper:
     def look_soon(self, now: float) -> None:
         """Set the deadline to a second from now.
 
-        A child reports at most one ended run a second, so more runs may end.
+        A child reports at most one ended run a second, so further runs may end without a report.
         """
         self.deadline = now + _INTERVAL
 

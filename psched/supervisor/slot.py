@@ -215,7 +215,7 @@ class Slot:
         return max(now, earliest) if self._early_deaths > 1 else now
 
     def _cannot_start(self, reason: str, now: float, attempts: int = 1) -> None:
-        """Set when to fork the next child: later after each failure in a row.
+        """Decide when to fork the next child. Each failure in a row makes the pause longer.
 
         After `attempts` failures the master gives up.
         """

@@ -90,7 +90,7 @@ class StatusPoller:
     def status(self, wait: float | None = None) -> Status:
         """Return the current status. If the thread must start first, wait up to `wait` seconds for its first answer.
 
-        `wait`: None: as long as the database may take until it counts as unreachable.
+        `wait` None: at most until the database counts as unreachable.
         """
         until = monotonic() + (self._patience if wait is None else wait)
         with self._changed:

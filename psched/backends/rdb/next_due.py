@@ -52,12 +52,10 @@ class DueTimes:
         return _wait([row[-1] for row in rows], rows[0][0])
 
     def others_may_be_due(self, types: Collection[str]) -> bool:
-        """Return whether rows of other types may be due: those that the last query by type found.
+        """Return whether the last query by type found due rows of other types. True before the first query.
 
-        True before the first query.
-
-        The query sees only the first due row of each band. Rows of other types become the first while the worker takes
-        the rows of its own types. It queries when it is idle, and every few seconds while it is busy.
+        A query sees only the first due row of each band. But rows of other types become the first, because the worker
+        takes the rows of its own types. A worker queries when it is idle, and every few seconds while it is busy.
         """
         return self._due_types is None or not self._due_types <= frozenset(types)
 

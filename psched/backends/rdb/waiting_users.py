@@ -282,7 +282,7 @@ class WaitingUsersQuery:
     def _further(
         self, connection: sa.Connection, bands: Sequence[int], types: WantedTypes, known: FirstRows, missing: int
     ) -> list[WaitingUser]:
-        """Return users that are not in `known`, until these users may run `missing` more tasks."""
+        """Return users that are not in `known`: enough to run `missing` more tasks, if there are as many."""
         self._walked = not self._walked
         strides = [_STRIDE] * (_WALK // _STRIDE) if missing > 0 else [_SHORT_WALK] * self._walked
         kinds = types.each() if types.apart else [WantedTypes()]

@@ -233,7 +233,7 @@ class SqlLedger:
         return {names[place]: row for place, row in self._of_each(_last_of_each_definition, given)}
 
     def _of_each(self, make: _Make, given: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, LedgerRow]]:
-        """Yield the entries that `make` selects for each of the given values, with the position of these values."""
+        """Yield the entries that `make` selects for each element of `given`, each with the position of that element."""
         columns = [column.name for column in self._ledger.c]
         for start in range(0, len(given), _AT_ONCE):
             part = given[start : start + _AT_ONCE]
@@ -406,7 +406,7 @@ def _backwards(ledger: sa.Table) -> Sequence[sa.ColumnElement[Any]]:
 def _union(parts: Sequence[sa.Select[Any]], order: Sequence[Any], limits_in_unions: bool) -> Statement:
     """Return a SELECT of the first rows of each part.
 
-    Uses no subqueries if the database allows: if they contain long texts, MariaDB writes them to disk.
+    Avoids subqueries where the database allows that, because MariaDB writes subqueries with long texts to disk.
     """
     limited = [
         part.order_by(*order).limit(sa.bindparam(f"most_{place}", type_=sa.Integer, required=True))
