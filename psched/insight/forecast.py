@@ -166,7 +166,10 @@ def _summed(
 
 
 def _busy(starts: Sequence[int], seconds: float) -> list[float]:
-    """Return how many workers runs of this length keep busy in each hour, as if all runs started with the hour."""
+    """Return the number of workers that are busy with runs of this length in each hour.
+
+    All runs are assumed to start at the beginning of their hour.
+    """
     busy = [0.0] * len(starts)
     for hour, count in enumerate(starts):
         left, later = count and seconds, hour

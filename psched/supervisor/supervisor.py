@@ -101,7 +101,10 @@ class Supervisor:
 
     @property
     def done(self) -> bool:
-        """Whether the stop is complete. Also wait for a replaced master: the service manager would kill its tasks."""
+        """Whether the stop is complete.
+
+        It is not while a replaced master still has tasks, because the service manager would kill that master, too.
+        """
         is_over = self._stopping and not self._slots and self._lease_recovery.done
         return is_over and not self.binary_upgrade.old_is_alive
 

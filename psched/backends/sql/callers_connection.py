@@ -282,8 +282,8 @@ class CallersConnections:
                 "submit without `connection`, or keep the table in that database"
             )
         return (
-            f"connection: on it, the name {self._table} does not mean the table of the queue, because of its server, "
-            f"its database {theirs}, its temporary tables or its search_path; submit without `connection`, or "
+            f"connection: in its session the name {self._table} does not mean the table of the queue; its server, its "
+            f"database {theirs}, its temporary tables or its search_path differ; submit without `connection`, or "
             "configure that table"
         )
 

@@ -242,7 +242,7 @@ def test_a_caller_whose_temporary_table_hides_that_of_the_queue_is_refused(place
     async def work() -> None:
         await caller.execute(f"CREATE TEMP TABLE {bench.table.upper()} AS SELECT * FROM {bench.table}")
         with pytest.raises(
-            NotSupportedError, match=f"{bench.table} does not mean the table of the queue, .* temporary tables"
+            NotSupportedError, match=f"{bench.table} does not mean the table of the queue; .* temporary tables"
         ):
             await caller.submit(queue, "key", "type1")
         await caller.execute(f"DROP TABLE temp.{bench.table}")
