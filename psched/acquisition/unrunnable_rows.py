@@ -92,7 +92,7 @@ class RunnableFilter:
             is_away = self._store.is_unavailable(failure)
             if not is_away:
                 alone = [*together, *alone]
-            words = "deferring %d rows that cannot be run failed: %s; %s"
+            words = "%d rows that cannot be run were not deferred: %s; %s"
             then = "retrying when their leases end" if is_away else "trying one by one"
             log.warning(words, len(together), one_line(failure), then)
         else:

@@ -2,8 +2,9 @@
 
 The ends of runs of schedules are read from the ledger. A watermark in the database stores up to which time the entries
 of the ledger were sent. Entries become visible in the order of their commits, which is not the order of their times.
-The watermark therefore stays `OVERLAP` behind, and the sender remembers in memory what it has sent since. So an entry
-that is committed late is sent late, and a node that takes over sends the last `OVERLAP` seconds again.
+The watermark therefore stays `OVERLAP` seconds behind the current time, and the sender remembers in memory what it has
+sent since. So an entry that is committed late is sent late, and a node that takes over sends the last `OVERLAP` seconds
+again.
 
 All other events are in the outbox. They are deleted from the outbox after they were sent.
 """

@@ -12,7 +12,7 @@ from psched.model import NEVER
 from psched.store.ledger import Definition, DefinitionTimes, Ledger, LedgerFilter, LedgerRow
 
 BATCH = 500
-"""How many entries are read at once for a reader of all entries."""
+"""How many entries are read at a time, if all entries are wanted."""
 
 PageStart = tuple[float, int]
 """Where a page begins: the time that orders entries, and how many entries with this time precede the page."""

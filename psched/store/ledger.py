@@ -317,8 +317,7 @@ class Ledger(Protocol):
         """Return the stored outputs of a schedule, the oldest first."""
 
     def trim(self, retention: float, count: int, limit: int, key: str | None) -> bool:
-        """Delete about `limit` entries: those older than `retention` seconds, or those of `key` beyond its last
-        `count`.
+        """Delete about `limit` entries: those older than `retention` seconds, or of `key` all but the last `count`.
 
         Also delete changes of one key that are older than the definitions of its remaining entries. Return True
         if there may be more to delete. Safe to call concurrently.

@@ -39,7 +39,7 @@ def user_column(queue: sa.Table, name: str) -> sa.ColumnElement[Any]:
 def has_user(queue: sa.Table) -> sa.ColumnElement[bool]:
     """Return the condition that a row is in the indexes of users.
 
-    The empty name is part of the SQL text, because with a parameter no planner would use these indexes.
+    The comparison with an empty name uses no parameter, because then no planner would use these indexes.
     """
     return queue.c.user_name > sa.literal_column("''")
 
