@@ -61,21 +61,23 @@ class LeaseRenewer(PeriodicThread):
         return any(source.held for source in self._sources)
 
     def _renew(self, source: Source) -> None:
+        tasks: Sequence[Task] = ()
         try:
             with locked(self._due(source)) as tasks:
-                lost = extend_many(tasks) if tasks else []
+                extend_many(tasks)
         except Exception as error:  # noqa: BLE001 – whatever a driver raises, the next tick tries again
             if source not in self._failing:
                 log.warning("leases cannot be renewed: %s; runs are stopped before their leases end", one_line(error))
             self._failing.add(source)
-            return
-        if source in self._failing and tasks:
-            log.warning("leases are renewed again")
-            self._failing.remove(source)
-        elif not source.held:  # the leases that could not be renewed have ended
-            self._failing.discard(source)
-        for task in lost:
-            self._stop_run(task)
+        else:
+            if source in self._failing and tasks:
+                log.warning("leases are renewed again")
+                self._failing.remove(source)
+            elif not source.held:  # the leases that could not be renewed have ended
+                self._failing.discard(source)
+        for task in tasks:
+            if task.lease_lost and not task.in_flight:  # found by this renewal, even if it then failed for other tasks
+                self._stop_run(task)
 
     def _due(self, source: Source) -> list[Task]:
         """Return the tasks of this thread whose leases must be renewed now.

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from copy import copy
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -174,6 +175,24 @@ def test_a_lost_lease_is_told_to_its_handler_at_the_next_renewal(child: Child) -
     run = child.begin()
     child.steal(run.task.key)
     child.clock.time += 2
+    child.lease_renewer.tick()
+    assert isinstance(reason_of(run), PreemptedError)
+
+
+def test_a_lost_lease_is_told_to_its_handler_even_if_the_renewal_then_fails_for_other_runs(
+    child: Child, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = child.begin()
+    (other,) = child.source.poll_multi(1)
+    other.alive_time = ALIVE / 2  # so that another statement renews its lease
+    child.steal(run.task.key)
+    answers = iter((child.store.extend, refuse))
+
+    def extend(*given: Any) -> Any:
+        return next(answers)(*given)
+
+    monkeypatch.setattr(child.store, "extend", extend)
+    child.clock.time += ALIVE * 0.6
     child.lease_renewer.tick()
     assert isinstance(reason_of(run), PreemptedError)
 
