@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, Unpack
 
@@ -118,7 +119,7 @@ class Schedule:
             row = with_calendars(seen.regular(), rule, self._store.now(), self._dialect)
             return (with_regular(replace(seen, rule=rule), row) if seen.is_extra else row), None
 
-        if self.exists():
+        with suppress(NotFoundError):
             self._compare_and_set(MODIFY, change)
 
     def pause(self) -> bool:

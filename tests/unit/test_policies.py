@@ -267,6 +267,26 @@ def test_a_store_without_policies_refuses_policies_pauses_and_run_now() -> None:
                 verb()
 
 
+def test_a_change_of_a_calendar_reaches_the_schedules_after_one_that_is_deleted_meanwhile(
+    schedules: ScheduleCollection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedules.calendars.set("holidays", ["2027-01-01"])
+    for key in ("a", "b"):
+        schedules.add(key, "t", cron="* * * * *", next_time=ago(-1), exclude=["holidays"])
+    get = schedules.store.get
+
+    def get_and_delete(key: str) -> ScheduleRow | None:
+        row = get(key)
+        if key == "a" and row is not None:
+            schedules.store.delete(key)
+        return row
+
+    monkeypatch.setattr(schedules.store, "get", get_and_delete)
+    schedules.calendars.set("holidays", ["2027-01-02"])
+    [row] = schedules.list()
+    assert (row.key, row.rule.exclude[0].dates) == ("b", ("2027-01-02",))
+
+
 def test_a_pause_that_could_not_be_written_is_written_before_the_schedule_runs_again(
     schedules: ScheduleCollection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
