@@ -45,6 +45,8 @@ _TRIES = 100
 """How often the next occurrence is computed again if other processes change the schedule at the same time."""
 _BATCH = 500
 """How many ledger entries are deleted at a time."""
+PAUSE_RETRY = 10.0
+"""Seconds until a schedule that has failed too often is acquired again, if its pause could not be written."""
 _TRIM_INTERVAL = 60.0
 """Seconds between two deletions of old ledger entries."""
 
@@ -131,7 +133,7 @@ class ScheduleSettlement(Settlement):
             words = "key=%s the occurrence of %s failed for good after %d attempts"
             log.error(words, row.key, _date(row.next_time), row.attempts)
             if replace(row, failures=failures_after(row, entry)).has_failed_enough:
-                self._pause_failing(row.key)
+                self._pause_failing(row.key)  # if this fails, `pass_over` tries it again
         return changed
 
     def pass_over(self, claim: Claim, now: float, until: float) -> bool:
@@ -147,8 +149,13 @@ class ScheduleSettlement(Settlement):
             log.warning("key=%s deleted, because its schedule %r was deleted", row.key, backfill.schedule)
             self.store.delete(row.key)
             return True
-        is_failing = row.has_failed_enough and not row.is_asked_for and not row.paused
-        if self.is_paused(row) or (is_failing and self._pause_failing(row.key)):
+        is_paused: bool | None = self.is_paused(row)
+        if row.has_failed_enough and not row.is_asked_for and not row.paused:
+            is_paused = self._pause_failing(row.key)
+        if is_paused is None:
+            self.store.retry(claim.lease, PAUSE_RETRY, None, until, counted=False)
+            return True
+        if is_paused:
             self.store.park(claim.lease, NEVER, until)
             return True
         entry = skip_entry(row, now, self._dialect)
@@ -163,10 +170,11 @@ class ScheduleSettlement(Settlement):
         log.info("key=%s skipped %s occurrences from %s on: %s", row.key, number, _date(row.next_time), entry.detail)
         return True
 
-    def _pause_failing(self, key: str) -> bool:
-        """Pause a schedule after too many failures in a row. Return whether it is paused.
+    def _pause_failing(self, key: str) -> bool | None:
+        """Pause a schedule after too many failures in a row.
 
-        If the write fails, the next acquire of the schedule tries it again before the schedule runs.
+        Return whether it is paused; None if the pause could not be written. Then the schedule must not run before
+        another attempt.
         """
         try:
             for _ in range(_TRIES):
@@ -182,7 +190,7 @@ class ScheduleSettlement(Settlement):
                     return True
         except Exception as failure:  # noqa: BLE001 – the run is settled, whatever a driver raises
             log.warning("key=%s not paused: %s; retrying before its next run", key, one_line(failure))
-        return False
+        return None
 
     def is_paused(self, row: Row) -> bool:
         """Return whether the row is paused. A `run_now` after the start of the pause overrides the pause."""

@@ -13,6 +13,7 @@ from psched.model import LeaseTimes, NewSchedule, Policy, Rule, ScheduleRow
 from psched.schedules.audit_result import Verdict
 from psched.schedules.backfills import BackfillMode
 from psched.schedules.collection import Defaults, ScheduleCollection
+from psched.schedules.settlement import PAUSE_RETRY
 from psched.schedules.skip_policy import skip_entry
 from psched.schedules_file.declared import DeclaredSchedules
 from psched.schedules_file.plan import apply_declared
@@ -288,7 +289,7 @@ def test_a_change_of_a_calendar_reaches_the_schedules_after_one_that_is_deleted_
 
 
 def test_a_pause_that_could_not_be_written_is_written_before_the_schedule_runs_again(
-    schedules: ScheduleCollection, monkeypatch: pytest.MonkeyPatch
+    schedules: ScheduleCollection, monkeypatch: pytest.MonkeyPatch, clock: DatabaseClock
 ) -> None:
     schedules.add("a", "t", cron="* * * * *", next_time=ago(5), max_attempts=1, pause_after=1)
 
@@ -300,8 +301,10 @@ def test_a_pause_that_could_not_be_written_is_written_before_the_schedule_runs_a
         task = schedules.poll()
         assert task is not None
         task.retry(error="it broke")
-    assert task.outcome == "failed"
+        assert task.outcome == "failed"
+        assert schedules.poll() is None
     assert not schedules["a"].metadata().paused
+    clock.travel_to(NOW + PAUSE_RETRY)
     assert schedules.poll() is None
     row = schedules["a"].metadata()
     assert (row.paused, row.status, row.attempts) == (True, "waiting", 0)
