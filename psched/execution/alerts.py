@@ -16,9 +16,9 @@ from psched.config.events import EVENT_KINDS
 from psched.error_messages import one_line
 from psched.error_summary import error_summary
 from psched.execution.open_sections import OpenSection
-from psched.execution.webhooks import deliver, message_id
+from psched.execution.webhooks import deliver, longest_delivery, message_id
 from psched.handlers.process_group import Program
-from psched.keys import backfill_of
+from psched.keys import backfill_of, is_backfill_key
 from psched.model import ScheduleRow
 from psched.store import ScheduleStore, holder_name
 from psched.store.delivery_watermarks import Watermark, Watermarks
@@ -63,7 +63,7 @@ class AlertThread(threading.Thread):
         self._interval = interval
         self._closing = threading.Event()
         self._pause, self._paused_until = _PAUSES[0], 0.0
-        self._claim_seconds = _seconds_of(hook)
+        self._claim_seconds = claim_seconds(hook)
 
     def check(self) -> bool:
         """Report what is new.
@@ -140,9 +140,9 @@ class AlertThread(threading.Thread):
         return None
 
 
-def _seconds_of(hook: Hook) -> float:
+def claim_seconds(hook: Hook) -> float:
     """Return for how many seconds this node claims an alert for this hook."""
-    return _CLAIM + 3 * hook.timeout if hook.url else _CLAIM + hook.timeout
+    return _CLAIM + longest_delivery(hook.timeout) if hook.url else _CLAIM + hook.timeout
 
 
 _NAMES = {"late": "on_late", "failed": "on_failure", "recovered": "on_recovered"}
@@ -211,7 +211,7 @@ class FailureReporter(AlertThread):
         super().__init__(f"{section} failure report", "failed", hook, interval, outbox)
         self._schedules = schedules
         self._hooks = hooks
-        self._claim_seconds = max(map(_seconds_of, (hook, *hooks.values())))
+        self._claim_seconds = max(map(claim_seconds, (hook, *hooks.values())))
         self._section = section
         self._failures = failures
         self._now = now
@@ -232,7 +232,7 @@ class FailureReporter(AlertThread):
                 facts |= {"key": schedule.rule.backfill.schedule, "backfill": "{}:{}".format(*backfill_of(failure.key))}
             if not self.report(failure.key, failure.scheduled_time, facts, self._hook_of(schedule)):
                 return False
-        if self._troubles is not None and not (schedule is not None and schedule.is_backfill):
+        if self._troubles is not None and not is_backfill_key(failure.key):
             self._troubles.raise_to("trouble", failure.key, failure.scheduled_time, f"failed {failure.type}")
         self._failures.mark_reported(failure)
         return True

@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,9 @@ from psched.config import from_mapping
 from psched.config.alert_hooks import Hook
 from psched.errors import ConfigError
 from psched.execution import webhooks
-from psched.execution.alerts import FailureReporter, OverdueAlerter, RecoveryReporter
-from psched.model import Claim, Policy, Rule
+from psched.execution.alerts import FailureReporter, OverdueAlerter, RecoveryReporter, claim_seconds
+from psched.keys import backfill_key
+from psched.model import Backfill, Claim, Policy, Rule
 from psched.store import ScheduleStore, StoreSettings
 from psched.store.ledger import FAILED, Entry
 from tests.daemon.harness import Daemon
@@ -199,6 +201,22 @@ def test_a_failure_that_is_a_week_old_is_dropped(
     assert "has accepted this failure in 7 days; dropping it" in caplog.text
     assert store.failures.claim(60) is None
     assert receiver.got == []
+
+
+@pytest.mark.parametrize("is_dropped", [False, True])
+def test_a_failure_of_a_backfill_leads_to_no_recovery(store: ScheduleStore, is_dropped: bool) -> None:
+    backfill = replace(HOURLY, backfill=Backfill("k", ((TIME, TIME),)))
+    store.add(backfill_key("k", 1, 1), "t", backfill, TIME, 0, {})
+    settle(store, Entry(FAILED))
+    assert store.failures is not None and store.watermarks is not None
+    now = (lambda: 1e11) if is_dropped else store.now
+    assert FailureReporter("schedules", store.failures, Hook(), 10, now, store.watermarks, schedules=store).check()
+    assert store.watermarks.page("trouble", "", 10) == []
+
+
+def test_a_claim_lasts_longer_than_the_attempts_of_a_webhook() -> None:
+    # three attempts, each with the time to connect and the time for the answer, and the pauses between them
+    assert claim_seconds(Hook("http://h/", timeout=300.0)) > 3 * (300 + 300) + 1 + 5
 
 
 def test_a_webhook_is_signed_over_its_id_its_time_and_its_body(receiver: Receiver) -> None:
