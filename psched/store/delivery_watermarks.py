@@ -13,7 +13,7 @@ ledger were sent to it."""
 class Watermark(NamedTuple):
     """A watermark. Times are unix seconds.
 
-    `since`: when the mark was created, by the database's clock. `detail`: stored when the mark was created.
+    `since`: when the mark was created, by the database's clock. `detail`: describes the position.
     """
 
     kind: WatermarkKind
@@ -27,7 +27,10 @@ class Watermarks(Protocol):
     """The watermarks of one table. Methods are safe to call from any thread and raise the driver's errors."""
 
     def raise_to(self, kind: WatermarkKind, name: str, position: float, detail: str = "") -> None:
-        """Create the mark, or raise it to `position`. A mark is never lowered."""
+        """Create the mark, or raise it to `position` and replace its detail. A mark is never lowered.
+
+        `detail`: at most 300 characters.
+        """
 
     def page(self, kind: WatermarkKind, after: str, limit: int) -> list[Watermark]:
         """Return up to `limit` marks whose names come after `after`, in the order of names."""

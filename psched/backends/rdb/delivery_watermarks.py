@@ -22,7 +22,7 @@ def watermarks_table(metadata: MetaData, rows: str) -> Table:
         Column("kind", String(16), primary_key=True),
         Column("name", ExactText(255), primary_key=True),
         Column("position", BigInteger, nullable=False),
-        Column("detail", ExactText(255), nullable=False),
+        Column("detail", ExactText(300), nullable=False),
         Column("since", BigInteger, nullable=False),
         Column("claimer", ExactText(255), nullable=False, server_default=""),
         Column("claimed_until", BigInteger, nullable=False, server_default="0"),
@@ -44,7 +44,7 @@ class RdbWatermarks:
         this = (c.kind == bindparam("of_kind"), c.name == bindparam("of_name"))
         unmoved = (*this, c.position == bindparam("of_position"))
         self._raise = update(table).where(*this, c.position < bindparam("of_position"))
-        self._raise = self._raise.values(position=bindparam("of_position"))
+        self._raise = self._raise.values(position=bindparam("of_position"), detail=bindparam("of_detail"))
         later = (c.kind == bindparam("of_kind"), c.name > bindparam("after"))
         self._page = select(*c).where(*later).order_by(c.name).limit(bindparam("limit"))
         until = now_ms() + bindparam("span", type_=BigInteger)
@@ -58,7 +58,7 @@ class RdbWatermarks:
         row = {"kind": kind, "name": name, "position": values["of_position"], "detail": detail, "since": now_ms()}
 
         def work(connection: Connection, _: bool) -> None:
-            if connection.execute(self._raise, values).rowcount == 0:
+            if connection.execute(self._raise, {**values, "of_detail": detail}).rowcount == 0:
                 self._database.dialect.insert_one(connection, self._table, row)
 
         self._database.run(work)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from psched.keys import MAX_KEY_LENGTH
 from psched.store import ScheduleStore
 from psched.store.delivery_watermarks import Watermark, Watermarks
 from tests.stores.bench import Bench, eventually
@@ -26,9 +27,15 @@ def test_a_mark_is_made_once_and_only_moves_up(store: ScheduleStore, marks: Wate
     assert before - 0.01 <= first.since <= store.now() + 0.01
     marks.raise_to("trouble", "kéy:1", 1_500_000_000, "other")
     assert found(marks) == [("kéy:1", 1_600_000_000.5, 'late "t"')]
-    marks.raise_to("trouble", "kéy:1", 1_700_000_000, "other")
-    assert found(marks) == [("kéy:1", 1_700_000_000.0, 'late "t"')]
+    marks.raise_to("trouble", "kéy:1", 1_700_000_000, 'failed "t"')
+    assert found(marks) == [("kéy:1", 1_700_000_000.0, 'failed "t"')]
     assert marks.page("trouble", "", 10)[0].since == first.since
+
+
+def test_a_mark_has_room_for_the_longest_type(marks: Watermarks) -> None:
+    detail = "failed " + MAX_KEY_LENGTH * "é"
+    marks.raise_to("trouble", "key", 1, detail)
+    assert found(marks) == [("key", 1, detail)]
 
 
 def test_marks_are_paged_by_name_and_kind(marks: Watermarks) -> None:

@@ -22,11 +22,11 @@ end
 local mark = watermark_in(ARGV[1])
 local position = tonumber(ARGV[2])
 if not mark then
-  mark = {position = position, since = now, detail = cjson.decode('[' .. ARGV[3] .. ']')[1]}
+  mark = {since = now}
 elseif mark.position >= position then
   return
 end
-mark.position = position
+mark.position, mark.detail = position, cjson.decode('[' .. ARGV[3] .. ']')[1]
 write_watermark(ARGV[1], mark)
 
 --- script KIND/watermarks: common, KIND
