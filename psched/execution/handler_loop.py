@@ -37,8 +37,6 @@ TURN = 0.1
 
 _TICK = 0.01
 """Seconds between two checks of the waiting tasks."""
-_PATIENCE = 0.25
-"""Seconds. If a run takes longer, the tasks behind it are released, because a worker of another host may be idle."""
 
 
 class HandlerLoop:

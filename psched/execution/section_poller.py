@@ -451,11 +451,6 @@ class PollTimer:
         self.checks_first = not self._expects_row or self._in_vain > 0
         self._next = self._polled_at + min(rest, until_due)
 
-    @property
-    def expects_work(self) -> bool:
-        """Whether rows are expected, because of the last poll, the due time that it found, or a wake-up."""
-        return self.working or self._expects_row
-
     def back_off(self, intervals: float) -> None:
         self.back_off_for(self._jittered(self._interval * intervals))
 

@@ -14,7 +14,7 @@ from psched.cron.explanation import consecutive
 from psched.importers.entries import Definition
 
 WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
-ALL_SECONDS = ALL_MINUTES = frozenset(range(60))
+ALL_MINUTES = frozenset(range(60))
 ALL_HOURS = frozenset(range(24))
 ALL_DAYS = frozenset(range(1, 32))
 ALL_MONTHS = frozenset(range(1, 13))

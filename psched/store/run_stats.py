@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol, get_args
+from typing import Literal, NamedTuple, Protocol
 
 from psched.histogram import BUCKETS, bucket, percentile
 
@@ -24,7 +24,6 @@ OTHER = "other"
 MOST_TYPES = 64
 OUTCOMES = Literal["finished", "retried", "released", "failed", "cancelled", "lost"]
 """How runs end: as in `RunOutcome`, or `lost`: the run could not be settled, and its task runs again."""
-ALL_OUTCOMES: tuple[OUTCOMES, ...] = get_args(OUTCOMES)
 
 RUNS, DURATION, WAIT, DURATIONS = 0, 1, 2, 3
 """The indexes of the numbers in `RunSums`. After them come the buckets of durations and of waits."""
