@@ -20,7 +20,7 @@ from psched.insight.simulation import SimulatedOutage, Simulation, handler_times
 from psched.insight.troubled_runs import PageStart, TroubledRun, troubled_runs, troubled_runs_page
 from psched.insight.week_ahead import WEEK, WeekAhead, week_ahead
 from psched.insight.why_waiting import Reason, why_waiting
-from psched.keys import check_key, is_backfill_key
+from psched.keys import check_key
 from psched.model import ScheduleFilter, ScheduleRow
 from psched.retry_wait import check_attempts, check_wait
 from psched.schedules import rule_occurrences
@@ -245,16 +245,13 @@ class ScheduleInsight(TableInsight):
         """
         ledger = self._schedules.ledger
         if prefix and after < prefix:
-            if self._is_lane(prefix):
+            if self._store.is_backfill(prefix):
                 return
             if ledger.changes(prefix) or self._store.get(prefix) is not None:
                 yield prefix
             after = prefix
         found = takewhile(lambda key: key.startswith(prefix), ledger.keys(after))
-        yield from (key for key in found if not self._is_lane(key))
-
-    def _is_lane(self, key: str) -> bool:
-        return self._store.keeps_policies and is_backfill_key(key)
+        yield from (key for key in found if not self._store.is_backfill(key))
 
     @property
     def keeps_backfills(self) -> bool:

@@ -339,7 +339,7 @@ class ScheduleCollection(PolledTable):
 
     def _check_audited(self, key: str) -> str:
         check_key(key)
-        if self._is_lane(key):
+        if self.store.is_backfill(key):
             raise ValueError(f"{key!r} is a backfill, which is audited with its schedule {backfill_of(key)[0]!r}")
         return key
 
@@ -357,14 +357,11 @@ class ScheduleCollection(PolledTable):
         ledger = self.ledger
         for key in ledger.keys():  # noqa: SIM118 – the ledger is not a mapping
             recorded.add(key)
-            if not self._is_lane(key):
+            if not self.store.is_backfill(key):
                 yield key
         for row in self.store.list():
             if row.key not in recorded and not row.is_backfill:
                 yield row.key
-
-    def _is_lane(self, key: str) -> bool:
-        return self.store.keeps_policies and is_backfill_key(key)
 
     @property
     def _audits(self) -> AuditReader:

@@ -10,7 +10,6 @@ from typing import Any, Final, Literal, Unpack
 from psched.async_methods import async_twin
 from psched.cron import CronDialect
 from psched.errors import NotFoundError, NotSupportedError, ScheduleError
-from psched.keys import is_backfill_key
 from psched.model import Calendar, ScheduleRow
 from psched.retry_wait import Backoff
 from psched.schedules.modification import Changes, Modification
@@ -168,7 +167,7 @@ class Schedule:
             raise NotSupportedError(f"{self.key!r}: this store supports no {what}; use `type: rdb` or `type: redis`")
 
     def _refuse_for_backfill(self, what: str) -> None:
-        if self._store.keeps_policies and is_backfill_key(self.key):
+        if self._store.is_backfill(self.key):
             raise ScheduleError(f"{self.key!r} is a backfill, which cannot be {what}; cancel it, and start another one")
 
     def _compare_and_set(

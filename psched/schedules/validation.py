@@ -16,7 +16,7 @@ from typing import Any, TypedDict, TypeVar
 from psched import cron
 from psched.error_messages import did_you_mean, shown
 from psched.errors import ConfigError, NotSupportedError
-from psched.keys import BACKFILL_PREFIX, MAX_KEY_LENGTH, check_key, enqueued_key, is_backfill_key
+from psched.keys import BACKFILL_PREFIX, MAX_KEY_LENGTH, check_key, enqueued_key
 from psched.model import (
     CATCH_UP,
     NEVER,
@@ -123,7 +123,7 @@ def new_rows(
         rule = checked_rule(Rule(new.cron, timezone, new.delay, **options), dialect)
         first = rule_occurrences.first_time(rule, now() if new.next_time is None else new.next_time, dialect)
         check_enqueued_key(check_key(new.key), check_key(new.type, "type"))
-        if store.keeps_policies and is_backfill_key(new.key):
+        if store.is_backfill(new.key):
             raise ValueError(f"keys that begin with {BACKFILL_PREFIX!r} are reserved for backfills; got {new.key!r}")
         check_has_occurrence(first, new.next_run_time)
         if first == NO_OCCURRENCE and warns:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from psched.errors import AlreadyExistsError, NotSupportedError, ScheduleError
+from psched.keys import is_backfill_key
 from psched.model import (
     Claim,
     Lease,
@@ -56,6 +57,10 @@ class ScheduleStore(LeaseStore):
     """The named calendars; None if the store does not support them."""
     alerts: OverdueAlerts | None = None
     """The overdue alerts; None if the store does not support them."""
+
+    def is_backfill(self, key: str) -> bool:
+        """Return whether `key` belongs to a row of a backfill. On `rdb_compat` any key may belong to a schedule."""
+        return self.keeps_policies and is_backfill_key(key)
 
     @property
     @abstractmethod
