@@ -28,6 +28,7 @@ from sentry_sdk.tracing import Span, TransactionSource
 from sentry_sdk.utils import event_from_exception
 
 from psched import telemetry
+from psched.cron.expression import MACROS
 from psched.execution.healthcheck_pings import run_id
 from psched.model import NewTask, ScheduleRow
 from psched.submit_telemetry import SubmitCall
@@ -42,15 +43,6 @@ _MOST_HEADERS = 4096
 _LONGEST_SLUG = 50
 _FIELD = re.compile(r"(?:\*|\d+(?:-\d+)?)(?:/\d+)?|[a-z]{3}(?:-[a-z]{3})?", re.IGNORECASE)
 """One item of a cron field that means the same to psched and Sentry."""
-_NICKNAMES = {
-    "@hourly": "0 * * * *",
-    "@daily": "0 0 * * *",
-    "@midnight": "0 0 * * *",
-    "@weekly": "0 0 * * 0",
-    "@monthly": "0 0 1 * *",
-    "@yearly": "0 0 1 1 *",
-    "@annually": "0 0 1 1 *",
-}
 _FIELDS = 5
 
 
@@ -223,7 +215,7 @@ def monitor_config(row: ScheduleRow) -> dict[str, Any] | None:
     """Return the monitor of a schedule; None for a rule that Sentry does not support, such as a rule with seconds."""
     if row.rule.start is not None or row.rule.end is not None or row.rule.exclude:
         return None
-    cron = _NICKNAMES.get(row.rule.cron.strip().lower(), row.rule.cron)
+    cron = MACROS.get(row.rule.cron.strip().lower(), row.rule.cron)
     fields = cron.split()
     items = [item for each in fields for item in each.split(",")]
     if len(fields) != _FIELDS or not all(map(_FIELD.fullmatch, items)):

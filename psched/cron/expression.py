@@ -177,7 +177,7 @@ class Fields(NamedTuple):
     days: DayRule
 
 
-_MACROS = {
+MACROS = {
     "@hourly": "0 * * * *",
     "@daily": "0 0 * * *",
     "@midnight": "0 0 * * *",
@@ -186,6 +186,7 @@ _MACROS = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
 }
+"""Macros, and the expressions that they stand for."""
 _VALUE = r"(?:[0-9]+|[a-z]+)"
 _PLAIN = re.compile(rf"(?P<low>\*|{_VALUE})(?:(?<!\*)-(?P<high>{_VALUE}))?(?:/(?P<step>[0-9]+))?")
 _NTH = re.compile(rf"(?P<weekday>{_VALUE})#(?P<n>[1-5])")
@@ -272,9 +273,9 @@ def _split(cron: str) -> list[str]:
     """Return the six fields; the first is for seconds."""
     text = cron.strip(" \t\r\n").lower()
     if text.startswith("@"):
-        if text not in _MACROS:
-            raise _MistakeError(f": expected one of {' '.join(_MACROS)}, @every or @at" + did_you_mean(text, _MACROS))
-        text = _MACROS[text]
+        if text not in MACROS:
+            raise _MistakeError(f": expected one of {' '.join(MACROS)}, @every or @at" + did_you_mean(text, MACROS))
+        text = MACROS[text]
     fields = re.split(r"[ \t\r\n]+", text) if text else []
     if len(fields) not in (5, 6):
         raise _MistakeError(
