@@ -23,6 +23,7 @@ from psched.cli.formatting import (
 from psched.cli.options import Chosen, common_options, count
 from psched.cli.sections import opened_section
 from psched.insight import Forecast, HourForecast, ScheduleInsight
+from psched.insight.forecast import short_number
 from psched.time_text import local_datetime
 
 _TABLE = ListColumns(brief={}, wide=("time", "starts", "busy"))
@@ -78,7 +79,7 @@ def _write_heatmaps(found: Forecast) -> None:
 
 def _peak(hours: Sequence[HourForecast], value: Callable[[HourForecast], float]) -> str:
     highest = max(hours, key=value)
-    return f"; the most is {_short(value(highest))} from {short_time(highest.time)}" if value(highest) else ""
+    return f"; the most is {short_number(value(highest))} from {short_time(highest.time)}" if value(highest) else ""
 
 
 def _cells(
@@ -106,19 +107,9 @@ def _write_heatmap(cells: Cells) -> None:
 def _coloured(of_day: Mapping[int, float], highest: float, width: int) -> Iterator[str]:
     for hour in _HOURS:
         value = of_day.get(hour)
-        text = f"{'' if value is None else _short(value):>{width}}"
+        text = f"{'' if value is None else short_number(value):>{width}}"
         level = 0 if not value else 1 + int((len(_COLOURS) - 2) * value / highest)
         yield text if level == 0 else click.style(text, bg=_COLOURS[level], fg="bright_white")
-
-
-def _short(value: float) -> str:
-    """Return a number with at most four characters, such as `12`, `0.3` or `15k`."""
-    if value == 0:
-        return "·"
-    for unit, size in (("M", 1_000_000), ("k", 1000)):
-        if value >= size:
-            return f"{value / size:.0f}{unit}"
-    return f"{value:.0f}" if value >= 10 or float(value).is_integer() else f"{max(value, 0.1):.1f}"
 
 
 def _write_notes(found: Forecast) -> None:

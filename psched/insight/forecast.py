@@ -137,6 +137,16 @@ def starts_per_hour(rule: Rule, delay: float, begin: int, hours: int, dialect: C
     return found
 
 
+def short_number(value: float) -> str:
+    """Return a number with at most four characters, such as `12`, `0.3` or `15k`; a dot for 0."""
+    if value == 0:
+        return "·"
+    for unit, size, least in (("M", 1_000_000, 999_500), ("k", 1000, 1000)):  # from 999,500 on, k would be 1000k
+        if value >= least:
+            return f"{value / size:.0f}{unit}"
+    return f"{value:.0f}" if value >= 10 or float(value).is_integer() else f"{max(value, 0.1):.1f}"
+
+
 def _summed(
     types: Mapping[str | None, _OfType],
     begin: int,

@@ -136,16 +136,6 @@ def utc_offset(seconds: int) -> str:
     return f"UTC{'-' if seconds < 0 else '+'}{minutes // 60:02}:{minutes % 60:02}"
 
 
-def short_number(value: float) -> str:
-    """Return a number with at most four characters, such as `12`, `0.3` or `15k`; a dot for 0."""
-    if value == 0:
-        return "·"
-    for unit, size in (("M", 1_000_000), ("k", 1000)):
-        if value >= size:
-            return f"{value / size:.0f}{unit}"
-    return f"{value:.0f}" if value >= 10 or float(value).is_integer() else f"{max(value, 0.1):.1f}"
-
-
 def zone_name() -> str:
     """Return the name of the zone in which times are now shown."""
     zone = shown_zone.get()

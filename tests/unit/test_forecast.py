@@ -8,7 +8,7 @@ import pytest
 
 from psched import cron
 from psched.cron import CronDialect
-from psched.insight.forecast import forecast, starts_per_hour
+from psched.insight.forecast import forecast, short_number, starts_per_hour
 from psched.model import Rule
 from psched.schedules import rule_occurrences
 from psched.store.counts import RuleUse
@@ -99,3 +99,20 @@ def test_a_broken_rule_is_counted_and_left_out() -> None:
     assert (found.schedules, found.unusable) == (5, 4)
     assert [hour.starts for hour in found.hours] == [1, 1]
     assert [hour.busy for hour in found.hours] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "·"),
+        (0.04, "0.1"),
+        (9.9, "9.9"),
+        (12, "12"),
+        (999.6, "1000"),
+        (999_499, "999k"),
+        (999_500, "1M"),
+        (2e6, "2M"),
+    ],
+)
+def test_a_short_number_has_at_most_four_characters(value: float, text: str) -> None:
+    assert short_number(value) == text

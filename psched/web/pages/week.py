@@ -11,9 +11,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from psched.insight import HourForecast
+from psched.insight.forecast import short_number
 from psched.time_text import local_datetime
 from psched.web.pages.schedules import schedules_of
-from psched.web.rendering import page, short_number
+from psched.web.rendering import page
 from psched.web.shared_state import SharedState
 
 _KEPT = 120.0

@@ -12,10 +12,11 @@ from starlette.responses import Response
 
 from psched.error_messages import one_line
 from psched.insight import ScheduleInsight, SimulatedHour, SimulatedOutage, SimulatedSchedule, Simulation
+from psched.insight.forecast import short_number
 from psched.time_text import local_datetime, local_time, parse_local_datetime, parse_seconds
 from psched.web.charts import columns
 from psched.web.pages.schedules import schedules_of
-from psched.web.rendering import page, short_number
+from psched.web.rendering import page
 from psched.web.shared_state import SharedState
 from psched.web.status_poller import Snapshot
 
