@@ -39,7 +39,7 @@ _LISTENING = 6
 """After each poll the listener listens for the longest pause, multiplied by this number."""
 
 _BURST = 1.0
-"""Seconds by which maintenance is postponed after a poll that found rows, or if rows are due within this time."""
+"""The most seconds for which maintenance is postponed while polls find rows, or rows are due within this time."""
 
 _MAINTENANCE_PAUSE = 0.05
 """Seconds between two rounds of maintenance in an idle child while old rows are left. A round takes about as long as

@@ -187,7 +187,7 @@ class _Backfilled:
         return self._times[bisect_left(self._times, begin) : bisect_left(self._times, end)] if self._times else ()
 
     def has_settled_after(self, row: LedgerRow) -> bool:
-        """Return whether a backfill has settled the entry's occurrence after the entry."""
+        """Return whether a backfill settled the same occurrence again, later than this entry."""
         run = self._runs.get(row.scheduled_time)
         return run is not None and run.ended >= row.ended
 
@@ -408,7 +408,10 @@ class _Definition:
         return at and row.status != RUNNING and not row.attempts and not row.paused
 
     def _pauses_of(self, row: ScheduleRow) -> Iterator[tuple[float, float]]:
-        """Yield the start and end (not included) of each pause of the row, converted to times of occurrences."""
+        """Yield the start and end (not included) of each pause of the row, minus the delay.
+
+        So they can be compared with the times of occurrences.
+        """
         delay = self.change.delay
         for begin, until in row.ended_pauses:
             yield math.ceil(begin - delay), math.ceil(until - delay)
