@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from psched.clock import Clock, monotonic
 from psched.config.events import EVENT_KINDS, EventKind
@@ -38,7 +38,7 @@ _FULL_INTERVAL = 10.0
 _RECENT = 2.0
 """Each read of the newest entries begins this many seconds before the previous read."""
 _PAGE = 100
-"""How many events of the outbox are sent before they are deleted."""
+"""How many events are sent before they are deleted from the outbox, or before the watermark is moved past them."""
 _TRIM_INTERVAL = 60.0
 _TRIMMED = 500
 """How many old events one statement deletes."""
@@ -120,10 +120,10 @@ class EventThread(threading.Thread):
                 self._renew_at = self._clock() + _RENEWED
             self._sender.send(id_, event)
 
-        position = None if self._ledger is None else self._ledger.send(mark.position, self._store.now(), send)
-        if position is not None and position > mark.position:
-            self._marks.raise_to("events", self._sender.name, position)
-            mark = mark._replace(position=position)
+        for position in () if self._ledger is None else self._ledger.send(mark.position, self._store.now(), send):
+            if position > mark.position:
+                self._marks.raise_to("events", self._sender.name, position)
+                mark = mark._replace(position=position)
         return self._outbox is not None and self._outbox.send(send)
 
     def _mark(self) -> Watermark:
@@ -154,24 +154,29 @@ class LedgerEvents:
         self._sent.clear()
         self._read_at = None
 
-    def send(self, position: float, now: float, send: Send) -> float | None:
-        """Send the entries since `position` that were not sent yet. Return the new position of the watermark, or None.
+    def send(self, position: float, now: float, send: Send) -> Iterator[float]:
+        """Send the entries since `position` that were not sent yet. Yield new positions of the watermark.
 
-        `now`: the database's time.
+        A long backlog yields a position after each `_PAGE` entries. `now`: the database's time.
         """
         is_full = self._read_at is None or self._clock() >= self._full_at
         since = position if is_full or self._read_at is None else max(position, self._read_at - _RECENT)
-        for row in self._ledger.rows(LedgerFilter(since=since)):
+        for count, row in enumerate(self._ledger.rows(LedgerFilter(since=since)), 1):
             id_ = (row.key, row.scheduled_time, row.fence)
             if id_ not in self._sent:
                 send(message_id("run", self._table, *id_), run_event(row, self._table))
                 self._sent[id_] = row.ended
+            if count % _PAGE == 0 and row.ended < now - OVERLAP:
+                yield self._sent_until(row.ended)
         self._read_at = now
-        if not is_full:
-            return None
-        self._full_at = self._clock() + _FULL_INTERVAL
-        self._sent = {id_: ended for id_, ended in self._sent.items() if ended >= now - OVERLAP - 1}
-        return now - OVERLAP
+        if is_full:
+            self._full_at = self._clock() + _FULL_INTERVAL
+            yield self._sent_until(now - OVERLAP)
+
+    def _sent_until(self, position: float) -> float:
+        """Forget which earlier entries were sent, as they are not read again. Return `position`."""
+        self._sent = {id_: ended for id_, ended in self._sent.items() if ended >= position - 1}
+        return position
 
 
 class OutboxEvents:
