@@ -16,7 +16,7 @@ from setproctitle import setproctitle
 
 from psched.clock import monotonic
 from psched.config import Settings
-from psched.execution.forced_exit import kill_descendants
+from psched.execution.forced_exit import KEEPS_RUNNING, kill_descendants
 from psched.process.child_protocol import (
     BEAT,
     BYE,
@@ -172,6 +172,7 @@ class ControlThread(threading.Thread):
         except Exception:
             log.exception("the running tasks could not be reported to the master; exiting at once")
         try:
-            kill_descendants()
+            for pid in kill_descendants():
+                log.warning(KEEPS_RUNNING, pid)
         finally:
             os._exit(LOST_MASTER)

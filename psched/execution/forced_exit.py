@@ -56,8 +56,8 @@ class ForcedExit:
             self._leaving.set()
             if threading.current_thread() is not self._main and self._main.ident is not None:
                 signal.pthread_kill(self._main.ident, _PARK)
-            kill_descendants()
-            release = threading.Thread(target=self._release, name="release", daemon=True)
+            left = kill_descendants()
+            release = threading.Thread(target=self._release, args=(left,), name="release", daemon=True)
             release.start()
             release.join(_PATIENCE)
         except Exception:
@@ -70,11 +70,13 @@ class ForcedExit:
         while self._leaving.is_set():
             time.sleep(60)
 
-    def _release(self) -> None:
+    def _release(self, left: Sequence[int]) -> None:
         """Release all leases that can be released.
 
-        If no lease is left, tell the master, which then starts no lease recovery.
+        If no lease is left, tell the master, which then starts no lease recovery. `left`: processes to be logged.
         """
+        for pid in left:
+            log.warning(KEEPS_RUNNING, pid)
         for cell in range(self._runs.cells):
             self._conclude(cell)
         running = [run.task for run in self._runs.active()]
@@ -123,12 +125,20 @@ class ForcedExit:
             log.warning("key=%s was not released: %s; its lease ends by itself", task.key, one_line(error))
 
 
-def kill_descendants() -> None:
-    """Send SIGKILL to all living descendants of this process. Processes of other users (sudo) keep running."""
+KEEPS_RUNNING = "pid %d runs as another user and cannot be killed; the process keeps running"
+
+
+def kill_descendants() -> list[int]:
+    """Send SIGKILL to all living descendants of this process. Return those of other users (sudo), which keep running.
+
+    Logs nothing: a thread that was parked may hold the lock of the log.
+    """
+    left = []
     for process in psutil.Process().children(recursive=True):
         try:
             process.kill()
         except psutil.NoSuchProcess:
             continue
         except psutil.AccessDenied:
-            log.warning("pid %d runs as another user and cannot be killed; the process keeps running", process.pid)
+            left.append(process.pid)
+    return left

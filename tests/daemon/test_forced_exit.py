@@ -40,3 +40,42 @@ def test_a_forced_exit_succeeds_though_some_descendants_cannot_be_killed() -> No
     finally:
         left.kill()
         roots.kill()
+
+
+_LEAVE_WHILE_LOGGING = """
+import logging, os, signal, subprocess, threading, time
+from psched.process.child_protocol import RunningTable
+from psched.execution.forced_exit import ForcedExit
+from psched.execution.active_runs import ActiveRuns
+roots = subprocess.Popen(["sleep", "60"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+os.setresuid(65534, 65534, 65534)
+print(roots.pid, flush=True)
+leaving, logs = threading.Event(), threading.Event()
+park = signal.pthread_kill
+
+def park_while_it_logs(thread, number):
+    leaving.set()
+    logs.wait()
+    park(thread, number)
+
+signal.pthread_kill = park_while_it_logs
+forced_exit = ForcedExit([], ActiveRuns(RunningTable(1)), print)
+threading.Thread(target=forced_exit.leave, args=("as told",)).start()
+leaving.wait()
+logging.lastResort.acquire()
+logs.set()
+time.sleep(60)
+"""
+
+
+def test_a_forced_exit_does_not_wait_for_a_parked_handler_that_was_logging() -> None:
+    if os.geteuid() != 0:
+        not_run("only root can become another user, run the tests as root")
+    with subprocess.Popen([sys.executable, "-c", _LEAVE_WHILE_LOGGING], stdout=subprocess.PIPE) as left:
+        assert left.stdout is not None
+        roots = psutil.Process(int(left.stdout.readline()))
+        try:
+            assert left.wait(timeout=15) == FORCED
+        finally:
+            left.kill()
+            roots.kill()
