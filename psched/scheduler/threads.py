@@ -77,6 +77,7 @@ class SchedulerThreads:
         self._misfire_grace_time = misfire_grace_time
         self._stopping = StopEvent()
         self._ready = threading.Event()
+        self._is_prepared = False
         self._closing = threading.Lock()
         self._logged_overrun: str | None = None
         self._instances = InstanceRegistry(stores.queue, self._names, restore_tables=self._restore_tables)
@@ -184,18 +185,21 @@ class SchedulerThreads:
         self._logged_overrun = why
 
     def _prepare(self) -> None:
+        """Prepare the store, and start the threads that need it. May be called again after an error."""
         self.stores.create_tables()
         if self._since is None:
             self._since = self._instances.register()
         stored = dict(self._registrations)
         store_registrations(self.stores.schedules, stored)
-        self._instances.thread.start()
-        self._heartbeat.start()
-        self._alert_and_event_threads.start()
-        self._ready.set()
+        if not self._ready.is_set():
+            self._instances.thread.start()
+            self._heartbeat.start()
+            self._alert_and_event_threads.start()
+            self._ready.set()
         for registration in [*self._registrations.values()]:  # from now on, register() itself stores a registration
             if stored.get(registration.name) is not registration:
                 store_registration(self.stores.schedules, registration)
+        self._is_prepared = True
 
     def _processes(self) -> list[NodeProcess]:
         return [NodeProcess("scheduler", os.getpid(), self._runs.in_progress())]
@@ -207,7 +211,7 @@ class SchedulerThreads:
             store_registrations(self.stores.schedules, dict(self._registrations))
 
     def _submit_occurrences(self) -> None:
-        if not self._ready.is_set():
+        if not self._is_prepared:
             self._stopping.retry("preparing the store", self._prepare)
         self._stopping.retry("skipping missed occurrences", self._skip_missed)
         self._occurrences.run()

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from psched import AlreadyExistsError, ScheduleError, Scheduler
 from psched.model import ScheduleRow
+from psched.scheduler.registrations import Registration, store_registration, store_registrations
 from psched.scheduler.stores import OpenStores, table_stem
+from psched.schedules.collection import ScheduleCollection
 from tests.scheduler.site import Site
 
 YEARLY = "0 0 1 1 *"
@@ -51,6 +55,30 @@ def test_a_registration_removed_from_the_code_stays_and_is_logged_until_unregist
     assert later.unregister("task")
     assert site.opened().schedules.store.get("task") is None
     assert not later.unregister("task")
+
+
+def test_a_registration_made_during_the_start_is_stored_although_the_database_fails(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler = site.scheduler()
+    scheduler.bind("task", lambda data: None)
+    failures = iter((PoolTimeoutError("no connection"),) * 2)
+
+    def store_all(schedules: ScheduleCollection, registrations: Mapping[str, Registration]) -> None:
+        store_registrations(schedules, registrations)
+        if not registrations:
+            scheduler.register("task", YEARLY)
+
+    def store_one(schedules: ScheduleCollection, registration: Registration) -> None:
+        error = next(failures, None)
+        if error is not None:
+            raise error
+        store_registration(schedules, registration)
+
+    monkeypatch.setattr("psched.scheduler.threads.store_registrations", store_all)
+    monkeypatch.setattr("psched.scheduler.threads.store_registration", store_one)
+    scheduler.start()
+    site.wait_for(lambda: site.opened().schedules.store.get("task") is not None)
 
 
 def test_an_unregistered_name_is_not_stored_at_the_next_start(site: Site) -> None:
