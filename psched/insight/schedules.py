@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +26,7 @@ from psched.model import ScheduleFilter, ScheduleRow
 from psched.retry_wait import check_attempts, check_wait
 from psched.schedules import rule_occurrences
 from psched.schedules.audit_result import Verdict
-from psched.schedules.backfills import BackfillState, with_backfill
+from psched.schedules.backfills import BackfillState, ledger_keys, with_backfill
 from psched.schedules.collection import ScheduleCollection
 from psched.schedules.modification import Changes, Modification
 from psched.schedules.schedule import ScheduleState, StateWord
@@ -297,7 +298,9 @@ class ScheduleInsight(TableInsight):
             raise NotFoundError(f"no schedule has or had the key {key!r}")
         if late is None:
             return settled
-        found = (run.row for run in troubled_runs(ledger, LedgerFilter(key, since=since, until=until), late))
+        keys = [None] if key is None else ledger_keys(self._store, ledger, key)
+        troubled = (troubled_runs(ledger, LedgerFilter(each, since=since, until=until), late) for each in keys)
+        found = (run.row for run in heapq.merge(*troubled, key=lambda run: (run.row.scheduled_time, run.row.ended)))
         rows = map(with_backfill, found) if self._store.keeps_policies else found
         return rows if last is None else iter(deque(rows, last))
 

@@ -373,6 +373,11 @@ def lane_keys(ledger: Ledger, schedule: str) -> Iterator[str]:
     return (key for key in found if backfill_of(key)[0] == schedule)
 
 
+def ledger_keys(store: ScheduleStore, ledger: Ledger, schedule: str) -> list[str]:
+    """Return the keys of a schedule's ledger entries: its own key, and those of the lanes of its backfills."""
+    return [schedule, *lane_keys(ledger, schedule)] if store.keeps_policies else [schedule]
+
+
 def lane_keys_of(ledger: Ledger, schedules: Collection[str]) -> Mapping[str, Sequence[str]]:
     """Return the result of `lane_keys` for each schedule. Takes one statement for all schedules without backfills."""
     following = ledger.next_keys([_lanes_begin(each) for each in schedules])

@@ -20,7 +20,7 @@ from psched.backends import open_stores
 from psched.config import Section
 from psched.error_messages import shown
 from psched.errors import ConfigError, NotSupportedError
-from psched.keys import backfill_of, check_key, is_backfill_key
+from psched.keys import backfill_of, check_key
 from psched.model import NEVER, NO_OCCURRENCE, LeaseTimes, NewSchedule, ScheduleFilter, ScheduleRow
 from psched.payload import pack
 from psched.retry_wait import check_attempts, check_wait
@@ -28,7 +28,7 @@ from psched.schedule_options import check_time
 from psched.schedules.audit_evidence import AuditEvidence
 from psched.schedules.audit_reader import AuditedSchedule, AuditReader
 from psched.schedules.audit_result import Verdict
-from psched.schedules.backfills import BackfillCollection, lane_keys, with_backfill
+from psched.schedules.backfills import BackfillCollection, ledger_keys, with_backfill
 from psched.schedules.calendar_collection import CalendarCollection
 from psched.schedules.ledger_audit import GRACE, AuditScope
 from psched.schedules.schedule import (
@@ -276,14 +276,14 @@ class ScheduleCollection(PolledTable):
         check_times(since=since, until=until)
         if last is not None:
             check_attempts("last", last)
-        wanted = LedgerFilter(key, failed, since, until, last)
-        if not self.store.keeps_policies:
-            return self.ledger.rows(wanted)
-        if key is None or is_backfill_key(key):
-            return map(with_backfill, self.ledger.rows(wanted))
-        of_lanes = [self.ledger.rows(replace(wanted, key=lane)) for lane in lane_keys(self.ledger, key)]
-        rows = heapq.merge(self.ledger.rows(wanted), *of_lanes, key=attrgetter("scheduled_time", "ended"))
-        return map(with_backfill, rows if last is None or not of_lanes else deque(rows, last))
+        ledger, wanted = self.ledger, LedgerFilter(key, failed, since, until, last)
+        if key is None:
+            rows: Iterable[LedgerRow] = ledger.rows(wanted)
+        else:
+            of_keys = [ledger.rows(replace(wanted, key=each)) for each in ledger_keys(self.store, ledger, key)]
+            rows = heapq.merge(*of_keys, key=attrgetter("scheduled_time", "ended"))
+            rows = rows if last is None else deque(rows, last)
+        return map(with_backfill, rows) if self.store.keeps_policies else iter(rows)
 
     def outputs(self, key: str | None = None) -> Iterator[KeptOutput]:
         """Yield the stored outputs of the last 20 runs of one schedule, or of each schedule, the oldest first.
@@ -293,8 +293,8 @@ class ScheduleCollection(PolledTable):
         if key is not None:
             check_key(key)
         ledger = self.ledger
-        lanes = () if key is None or not self.store.keeps_policies else lane_keys(ledger, key)
-        return chain.from_iterable(map(ledger.outputs, ledger.keys() if key is None else [key, *lanes]))
+        keys = ledger.keys() if key is None else ledger_keys(self.store, ledger, key)
+        return chain.from_iterable(map(ledger.outputs, keys))
 
     def audit(
         self, since: int, until: int, *, late: float | None = None, keys: Collection[str] | None = None

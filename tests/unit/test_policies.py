@@ -9,6 +9,7 @@ import pytest
 
 from psched.backends import open_stores
 from psched.errors import NotSupportedError, ScheduleError
+from psched.insight import ScheduleInsight
 from psched.model import LeaseTimes, NewSchedule, Policy, Rule, ScheduleRow
 from psched.schedules.audit_result import Verdict
 from psched.schedules.backfills import BackfillMode
@@ -383,6 +384,20 @@ def test_pause_after_pauses_a_backfill_and_not_its_schedule(schedules: ScheduleC
     assert (row.paused, row.failures) == (False, None)
     assert schedules.backfills.resume("a") == ["a:1"]
     assert work(schedules) == [ago(1), ago(0)]
+
+
+def test_the_late_runs_of_a_schedule_include_failed_attempts_of_its_backfills(schedules: ScheduleCollection) -> None:
+    schedules.add("a", "t", cron="* * * * *", next_time=ago(-1), retry_wait=0)
+    schedules.backfills.start("a", ago(2), int(NOW))
+    task = schedules.poll()
+    assert task is not None
+    task.retry(error="it broke")
+    assert work(schedules) == [ago(2), ago(1), ago(0)]
+    insight = ScheduleInsight(schedules)
+    [of_all] = insight.history(late=60)
+    [of_key] = insight.history("a", late=60)
+    assert of_key == of_all
+    assert (of_key.key, of_key.backfill, of_key.scheduled_time, of_key.attempts) == ("a", 1, ago(2), 2)
 
 
 def test_the_last_run_of_an_occurrence_decides_whether_a_backfill_runs_it(
