@@ -52,7 +52,7 @@ class ByKeys:
         rows: dict[Any, sa.RowMapping] = {}
         for statement, some in ((self._statement, others), (self._of_bytes, of_bytes)):
             if some:
-                found = connection.execute(statement, {**values, "keys": some}).mappings()
+                found = connection.execute(statement, {**values, "keys": some}).mappings().all()
                 rows.update((row[self._key], row) for row in found)
         return [rows[key] for key in keys if key in rows]
 
@@ -131,6 +131,10 @@ the filter, the database reads the index that has the wanted order, and filters 
 """
 
 
+_PASSES = "passes"
+"""The column that tells whether a row meets the conditions."""
+
+
 def read_pages(
     database: Database,
     rows: sa.Select[Any],
@@ -155,7 +159,8 @@ def read_pages(
     """
     order = {"key": key} if due is None else {"due": due, "key": key}
     keys = sa.select(*(column.label(name) for name, column in order.items())).where(*conditions)
-    whole = RowsByKeys(rows.where(*conditions), key)
+    # With the conditions and the keys in one WHERE, PostgreSQL reads all rows that meet the conditions for each page.
+    whole = RowsByKeys(rows.add_columns(sa.and_(*conditions).label(_PASSES)) if conditions else rows, key)
     few = FEW if page_size is None else FEW // 10
     size = BATCH if page_size is None else min(page_size, BATCH)
     found = None
@@ -168,7 +173,9 @@ def read_pages(
         else [found[first : first + size] for first in range(0, len(found), size)]
     )
     for page in pages:
-        yield from whole.read(database, [row["key"] for row in page])
+        for row in whole.read(database, [row["key"] for row in page]):
+            if not conditions or row[_PASSES]:  # another process may have changed the row
+                yield row
 
 
 def _few(database: Database, keys: sa.Select[Any], after: Sequence[Any], few: int) -> Sequence[sa.RowMapping] | None:
