@@ -7,7 +7,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from itertools import chain, islice
 from typing import Any
 
@@ -123,7 +123,8 @@ def _text(value: Any, shown: Shown) -> str:
 
 
 def json_line(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False).translate(_JSON_ESCAPED)
+    """Return a value as JSON on one line. A dataclass, such as a Backoff, becomes an object."""
+    return json.dumps(value, ensure_ascii=False, default=asdict).translate(_JSON_ESCAPED)
 
 
 def json_lines(values: Iterable[Any]) -> Iterator[str]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import cache
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
@@ -47,6 +50,16 @@ _KEYS_SHOWN = 10
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+def _opened(chosen: Chosen) -> AbstractContextManager[ScheduleCollection]:
+    """Open the schedules. From now on Python does not search for cyclic garbage.
+
+    These commands make none, and the search took a fifth of the processor time of psched plan with 10,000 schedules (28
+    November 2026).
+    """
+    gc.disable()
+    return opened(chosen)
+
+
 def _declaration(function: F) -> F:
     for option in (
         click.option("--app", metavar="MODULE:NAME", help="Use the schedules that an App declares."),
@@ -82,7 +95,7 @@ def plan_(chosen: Chosen, file: str | None, app: str | None, prune: bool, adopt:
     before, more) and changes: an array of objects with action (add, modify or delete), key, version (of the row),
     definition, differences (name, before and after), gained and lost (runs: count, first, exact), notes and warnings.
     """
-    with opened(chosen) as schedules:
+    with _opened(chosen) as schedules:
         found = _planned(chosen, schedules, file, app, prune=prune, adopt=adopt)
     if out is not None:
         Path(out).write_text(f"{json_line(plan_object(found))}\n", encoding="utf-8")
@@ -110,7 +123,7 @@ def apply_(chosen: Chosen, file: str | None, app: str | None, prune: bool, adopt
     """
     if planned is not None and (prune or adopt) and file is None and app is None:
         raise click.UsageError("the plan already contains --prune and --adopt; remove these options")
-    with opened(chosen) as schedules:
+    with _opened(chosen) as schedules:
         if planned is None:
             found = _planned(chosen, schedules, file, app, prune=prune, adopt=adopt)
         else:
@@ -153,7 +166,7 @@ def diff(chosen: Chosen, file: str | None, app: str | None, adopt: bool) -> int:
     --json prints an array of objects with key, state (missing, undeclared or changed), differences (name, declared and
     database), changed (unix seconds of the last change), by (the node) and action.
     """
-    with opened(chosen) as schedules:
+    with _opened(chosen) as schedules:
         found = _planned(chosen, schedules, file, app, prune=True, adopt=adopt)
         drifts = [_drift(schedules, each) for each in found.changes]
     if chosen.json:
@@ -220,7 +233,7 @@ def export(
 
     --json prints an object with owner and schedules: an array of definitions.
     """
-    with opened(chosen) as schedules:
+    with _opened(chosen) as schedules:
         rows = schedules.list(type=type, prefix=prefix, owner=owner or None, tag=tag)
         found = sorted(
             (row for row in rows if not row.is_backfill and (owner != "" or row.policy.owner is None)),
@@ -300,7 +313,7 @@ def rollback(
     is_all = key is None and version is None and owner is not None and before is not None
     if not (is_one or is_all):
         raise click.UsageError("give --owner and --before, or KEY and --version")
-    with opened(chosen) as schedules:
+    with _opened(chosen) as schedules:
         if key is not None and version is None:
             write(_versions(schedules, key))
             return 0
@@ -408,6 +421,7 @@ def _summary(found: Plan, done: bool) -> str:
 
 
 def _change_lines(found: Plan) -> Iterator[str]:
+    runs = cache(_runs)  # many schedules gain and lose the same runs
     for each in found.changes:
         new = each.definition
         what = f": {new.type}, {new.cron} {new.timezone}" if new is not None and each.action == ADD else ""
@@ -415,16 +429,16 @@ def _change_lines(found: Plan) -> Iterator[str]:
         for difference in each.differences:
             name = difference.name
             yield f"    {name}: {_value(name, difference.before)} → {_value(name, difference.after)}"
-        yield from _effect_lines(each.effect)
+        yield from _effect_lines(each.effect, runs)
 
 
-def _effect_lines(effect: Effect) -> Iterator[str]:
+def _effect_lines(effect: Effect, runs: Callable[[RunTimes], str]) -> Iterator[str]:
     if not (effect.gained.exact and effect.lost.exact):
         yield f"    runs in {DAYS} days: {effect.lost.count:,} before, {effect.gained.count:,} after"
     else:
-        for verb, runs in (("gains", effect.gained), ("loses", effect.lost)):
-            if runs.count:
-                yield f"    {verb} {_runs(runs)}"
+        for verb, times in (("gains", effect.gained), ("loses", effect.lost)):
+            if times.count:
+                yield f"    {verb} {runs(times)}"
     yield from (f"    note: {note}" for note in effect.notes)
     yield from (f"    warning: {warning}" for warning in effect.warnings)
 

@@ -226,7 +226,7 @@ Timetable = Expression | Interval | Moment
 """What the text of an expression is parsed into."""
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=4096)
 def parse(cron: str, dialect: CronDialect) -> Timetable:
     """Parse an expression; cached. Raises ConfigError with the field, the expected value and the remedy."""
     check_dialect(dialect)

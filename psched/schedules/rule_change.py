@@ -21,8 +21,7 @@ def moved(row: ScheduleRow, old: Rule, now: float, dialect: CronDialect) -> Sche
         return replace(row, next_time=NO_OCCURRENCE, next_run_time=NO_OCCURRENCE)
     if row.next_run_time <= now:
         return row
-    times = replace(row.rule, delay=old.delay, spread=old.spread, max_runs=old.max_runs)
-    same_times = times == old and not row.ended
+    same_times = rule_occurrences.plain(row.rule) == rule_occurrences.plain(old) and not row.ended
     if same_times or row.next_time <= now:
         return replace(row, next_run_time=row.run_time(row.next_time))
     time = rule_occurrences.first_time(row.rule, now, dialect)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import date, datetime, timedelta
+from functools import lru_cache
 
 from psched import cron
 from psched.cron import CronDialect
@@ -77,6 +79,12 @@ def times(rule: Rule, at: int, number: int, dialect: CronDialect) -> Iterator[in
         if time == NO_OCCURRENCE:
             break
         yield time
+
+
+@lru_cache(4096)
+def plain(rule: Rule) -> Rule:
+    """Return the rule without the options that only delay its runs or limit their number."""
+    return replace(rule, delay=0, spread=0, max_runs=None)
 
 
 def validate(rule: Rule, dialect: CronDialect) -> None:

@@ -7,7 +7,7 @@ import logging
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cache, lru_cache, partial
 from operator import attrgetter
@@ -56,6 +56,7 @@ _terms_of = attrgetter(*TERMS)
 _OPTIONS = tuple(name for name in TERMS if name in OPTIONS)
 RULE_OPTIONS = tuple(field.name for field in fields(Rule) if field.name in OPTIONS and field.name != "backfill")
 """The options of a rule that a caller may give."""
+_rule_options_of = attrgetter(*RULE_OPTIONS)
 _DEFAULTS = {field.name: field.default for field in fields(Rule)}
 _default = partial(getattr, _DEFAULT_POLICY)
 
@@ -101,26 +102,19 @@ def new_rows(
     Raises ConfigError, ValueError and NotSupportedError.
     """
     now = cache(store.now)
+    policies, rules = dict[object, Policy](), dict[object, Rule]()
     calendars: dict[tuple[object, ...], tuple[Calendar, ...]] = {}
     rows = []
     for new in schedules:
         if not isinstance(new, NewSchedule):
             raise ValueError(f"each schedule must be a psched.NewSchedule, got {shown(new)}")
-        policy = checked_policy(Policy(*_terms_of(new)))
-        if policy != _DEFAULT_POLICY and not store.keeps_policies:
+        policy = _cached(policies, _terms_of(new), partial(_policy_of, new))
+        if not store.keeps_policies and policy != _DEFAULT_POLICY:
             raise without_policies(new.key, [name for name in TERMS if getattr(policy, name) != _default(name)])
         check_times(next_time=new.next_time, next_run_time=new.next_run_time)
         timezone = default_timezone if new.timezone is None else new.timezone
-        options = {name: value for name in RULE_OPTIONS if (value := getattr(new, name)) != _DEFAULTS[name]}
-        if options and not store.keeps_policies:
-            raise without_policies(new.key, options)
-        if "exclude" in options:
-            names = options["exclude"]
-            known = tuple(map(repr, names)) if isinstance(names, Sequence) else (repr(names),)
-            if known not in calendars:
-                calendars[known] = named_calendars(store, names)
-            options["exclude"] = calendars[known]
-        rule = checked_rule(Rule(new.cron, timezone, new.delay, **options), dialect)
+        given = (new.cron, timezone, new.delay, *_rule_options_of(new))
+        rule = _cached(rules, given, partial(_rule_of, new, timezone, store, dialect, calendars))
         first = rule_occurrences.first_time(rule, now() if new.next_time is None else new.next_time, dialect)
         check_enqueued_key(check_key(new.key), check_key(new.type, "type"))
         if store.is_backfill(new.key):
@@ -143,6 +137,42 @@ def new_rows(
         )
         rows.append(row)
     return rows
+
+
+def _cached(results: dict[object, T], values: tuple[object, ...], make: Callable[[], T]) -> T:
+    """Return `make()`, cached in `results` by these values. If one of them cannot be hashed, nothing is cached."""
+    key = tuple([(each.__class__, tuple(each) if isinstance(each, list) else each) for each in values])  # 1 is not True
+    try:
+        found = results.get(key)
+    except TypeError:
+        return make()
+    if found is None:
+        found = results[key] = make()
+    return found
+
+
+def _policy_of(new: NewSchedule) -> Policy:
+    return checked_policy(Policy(*_terms_of(new)))
+
+
+def _rule_of(
+    new: NewSchedule,
+    timezone: str,
+    store: ScheduleStore,
+    dialect: cron.CronDialect,
+    calendars: dict[tuple[object, ...], tuple[Calendar, ...]],
+) -> Rule:
+    """Return the rule of a new schedule. `calendars`: caches calendars by their names."""
+    options = {name: value for name in RULE_OPTIONS if (value := getattr(new, name)) != _DEFAULTS[name]}
+    if options and not store.keeps_policies:
+        raise without_policies(new.key, options)
+    if "exclude" in options:
+        names = options["exclude"]
+        known = tuple(map(repr, names)) if isinstance(names, Sequence) else (repr(names),)
+        if known not in calendars:
+            calendars[known] = named_calendars(store, names)
+        options["exclude"] = calendars[known]
+    return checked_rule(Rule(new.cron, timezone, new.delay, **options), dialect)
 
 
 def named_calendars(

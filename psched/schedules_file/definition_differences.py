@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Any
 
 from psched.model import NewSchedule, Policy, Rule, ScheduleRow
@@ -12,7 +13,8 @@ from psched.store.ledger import Change
 
 _OF_RULE = tuple(field.name for field in fields(Rule) if field.name in NewSchedule._fields)
 _OF_POLICY = tuple(field.name for field in fields(Policy) if field.name in NewSchedule._fields)
-_COMPARED = tuple(name for name in NewSchedule._fields if name not in ("key", "next_time", "next_run_time"))
+_rule_values, _policy_values = attrgetter(*_OF_RULE), attrgetter(*_OF_POLICY)
+_NOT_COMPARED = ("key", "next_time", "next_run_time")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +38,13 @@ def recorded_definition(change: Change) -> NewSchedule | None:
 
 def differences(before: NewSchedule, after: NewSchedule) -> Iterator[OptionDifference]:
     """Yield the options that are different in two definitions."""
-    for name in _COMPARED:
-        was, becomes = getattr(before, name), getattr(after, name)
-        if was != becomes:
+    for name, was, becomes in zip(NewSchedule._fields, before, after, strict=True):
+        if was != becomes and name not in _NOT_COMPARED:
             yield OptionDifference(name, was, becomes)
 
 
 def _definition(source: ScheduleRow | Change, data: Mapping[str, Any]) -> NewSchedule:
-    values = {name: getattr(source.rule, name) for name in _OF_RULE}
-    values |= {name: getattr(source.policy, name) for name in _OF_POLICY}
+    values: dict[str, Any] = dict(zip(_OF_RULE, _rule_values(source.rule), strict=True))
+    values |= zip(_OF_POLICY, _policy_values(source.policy), strict=True)
     values["exclude"] = tuple(calendar.name for calendar in source.rule.exclude)
     return NewSchedule(key=source.key, type=source.type, data=data, **values)

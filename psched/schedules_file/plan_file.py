@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import cache
 from typing import Any
 
 from psched.error_messages import shown
@@ -25,6 +26,7 @@ _TEXTS = ("key", "type", "cron")
 
 def plan_object(plan: Plan) -> dict[str, Any]:
     """Return the plan as a JSON object. Its names and meanings are stable."""
+    runs = cache(_runs_object)  # many schedules gain and lose the same runs
     return {
         "format": FORMAT,
         "source": plan.source,
@@ -36,20 +38,20 @@ def plan_object(plan: Plan) -> dict[str, Any]:
         "undeclared": list(plan.undeclared),
         "others": plan.others,
         "herds": [asdict(herd) for herd in plan.herds],
-        "changes": [_change_object(each) for each in plan.changes],
+        "changes": [_change_object(each, runs) for each in plan.changes],
     }
 
 
-def _change_object(change: PlannedChange) -> dict[str, Any]:
+def _change_object(change: PlannedChange, runs: Callable[[RunTimes], dict[str, Any]]) -> dict[str, Any]:
     definition = change.definition
     return {
         "action": change.action,
         "key": change.key,
         "version": change.version,
         "definition": None if definition is None else {**definition._asdict(), "data": object_of(definition.data)},
-        "differences": [asdict(each) for each in change.differences],
-        "gained": _runs_object(change.effect.gained),
-        "lost": _runs_object(change.effect.lost),
+        "differences": [{"name": each.name, "before": each.before, "after": each.after} for each in change.differences],
+        "gained": runs(change.effect.gained),
+        "lost": runs(change.effect.lost),
         "notes": list(change.effect.notes),
         "warnings": list(change.effect.warnings),
     }

@@ -142,9 +142,10 @@ class _FileReader:
         forms = [name for name in FORMS if name in given]
         if len(forms) > 1:
             self._fault(path, f"{' and '.join(forms)} are given; give one of them")
-        known = (*FORMS, *(name for name in options() if name not in FORMS))
+        kinds = options()
         for name, value in given.items():
-            if name not in known:
+            if name not in kinds and name not in FORMS:
+                known = dict.fromkeys((*FORMS, *kinds))
                 hint = did_you_mean(str(name), known, more_follows=True)
                 self._fault((*path, str(name)), f"unknown option{hint}; expected one of {', '.join(known)}")
             elif name in FORMS:
@@ -154,7 +155,7 @@ class _FileReader:
                     self._fault((*path, name), f"expected text, got {shown(value)}; {_REMEDY['cron']}")
             else:
                 try:
-                    yield name, _converted(options()[name], value)
+                    yield name, _converted(kinds[name], value)
                 except ValueError as error:
                     self._fault((*path, name), str(error))
 

@@ -6,11 +6,13 @@ Pure functions. All times are unix seconds.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from itertools import chain, islice
+from typing import NamedTuple
 
 from psched import cron
 from psched.cron import CronDialect
@@ -28,6 +30,8 @@ HERD = 50
 """The least number of runs in one minute that is reported."""
 _MOST_LISTED = 20_160
 """The most runs of one schedule in the period (one every 30 s) that are compared one by one."""
+_FEW = 1000
+"""This many occurrences are listed before they are counted. Most rules have fewer."""
 _MOST_HERDS = 5
 _NEAR = 3 * 3600
 """Seconds before and after a clock change in which runs are checked."""
@@ -74,18 +78,32 @@ class PlannedHerd:
     more: int = 0
 
 
+class _Timing(NamedTuple):
+    """What decides the runs of a schedule that is neither paused nor ended.
+
+    `rule`: see `rule_occurrences.plain`. `most`: how many more runs `max_runs` allows; None for any number.
+    """
+
+    rule: Rule
+    delay: float
+    next_time: int
+    next_run_time: float
+    settled: bool
+    most: int | None
+
+
 @dataclass(frozen=True)
 class RunTimeComparison:
-    """Compares the runs of schedules from `now` on. Caches the occurrences of rules, as many schedules share a rule."""
+    """Compares the runs of schedules from `now` on. Caches results, as many schedules share a rule."""
 
     now: float
     dialect: CronDialect
-    _occurrences: Callable[[Rule, int, int], Sequence[int]] = field(init=False, repr=False)
-    _number: Callable[[Rule, int, int], int] = field(init=False, repr=False)
+    _compared: Callable[[_Timing | None, _Timing | None], tuple[RunTimes, RunTimes]] = field(init=False, repr=False)
+    _occurrences: Callable[[Rule, int, int], Sequence[int] | None] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "_compared", cache(self._compare))
         object.__setattr__(self, "_occurrences", cache(self._find_occurrences))
-        object.__setattr__(self, "_number", cache(self._count_occurrences))
 
     @property
     def until(self) -> float:
@@ -93,66 +111,81 @@ class RunTimeComparison:
 
     def effect(self, before: ScheduleRow | None, after: ScheduleRow | None) -> Effect:
         """Return the effect of a change from one row to another. None stands for a missing row."""
-        timed = [None if row is None else _timing(row) for row in (before, after)]
-        lost, gained = (NO_RUNS, NO_RUNS) if timed[0] == timed[1] else self._compared(before, after)
+        was, becomes = (None if row is None else _timing(row) for row in (before, after))
+        lost, gained = (NO_RUNS, NO_RUNS) if was == becomes else self._compared(was, becomes)
         notes = (
             () if after is None or (before is not None and before.rule == after.rule) else self._clock_changes(after)
         )
         return Effect(gained, lost, tuple(notes), tuple(self._warnings(before, after)))
 
-    def _compared(self, before: ScheduleRow | None, after: ScheduleRow | None) -> tuple[RunTimes, RunTimes]:
+    def _compare(self, before: _Timing | None, after: _Timing | None) -> tuple[RunTimes, RunTimes]:
         """Return the removed runs, and the added runs."""
-        counts = [0 if row is None else self._count(row) for row in (before, after)]
+        counts = [0 if timing is None else self._count(timing) for timing in (before, after)]
         if before is None or after is None or 0 in counts or max(counts) > _MOST_LISTED:
             is_exact = 0 in counts
             lost, gained = (
-                RunTimes(count, () if row is None else tuple(islice(self._runs(row), min(count, SHOWN))), is_exact)
-                for row, count in zip((before, after), counts, strict=True)
+                RunTimes(
+                    count, () if timing is None else tuple(islice(self._runs(timing), min(count, SHOWN))), is_exact
+                )
+                for timing, count in zip((before, after), counts, strict=True)
             )
             return lost, gained
         were, become = (
-            list(islice(self._runs(row), count)) for row, count in zip((before, after), counts, strict=True)
+            list(islice(self._runs(timing), count)) for timing, count in zip((before, after), counts, strict=True)
         )
         removed, added = set(were).difference(become), set(become).difference(were)
         return _first(were, removed), _first(become, added)
 
-    def _count(self, row: ScheduleRow) -> int:
+    def _count(self, timing: _Timing) -> int:
         """Return the number of runs up to `until`. A rule that is not valid has none."""
-        regular = row.regular()
-        if row.paused or regular.next_time >= NEVER:
-            return 0
-        later = self._number(_plain(row.rule), regular.next_time, self._last_of(row))
-        found = later + (regular.settled and regular.next_run_time < self.until)
-        most = row.rule.max_runs
-        return found if most is None else min(found, max(0, most - (row.runs or 0)))
+        listed, last = self._later(timing), self._last_of(timing.delay)
+        if listed is None:
+            later = rule_occurrences.count(timing.rule, timing.next_time, last, self.dialect)
+        else:
+            later = len(listed)
+        found = later + (timing.settled and timing.next_run_time < self.until)
+        return found if timing.most is None else min(found, timing.most)
 
-    def _runs(self, row: ScheduleRow) -> Iterator[float]:
+    def _runs(self, timing: _Timing) -> Iterator[float]:
         """Yield the runs, at least as many as `_count` returns. Callers must not use further runs."""
-        row = row.regular()
-        if row.settled:
-            yield row.next_run_time
-        rule, last, delay = _plain(row.rule), self._last_of(row), row.delay
-        if self._number(rule, row.next_time, last) <= _MOST_LISTED:
-            yield from [time + delay for time in self._occurrences(rule, row.next_time, last)]
+        if timing.settled:
+            yield timing.next_run_time
+        listed, time = self._later(timing), timing.next_time
+        if listed is not None:
+            yield from [each + timing.delay for each in listed]
             return
-        time = row.next_time
-        while (time := rule_occurrences.next_time(rule, time, self.dialect)) < NEVER:
-            yield time + delay
+        while (time := rule_occurrences.next_time(timing.rule, time, self.dialect)) < NEVER:
+            yield time + timing.delay
 
-    def _last_of(self, row: ScheduleRow) -> int:
+    def _later(self, timing: _Timing) -> Sequence[int] | None:
+        """Return the occurrences after the next one whose runs come before `until`; None for too many to list."""
+        begin = min(timing.next_time, self._first_of(timing.delay))  # usually the list that `herds` needs, too
+        found = self._occurrences(timing.rule, begin, self._last_of(timing.delay))
+        return None if found is None else found[bisect_right(found, timing.next_time) :]
+
+    def _first_of(self, delay: float) -> int:
+        """Return a second at most one second after `now - delay`. Occurrences after it have their runs after `now`."""
+        return math.ceil(self.now - delay)
+
+    def _last_of(self, delay: float) -> int:
         """Return the last second whose occurrence, if any, has its run before `until`."""
-        return math.ceil(self.until - row.delay) - 1
+        return math.ceil(self.until - delay) - 1
 
-    def _count_occurrences(self, rule: Rule, after: int, until: int) -> int:
-        """Return the number of occurrences after `after` and up to `until`; 0 if the rule is not valid."""
+    def _find_occurrences(self, rule: Rule, after: int, until: int) -> Sequence[int] | None:
+        """Return the occurrences after `after` and up to `until`; None for more than `_MOST_LISTED`.
+
+        A rule that is not valid has none.
+        """
+        if until <= after:
+            return ()
         try:
-            return rule_occurrences.count(rule, after, until, self.dialect) if until > after else 0
+            listed = rule_occurrences.listed(rule, after, until, self.dialect)
+            found = list(islice(listed, _FEW))
+            if len(found) == _FEW and rule_occurrences.count(rule, after, until, self.dialect) > _MOST_LISTED:
+                return None
         except ConfigError:
-            return 0
-
-    def _find_occurrences(self, rule: Rule, after: int, until: int) -> Sequence[int]:
-        """Return the occurrences after `after` and up to `until`."""
-        return list(rule_occurrences.listed(rule, after, until, self.dialect))
+            return ()
+        return [*found, *listed]
 
     def _warnings(self, before: ScheduleRow | None, after: ScheduleRow | None) -> Iterator[str]:
         if after is None:
@@ -169,7 +202,7 @@ class RunTimeComparison:
         """Yield texts about the effects of clock changes in these days on the runs of a row."""
         change = _clock_change(row.rule.timezone, int(self.now), int(self.until))
         if change is not None:
-            yield from _notes_at(_plain(row.rule), change, self.dialect)
+            yield from _notes_at(rule_occurrences.plain(row.rule), change, self.dialect)
 
     def herds(self, before: Iterable[ScheduleRow], after: Iterable[ScheduleRow]) -> list[PlannedHerd]:
         """Return the minutes in which many runs begin, and more than before.
@@ -203,10 +236,10 @@ class RunTimeComparison:
             if group is None:
                 continue
             rule, delay = group
-            first, last = math.ceil(self.now - delay), math.ceil(self.until - delay) - 1
-            if not 0 < self._number(rule, first, last) < DAYS * 1440:
+            times = self._occurrences(rule, self._first_of(delay), self._last_of(delay))
+            if times is None or len(times) >= DAYS * 1440:
                 continue
-            for time in self._occurrences(rule, first, last):
+            for time in times:
                 minute = int(time + delay) // 60
                 if only is None or minute in only:
                     found[minute] += number
@@ -217,23 +250,22 @@ def _first(runs: Iterable[float], chosen: set[float]) -> RunTimes:
     return RunTimes(len(chosen), tuple(islice((time for time in runs if time in chosen), SHOWN)))
 
 
-def _timing(row: ScheduleRow) -> object:
-    """Return the parts of a row that decide when it runs."""
-    regular = row.regular()
-    return row.rule, regular.next_time, regular.next_run_time, row.paused
-
-
-@lru_cache(4096)
-def _plain(rule: Rule) -> Rule:
-    """Return the rule without the options that only delay its runs or limit their number."""
-    return replace(rule, delay=0, spread=0, max_runs=None)
+def _timing(row: ScheduleRow) -> _Timing | None:
+    """Return what decides the runs of a schedule; None if it is paused or has ended."""
+    regular, most = row.regular(), row.rule.max_runs
+    if row.paused or regular.next_time >= NEVER:
+        return None
+    left = None if most is None else max(0, most - (row.runs or 0))
+    return _Timing(
+        rule_occurrences.plain(row.rule), row.delay, regular.next_time, regular.next_run_time, regular.settled, left
+    )
 
 
 def _group(row: ScheduleRow) -> tuple[Rule, float] | None:
     """Return a key that is equal for schedules whose runs begin together; None for a schedule that does not count."""
     if row.paused or row.rule.spread >= 60 or row.next_time >= NEVER:
         return None
-    return _plain(row.rule), row.delay
+    return rule_occurrences.plain(row.rule), row.delay
 
 
 @lru_cache(256)

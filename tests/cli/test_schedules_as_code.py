@@ -60,6 +60,18 @@ def test_a_plan_says_what_changes_and_apply_changes_it(psched: Commands) -> None
     assert "not declared, kept (1; --prune deletes them): rates" in psched("plan", "jobs.yml").out
 
 
+def test_a_growing_retry_wait_is_an_object_in_json(psched: Commands) -> None:
+    (psched.folder / "jobs.yml").write_text("owner: us\nschedules: {a: {type: t, every: 1h, retry_wait: 10s..5m}}\n")
+    grown = {"first": 10, "factor": 2.0, "limit": 300, "jitter": 0.2}
+    [change] = psched("plan", "jobs.yml", "--json", "--out", "plan.json").json["changes"]
+    assert change["definition"]["retry_wait"] == grown
+    psched.ok("apply", "--plan", "plan.json")
+    assert psched.ok("export", "--json").json["schedules"][0]["retry_wait"] == grown
+    (psched.folder / "jobs.yml").write_text("owner: us\nschedules: {a: {type: t, every: 1h}}\n")
+    [drift] = psched("diff", "jobs.yml", "--json").json
+    assert drift["differences"] == [{"name": "retry_wait", "declared": None, "database": grown}]
+
+
 def test_a_saved_plan_is_refused_for_a_file_that_needs_another_one(psched: Commands) -> None:
     (psched.folder / "jobs.yml").write_text(_FILE)
     psched("plan", "jobs.yml", "--out", "plan.json")

@@ -137,6 +137,14 @@ def test_add_many_adds_none_when_one_is_refused(
     assert list(schedules.list()) == []
 
 
+def test_add_many_checks_each_value_even_if_an_equal_one_is_valid(schedules: ScheduleCollection) -> None:
+    truth: Any = True
+    for name in ("max_attempts", "delay", "max_runs", "pause_after"):
+        fields: list[dict[str, Any]] = [{name: 1}, {name: truth}]
+        with pytest.raises(ValueError, match=f"{name} must be"):
+            schedules.add_many([NewSchedule(f"k{n}", "t", "@daily", **each) for n, each in enumerate(fields)])
+
+
 def test_references_to_missing_schedules_raise_not_found(schedules: ScheduleCollection) -> None:
     assert not schedules["a"].exists()
     for verb in (schedules["a"].metadata, schedules["a"].delete, lambda: schedules["a"].modify(delay=1)):

@@ -129,7 +129,10 @@ def test_every_fault_is_one_line_with_its_place_and_the_remedy(check: Check) -> 
         ("owner: billing\nschedules: {a: {}, a: {}}", "jobs.yml:2: not valid YAML: duplicate key 'a'"),
         ("owner: ]", "jobs.yml:1: not valid YAML"),
         ("owner: \x01", "jobs.yml: not valid YAML"),
+        ("owner: !!str [a]", "jobs.yml:1: not valid YAML: expected a scalar node"),
         ("[" * 100_000, "jobs.yml: not usable: nested too deeply"),
+        ("[" * 500 + "]" * 500, "jobs.yml: not usable: nested too deeply"),
+        ("\n".join(" " * depth + "a:" for depth in range(500)), "jobs.yml: not usable: nested too deeply"),
     ],
 )
 def test_a_file_that_cannot_be_read_gets_one_line(text: str, fault: str) -> None:
