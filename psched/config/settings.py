@@ -21,7 +21,7 @@ from psched.config.web import Web, web
 from psched.cron import DIALECTS, CronDialect, reckoning
 from psched.payload import MAX_DATA_SIZE
 from psched.retry_wait import Backoff
-from psched.store import StoreSettings
+from psched.store import CONNECTIONS, StoreSettings
 
 TextOrNone = Annotated[str | None, Check(checks.text)]
 Positive = Annotated[float, Check(checks.seconds(0, above=True))]
@@ -87,7 +87,7 @@ class Section:
     def masked_url(self) -> str:
         return masked_url(self.url)
 
-    def store_settings(self, holder: str, connections: int = 1) -> StoreSettings:
+    def store_settings(self, holder: str, connections: int = CONNECTIONS) -> StoreSettings:
         """Return the parameters of the store, except the name of its table."""
         return StoreSettings(
             self.url,

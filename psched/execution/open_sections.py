@@ -11,6 +11,7 @@ from psched.config import Section, Settings
 from psched.process.child_spec import DeadChild
 from psched.queue.queue import open_queue
 from psched.schedules.collection import open_schedules
+from psched.store import CONNECTIONS
 from psched.store.overdue_and_failures import OverdueAlerts
 
 log = logging.getLogger(__name__)
@@ -44,13 +45,17 @@ class OpenSection:
 
 
 def open_sections(settings: Settings, holder: str) -> list[OpenSection]:
-    """Open the configured sections. This does not connect yet."""
+    """Open the configured sections. This does not connect yet.
+
+    A process keeps few idle connections open, because there are many processes: one for each of its handler threads.
+    """
     opened, collection = [], None
+    connections = 1 if settings.processor_type == "process" else min(settings.processors, CONNECTIONS)
     if settings.schedules is not None:
-        collection = open_schedules(settings.schedules, holder, short_lease(settings, settings.schedules))
+        collection = open_schedules(settings.schedules, holder, short_lease(settings, settings.schedules), connections)
         opened.append(OpenSection("schedules", settings.schedules, collection.source, collection.store.alerts))
     if settings.queue is not None:
-        queue = open_queue(settings.queue, holder, short_lease(settings, settings.queue))
+        queue = open_queue(settings.queue, holder, short_lease(settings, settings.queue), connections)
         opened.append(OpenSection("queue", settings.queue, queue.source))
         if collection is not None:
             collection.submit_to(queue.store)

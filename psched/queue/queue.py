@@ -44,7 +44,7 @@ from psched.queue.result_poller import ONGOING, ResultPoller
 from psched.queue.settlement import TaskSettlement
 from psched.retry_wait import check_attempts, check_wait
 from psched.schedules.validation import check_distinct, check_times
-from psched.store import NO_RESULTS, TaskStore
+from psched.store import CONNECTIONS, NO_RESULTS, TaskStore
 from psched.submit_telemetry import SubmitCall
 from psched.task import Task
 
@@ -458,7 +458,7 @@ def open_queue(
     section: Section,
     holder: str,
     prefetch_time: float | None = None,
-    connections: int = 1,
+    connections: int = CONNECTIONS,
     database: Callable[[Any], Any] | None = None,
     read_only: bool = False,
     long_reads: bool = False,

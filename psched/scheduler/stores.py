@@ -15,7 +15,7 @@ from psched.errors import ConfigError
 from psched.queue.queue import Queue, open_queue
 from psched.scheduler.local_wakeup import LocalWakeup
 from psched.schedules.collection import ScheduleCollection, open_schedules
-from psched.store import LeaseStore, TaskStore, holder_name
+from psched.store import CONNECTIONS, LeaseStore, TaskStore, holder_name
 
 _OCCURRENCE_LEASE = 3.0
 """Seconds of lease on an occurrence. If the instance that submits its task dies, the task comes this much later."""
@@ -99,7 +99,7 @@ def open_scheduler_stores(settings: Settings, threads: int = 1) -> OpenStores:
     return OpenStores(schedules, queue.store, queue.source, wakeup)
 
 
-def open_scheduler_queue(section: Section, connections: int = 1) -> Queue:
+def open_scheduler_queue(section: Section, connections: int = CONNECTIONS) -> Queue:
     """Return the queue of a scheduler. This does not connect yet."""
     holder = holder_name(str(os.getpid()))
     return open_queue(section, holder, connections=connections)

@@ -50,7 +50,7 @@ from psched.schedules.schedule import (
 )
 from psched.schedules.settlement import ScheduleSettlement, rule_problem, with_rule_problem
 from psched.schedules.validation import Terms, check_distinct, check_times, new_rows
-from psched.store import ScheduleStore, TaskStore
+from psched.store import CONNECTIONS, ScheduleStore, TaskStore
 from psched.store.ledger import KeptOutput, Ledger, LedgerFilter, LedgerRow
 
 _FAILING = 1000
@@ -422,7 +422,7 @@ def open_schedules(
     section: Section,
     holder: str,
     prefetch_time: float | None = None,
-    connections: int = 1,
+    connections: int = CONNECTIONS,
     database: Callable[[Any], Any] | None = None,
     read_only: bool = False,
     long_reads: bool = False,

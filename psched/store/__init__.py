@@ -29,6 +29,7 @@ from psched.store.schedule_store import RowChange, ScheduleStore
 from psched.store.task_store import NO_RESULTS, NO_TRANSACTION, TaskStore
 
 __all__ = [
+    "CONNECTIONS",
     "NO_RESULTS",
     "NO_TRANSACTION",
     "Accepts",
@@ -46,6 +47,10 @@ __all__ = [
     "only",
 ]
 
+CONNECTIONS = 5
+"""The most idle connections that a client keeps open. It opens one when more of its threads use the store at once than
+before."""
+
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
@@ -56,7 +61,7 @@ class StoreSettings:
     - `tls`: has the keys ca, cert, key and verify.
     - `max_data_size`: the most bytes of JSON in a row. Larger data raises ValueError when written, and is a problem of
       the row when read.
-    - `connections`: the most idle connections that a store keeps open; one for each thread of its process.
+    - `connections`: the most idle connections that a store keeps open.
     - `reckoning`: the cron dialect and tz database of this process, for the ledger.
     - `ledger`: the ledger's table, for `rdb_compat`, which keeps a ledger only on request.
     - `problem`: returns why psched cannot run a schedule, or None. A store that shares its table with other programs
@@ -80,7 +85,7 @@ class StoreSettings:
     queue: str | None = None
     tls: Mapping[str, Any] = field(default_factory=dict)
     reckoning: str = ""
-    connections: int = 1
+    connections: int = CONNECTIONS
     max_data_size: int = MAX_DATA_SIZE
     ledger: str | None = None
     pooler: str = "auto"

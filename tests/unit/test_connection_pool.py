@@ -21,6 +21,8 @@ from psched.backends.sql import open_database
 from psched.backends.sql.compiled_statements import Statement
 from psched.backends.sql.connection_pool import PooledConnection, execute_text
 from psched.backends.sql.database import Database
+from psched.config import coerce
+from psched.queue.queue import open_queue
 from tests.stores.bench import eventually
 
 INSERT = "INSERT INTO secrets VALUES (?)"
@@ -291,3 +293,39 @@ def test_a_statement_compiled_for_a_database_does_not_keep_it(tmp_path: Path) ->
     del database
     gc.collect()
     assert found() is None, compiled
+
+
+@contextmanager
+def recorded_connections(opened: list[object]) -> Iterator[None]:
+    """Add each connection that is opened in the meantime to `opened`."""
+
+    def record(connection: object, _: object) -> None:
+        opened.append(connection)
+
+    sa.event.listen(sa.Engine, "connect", record)
+    try:
+        yield
+    finally:
+        sa.event.remove(sa.Engine, "connect", record)
+
+
+def test_threads_that_submit_at_the_same_time_keep_their_connections(tmp_path: Path) -> None:
+    config = coerce({"type": "rdb", "url": f"sqlite:///{tmp_path / 'test.db'}", "queue": {}})
+    assert config.queue is not None
+    opened: list[object] = []
+    together = threading.Barrier(4)
+    with open_queue(config.queue, "client") as queue:
+        queue.store.create_tables()
+
+        def submit(thread: int) -> None:
+            for number in range(10):
+                together.wait()
+                queue.submit(f"task-{thread}-{number}", "report")
+
+        threads = [threading.Thread(target=submit, args=(number,)) for number in range(4)]
+        with recorded_connections(opened):
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+    assert len(opened) <= 4
