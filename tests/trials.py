@@ -2,11 +2,16 @@
 
 Such a test keeps a promise on each of its parameters, but each run takes seconds of processor time. The suite runs it
 where most can go wrong, and scripts/test --trials runs it on the others.
+
+`take_turns` does the same for a folder, where each test may run on any of several databases: the suite runs some tests
+on the one, some on the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 
 import pytest
 
@@ -24,5 +29,35 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         parameters = getattr(item, "callspec", None)
         if marker is None or parameters is None:
             continue
-        if not any(f"-{words}-" in f"-{parameters.id}-" for words in marker.args):
+        if not any(_has(parameters.id, words) for words in marker.args):
             item.add_marker("trial")
+
+
+def take_turns(items: Iterable[pytest.Item], *groups: Sequence[str]) -> None:
+    """Of tests that differ only by their databases, leave those on the databases of one group to the suite.
+
+    A checksum of the test's name chooses the group, so each gets its share. The other tests become trials. Tests on
+    other databases stay, and so do those that are on databases of one group only. Trials do not count.
+    """
+    alike = defaultdict[str, dict[int, list[pytest.Item]]](lambda: defaultdict(list))
+    words = sorted(
+        ((word, number) for number, group in enumerate(groups) for word in group), key=lambda pair: -len(pair[0])
+    )
+    for item in items:
+        parameters = getattr(item, "callspec", None)
+        if parameters is None or item.get_closest_marker("trial") is not None:
+            continue
+        for word, number in words:
+            if _has(parameters.id, word):
+                alike[item.nodeid.replace(word, "*", 1)][number].append(item)
+                break
+    for name, by_group in alike.items():
+        chosen = sorted(by_group)[zlib.crc32(name.encode()) % len(by_group)]
+        for number, tests in by_group.items():
+            for test in tests:
+                if number != chosen:
+                    test.add_marker("trial")
+
+
+def _has(parameters: str, words: str) -> bool:
+    return f"-{words}-" in f"-{parameters}-"

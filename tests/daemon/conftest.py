@@ -9,8 +9,25 @@ from typing import Any
 
 import pytest
 
+from faultlab.forkserver_client import SOCKET, Forks
+from faultlab.laboratory import Lab
 from tests.daemon.harness import Daemon
 from tests.daemon.pschedd import Pschedd, installed
+from tests.trials import take_turns
+
+_SENTRY = (
+    "sentry_sdk", "sentry_sdk.integrations.asyncpg", "sentry_sdk.integrations.celery",
+    "sentry_sdk.integrations.django", "sentry_sdk.integrations.fastapi", "sentry_sdk.integrations.flask",
+    "sentry_sdk.integrations.httpx", "sentry_sdk.integrations.litestar", "sentry_sdk.integrations.redis",
+    "sentry_sdk.integrations.sqlalchemy", "sentry_sdk.integrations.starlette", "psched.contrib.sentry",
+)  # fmt: skip
+"""What an application imports that reports to Sentry, which tries to integrate all of these."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave to the suite each test on one database: a store's own promises are held by tests/stores on all of them."""
+    here = (item for item in items if item.path.is_relative_to(Path(__file__).parent))
+    take_turns(here, ["sqlite"], ["mariadb"], ["postgresql"], ["redis"])
 
 
 @pytest.fixture
@@ -18,6 +35,18 @@ def make_daemon(tmp_path: Path) -> Iterator[Callable[..., Daemon]]:
     """A function that prepares a daemon with keys of the configuration; it is not started yet."""
     with ExitStack() as stack:
         yield lambda **config: stack.enter_context(Daemon(tmp_path, **config))
+
+
+@pytest.fixture(scope="session")
+def _forks_with_sentry(lab: Lab) -> Iterator[Path]:
+    with Forks(_SENTRY) as forks:
+        yield forks.path
+
+
+@pytest.fixture
+def forked_off_with_sentry(_forks_with_sentry: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork masters off a process that has imported what would take each of their children two seconds."""
+    monkeypatch.setenv(SOCKET, str(_forks_with_sentry))
 
 
 @pytest.fixture

@@ -207,7 +207,7 @@ def test_the_fetching_child_learns_of_occurrences_that_a_run_makes_due(make_daem
         daemon.wait_for_trace("began", "again", count=2, within=5 + SOON)
 
 
-@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGUSR1, pytest.param(signal.SIGHUP, marks=pytest.mark.trial)])
 def test_a_reload_among_many_tasks_loses_none(make_daemon: Make, url: str, number: signal.Signals) -> None:
     with served(make_daemon, url) as (daemon, queue):
         keys = submit_short(queue)

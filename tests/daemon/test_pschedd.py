@@ -263,7 +263,7 @@ def test_reload_takes_the_new_configuration_and_keeps_the_master(pschedd: Psched
     assert pschedd.pid == pid
 
 
-@pytest.mark.parametrize("options", [(), ("--immediate",)])
+@pytest.mark.parametrize("options", [(), pytest.param(("--immediate",), marks=pytest.mark.trial)])
 @pytest.mark.parametrize(
     ("file", "text", "expected"),
     [

@@ -31,7 +31,7 @@ def keeping(daemon: Daemon) -> Daemon:
     return daemon
 
 
-@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGUSR1, pytest.param(signal.SIGHUP, marks=pytest.mark.trial)])
 @pytest.mark.parametrize(
     ("config", "expected"),
     [

@@ -62,7 +62,7 @@ def run_trial(
     return outcome
 
 
-@pytest.mark.in_suite_on("mariadb", "redis")
+@pytest.mark.in_suite_on("redis")
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize("store", PLANS)
 def test_no_promise_is_broken_by_several_faults_at_once(store: str, lab: Lab, tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def proxy_of(cluster: Cluster) -> Iterator[tuple[Proxy, str]]:
         yield proxy, url.set(port=proxy.port).render_as_string(hide_password=False)
 
 
-@pytest.mark.in_suite_on("mariadb-rdb", "postgresql-rdb_compat")
+@pytest.mark.in_suite_on("mariadb-rdb")
 @pytest.mark.parametrize("cluster_on", ON_SERVERS, indirect=True)
 def test_what_comes_after_the_lease_changes_nothing(cluster_on: MakeCluster) -> None:
     """One client is woken too late to settle anything, another's finish was under way all the time."""
@@ -106,6 +106,7 @@ def test_what_comes_after_the_lease_changes_nothing(cluster_on: MakeCluster) -> 
     assert cluster.judge(required) == []
 
 
+@pytest.mark.in_suite_on("mariadb-rdb_compat")
 @pytest.mark.parametrize("cluster_on", SERVERS_AND_STORES, indirect=True)
 def test_a_master_and_child_woken_after_their_leases_settle_nothing_and_say_why(cluster_on: MakeCluster) -> None:
     """They have but a moment: a child whose leases are over leaves, and the kernel ends one that stood still longer."""

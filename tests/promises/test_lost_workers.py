@@ -16,6 +16,7 @@ GONE_WITHIN = 2.0
 """Seconds from a master's death to that of its children."""
 
 
+@pytest.mark.in_suite_on("sqlite-rdb", "pgbouncer-rdb", "redis-redis")
 @pytest.mark.parametrize(
     "cluster_on", ["sqlite-rdb", "mariadb-rdb", "postgresql-rdb", "pgbouncer-rdb", "redis-redis"], indirect=True
 )
@@ -50,6 +51,7 @@ def test_where_nobody_knows_whose_lease_it_was_the_task_waits_for_its_end(cluste
     assert wall_of(again.begin) >= lease_end > wall_of(death) + 2, "it was renewed to the last"
 
 
+@pytest.mark.in_suite_on("mariadb-rdb_compat", "redis-redis")
 @pytest.mark.parametrize("cluster_on", AND_REDIS, indirect=True)
 def test_a_killed_master_takes_its_children_along_and_another_takes_over_at_once(cluster_on: MakeCluster) -> None:
     """The children release what they ran, but not before it has come to its end."""
@@ -70,6 +72,7 @@ def test_a_killed_master_takes_its_children_along_and_another_takes_over_at_once
     assert cluster.judge(occurrences) == []
 
 
+@pytest.mark.in_suite_on("postgresql-rdb")
 @pytest.mark.parametrize("cluster_on", SERVERS_AND_STORES, indirect=True)
 def test_a_child_that_stands_still_is_killed_and_its_task_runs_in_another(cluster_on: MakeCluster) -> None:
     cluster = cluster_on(alive_time=4, child_heartbeat_limit=0.7, processors=2).start("a")
@@ -87,6 +90,7 @@ def test_a_child_that_stands_still_is_killed_and_its_task_runs_in_another(cluste
     assert "counts as frozen" in cluster.masters["a"].log
 
 
+@pytest.mark.in_suite_on("mariadb-rdb_compat")
 @pytest.mark.parametrize("cluster_on", SERVERS_AND_STORES, indirect=True)
 def test_a_run_longer_than_its_lease_is_one_run(cluster_on: MakeCluster) -> None:
     """Another master is waiting for it. What was taken ahead behind it is renewed, too, or given back."""

@@ -11,7 +11,7 @@ from tests.promises.conftest import ON_SERVERS, MakeCluster
 SCHEDULES = 400
 
 
-@pytest.mark.in_suite_on("mariadb-rdb", "postgresql-rdb_compat")
+@pytest.mark.in_suite_on("mariadb-rdb")
 @pytest.mark.parametrize("cluster_on", ON_SERVERS, indirect=True)
 def test_400_schedules_due_at_once_are_run_once_each_by_all_children(cluster_on: MakeCluster) -> None:
     """Each is three years behind, so that it is fought for again and again."""

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 EVERY_MINUTE = "* * * * *"
 
 
-@pytest.mark.in_suite_on("mariadb-rdb_compat", "postgresql-rdb")
+@pytest.mark.in_suite_on("postgresql-rdb")
 @pytest.mark.parametrize("cluster_on", ["sqlite-rdb", *SERVERS_AND_STORES], indirect=True)
 def test_three_hours_of_outage_are_180_runs_in_order(cluster_on: MakeCluster) -> None:
     cluster = cluster_on(processors=2)

@@ -23,6 +23,7 @@ import psutil
 import pytest
 import yaml
 
+from faultlab import forkserver_client
 from faultlab.ports import HOST, free_port
 from faultlab.prerequisites import find
 from psched.model import NewTask
@@ -100,10 +101,10 @@ def exporter(daemon: Daemon) -> Iterator[str]:
     """Run the exporter of a master; yield its host and port."""
     program = [str(Path(sys.executable).parent / "psched"), "exporter", "-c", str(daemon.config)]
     command = [*program, "--listen", f"{HOST}:0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with forkserver_client.start(command, daemon.folder, os.environ, stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None
-            yield process.stdout.readline().split("/")[2]
+            yield process.stdout.readline().decode().split("/")[2]
         finally:
             process.terminate()
 
@@ -138,7 +139,7 @@ def in_flight(cluster: Cluster, pids: set[int]) -> int:
     return sum(run.pid in pids and run.begin > cluster.deaths[run.pid] - IN_FLIGHT for run in cluster.runs())
 
 
-@pytest.mark.slow
+@pytest.mark.trial
 @pytest.mark.timeout(60 + 60 * ROUNDS)
 @pytest.mark.needs("prometheus")
 @pytest.mark.parametrize("cluster_on", ["postgresql-rdb"], indirect=True)

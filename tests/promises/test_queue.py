@@ -49,6 +49,7 @@ def test_tasks_are_done_once_each_while_children_are_killed_again_and_again(clus
     print(f"{len(cluster.deaths)} killed, {len(cut_off(cluster))} at work; {len(cluster.runs())} runs")
 
 
+@pytest.mark.in_suite_on("mariadb-rdb", "redis-redis")
 @pytest.mark.parametrize("cluster_on", ["sqlite-rdb", "mariadb-rdb", "postgresql-rdb", "redis-redis"], indirect=True)
 def test_whoever_finishes_after_his_lease_changes_nothing_and_the_next_one_finishes(cluster_on: MakeCluster) -> None:
     """The next one has the same task at that moment, and runs it."""

@@ -22,7 +22,7 @@ LIMIT = 3
 SECTIONS: dict[str, Any] = {"schedules": {}, "queue": {}}
 
 
-@pytest.mark.in_suite_on("mariadb-rdb", "redis-redis")
+@pytest.mark.in_suite_on("redis-redis")
 @pytest.mark.parametrize("cluster_on", ["sqlite-rdb", "mariadb-rdb", "postgresql-rdb", "redis-redis"], indirect=True)
 def test_of_500_tasks_of_one_user_three_run_at_a_time_and_another_user_is_not_kept_waiting(
     cluster_on: MakeCluster,

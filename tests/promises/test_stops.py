@@ -9,6 +9,7 @@ import pytest
 from tests.promises.conftest import SERVERS_AND_STORES, MakeCluster
 
 
+@pytest.mark.in_suite_on("mariadb-rdb_compat")
 @pytest.mark.parametrize("cluster_on", SERVERS_AND_STORES, indirect=True)
 def test_term_lets_a_run_finish_and_quit_gives_it_to_the_next_poll_of_another(cluster_on: MakeCluster) -> None:
     """Neither is run twice at a time: what is given back has come to its end, with the programs it had started."""

@@ -13,7 +13,7 @@ from tests.promises.conftest import AND_REDIS, MakeCluster
 OFF = 600
 
 
-@pytest.mark.in_suite_on("postgresql-rdb", "redis-redis")
+@pytest.mark.in_suite_on("redis-redis")
 @pytest.mark.parametrize("cluster_on", AND_REDIS, indirect=True)
 def test_a_wrong_clock_takes_nothing_early_loses_nothing_and_repeats_nothing(cluster_on: MakeCluster, lab: Lab) -> None:
     """All occurrences are taken from the true time; "long" outlasts its lease, "soon" is nobody's turn yet."""

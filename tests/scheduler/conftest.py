@@ -14,7 +14,7 @@ from faultlab.postgresql import PostgreSQL
 from faultlab.redis import Redis
 from faultlab.servers import Server
 from tests.scheduler.site import Launcher, Site
-from tests.trials import in_suite_on
+from tests.trials import in_suite_on, take_turns
 
 KINDS: dict[str, type[Server]] = {"mariadb": MariaDB, "postgresql": PostgreSQL, "redis": Redis}
 STORES = ["sqlite", *KINDS]
@@ -26,6 +26,12 @@ _numbers = itertools.count()
 def urls(lab: Lab) -> dict[str, str]:
     """The URLs of the databases of these tests, by kind of server."""
     return {}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave to the suite each test on one database: a store's own promises are held by tests/stores on all of them."""
+    here = (item for item in items if item.path.is_relative_to(Path(__file__).parent))
+    take_turns(here, ["sqlite"], ["postgresql"], ["redis"])
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from inspect import isfunction
 from pathlib import Path
 
 import pytest
@@ -12,15 +13,32 @@ from faultlab.laboratory import Lab
 from psched.store import ScheduleStore
 from tests.stores.bench import Bench
 from tests.stores.databases import MULTIPLEXER, MYSQLCLIENT, PAIRS, PGBOUNCER, SharedDatabases
+from tests.stores.statements import watched
+from tests.trials import take_turns
 
 _BY_CONNECTION = {
-    "test_acquire", "test_advance_many", "test_async_group_submit", "test_async_methods", "test_awaited_results",
-    "test_callers_connections", "test_concurrent_processes", "test_fences", "test_forks", "test_give_back",
-    "test_isolation", "test_lost_calls", "test_lost_deleting", "test_lost_settling", "test_pooler", "test_prepare",
-    "test_queue_forks", "test_races", "test_retire_many", "test_settle", "test_stale", "test_submit",
-    "test_submit_on_advance", "test_tables", "test_wakeup",
+    "test_callers_connections", "test_forks", "test_isolation", "test_pooler",
+    "test_prepare", "test_queue_forks", "test_tables", "test_wakeup",
 }  # fmt: skip
-"""The modules about transactions, connections and lost answers, where it matters what is between us and the server."""
+"""The modules about connections and sessions: their tests run on everything that is between us and a server."""
+
+_BY_TRANSACTION = {
+    "test_acquire", "test_advance_many", "test_async_group_submit", "test_async_methods", "test_awaited_results",
+    "test_concurrent_processes",
+    "test_fences", "test_give_back", "test_lost_calls", "test_lost_deleting", "test_lost_settling", "test_races",
+    "test_retire_many", "test_settle", "test_stale", "test_submit", "test_submit_on_advance",
+}  # fmt: skip
+"""The modules about transactions and lost answers: each test runs on every server, and on one pooler or driver."""
+
+_BY_STATEMENT = {
+    "test_encryption",
+    "test_endings",
+    "test_fair_turns",
+    "test_filters",
+    "test_insight_tasks",
+    "test_upgrades",
+}
+"""The modules of which almost each test sends statements that no other test sends: it runs on every server."""
 
 _BY_PLANNER = {"test_plans", "test_queue_plans", "test_types"}
 """The modules about what a statement reads, which each database decides for itself."""
@@ -31,14 +49,36 @@ _SAME_STATEMENTS = ("rdb_compat", "postgresql")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as trials the tests of statements with parameters that send the same statements as others."""
-    for item in items:
-        if item.path.is_relative_to(Path(__file__).parent) and item.path.stem not in _BY_CONNECTION:
+    """Choose the tests of the suite; the others are trials.
+
+    All tests of a store run on SQLite and Redis, if they can. MariaDB and PostgreSQL have statements of their own, but
+    what a store does with the answers is the same code: each test runs on one of them, and each statement on both.
+    """
+    here = [item for item in items if item.path.is_relative_to(Path(__file__).parent)]
+    about_answers = []
+    about_transactions = []
+    for item in here:
+        if item.path.stem in _BY_TRANSACTION:
+            about_transactions.append(item)
+        elif item.path.stem not in _BY_CONNECTION:
             parameters = getattr(item, "callspec", None)
             values = parameters.params.values() if parameters is not None else ()
             same_statements = _SAME_STATEMENTS in values and item.path.stem not in _BY_PLANNER
             if same_statements or any(_is_same_server(value) for value in values):
                 item.add_marker("trial")
+            if item.path.stem not in _BY_STATEMENT and not _looks_at_plans(item):
+                about_answers.append(item)
+    take_turns(about_answers, ["rdb-mariadb", "rdb_compat-sqlite"], ["rdb-postgresql", "rdb_compat-mariadb"])
+    take_turns(about_answers, ["mariadb"], ["postgresql"])
+    take_turns(about_transactions, ["rdb-mysqlclient"], ["rdb-pgbouncer"], ["rdb-multiplexer"])
+    take_turns(about_transactions, ["rdb_compat-sqlite"], ["rdb_compat-mariadb"], ["rdb_compat-postgresql"])
+
+
+def _looks_at_plans(item: pytest.Item) -> bool:
+    """Whether the test, or a function that it calls, looks at what statements read: each database decides that."""
+    assert isinstance(item, pytest.Function)
+    called = [getattr(item.module, name, None) for name in item.function.__code__.co_names]
+    return any(watched.__name__ in each.__code__.co_names for each in [item.function, *called] if isfunction(each))
 
 
 def _is_same_server(value: object) -> bool:

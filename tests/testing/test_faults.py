@@ -383,9 +383,11 @@ class TestServers:
         Shop.effects, Shop.queue = psched_effects, psched_queue
         return Shop
 
+    @pytest.mark.in_suite_on("postgresql+psycopg")
     def test_a_handler_that_may_run_twice_passes(self, run_faults: Run) -> None:
         run_faults("count once", state=self.state, reset=self.reset)
 
+    @pytest.mark.in_suite_on("mysql+pymysql")
     def test_a_lost_update_is_found(self, run_faults: Run) -> None:
         message = failure(run_faults, "count", state=self.state, reset=self.reset)
         assert "the lease lost before commit 1 of 1" in message
