@@ -4,19 +4,19 @@ A process of its own, below the test process: `python -P forkserver.py DESCRIPTO
 listening socket; the modules are imported at the first request, besides those that each of psched's programs needs.
 Its stdin is a pipe whose other end the test process keeps: at the end of file all children are killed.
 
-A request is one connection: the length of what follows, with the three standard descriptors; then JSON: `argv` (the
-program's file first), `cwd`, `environ`, `session` (whether to begin one). The answer is the pid, a line, and in the end
-the exit code as `subprocess` has it, another line.
+A request is one connection: the length of what follows, with the three standard descriptors; then a dict as Python
+writes it: `argv` (the program's file first), `cwd`, `environ`, `session` (whether to begin one). The answer is the pid,
+a line, and in the end the exit code as `subprocess` has it, another line.
 """
 
 from __future__ import annotations
 
+import ast
 import atexit
 import errno
 import gc
 import importlib
 import io
-import json
 import os
 import runpy
 import selectors
@@ -131,7 +131,7 @@ def _received(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
     size, body = int.from_bytes(header, "big"), b""
     while len(body) < size:
         body += connection.recv(size - len(body))
-    wanted: dict[str, Any] = json.loads(body)
+    wanted: dict[str, Any] = ast.literal_eval(body.decode())
     return wanted, list(descriptors)
 
 

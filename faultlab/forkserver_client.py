@@ -5,7 +5,6 @@ What this is worth: an interpreter that has imported psched takes a second of pr
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import signal
@@ -176,7 +175,7 @@ def start(argv: Sequence[str], cwd: Path, env: Mapping[str, str], **options: Any
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(server)
         wanted = {"argv": list(argv), "cwd": str(cwd), "environ": dict(env), "session": "start_new_session" in options}
-        body = json.dumps(wanted).encode()
+        body = repr(wanted).encode()
         socket.send_fds(connection, [len(body).to_bytes(HEADER, "big")], [given for given, _ in standard])
         connection.sendall(body)
         return Forked(argv, connection, *(ours for _, ours in standard))
@@ -194,15 +193,6 @@ def run(argv: Sequence[str], cwd: Path, timeout: float) -> subprocess.CompletedP
             raise
     assert process.returncode is not None
     return subprocess.CompletedProcess(argv, process.returncode, out.decode(), err.decode())
-
-
-def main(argv: Sequence[str]) -> int:
-    """Be the program in the place of another process: its streams, folder, signals and exit code."""
-    process = start(argv, Path.cwd(), os.environ)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP):
-        signal.signal(number, lambda number, _: process.send_signal(number))
-    code = process.wait()
-    return 128 - code if code < 0 else code
 
 
 def _descriptor(stack: ExitStack, option: Any, number: int) -> tuple[int, IO[bytes] | None]:

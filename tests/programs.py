@@ -18,7 +18,7 @@ _FORKED = """\
 #!{interpreter} -IS
 import sys
 sys.path.insert(0, {source!r})
-from faultlab.forkserver_client import main
+from faultlab.forked_program import main
 sys.exit(main([*{argv!r}, *sys.argv[1:]]))
 """
 _NAMES = ("psched", "pschedd")

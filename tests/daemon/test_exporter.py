@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from faultlab import forkserver_client
 from tests.daemon.harness import Daemon
 from tests.daemon.pschedd import Pschedd
 
@@ -24,11 +26,11 @@ HERE = Path(sys.executable).parent
 @contextmanager
 def exporter(folder: Path, *options: str) -> Iterator[str]:
     """Run an exporter on a free port; yield its address."""
-    command = [HERE / "psched", "exporter", "--listen", "127.0.0.1:0", *options]
-    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
+    command = [str(HERE / "psched"), "exporter", "--listen", "127.0.0.1:0", *options]
+    with forkserver_client.start(command, folder, os.environ, stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None
-            line = process.stdout.readline()
+            line = process.stdout.readline().decode()
             yield line.split()[-1].removesuffix("/metrics")
         finally:
             process.terminate()
@@ -45,7 +47,7 @@ def get(address: str) -> tuple[int, str]:
 
 
 def psched(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([HERE / "psched", *words], cwd=folder, capture_output=True, text=True, check=False)
+    return forkserver_client.run([str(HERE / "psched"), *words], folder, timeout=60)
 
 
 @pytest.fixture

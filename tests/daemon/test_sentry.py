@@ -16,6 +16,8 @@ from psched.store import holder_name
 from tests.daemon.harness import Daemon
 from tests.unit.http_receiver import Receiver
 
+pytestmark = pytest.mark.usefixtures("forked_off_with_sentry")
+
 APP = """
 import sentry_sdk
 from psched import App

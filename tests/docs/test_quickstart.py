@@ -13,14 +13,14 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.programs import ROOT, install_programs
+from tests.programs import ROOT, install_forked_programs
 
 pytestmark = pytest.mark.slow
 
 
 def test_the_quickstart_shows_a_schedule_firing_and_leaves_nothing_running(tmp_path: Path) -> None:
     """All but the installation, which is the same as scripts/install does for these tests."""
-    install_programs(tmp_path / "bin")
+    install_forked_programs(tmp_path / "bin")
     environment = {**os.environ, "PSCHED_VENV": str(tmp_path)}
     done = subprocess.run(
         [ROOT / "scripts/quickstart", str(tmp_path)],

@@ -27,6 +27,8 @@ from tests.programs import ROOT, install_forked_programs
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 EXAMPLES = ROOT / "examples"
+INSTALLED = Path(sys.executable).parent
+"""Where the programs of the frameworks are."""
 _FIRED = re.compile(r"report at (\d+) in (\d+)")
 
 
@@ -38,11 +40,7 @@ class Program:
         environ = {**os.environ, "PYTHONPATH": str(ROOT), **environ}
         self.process: forkserver_client.Process
         with self._file.open("w") as output:
-            if command[0] == "-m":
-                words = [sys.executable, *command]
-                self.process = subprocess.Popen(words, cwd=folder, env=environ, stdout=output, stderr=output)
-            else:
-                self.process = forkserver_client.start(command, folder, environ, stdout=output, stderr=output)
+            self.process = forkserver_client.start(command, folder, environ, stdout=output, stderr=output)
 
     @property
     def output(self) -> str:
@@ -148,11 +146,10 @@ def test_two_processes_that_share_a_redis_and_one_that_is_killed(start: Start, r
     assert sorted(times) == list(range(min(times), max(times) + 1)), one.output + two.output
 
 
-_GUNICORN = ("-m", "gunicorn", "--worker-class", "uvicorn_worker.UvicornWorker")
+_GUNICORN = (str(INSTALLED / "gunicorn"), "--worker-class", "uvicorn_worker.UvicornWorker")
 _SERVERS = {
     "uvicorn": (
-        "-m",
-        "uvicorn",
+        str(INSTALLED / "uvicorn"),
         "--host",
         HOST,
         "--port",
@@ -231,11 +228,11 @@ def test_a_flask_application_and_its_daemon_that_are_reloaded(
     start: Start, folder: Path, preloaded: tuple[str, ...]
 ) -> None:
     """No occurrence is lost at a reload, and none runs twice; what is submitted comes to be run, once."""
-    flask = ("-m", "flask", "--app", "flask_app", "psched")
+    flask = (str(INSTALLED / "flask"), "--app", "flask_app", "psched")
     for words in (["init"], ["add", "report", "report", "* * * * * *", "{}"]):
         assert start(*flask, *words).process.wait(40) == 0
     port = free_port()
-    web = start("-m", "gunicorn", *preloaded, "--workers", "2", "--bind", f"{HOST}:{port}", "flask_app:app")
+    web = start(str(INSTALLED / "gunicorn"), *preloaded, "--workers", "2", "--bind", f"{HOST}:{port}", "flask_app:app")
     daemon = start(*flask, "run")
     web.wait_for(lambda output: output.count("Booting worker") == 2)
     for name in ("ada", "grace"):
@@ -257,7 +254,7 @@ def test_a_flask_application_and_its_daemon_that_are_reloaded(
 def test_a_scheduler_in_flask_under_gunicorn_preloaded_with_two_workers(start: Start) -> None:
     port = free_port()
     server = start(
-        "-m", "gunicorn", "--preload", "--workers", "2", "--bind", f"{HOST}:{port}",
+        str(INSTALLED / "gunicorn"), "--preload", "--workers", "2", "--bind", f"{HOST}:{port}",
         "--config", "flask_scheduler_gunicorn.py", "flask_scheduler:app",
     )  # fmt: skip
     server.wait_for(lambda output: len(fired(output)[0]) > 2)

@@ -15,6 +15,7 @@ import pytest
 from flask import Flask
 
 import psched
+from faultlab import forkserver_client
 from psched.contrib.flask import Psched
 from tests.daemon.harness import wait_for
 from tests.programs import ROOT
@@ -118,6 +119,7 @@ _APPLICATION = """\
 import os
 from flask import Flask, current_app
 import psched
+from faultlab import forkserver_client
 from psched.contrib.flask import Psched
 
 tasks = psched.App()
@@ -152,15 +154,11 @@ def write_application(folder: Path, version: str) -> None:
     (folder / "shop.py").write_text(text)
 
 
-def flask(folder: Path, *words: str) -> subprocess.Popen[str]:
+def flask(folder: Path, *words: str) -> forkserver_client.Process:
+    command = [str(Path(sys.executable).parent / "flask"), "--app", "shop", "psched", *words]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
     with (folder / "output").open("a") as output:
-        return subprocess.Popen(
-            [sys.executable, "-m", "flask", "--app", "shop", "psched", *words],
-            cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
+        return forkserver_client.start(command, folder, environ, stdout=output, stderr=output)
 
 
 @pytest.mark.timeout(180)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any, Self, TypeVar
 
 import psutil
 
+from faultlab import forkserver_client
 from psched import Scheduler, create_scheduler
 from psched.model import TaskFilter, TaskRow
 from psched.scheduler.job_payload import INSTANCE
@@ -117,13 +117,9 @@ class Launcher:
         self._environ = dict(environ or {})
 
     def __enter__(self) -> Self:
-        self._process = subprocess.Popen(
-            [sys.executable, str(_INSTANCE)],
-            env={**os.environ, "PYTHONPATH": str(ROOT), **self._environ},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        environ = {**os.environ, "PYTHONPATH": str(ROOT), **self._environ}
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self._process = forkserver_client.start([str(_INSTANCE)], Path.cwd(), environ, **pipes)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -135,7 +131,7 @@ class Launcher:
     def start(self, arguments: Sequence[Any]) -> int:
         """Start an instance, and return its pid."""
         assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(json.dumps(arguments) + "\n")
+        self._process.stdin.write(json.dumps(arguments).encode() + b"\n")
         self._process.stdin.flush()
         return int(self._process.stdout.readline())
 
