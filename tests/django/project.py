@@ -29,7 +29,7 @@ if "TEST_NAME" in os.environ:
     DATABASES["default"]["TEST"] = {"NAME": os.environ["TEST_NAME"]}
 INSTALLED_APPS += ["promises"]
 PSCHED["app"] = [PSCHED["app"], "promises.jobs:app"]
-PSCHED |= {"poll_interval": 0.1, "child_fork_frequency_limit": 0, "child_kill_interval": 0.5}
+PSCHED |= {"processors": 1, "poll_interval": 0.1, "child_fork_frequency_limit": 0, "child_kill_interval": 0.5}
 """
 _SET_UP = "import django, json, os\ndjango.setup()\n"
 
