@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
-from sqlalchemy import MetaData
+from sqlalchemy import MetaData, Table
 
 from psched.backends.rdb.schema import queue_table, schedules_table
 from tests.stores.bench import Bench
+from tests.stores.rows import Spoilt
 
 IN_SQL = [
     *("NULL", "'text'", "''", "'{\"a\": 1}'", "'99999999999999999999'"),
@@ -22,16 +23,28 @@ IN_REDIS = [
     *("0", "-1", "9223372036854775807", "-9223372036854775808", "1.5", "1e400", "-inf", "nan", "0x10"),
 ]
 
-_COMPUTED = {"user_band", "user_due", "user_holder"}
-
-_OF_ROW = ["type", "data", "status", "due", "ready", "fence", "claim", "nonce", "holder", "node", "attempts", "crashes"]
-_OF_ROW += ["last_error", "created", "updated"]
-
-QUEUE_COLUMNS = [column.name for column in queue_table(MetaData(), "q", partial_indexes=True).columns]
-SCHEDULE_COLUMNS = [column.name for column in schedules_table(MetaData(), "s").columns]
+_AT_ONCE = 8
 
 
-def spoil(bench: Bench, keys: Iterable[str], column: str) -> int:
-    """Write one invalid value into the column of each row; return how many values the database accepted."""
+def _in_groups(table: Table) -> list[list[str]]:
+    names = [column.name for column in table.columns]
+    return [names[number : number + _AT_ONCE] for number in range(0, len(names), _AT_ONCE)]
+
+
+QUEUE_COLUMNS = _in_groups(queue_table(MetaData(), "q", partial_indexes=True))
+SCHEDULE_COLUMNS = _in_groups(schedules_table(MetaData(), "s"))
+"""All columns. A test spoils a group of them, each in rows of its own."""
+
+
+def invalid_values(bench: Bench, columns: Sequence[str], end: str = "") -> list[Spoilt]:
+    """Return for each column each invalid value, for a row of its own, whose key ends so."""
     values = IN_REDIS if bench.database == "redis" else IN_SQL
-    return sum(bench.rows.spoil(key, column, value) for key, value in zip(keys, values, strict=False))
+    return [
+        (
+            f"bad {column} {number:02}{end}",
+            "user" if (bench.database, column) == ("redis", "user_name") else column,
+            value,
+        )
+        for column in columns
+        for number, value in enumerate(values)
+    ]

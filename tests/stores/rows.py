@@ -19,6 +19,9 @@ DRIVERS = {"sqlite": "sqlite", "mysql": "mysql+pymysql", "postgresql": "postgres
 _ARGUMENTS = {"mysql": {"ssl_disabled": True}, "postgresql": {"prepare_threshold": None}}
 """Arguments of the drivers: a pooler gives each transaction another session, which lacks prepared statements."""
 
+Spoilt = tuple[str, str, str]
+"""The key of a row, the name of a column, and a value for it, as a literal of the database."""
+
 MANY = 500
 """Rows that leave traces in a table when they are deleted."""
 
@@ -52,8 +55,8 @@ class Rows(Protocol):
         """Write columns of one row."""
         ...
 
-    def spoil(self, key: str, column: str, value: str) -> bool:
-        """Write into a column what psched never would, a literal of the database, past its checks; False if refused."""
+    def spoil(self, values: Iterable[Spoilt]) -> int:
+        """Write into columns what psched never would, past its checks. Return how many values were accepted."""
         ...
 
     def copy(self, keys: Sequence[str], due: Callable[[int], int]) -> None:
@@ -126,19 +129,24 @@ class SqlRows:
             done = connection.execute(table.update().where(table.c[self._columns.key] == key).values(**values))
             assert done.rowcount == 1, f"{key!r} is not there"
 
-    def spoil(self, key: str, column: str, value: str) -> bool:
-        quote = "`" if self.plain_url.get_backend_name() == "mysql" else '"'
-        name, names = f"{quote}{column}{quote}", f"{quote}{self._columns.key}{quote}"
-        update = sa.text(f"UPDATE {self.table} SET {name} = {value} WHERE {names} = :key")
+    def spoil(self, values: Iterable[Spoilt]) -> int:
         if not self.unchecked:
             with self.connect() as connection:
                 self._lift_checks(connection)
         self.unchecked = True
+        assert self._engine is not None, "the checks are lifted"
+        with self._engine.connect() as connection:
+            connection.execution_options(isolation_level="AUTOCOMMIT")  # the next one, where a value is refused
+            return sum(self._spoil(connection, *each) for each in values)
+
+    def _spoil(self, connection: sa.Connection, key: str, column: str, value: str) -> int:
+        quote = "`" if connection.dialect.name == "mysql" else '"'
+        name, names = f"{quote}{column}{quote}", f"{quote}{self._columns.key}{quote}"
+        update = sa.text(f"UPDATE {self.table} SET {name} = {value} WHERE {names} = :key")
         try:
-            with self.connect() as connection:
-                return connection.execute(update, {"key": key}).rowcount == 1
+            return connection.execute(update, {"key": key}).rowcount
         except sa.exc.DBAPIError:
-            return False
+            return 0
 
     def _lift_checks(self, connection: sa.Connection) -> None:
         """Drop the table's CHECK constraints, so that rows can be written that these forbid."""
@@ -253,7 +261,10 @@ class RedisRows:
         if "alert_at" in values:
             self.client.zadd(f"{self.prefix}alert", {key: values["alert_at"]})
 
-    def spoil(self, key: str, column: str, value: str) -> bool:
+    def spoil(self, values: Iterable[Spoilt]) -> int:
+        return sum(self._spoil(*each) for each in values)
+
+    def _spoil(self, key: str, column: str, value: str) -> bool:
         row = f"{self.prefix}row:{key}"
         if value == "NULL":
             return bool(self.client.hdel(row, column))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from operator import itemgetter
+
 import pytest
 
 from psched.acquisition.task_source import Source
@@ -10,19 +13,20 @@ from psched.schedules.settlement import ScheduleSettlement
 from psched.task import finish_many
 from tests.stores.bench import LONG_AGO, Bench, new_row, soon
 from tests.stores.databases import DATABASES
-from tests.stores.invalid_values import IN_SQL, SCHEDULE_COLUMNS, spoil
+from tests.stores.invalid_values import SCHEDULE_COLUMNS, invalid_values
 
 OURS = [*(("rdb", database) for database in DATABASES), ("redis", "redis")]
 
 
 @pytest.mark.unchecked
 @pytest.mark.parametrize("bare", OURS, indirect=True, ids="-".join)
-@pytest.mark.parametrize("column", SCHEDULE_COLUMNS)
-def test_a_spoilt_column_stops_no_other_schedule(bench: Bench, column: str) -> None:
+@pytest.mark.parametrize("columns", SCHEDULE_COLUMNS, ids=itemgetter(0))
+def test_a_spoilt_column_stops_no_other_schedule(bench: Bench, columns: Sequence[str]) -> None:
     store = bench.open()
-    bad = [f"bad{number:02}" for number in range(len(IN_SQL))]
+    values = invalid_values(bench, columns)
+    bad = [key for key, _, _ in values]
     assert store.add_many([new_row(key, {"n": 1}, rule=Rule("0 0 1 1 *", "UTC")) for key in bad]) == []
-    spoil(bench, bad, column)
+    bench.rows.spoil(values)
     bench.add(store, "good", due=LONG_AGO + 100, rule=Rule("0 0 1 1 *", "UTC"))
     assert store.next_due() == 0.0
     assert "good" in {row.key for row in store.list()}
