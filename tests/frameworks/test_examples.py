@@ -167,7 +167,7 @@ _SERVERS = {
 _OTHERS = [("gunicorn-preload", "fastapi_app:app"), ("uvicorn", "starlette_app:app"), ("uvicorn", "litestar_app:app")]
 
 
-@pytest.mark.in_suite_on("uvicorn-fastapi_app:app")
+@pytest.mark.in_suite_on("gunicorn-fastapi_app:app")
 @pytest.mark.parametrize(
     ("server", "application"),
     [

@@ -13,6 +13,7 @@ MISDEEDS = ["raise", "unsettled", "exit", "crash", "fork", "close", "spin", "sto
 WITNESSES = [f"w{number}" for number in range(4)]
 
 
+@pytest.mark.trial
 @pytest.mark.parametrize("cluster_on", ["postgresql-rdb"], indirect=True)
 def test_no_handler_harms_another_task(cluster_on: MakeCluster) -> None:
     """More of them than there are workers. What kills its worker comes back ever more slowly."""
