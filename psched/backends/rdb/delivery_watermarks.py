@@ -54,12 +54,14 @@ class RdbWatermarks:
         self._remove = delete(table).where(*unmoved)
 
     def raise_to(self, kind: WatermarkKind, name: str, position: float, detail: str = "") -> None:
-        values = {"of_kind": kind, "of_name": name, "of_position": milliseconds(position)}
-        row = {"kind": kind, "name": name, "position": values["of_position"], "detail": detail, "since": now_ms()}
+        place = milliseconds(position)
+        values = {"of_kind": kind, "of_name": name, "of_position": place, "of_detail": detail}
+        row = {"kind": kind, "name": name, "position": place, "detail": detail, "since": now_ms()}
 
         def work(connection: Connection, _: bool) -> None:
-            if connection.execute(self._raise, {**values, "of_detail": detail}).rowcount == 0:
-                self._database.dialect.insert_one(connection, self._table, row)
+            is_raised = connection.execute(self._raise, values).rowcount > 0
+            if not is_raised and not self._database.dialect.insert_one(connection, self._table, row):
+                connection.execute(self._raise, values)  # another node may just have made the mark, at a lower position
 
         self._database.run(work)
 

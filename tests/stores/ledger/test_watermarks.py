@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from psched.backends.sql.dialect import Dialect
 from psched.keys import MAX_KEY_LENGTH
 from psched.store import ScheduleStore
 from psched.store.delivery_watermarks import Watermark, Watermarks
 from tests.stores.bench import Bench, eventually
+from tests.stores.databases import KINDS
 
 
 @pytest.fixture
@@ -36,6 +40,23 @@ def test_a_mark_has_room_for_the_longest_type(marks: Watermarks) -> None:
     detail = "failed " + MAX_KEY_LENGTH * "é"
     marks.raise_to("trouble", "key", 1, detail)
     assert found(marks) == [("key", 1, detail)]
+
+
+@pytest.mark.parametrize("bare", KINDS, indirect=True)  # on Redis this is one script
+def test_a_mark_that_another_node_makes_at_the_same_time_is_raised(
+    store: ScheduleStore, other: ScheduleStore, marks: Watermarks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    insert = Dialect.insert_one
+
+    def insert_after_the_other(*given: Any) -> bool:
+        monkeypatch.setattr(Dialect, "insert_one", insert)
+        assert other.watermarks is not None
+        other.watermarks.raise_to("trouble", "key", 1, "late t")
+        return insert(*given)
+
+    monkeypatch.setattr(Dialect, "insert_one", insert_after_the_other)
+    marks.raise_to("trouble", "key", 2, "failed t")
+    assert found(marks) == [("key", 2, "failed t")]
 
 
 def test_marks_are_paged_by_name_and_kind(marks: Watermarks) -> None:
