@@ -16,7 +16,7 @@ from psched.config.events import EVENT_KINDS
 from psched.error_messages import one_line
 from psched.error_summary import error_summary
 from psched.execution.open_sections import OpenSection
-from psched.execution.webhooks import deliver, longest_delivery, message_id
+from psched.execution.webhooks import deliver, message_id
 from psched.handlers.process_group import Program
 from psched.keys import backfill_of, is_backfill_key
 from psched.model import ScheduleRow
@@ -63,7 +63,7 @@ class AlertThread(threading.Thread):
         self._interval = interval
         self._closing = threading.Event()
         self._pause, self._paused_until = _PAUSES[0], 0.0
-        self._claim_seconds = claim_seconds(hook)
+        self._claim_seconds = _seconds_of(hook)
 
     def check(self) -> bool:
         """Report what is new.
@@ -140,9 +140,9 @@ class AlertThread(threading.Thread):
         return None
 
 
-def claim_seconds(hook: Hook) -> float:
+def _seconds_of(hook: Hook) -> float:
     """Return for how many seconds this node claims an alert for this hook."""
-    return _CLAIM + longest_delivery(hook.timeout) if hook.url else _CLAIM + hook.timeout
+    return _CLAIM + 3 * hook.timeout if hook.url else _CLAIM + hook.timeout
 
 
 _NAMES = {"late": "on_late", "failed": "on_failure", "recovered": "on_recovered"}
@@ -211,7 +211,7 @@ class FailureReporter(AlertThread):
         super().__init__(f"{section} failure report", "failed", hook, interval, outbox)
         self._schedules = schedules
         self._hooks = hooks
-        self._claim_seconds = max(map(claim_seconds, (hook, *hooks.values())))
+        self._claim_seconds = max(map(_seconds_of, (hook, *hooks.values())))
         self._section = section
         self._failures = failures
         self._now = now

@@ -37,11 +37,6 @@ def webhook_request(
     return Request(url, body, headers, timeout)
 
 
-def longest_delivery(timeout: float) -> float:
-    """Return how many seconds `deliver` may take: each attempt waits to connect, and again for the answer."""
-    return (1 + len(PAUSES)) * 2 * timeout + sum(PAUSES)
-
-
 def deliver(
     url: str,
     id_: str,
