@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Literal
@@ -146,7 +146,7 @@ def planned(
         action: PlannedAction = ADD if seen is None else MODIFY
         version = None if seen is None else seen.version
         changes.append(PlannedChange(new.key, action, version, definition, differing, effect))
-        rows.append(RowChange(seen, row, None if seen is None else _redefinition(new, schedules)))
+        rows.append(_row_change(seen, new, schedules))
     for key in gone:
         seen = present[key]
         changes.append(PlannedChange(key, DELETE, seen.version, None, (), comparison.effect(seen, None)))
@@ -227,13 +227,14 @@ def _is_defined_as(seen: ScheduleRow, new: ScheduleRow) -> bool:
     return (seen.type, seen.rule, seen.policy, seen.data) == (new.type, new.rule, new.policy, new.data)
 
 
-def _redefinition(wanted: ScheduleRow, schedules: ScheduleCollection) -> Callable[[ScheduleRow, float], ScheduleRow]:
-    return partial(redefined, wanted=wanted, dialect=schedules.cron_dialect)
+def _row_change(seen: ScheduleRow | None, wanted: ScheduleRow | None, schedules: ScheduleCollection) -> RowChange:
+    if seen is None or wanted is None:
+        return RowChange(seen, wanted)
+    return RowChange(seen, wanted, partial(redefined, wanted=wanted, dialect=schedules.cron_dialect))
 
 
 def _current_rows(schedules: ScheduleCollection, found: Plan) -> Sequence[RowChange]:
     """Return the changes of a plan, based on the current rows. Raises PlanConflictError."""
-    now = schedules.store.now()
     present = _present(schedules, [each.key for each in found.changes])
     changed = [
         each.key
@@ -243,15 +244,7 @@ def _current_rows(schedules: ScheduleCollection, found: Plan) -> Sequence[RowCha
     if changed:
         raise PlanConflictError("; ".join(_conflicts(schedules, changed, found)), changed)
     new = {row.key: row for row in schedules.rows_of(each.definition for each in found.changes if each.definition)}
-    rows = []
-    for each in found.changes:
-        seen, wanted = present.get(each.key), new.get(each.key)
-        if seen is None or wanted is None:
-            rows.append(RowChange(seen, wanted))
-        else:
-            redefine = _redefinition(wanted, schedules)
-            rows.append(RowChange(seen, redefine(seen, now), redefine))
-    return rows
+    return [_row_change(present.get(each.key), new.get(each.key), schedules) for each in found.changes]
 
 
 def _conflicts(schedules: ScheduleCollection, changed: Sequence[str], found: Plan) -> Iterator[str]:

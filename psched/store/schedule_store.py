@@ -29,9 +29,10 @@ class RowChange(NamedTuple):
 
     - `seen`: the row before the change, None for a new schedule.
     - `wanted`: the row after it, None to delete the schedule.
-    - `redefine`: returns `wanted` for the row as it is at the time of the write (the second argument, in unix seconds).
-      It changes only the definition and the times of a row that is not leased, so workers may run the schedule between
-      the read of `seen` and the write. A pure function, which may be called several times.
+    - `redefine`: computes the row after the change from the row at the time of the write (the second argument, in unix
+      seconds), so workers may run the schedule between the read of `seen` and the write. Then only the data of `wanted`
+      is used. A pure function, which changes only the definition, and the times of a row that is not leased. It may be
+      called several times.
     """
 
     seen: ScheduleRow | None

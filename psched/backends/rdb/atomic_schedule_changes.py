@@ -147,9 +147,10 @@ class AtomicScheduleChanges:
 
     def _modified(self, modification: _Modification, present: _Columns) -> dict[str, Any]:
         """Return the columns of a row after its modification."""
-        wanted, redefine = modification.wanted, modification.change.redefine
-        if redefine is not None:
-            wanted = redefine(self._read({**present, "data": "{}"}), present["now"] / 1000)
+        wanted, change = modification.wanted, modification.change
+        if change.redefine is not None and change.seen is not None:
+            row = change.seen if _has_times(present, change.seen) else self._read({**present, "data": "{}"})
+            wanted = change.redefine(row, present["now"] / 1000)
         columns = all_columns(wanted)
         if present["status"] == RUNNING:
             columns["due"] = present["due"]  # the lease may have been renewed
@@ -186,16 +187,18 @@ class _Modification(NamedTuple):
 
 
 def _is_expected(present: _Columns | None, change: RowChange) -> bool:
-    """Return whether a stored row may be changed.
-
-    Without `redefine` its times must be those of `seen`, except for the due time of a running row: each renewal of the
-    lease changes it.
-    """
+    """Return whether a stored row may be changed."""
     seen = change.seen
     if present is None or seen is None or present["version"] != seen.version:
         return False
-    if change.wanted is None or change.redefine is not None:
-        return True
+    return change.wanted is None or change.redefine is not None or _has_times(present, seen)
+
+
+def _has_times(present: _Columns, seen: ScheduleRow) -> bool:
+    """Return whether a stored row has not run since `seen` was read.
+
+    Ignores the due time of a running row, because each renewal of the lease changes it.
+    """
     if (present["status"], present["next_time"]) != (seen.status, milliseconds(seen.next_time)):
         return False
     return bool(seen.status == RUNNING or present["due"] == milliseconds(seen.next_run_time))

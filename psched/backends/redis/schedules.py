@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import builtins
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -36,7 +35,7 @@ from psched.backends.redis.overdue_and_failures import NO_FAILURE, RedisOverdueA
 from psched.backends.redis.rows import claimed_schedule, entry_arguments, read_stored_schedule, stored
 from psched.backends.redis.table_setup import RedisTable
 from psched.errors import IdempotentNotFoundError, ScheduleError
-from psched.model import NO_OCCURRENCE, Lease, ScheduleFilter, ScheduleRow
+from psched.model import Lease, ScheduleFilter, ScheduleRow
 from psched.payload import pack
 from psched.store import RowChange, ScheduleStore, StoreSettings, only
 from psched.store.ledger import (
@@ -57,10 +56,9 @@ _PAGE = 500
 _AT_ONCE = 500
 """The most schedules that one script creates. This blocks the server for about 50 ms."""
 _RUNNING = "running"
-_TIMES = frozenset(("next_time", "due", "regular_time", "regular_due", "alert_at"))
-"""The fields that a script computes from the current row if a change has `redefine`."""
-_LATER = 250_000_000_000
-"""A time of an occurrence that is not due yet, in the year 9892."""
+_REDEFINE = "redefine"
+_FIRST_PAUSE, _LONGEST_PAUSE = 1000, 60_000
+"""Milliseconds in which `apply` has to compute times again. Workers acquire no schedules meanwhile."""
 
 
 class RedisScheduleStore(RedisLeaseStore, ScheduleStore):
@@ -111,40 +109,56 @@ class RedisScheduleStore(RedisLeaseStore, ScheduleStore):
         return found
 
     def apply(self, changes: Sequence[RowChange]) -> builtins.list[str]:
-        if not changes:
-            return []
-        now = self.now() if any(change.redefine for change in changes) else 0.0
-        words = [json.dumps(self._change_words(change, now), ensure_ascii=False) for change in changes]
-        number = new_number()
+        """See `ScheduleStore.apply`.
 
-        def work(uncertain: bool) -> builtins.list[str]:
-            if uncertain and self._has_change_of(changes[0].key, number):
-                return []
-            answer = self._call("apply", number, self._holder, self._reckoning, *words)
-            return [key.decode() for key in answer]
+        The script also compares the times from which `redefine` has computed the new ones. If a row has run since it
+        was read, the script returns the row instead of writing anything, and for a moment workers acquire no schedules.
+        Then a row can change only once more, when a run that was in progress ends. So one of the next attempts
+        succeeds.
+        """
+        number, pause = new_number(), _FIRST_PAUSE
+        words: dict[str, str] = {}
+        current = {change.key: change for change in changes}
+        keys: Collection[str] = current
+        while keys:
+            now = self.now()
+            words |= {key: self._change_words(current[key], now) for key in keys}
+            conflicts, have_run = self._apply(number, pause, words)
+            if conflicts:
+                return [key.decode() for key in conflicts]
+            rows = [self._read_row(stored(key, row)) for key, row in have_run]
+            keys = [row.key for row in rows]
+            current |= {row.key: _seen_again(current[row.key], row) for row in rows}
+            pause = min(2 * pause, _LONGEST_PAUSE)
+        return []
+
+    def _apply(self, number: int, pause: int, words: Mapping[str, str]) -> tuple[Sequence[Any], Sequence[Any]]:
+        """Run the script, and return its answer. `words`: the changes by their keys."""
+
+        def work(uncertain: bool) -> tuple[Sequence[Any], Sequence[Any]]:
+            if uncertain and self._has_change_of(next(iter(words)), number):
+                return (), ()
+            conflicts, have_run = self._call("apply", number, self._holder, self._reckoning, pause, *words.values())
+            return conflicts, have_run
 
         return self._server.run(work)
 
-    def _change_words(self, change: RowChange, now: float) -> builtins.list[str]:
-        """Return one change in the form that schedule_changes.lua takes."""
+    def _change_words(self, change: RowChange, now: float) -> str:
+        """Return a change in the form that schedule_changes.lua takes."""
         seen, wanted = change.seen, change.wanted
+        action = ADD if seen is None else DELETE if wanted is None else MODIFY
         columns: dict[str, Any] = {}
-        if wanted is not None and seen is None:
+        if seen is not None and wanted is not None:
+            if change.redefine is not None:
+                action, wanted = _REDEFINE, change.redefine(seen, now)
+            columns = changed_columns(seen, wanted, self.max_data_size)
+        elif wanted is not None:
             text, size = pack(wanted.data, max_size=self.max_data_size)
             columns = {"data": text, "size": size, **all_columns(wanted)}
             columns = {name: value for name, value in columns.items() if value is not None}
-        elif wanted is not None and seen is not None:
-            columns = changed_columns(seen, wanted, self.max_data_size)
         read: Sequence[Argument] = ("", "", "", "") if seen is None else _as_seen(seen)
-        times: Sequence[Argument] = ("", "", "")
-        if seen is not None and wanted is not None and change.redefine is not None:
-            columns = {name: value for name, value in columns.items() if name not in _TIMES}
-            counts = {"runs": wanted.rule.max_runs, "failures": wanted.policy.pause_after}
-            columns |= dict.fromkeys((name for name, most in counts.items() if most is None), None)
-            times = _new_times(seen, wanted, change.redefine, now)
-        action = ADD if seen is None else DELETE if wanted is None else MODIFY
         fields = ["" if word is None else word for column in columns.items() for word in column]
-        return [action, change.key, *map(str, (*read, *times, *fields))]
+        return json.dumps([action, change.key, *map(str, (*read, *fields))], ensure_ascii=False)
 
     def _has_change_of(self, key: str, number: int) -> bool:
         """Return whether the call with this number has changed the schedule."""
@@ -257,33 +271,12 @@ class RedisScheduleStore(RedisLeaseStore, ScheduleStore):
         ]
 
 
-def _new_times(
-    seen: ScheduleRow, wanted: ScheduleRow, redefine: Callable[[ScheduleRow, float], ScheduleRow], now: float
-) -> list[Argument]:
-    """Return the arguments `changed`, `first` and `most` of `append_times` in schedule_changes.lua.
-
-    Finds them by calling `redefine` with a row that waits for a later occurrence, and with a row that has ended.
-    """
-    most: Argument = "" if wanted.rule.max_runs is None else wanted.rule.max_runs
-    if wanted.rule == seen.rule:
-        return ["nothing", 0, most]
-    waiting = replace(
-        seen,
-        status="waiting",
-        attempts=0,
-        settled=True,
-        next_time=_LATER,
-        next_run_time=_LATER,
-        runs=None,
-        extra=None,
-        regular_time=None,
-        regular_run_time=None,
-        paused_from=None,
-        paused_until=None,
-    )
-    ended = replace(waiting, next_time=NO_OCCURRENCE, next_run_time=NO_OCCURRENCE)
-    kind = "delay" if redefine(waiting, now).next_time == _LATER else "rule"
-    return [kind, milliseconds(redefine(ended, now).next_time), most]
+def _seen_again(change: RowChange, row: ScheduleRow) -> RowChange:
+    """Return the change of a row that was read again, because the script has found other times than those of `seen`."""
+    if change.seen is not None and _as_seen(row) == _as_seen(change.seen):
+        problem = row.problem or "its times are not whole seconds"
+        raise ScheduleError(f"{row.key!r} cannot be changed: {problem}; repair or delete this schedule")
+    return change._replace(seen=row)
 
 
 def _as_seen(seen: ScheduleRow) -> list[Argument]:

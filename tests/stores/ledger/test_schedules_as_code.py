@@ -211,6 +211,40 @@ def test_runs_since_the_plan_are_no_conflict_and_their_times_follow_the_new_rule
         assert raw.get("alert_at") == alert_at(wanted), key
 
 
+def test_an_apply_ends_while_workers_run_its_schedules_without_a_pause(
+    bench: Bench, store: ScheduleStore, other: ScheduleStore
+) -> None:
+    """A worker runs what is due before each attempt of the apply; on SQL there is one, which locks the rows."""
+    schedules, workers = collection(store), collection(other)
+    apply(schedules, *(NewSchedule(key, "report", "* * * * * *", next_time=LONG_AGO) for key in "abc"))
+    in_progress = workers.poll()
+    assert in_progress is not None
+    found = plan(schedules, declared(*(NewSchedule(key, "report", "*/2 * * * * *") for key in "abc")))
+    acquired: list[int] = []
+    is_working = False
+
+    def work(statement: str) -> None:
+        nonlocal is_working
+        is_locked = bench.type == "rdb" and acquired
+        if is_working or is_locked or not statement.startswith(("BEGIN IMMEDIATE", "SELECT", "EVAL")):
+            return
+        is_working = True
+        assert len(acquired) < 9, "the apply does not end"
+        tasks = [task for _ in "abc" if (task := workers.poll()) is not None]
+        acquired.append(len(tasks))
+        for task in tasks if tasks or len(acquired) > 2 else [in_progress]:
+            task.finish()
+        is_working = False
+
+    with before_each(work):
+        apply_plan(schedules, found)
+    assert acquired == ([2, 0, 0] if bench.type == "redis" else [2])
+    rows = rows_of(store)
+    assert {row.rule.cron for row in rows.values()} == {"*/2 * * * * *"}
+    assert all(row.next_time < LONG_AGO + 9 for row in rows.values()), "an occurrence that is due stays due"
+    assert workers.poll() is not None, "workers acquire again"
+
+
 def test_a_lease_that_was_renewed_since_the_read_keeps_its_end(bench: Bench, store: ScheduleStore) -> None:
     bench.add(store, "a")
     claim = bench.take(store, "a")

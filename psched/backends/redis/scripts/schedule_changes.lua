@@ -42,50 +42,6 @@ local function change_schedule(key, values, before, action, node, pending, recko
   update_alert(key)
 end
 
-local NEVER, NO_OCCURRENCE = 253370764800000, 253370851200000  -- as in model.py, in milliseconds
-
--- Appends the times and the alert of a row to `values`, which are the fields and values of its new definition. Workers
--- may run the row meanwhile, so this reads it. `moved` in rule_change.py has the same rules. `changed`: 'nothing' if the
--- rule stays, 'delay' if the rule has the same occurrences, else 'rule'. `first`: the rule's first occurrence from now
--- on. `most`: the most runs, or nil.
-local function append_times(key, values, changed, first, most)
-  local names, found, given = {'status', 'attempts', 'next_time', 'due', 'regular_time', 'regular_due', 'delay_ms',
-    'alert_after_ms', 'paused_from', 'paused_until', 'runs'}, {}, {}
-  for place, value in ipairs(call('HMGET', row_of(key), unpack(names))) do
-    found[names[place]] = value
-  end
-  for place = 1, #values, 2 do
-    given[values[place]] = values[place + 1]
-  end
-  local is_extra, is_paused = found.regular_time, found.paused_from and not found.paused_until
-  local delay, after = tonumber(given.delay_ms or found.delay_ms), tonumber(given.alert_after_ms or found.alert_after_ms)
-  local time = tonumber(is_extra or found.next_time)
-  local due = tonumber(is_extra and found.regular_due or found.due)
-  if is_extra and not found.regular_due and time and delay then
-    due = time + delay
-  end
-  if not (time and due and delay) then
-    return  -- a row that another program has broken
-  end
-  local is_settled = is_extra or (found.status == 'waiting' and tonumber(found.attempts) == 0)
-  if changed ~= 'nothing' and is_settled then
-    local has_run_enough, before = most and (tonumber(found.runs) or 0) >= most, due
-    if has_run_enough then
-      time = NO_OCCURRENCE
-    elseif due > now and time > now and (changed == 'rule' or time >= NEVER) then
-      time = first
-    end
-    if has_run_enough or due > now then
-      due = time < NEVER and time + delay or NO_OCCURRENCE
-    end
-    local at = #values
-    values[at + 1], values[at + 2] = is_extra and 'regular_time' or 'next_time', integer(time)
-    values[at + 3], values[at + 4] = is_extra and 'regular_due' or 'due', integer(is_paused and before or due)
-  end
-  values[#values + 1] = 'alert_at'
-  values[#values + 1] = after and not is_paused and time < NEVER and integer(time + delay + after) or ''
-end
-
 -- Deletes a schedule. `number`: the number of the call, if its change should get it.
 local function drop_schedule(key, node, reckoning, number)
   local pending = call('HGET', row_of(key), 'regular_time') or call('HGET', row_of(key), 'next_time')
@@ -165,37 +121,43 @@ end
 return 1
 
 --- script schedules/apply: common, schedules, ledger, alerts, schedule_changes
--- Makes all changes if every row is as expected; otherwise returns the keys of the rows that are not. ARGV: number of
--- this call, node, reckoning, then for each change a JSON array of texts: `add`, `modify` or `delete`; key; the
--- version, status, next_time and due that were read ('' for any); what `append_times` takes as `changed`, `first` and
--- `most`, with '' for `changed` if the row must be as it was read; fields and values.
+-- Makes all changes if every row is as expected. ARGV: number of this call, node, reckoning, a pause in milliseconds,
+-- then for each change a JSON array of texts: the action, key; the version, status, next_time and due that were read (''
+-- for any); fields and values. Actions: `add`, `modify`, `delete`, and `redefine`, a `modify` whose times the caller has
+-- computed from the times that it read. Returns the keys of the rows that are not as expected, and the rows to redefine
+-- that have run since they were read, as {key, fields and values}. If there are any of these, nothing is written. If
+-- there are only rows that have run, workers acquire no row of the table during the pause, so that the caller can compute
+-- the times again before these rows run again.
 local number, node, reckoning = ARGV[1], ARGV[2], ARGV[3]
-local changes, conflicts = {}, {}
-for place = 4, #ARGV do
+local changes, conflicts, have_run = {}, {}, {}
+for place = 5, #ARGV do
   local words = cjson.decode(ARGV[place])
-  local change = {action = words[1], key = words[2], version = words[3], values = {}}
-  for at = 10, #words do
-    change.values[at - 9] = words[at]
-  end
-  local row, as_expected = row_of(change.key)
+  local change = {action = words[1], key = words[2], values = {unpack(words, 7)}}
+  local row, version = row_of(change.key), words[3]
   local kind = call('TYPE', row).ok
   if change.action == 'add' then
-    as_expected = kind == 'none'
-  elseif change.action == 'delete' or words[7] ~= '' then
-    as_expected = kind == 'hash' and version_in(row) == change.version
-  else
-    as_expected = kind == 'hash' and is_as_seen(change.key, change.version, words[4], words[5], words[6])
-  end
-  if not as_expected then
+    conflicts[#conflicts + 1] = kind ~= 'none' and change.key or nil
+  elseif kind ~= 'hash' or version_in(row) ~= version then
     conflicts[#conflicts + 1] = change.key
-  elseif words[7] ~= '' then
-    append_times(change.key, change.values, words[7], tonumber(words[8]), tonumber(words[9]))
+  elseif change.action ~= 'delete' and not is_as_seen(change.key, version, words[4], words[5], words[6]) then
+    if change.action == 'redefine' then
+      have_run[#have_run + 1] = {change.key, call('HGETALL', row)}
+    else
+      conflicts[#conflicts + 1] = change.key
+    end
   end
   check_changes_writable(change.key)
   changes[#changes + 1] = change
 end
+if #conflicts == 0 and #have_run > 0 then
+  call('SET', T .. 'applying', number, 'PX', ARGV[4])
+  return {conflicts, have_run}
+end
+if call('DEL', T .. 'applying') == 1 then
+  wake(T, MAX_WAKEUPS, call('ZRANGE', T .. 'types', 0, -1))
+end
 if #conflicts > 0 then
-  return conflicts
+  return {conflicts, {}}
 end
 for _, change in ipairs(changes) do
   if change.action == 'add' then
@@ -208,4 +170,4 @@ for _, change in ipairs(changes) do
       fields[4] or fields[3], reckoning, number)
   end
 end
-return {}
+return {{}, {}}

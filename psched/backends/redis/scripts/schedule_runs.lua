@@ -60,8 +60,9 @@ local function advance_row(first)
 end
 
 --- script schedules/acquire: common, schedules, leases
--- Leases the earliest due rows. ARGV: the most rows, the lease in milliseconds, 1 if the runs start later (else 0),
--- holder, number of this acquire, spans of acquires to undo (a list), types (a list; -1 for any).
+-- Leases the earliest due rows; none during a pause of schedules/apply. ARGV: the most rows, the lease in milliseconds,
+-- 1 if the runs start later (else 0), holder, number of this acquire, spans of acquires to undo (a list), types (a list;
+-- -1 for any).
 -- Returns pairs of key and CLAIM_FIELDS. The fields are empty if the key is not a hash.
 local MAX_READ = 200  -- rows read at once after some rows could not be leased
 local ROUNDS = 6  -- rounds of reading
@@ -71,6 +72,9 @@ local ends = now + tonumber(ARGV[2])
 local undone, place = read_list(6)
 local types = read_list(place)
 undo_acquires(holder, undone)
+if call('EXISTS', T .. 'applying') == 1 then
+  return {}
+end
 
 -- Returns due rows of all wanted types in one order.
 local function due_rows(most)
