@@ -186,10 +186,10 @@ class _Backfilled:
         """Return the occurrences from `begin` to `end` (not included), in order."""
         return self._times[bisect_left(self._times, begin) : bisect_left(self._times, end)] if self._times else ()
 
-    def has_settled_after(self, row: LedgerRow) -> bool:
-        """Return whether a backfill settled the same occurrence again, later than this entry."""
-        run = self._runs.get(row.scheduled_time)
-        return run is not None and run.ended >= row.ended
+    def settled_after(self, row: LedgerRow) -> Sequence[int]:
+        """Return the occurrences of the entry's span that a backfill settled again, later than this entry."""
+        within = self.within(row.scheduled_time, row.end + 1)
+        return [time for time in within if self._runs[time].ended >= row.ended]
 
 
 def _definitions(records: AuditRecords, scope: AuditScope, verdict: Verdict, filled: _Backfilled) -> list[_Definition]:
@@ -323,7 +323,7 @@ class _Definition:
             self._report_missing_until(end, Why("it was due, and not finished, when the schedule was deleted"))
         else:
             # The change skips due occurrences if it moves the schedule past them.
-            self.verdict.skip(MOVED, self._count_until(min(following.first, self._end_of_due(following.at))))
+            self.verdict.skip(MOVED, self._count_unfilled(min(following.first, self._end_of_due(following.at))))
 
     def _count_for_max_runs(self, row: LedgerRow) -> None:
         """Count a run. Report it if `max_runs` was reached before it began."""
@@ -454,6 +454,15 @@ class _Definition:
         self.due = self._next(end - 1)
         return count
 
+    def _count_unfilled(self, end: float) -> int:
+        """Like `_count_until`, without the occurrences that a backfill has settled."""
+        count = 0
+        for time in self.filled.within(self.due, end):
+            count += self._count_until(time)
+            if self.due == time:
+                self.due = self._next(time)
+        return count + self._count_until(end)
+
     def _count_extra(self, row: LedgerRow, previous: LedgerRow | None) -> None:
         """Count an extra run, if the ledger records the run-now that requested it."""
         since, until = row.scheduled_time - MOST_SECONDS_AHEAD, row.scheduled_time + _RUN_NOW_TOLERANCE
@@ -469,7 +478,7 @@ class _Definition:
         """Count an entry that the definition or a run-now requires."""
         if row.outcome == SKIPPED:
             self._count_skipped(row, previous)
-        elif row.outcome == FAILED and self.filled.has_settled_after(row):
+        elif row.outcome == FAILED and self.filled.settled_after(row):
             self.verdict.settled(row.scheduled_time, row.end)
         elif row.outcome == FAILED:
             what = f"given up after {row.attempts} attempts{_error(row.error)}"
@@ -491,7 +500,8 @@ class _Definition:
             count += 1  # the occurrence was kept from the previous rule and does not match this rule
         why = self._unpermitted(row, previous)
         if why is None:
-            self.verdict.skip(row.detail or "", max(count, 1))
+            filled = [time for time in self.filled.settled_after(row) if time == begin or self._next(time - 1) == time]
+            self.verdict.skip(row.detail or "", max(count, 1) - len(filled))
             self.verdict.settled(begin, end)
         else:
             self.verdict.add_violation(Kind.UNPERMITTED, begin, why, end, max(count, 1))

@@ -144,6 +144,21 @@ def test_what_ran_was_skipped_or_is_to_come_is_left_out(schedules: ScheduleColle
     assert schedules.backfills.plan("key", DAYS[0], DAYS[9], "all").spans == ((DAYS[0], DAYS[5]),)
 
 
+def test_an_occurrence_that_was_skipped_counts_as_run_once_a_backfill_has_run_it(schedules: ScheduleCollection) -> None:
+    add(schedules, DAYS[0], max_lateness=60, end=DAYS[4])
+    assert schedules.poll() is None
+    verdict = verdict_of(schedules)
+    assert (verdict.expected, verdict.skipped, verdict.reasons) == (5, 5, {"late"})
+    started(schedules, 1, 2)
+    assert run(schedules) == DAYS[1:3]
+    verdict = verdict_of(schedules)
+    assert (verdict.expected, verdict.skipped, verdict.ran, verdict.violations) == (5, 3, 2, [])
+    schedules["key"].modify(cron="0 */12 * * *", next_time=FAR_OFF, end=None)
+    started(schedules, 3, 4, "all")
+    assert run(schedules, 3) == [DAYS[3], DAYS[3] + 43_200, DAYS[4]], "twelve o'clock was no occurrence before"
+    assert verdict_of(schedules).skipped == 1
+
+
 def test_an_occurrence_that_failed_is_proved_once_a_backfill_has_run_it(schedules: ScheduleCollection) -> None:
     add(schedules, DAYS[0], max_attempts=1, end=DAYS[2])
     polled(schedules).finish()
