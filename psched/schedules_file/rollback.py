@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from psched.error_messages import did_you_mean
 from psched.errors import NotFoundError, ScheduleError
-from psched.model import NewSchedule
+from psched.model import NewSchedule, ScheduleFilter
 from psched.schedules.collection import ScheduleCollection
 from psched.schedules_file.definition_differences import recorded_definition
 from psched.schedules_file.plan import Plan, check_keeps_owners, planned
 from psched.store.ledger import DELETE, UPGRADE, Change
 from psched.time_text import local_time
+
+_NAMED = 10
+"""How many owners a message names."""
 
 
 def rollback_to_time(schedules: ScheduleCollection, owner: str, time: float) -> Plan:
@@ -18,10 +22,12 @@ def rollback_to_time(schedules: ScheduleCollection, owner: str, time: float) -> 
 
     A schedule that was added since is deleted. A schedule that was deleted since is added again. A schedule that was
     adopted since returns to its previous owner. Schedules that now belong to another owner do not change, nor do
-    pauses. Raises NotSupportedError and ScheduleError.
+    pauses. Raises NotFoundError for an unknown owner, NotSupportedError and ScheduleError.
     """
     check_keeps_owners(schedules)
     changes = {key: schedules.ledger.changes(key) for key in schedules.ledger.changed_since(time)}
+    if not any(change.policy.owner == owner for of_key in changes.values() for change in of_key):
+        _check_owner_exists(schedules, owner)
     present = {row.key: row for row in schedules.store.get_many(list(changes))}
     wanted: list[NewSchedule] = []
     gone: list[str] = []
@@ -62,6 +68,18 @@ def rollback_to_version(schedules: ScheduleCollection, key: str, version: int) -
     owners = () if definition.owner is None else (definition.owner,)
     present = {row.key: row for row in schedules.store.get_many([key])}
     return planned(schedules, f"rollback to version {version}", owners, [definition], [], present)
+
+
+def _check_owner_exists(schedules: ScheduleCollection, owner: str) -> None:
+    """Raise NotFoundError, with the owners that exist, if no schedule has this owner."""
+    if next(iter(schedules.store.list(ScheduleFilter(owner=owner, page=1))), None) is not None:
+        return
+    owners = sorted({row.policy.owner for row in schedules.store.list() if row.policy.owner is not None})
+    named = f"the owners are {', '.join(map(repr, owners[:_NAMED]))}" if owners else "no schedule has an owner"
+    more = f" and {len(owners) - _NAMED} more" if len(owners) > _NAMED else ""
+    raise NotFoundError(
+        f"no schedule has the owner {owner!r}{did_you_mean(owner, owners, more_follows=True)}; {named}{more}"
+    )
 
 
 def _definition(change: Change) -> NewSchedule:

@@ -163,6 +163,8 @@ def test_drift_is_shown_and_undone(psched: Commands) -> None:
     rollback = ("rollback", "--owner", "billing", "--before", "1h")
     assert psched(*rollback).code == 3
     assert "nowhere/plan.json: No such file" in psched.fault(*rollback, "--yes", "--out", "nowhere/plan.json")
+    unknown = psched.fault("rollback", "--owner", "biling", "--before", "1h")
+    assert "no schedule has the owner 'biling' (did you mean 'billing'?); the owners are 'billing'" in unknown
     assert len(psched("list", "--json").json) == 2
     psched.ok(*rollback, "--yes")
     assert psched("list", "--json").json == []
