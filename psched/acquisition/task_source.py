@@ -184,5 +184,6 @@ class Source:
         except RUN_IS_OVER as lost:
             log.info("key=%s the occurrence was not skipped: %s", claim.row.key, lost)
         except Exception as failure:  # noqa: BLE001 – the other rows of this acquire can still be run
-            log.warning("key=%s not skipped: %s; retrying when its lease ends", claim.row.key, one_line(failure))
+            words = "key=%s the occurrence was not skipped: %s; retrying when its lease ends"
+            log.warning(words, claim.row.key, one_line(failure))
         return True

@@ -122,7 +122,8 @@ class RunnableFilter:
         except RUN_IS_OVER as lost:
             _log_lost(claim, lost)
         except Exception as failure:  # noqa: BLE001 – the other rows of this acquire can still be run
-            log.warning("key=%s not deferred: %s; retrying when its lease ends", claim.row.key, one_line(failure))
+            words = "key=%s cannot be run, and was not deferred: %s; retrying when its lease ends"
+            log.warning(words, claim.row.key, one_line(failure))
 
 
 def _has_usable_lease(claim: Claim) -> bool:
@@ -133,4 +134,4 @@ def _has_usable_lease(claim: Claim) -> bool:
 
 
 def _log_lost(claim: Claim, lost: ScheduleError) -> None:
-    log.info("key=%s not deferred: %s", claim.row.key, lost)
+    log.info("key=%s cannot be run, and was not deferred: %s", claim.row.key, lost)

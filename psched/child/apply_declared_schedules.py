@@ -87,6 +87,6 @@ class ApplyDeclaredSchedules:
         )
         if applied.undeclared:
             log.info(
-                "apply_at_start: %d schedules are no longer declared; psched apply --prune deletes them",
+                "apply_at_start: %d schedules are no longer declared; `psched apply --prune` deletes them",
                 len(applied.undeclared),
             )

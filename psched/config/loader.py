@@ -34,7 +34,8 @@ _PROCESS_KEYS = frozenset(fields_dict(Settings)) - {"environment", "path", "sche
 _MISSING = {"type": "expected rdb, redis or rdb_compat", "url": EXPECTED_URL}
 _KEYS = _SECTION_KEYS | _PROCESS_KEYS | _TABLES.keys()
 _INSTEAD = {
-    "child_heartbeat_kill_delay": "a silent child is killed at child_heartbeat_limit; add the delay to that",
+    "child_heartbeat_kill_delay": "a child that sends no heartbeat for child_heartbeat_limit seconds is killed; "
+    "add the delay to this limit",
     "cleanup_interval": "finished tasks are deleted when their retention_time is over; leave the key out",
     "connect_timeout": "write it at the end of the URL, as in ?connect_timeout=5",
     "debug": "`pschedd status` shows the workers; leave the key out",

@@ -22,7 +22,9 @@ from psched.importers.host_timezone import zone_name
 from psched.importers.program_names import plain_name
 
 DEFAULTS: Definition = {"max_attempts": 1}
-_NOTES = ("the types are the names of the functions: for each, `app:` of psched's configuration needs a function",)
+_NOTES = (
+    "the type of each schedule is the name of its function; the application (`app:`) needs a function for each type",
+)
 _LIMITS = {
     "month": (1, 12),
     "day": (1, 31),

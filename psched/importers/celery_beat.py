@@ -36,7 +36,7 @@ _LONGEST_SEARCH = 9 * 366 * 86400
 """Seconds: from one 29th of February to the next one across the year 2100."""
 _NOTES = (
     "Celery's workers may run several runs of a task at a time; psched runs one occurrence of a schedule at a time",
-    "the types are the names of the tasks: for each, `app:` of psched's configuration needs a function",
+    "the type of each schedule is the name of its task; the application (`app:`) needs a function for each type",
 )
 _FIELDS = {
     "minutes": "_orig_minute",

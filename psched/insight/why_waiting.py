@@ -43,9 +43,9 @@ def _reasons(
     if row.problem is not None:
         yield Reason(BROKEN, f"it cannot be run: {row.problem}")
     if isinstance(row, ScheduleRow) and row.paused:
-        yield Reason(PAUSED, "it is paused; psched resume ends the pause")
+        yield Reason(PAUSED, "it is paused; `psched resume` ends the pause")
     elif isinstance(row, ScheduleRow) and row.ended:
-        yield Reason(ENDED, "its rule has no further occurrence; psched modify can give it one")
+        yield Reason(ENDED, "its rule has no further occurrence; give it another rule with `psched modify`")
         return
     elif due > now:
         retry = f", for attempt {row.attempts + 1}" if row.attempts else ""

@@ -68,9 +68,9 @@ def judge_backfills(
         for row in lane.rows:
             time = row.scheduled_time
             if time in settled:
-                verdict.add_violation(Kind.DOUBLED, time, f"the backfill {name} has settled it twice")
+                verdict.add_violation(Kind.DOUBLED, time, f"the backfill {name} has settled this occurrence twice")
             elif not _is_wanted(lane.rule, time, dialect):
-                verdict.add_violation(Kind.EXTRA, time, f"the backfill {name} should not have run it")
+                verdict.add_violation(Kind.EXTRA, time, f"the backfill {name} should not have run this occurrence")
             settled.add(time)
             if row.outcome != FAILED:
                 verdict.ran += 1
@@ -79,7 +79,9 @@ def judge_backfills(
             if time not in last or last[time].ended <= row.ended:
                 last[time] = LastRun(row.ended, _why(row, name) if row.outcome == FAILED else None)
         for time in _missing(lane, settled, since, until, dialect):
-            verdict.add_violation(Kind.MISSING, time, f"the backfill {name} has passed it without an entry")
+            verdict.add_violation(
+                Kind.MISSING, time, f"the backfill {name} has passed this occurrence, but left no entry"
+            )
         if lane.present is not None and lane.present.rule.backfill is not None:
             spans = clipped(spans_left(lane.present), since, until)
             if spans:

@@ -183,7 +183,7 @@ class ScheduleSettlement(Settlement):
                     return seen is not None and seen.paused
                 if self.store.modify(seen, paused(seen, self.store.now(), self._dialect), PAUSE_AFTER):
                     log.error(
-                        "key=%s paused, as %d occurrences failed in a row; psched resume ends the pause",
+                        "key=%s paused, as %d occurrences failed in a row; `psched resume` ends the pause",
                         key,
                         seen.failures,
                     )

@@ -194,7 +194,7 @@ def named_calendars(
         if stored is None or stored.content is None:
             known = [each.name for each in store.calendars.all() if each.content is not None]
             hint = did_you_mean(name, known) or f"; known are {', '.join(known) or 'none'}"
-            raise missing(f"exclude: there is no calendar {name!r} (psched calendar set makes one){hint}")
+            raise missing(f"exclude: there is no calendar {name!r} (create it with `psched calendar set`){hint}")
         found.append(named_calendar(stored))
     return tuple(found)
 

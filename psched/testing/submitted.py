@@ -82,7 +82,9 @@ def _wanted(task: Wanted, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> d
     """Return the values that a row must have: options by their names, arguments in `data`."""
     if isinstance(task, str):
         if args:
-            raise TypeError("assert_submitted: with a type, pass keyword arguments only, or give the task function")
+            raise TypeError(
+                "assert_submitted: a type takes keyword arguments only; name them, or give the task function instead"
+            )
         return {"data": dict(kwargs)}
     submission = task if isinstance(task, Submission) else Submission(task)
     given = {name: value for name in _OPTIONS if (value := getattr(submission, name)) is not None}
