@@ -47,7 +47,7 @@ BACKFILL_PREFIX = "backfill:"
 
 
 def backfill_key(schedule: str, number: int, lane: int) -> str:
-    """Return the key of one row of a backfill. `number` and `lane` count from 1."""
+    """Return the key of the row of one lane of a schedule's backfill. Backfills (`number`) and lanes count from 1."""
     return f"{BACKFILL_PREFIX}{schedule}:{number}.{lane}"
 
 

@@ -1,4 +1,4 @@
-"""App: `@app.task()` turns a function into a task. Used in children, and in clients that submit tasks."""
+"""App: `@app.task()` turns a function into a task. Used in child processes, and in clients that submit tasks."""
 
 from __future__ import annotations
 

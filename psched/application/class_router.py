@@ -1,4 +1,4 @@
-"""Dispatch: a router that maps task types to handler classes. Used in children."""
+"""Dispatch: a router that maps task types to handler classes. Used in child processes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Event loops for `async def` handlers. Each handler thread keeps one loop for all its tasks.
 
-Used in children and by the embedded scheduler.
+Used in child processes and by the embedded scheduler.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Base classes of handlers, and of deciders, which decide how to settle a failed run.
 
-Used in children and by the embedded scheduler.
+Used in child processes and by the embedded scheduler.
 """
 
 from __future__ import annotations

@@ -89,7 +89,10 @@ class AdaptiveBatchSizer(BatchSizer):
         return self._size
 
     def keep(self, types: Sequence[str]) -> int:
-        """Return how many tasks to run here. Tasks that would wait too long for those before them are not counted."""
+        """Return how many tasks to run here, one after another from the first.
+
+        The other tasks would wait too long until these have run.
+        """
         wait, slowest = 0.0, 0.0
         too_long = TOO_LONG * self._longest / _LONGER_MOMENT
         for number, type_ in enumerate(types):

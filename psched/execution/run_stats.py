@@ -51,7 +51,7 @@ _GRACE = 1.5
 _SPREAD = 3.0
 """Seconds over which the nodes of a database spread their writes."""
 _MOST_MINUTES = 30
-"""How many minutes are kept while they cannot be written. The oldest are dropped."""
+"""Number of minutes whose counts are kept while they cannot be written. The counts of earlier minutes are dropped."""
 
 Counted = Sequence[tuple[RunKind, Sequence[int]]]
 

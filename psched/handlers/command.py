@@ -1,4 +1,4 @@
-"""Runs programs, so that a crontab can be replaced without Python code. Used in children. See docs/commands.md.
+"""Runs programs, so that a crontab can be replaced without Python code. Used in child processes. See docs/commands.md.
 
 **Every user with write access to the table can run any program as the user of this daemon.** So this application is
 only loaded if the configuration names it: `app: psched.handlers.command:Command`.

@@ -1,4 +1,4 @@
-"""Submits tasks by the clock: each occurrence of a schedule becomes a task of the queue. Used in children.
+"""Submits tasks by the clock: each occurrence of a schedule becomes a task of the queue. Used in child processes.
 
     app: psched.handlers.enqueue:Enqueue
 

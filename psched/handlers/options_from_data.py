@@ -1,4 +1,4 @@
-"""Reads the data of a task as options of psched's own handlers. Used in children."""
+"""Reads the data of a task as options of psched's own handlers. Used in child processes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Runs a program in a process group that ends together with the worker, even if the worker is killed.
 
-Used in children.
+Used in child processes.
 """
 
 from __future__ import annotations

@@ -50,8 +50,8 @@ class ChildSpec:
       itself.
     - `siblings`: the names of the living children with the same dispatch socket.
     - `counters`: where the child counts.
-    - `applies_schedules`: whether the child makes the changes of `apply_at_start`: no child of the slot has made them
-      since the master started or reloaded its configuration.
+    - `applies_schedules`: whether the child applies the schedules that the application declares (`apply_at_start`).
+      True until a child of the slot has done so since the master started or reloaded its configuration.
     """
 
     slot: int

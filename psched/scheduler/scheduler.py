@@ -161,8 +161,9 @@ class Scheduler:
           `spread`, `max_runs`, `exclude`: the options of `ScheduleCollection.add`. An option that is not given stays as
           it is in the store.
 
-        `start` stores the registration, or changes the stored one. While the scheduler runs, this call does so. If
-        instances register a name differently, the last one wins, and logs what it has changed.
+        The method `start` adds the registration to the store, or changes the stored one. If the scheduler is running
+        already, this call does so. If instances register a name differently, the last one wins, and logs what it has
+        changed.
 
         A function that an `App` has decorated may be given instead of a name. Then `data` is a mapping of its
         arguments.

@@ -1,9 +1,9 @@
 """The audit compares the occurrences that a schedule should have run with the ledger. Pure functions.
 
-The definition of a schedule (rule and policy) changes over time. A definition is in force from its first occurrence
-until the occurrence that was next when the definition was replaced. In this span it requires a run for every match of
-its rule. The ledger has one entry for each of these occurrences, or one entry for several that were skipped together.
-An occurrence without an entry is running, pending or missing.
+The definition of a schedule (rule and policy) changes over time. A definition applies from its first occurrence on.
+If it is replaced, the next occurrence at that time is the first one to which it no longer applies. While it applies,
+it requires a run for every match of its rule. The ledger has one entry for each of these occurrences, or one entry for
+several that were skipped together. An occurrence without an entry is running, pending or missing.
 
 Entries are read as a stream in the order of occurrences. Occurrences without an entry are counted, not listed, so
 memory is bounded. Occurrences are unix seconds.

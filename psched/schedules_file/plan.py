@@ -120,9 +120,9 @@ def planned(
     present: Mapping[str, ScheduleRow],
     undeclared: tuple[str, ...] = (),
 ) -> Plan:
-    """Return the plan that gives the schedules `wanted` their definitions, and deletes those with the keys `gone`.
+    """Return a plan that adds or modifies the schedules `wanted`, and deletes the schedules with the keys `gone`.
 
-    `present`: the existing rows with these keys, and with the keys of `undeclared`. Raises like `plan`.
+    `present`: the existing rows with the keys of `wanted`, `gone` and `undeclared`. Raises like `plan`.
     """
     now = schedules.store.now()
     comparison = RunTimeComparison(now, schedules.cron_dialect)

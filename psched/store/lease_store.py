@@ -205,7 +205,7 @@ class LeaseStore(ABC):
         with the holder's next acquire; in `rdb_compat`, which does not record holders, they end by themselves.
 
         - `types`: only acquire rows of these types. Raises NotSupportedError unless the store `keeps_types`.
-        - `accepts`: a store without `keeps_types` only acquires rows whose type `accepts` accepts.
+        - `accepts`: returns whether a row of a type may be acquired. Only a store without `keeps_types` calls it.
         - `ahead`: the runs begin later, and `extend` records that they have begun. A lease that ends by itself before
           that is not an attempt.
 

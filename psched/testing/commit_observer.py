@@ -40,7 +40,7 @@ _READS = frozenset(
 """First words of statements that write no row or end no transaction."""
 
 _Commits = Callable[..., str | None]
-"""Takes the arguments of a driver's method. Returns the statement that the call will commit, or None."""
+"""Takes the arguments of a driver's method. Returns what `_commit_of` returns for its statement."""
 
 
 def observe(observer: Observer) -> None:
@@ -99,7 +99,10 @@ def writes(statement: object) -> bool:
 
 
 def _commit_of(statement: object, in_transaction: bool, autocommits: bool) -> str | None:
-    """Return the statement that executing `statement` commits, or None."""
+    """Return "COMMIT" if `statement` commits a transaction, or None if it commits nothing.
+
+    If it is a write in autocommit mode, return its text.
+    """
     word = first_word(statement)
     if word in _COMMITS:
         return "COMMIT" if in_transaction else None

@@ -41,9 +41,9 @@ class Columns:
 def columns(
     values: Sequence[tuple[float, float, str]], width: int = 600, height: int = 80, least: float = 1.0
 ) -> Columns:
-    """Return a chart with one bar for each (good, bad, title).
+    """Return a chart with one bar for each (good, bad, title). A bar may be empty.
 
-    A bar may be empty. `least`: the lowest value of full height.
+    `least`: the value of a bar of full height, unless a bar has a higher value.
     """
     highest = max(least, *(good + bad for good, bad, _ in values)) if values else least
     step = width / max(1, len(values))

@@ -128,7 +128,7 @@ class RowReader:
         return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
     def key(self, name: str) -> str:
-        """Return a column that holds a key: text that is not empty and has no NUL."""
+        """Return the key in a column. If it is empty or contains NUL, `problem` names the column."""
         value = self.text(name)
         if not value or "\0" in value:
             self._complain(name, "text that is not empty and has no NUL", value)
@@ -145,7 +145,7 @@ class RowReader:
         return cast("Word", value)
 
     def number(self, name: str) -> int:
-        """Return a column of integers; 0 if it holds anything else."""
+        """Return the integer in a column; 0 if the column holds anything else."""
         value = self._row[name]
         if isinstance(value, int):
             return value
@@ -156,7 +156,7 @@ class RowReader:
         return None if self._row[name] is None else self.number(name)
 
     def limit(self, name: str) -> int | None:
-        """Return a column that holds a limit; None for NULL and for a limit below 1."""
+        """Return the limit in a column; None for NULL and for a limit below 1."""
         value = self.optional_number(name)
         if value is None or value >= 1:
             return value
@@ -194,7 +194,7 @@ class RowReader:
         return tuple(zip(times[::2], times[1::2], strict=True))
 
     def json(self, name: str) -> dict[str, Any]:
-        """Return a column that holds a JSON object; {} if it holds anything else."""
+        """Return the JSON object in a column; {} if the column holds anything else."""
         try:
             return decode(self.text(name), self._max_data_size)
         except (ValueError, RecursionError) as error:
@@ -202,7 +202,7 @@ class RowReader:
             return {}
 
     def json_value(self, name: str) -> Any:
-        """Return a column that holds any JSON value; None for NULL and for invalid JSON."""
+        """Return the JSON value in a column; None for NULL and for invalid JSON."""
         text = self.optional_text(name)
         try:
             return None if text is None else decode_value(text)
@@ -211,7 +211,7 @@ class RowReader:
             return None
 
     def optional_json(self, name: str) -> dict[str, Any]:
-        """Return a column that holds a JSON object; {} for NULL and for anything else."""
+        """Return the JSON object in a column; {} for NULL and for anything else."""
         return {} if self._row[name] is None else self.json(name)
 
     def options(self, name: str) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -17,7 +17,7 @@ def open_stores(settings: StoreSettings) -> Stores:
             settings.url,
             settings.tls,
             pooler=settings.pooler,
-            made=settings.database,
+            database=settings.database,
             read_only=settings.read_only,
             long_reads=settings.long_reads,
         )

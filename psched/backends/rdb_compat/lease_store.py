@@ -113,8 +113,8 @@ class CompatLeaseStore(SqlStore):
     def _acquire(self, limit: int, options: AcquireOptions) -> list[Claim]:
         """Lease up to `limit` due rows that this process can run, and write to no other row.
 
-        The stored data of all rows has at most `MAX_BATCH_SIZE` bytes; a single row may have more. If the answer was
-        lost, the leases end by themselves. `ahead` is ignored, because the table counts no attempts. Raises
+        In total, the rows have at most `MAX_BATCH_SIZE` bytes of stored data; a single row may have more. If the answer
+        was lost, the leases end by themselves. `ahead` is ignored, because the table counts no attempts. Raises
         NotSupportedError for `types`, because the table has no column of types.
         """
         _refuse(options.types)
@@ -539,7 +539,9 @@ def _rounded_up(wait: float) -> int:
 def _error(
     lease: Lease, fence: Fence, row: RowMapping | None, uncertain: bool, outcome: Mapping[str, Any] | None
 ) -> ScheduleError | None:
-    """Return the error for a lease that a write did not end, or None if an earlier attempt of the call ended it.
+    """Return the error of a write that changed nothing because the lease no longer holds.
+
+    Return None if an earlier attempt of the same call has executed the write.
 
     `row`: the current row, None if it is gone. `uncertain`: whether the answer to an earlier attempt was lost.
     `outcome`: see `CompatLeaseStore._settle`.

@@ -11,7 +11,10 @@ from psched.backends.common.layout_version import RecordedLayout
 from psched.backends.redis.script_composer import Script
 
 STATES = {"schedules": "7", "queue": "6"}
-"""The state of the layout by kind, as in scripts/common.lua. Until a release it changes whenever the keys change."""
+"""The state of the layout: a number for each kind, as in scripts/common.lua.
+
+Before a release, each change of the keys raises the number.
+"""
 
 LOCKED = 30.0
 """Seconds after which the lock of a killed `psched init` expires."""

@@ -27,15 +27,15 @@ def open_database(
     tls: Mapping[str, Any],
     connections: int = 1,
     pooler: str = "auto",
-    made: Callable[[Dialect], Database] | None = None,
+    database: Callable[[Dialect], Database] | None = None,
     read_only: bool = False,
     long_reads: bool = False,
 ) -> Database:
     """Return the database at `url`. Opens no connection.
 
     A URL without a driver gets psched's own driver. A driver in the URL, as in `mysql+mysqldb://`, is kept.
-    `connections`: how many connections stay open while they are idle. `pooler`, `read_only`, `long_reads` and `made`:
-    see `StoreSettings`; `made` is called `database` there.
+    `connections`: how many connections stay open while they are idle. For `pooler`, `database`, `read_only` and
+    `long_reads` see `StoreSettings`.
 
     Raises:
         ConfigError: the URL or an option is wrong. The message never shows the URL, because it holds a password.
@@ -56,4 +56,4 @@ def open_database(
         raise ConfigError(f"url: no dialect for {name}://; use sqlite://, mysql://, mariadb:// or postgresql://")
     dialect: type[Dialect] = resolve_name(f"{__name__}.{_DIALECTS[name]}")
     full = parsed.set(drivername=f"{dialect.name}+{driver or dialect.driver}")
-    return (made or Database)(dialect(full, Tls.of(tls), timeouts, connections, pooler, read_only))
+    return (database or Database)(dialect(full, Tls.of(tls), timeouts, connections, pooler, read_only))
