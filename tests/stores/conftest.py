@@ -17,27 +17,21 @@ from tests.stores.statements import watched
 from tests.trials import take_turns
 
 _BY_CONNECTION = {
-    "test_callers_connections", "test_forks", "test_isolation", "test_pooler",
-    "test_prepare", "test_queue_forks", "test_tables", "test_wakeup",
+    "test_callers_connections", "test_isolation", "test_pooler", "test_prepare", "test_tables", "test_wakeup",
 }  # fmt: skip
 """The modules about connections and sessions: their tests run on everything that is between us and a server."""
 
 _BY_TRANSACTION = {
     "test_acquire", "test_advance_many", "test_async_group_submit", "test_async_methods", "test_awaited_results",
-    "test_concurrent_processes",
-    "test_fences", "test_give_back", "test_lost_calls", "test_lost_deleting", "test_lost_settling", "test_races",
-    "test_retire_many", "test_settle", "test_stale", "test_submit", "test_submit_on_advance",
+    "test_concurrent_processes", "test_fences", "test_forks", "test_give_back", "test_lost_calls", "test_lost_deleting",
+    "test_lost_settling", "test_queue_forks", "test_races", "test_retire_many", "test_settle", "test_stale",
+    "test_submit", "test_submit_on_advance",
 }  # fmt: skip
-"""The modules about transactions and lost answers: each test runs on every server, and on one pooler or driver."""
+"""The modules about transactions, processes and lost answers: on every server, and on one pooler or driver."""
 
 _BY_STATEMENT = {
-    "test_encryption",
-    "test_endings",
-    "test_fair_turns",
-    "test_filters",
-    "test_insight_tasks",
-    "test_upgrades",
-}
+    "test_encryption", "test_endings", "test_fair_turns", "test_filters", "test_insight_tasks", "test_upgrades",
+}  # fmt: skip
 """The modules of which almost each test sends statements that no other test sends: it runs on every server."""
 
 _BY_PLANNER = {"test_plans", "test_queue_plans", "test_types"}
