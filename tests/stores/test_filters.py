@@ -72,6 +72,17 @@ def test_an_owner_and_a_tag_pass_their_schedules(rows: ScheduleStore) -> None:
     assert listed(rows, owner="me", after=(row.next_run_time, row.key)) == DUE[11:24:2]
 
 
+@on_our_tables
+def test_a_schedule_that_changes_before_its_page_is_read_is_left_out(rows: ScheduleStore) -> None:
+    found = rows.list(ScheduleFilter(type="type1"))
+    read = [next(found).key]
+    last = rows.get(LATER[-2])
+    assert last is not None
+    assert last.type == "type1"
+    assert rows.modify(last, replace(last, type="other"))
+    assert [*read, *(row.key for row in found)] == (DUE + LATER[:-2])[1::3]
+
+
 def test_a_list_goes_on_behind_a_schedule(rows: ScheduleStore) -> None:
     for wanted in ({}, {"type": "type2"}, {"prefix": "later"}, {"due_until": FAR_OFF + 3}):
         whole = list(rows.list(ScheduleFilter(**wanted)))  # type: ignore[arg-type]
