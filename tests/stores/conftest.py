@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
-from inspect import isfunction
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from faultlab.laboratory import Lab
 from psched.store import ScheduleStore
 from tests.stores.bench import Bench
 from tests.stores.databases import MULTIPLEXER, MYSQLCLIENT, PAIRS, PGBOUNCER, SharedDatabases
-from tests.stores.statements import watched
 from tests.trials import take_turns
 
 _BY_CONNECTION = {
@@ -29,11 +27,6 @@ _BY_TRANSACTION = {
 }  # fmt: skip
 """The modules about transactions, processes and lost answers: on every server, and on one pooler or driver."""
 
-_BY_STATEMENT = {
-    "test_encryption", "test_endings", "test_fair_turns", "test_filters", "test_insight_tasks", "test_upgrades",
-}  # fmt: skip
-"""The modules of which almost each test sends statements that no other test sends: it runs on every server."""
-
 _BY_PLANNER = {"test_plans", "test_queue_plans", "test_types"}
 """The modules about what a statement reads, which each database decides for itself."""
 
@@ -45,11 +38,10 @@ _SAME_STATEMENTS = ("rdb_compat", "postgresql")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Choose the tests of the suite; the others are trials.
 
-    All tests of a store run on SQLite and Redis, if they can. MariaDB and PostgreSQL have statements of their own, but
-    what a store does with the answers is the same code: each test runs on one of them, and each statement on both.
+    Each test of a store runs on every database. Poolers and other drivers get the tests about connections, and their
+    turn of those about transactions.
     """
     here = [item for item in items if item.path.is_relative_to(Path(__file__).parent)]
-    about_answers = []
     about_transactions = []
     for item in here:
         if item.path.stem in _BY_TRANSACTION:
@@ -60,19 +52,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             same_statements = _SAME_STATEMENTS in values and item.path.stem not in _BY_PLANNER
             if same_statements or any(_is_same_server(value) for value in values):
                 item.add_marker("trial")
-            if item.path.stem not in _BY_STATEMENT and not _looks_at_plans(item):
-                about_answers.append(item)
-    take_turns(about_answers, ["rdb-mariadb", "rdb_compat-sqlite"], ["rdb-postgresql", "rdb_compat-mariadb"])
-    take_turns(about_answers, ["mariadb"], ["postgresql"])
     take_turns(about_transactions, ["rdb-mysqlclient"], ["rdb-pgbouncer"], ["rdb-multiplexer"])
     take_turns(about_transactions, ["rdb_compat-sqlite"], ["rdb_compat-mariadb"], ["rdb_compat-postgresql"])
-
-
-def _looks_at_plans(item: pytest.Item) -> bool:
-    """Whether the test, or a function that it calls, looks at what statements read: each database decides that."""
-    assert isinstance(item, pytest.Function)
-    called = [getattr(item.module, name, None) for name in item.function.__code__.co_names]
-    return any(watched.__name__ in each.__code__.co_names for each in [item.function, *called] if isfunction(each))
 
 
 def _is_same_server(value: object) -> bool:
