@@ -225,8 +225,9 @@ class ScheduleCollection(PolledTable):
         Unlike `overdue`, this yields them with their data.
         """
         now = self.store.now()
-        rows = (self.store.get(late.key) for late in self.overdue(_FAILING))
-        return (row for row in self._with_problems(filter(None, rows)) if self.state(row, now).is_overdue)
+        keys = [late.key for late in self.overdue(_FAILING)]
+        found = {row.key: row for row in self._with_problems(self.store.get_many(keys))}
+        return (found[key] for key in keys if key in found and self.state(found[key], now).is_overdue)
 
     def _with_problems(self, rows: Iterable[ScheduleRow]) -> Iterator[ScheduleRow]:
         return (with_rule_problem(row, self._defaults.cron_dialect) for row in rows)

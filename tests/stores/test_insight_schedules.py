@@ -15,6 +15,7 @@ from psched.store.type_filter import TypeFilter
 from tests.announcements import announce
 from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, soon
 from tests.stores.databases import on_our_tables
+from tests.stores.sent_statements import before_each
 
 TIMES = LeaseTimes(300, 5)
 
@@ -66,6 +67,15 @@ def test_a_count_ends_at_its_bound(bench: Bench, store: ScheduleStore, insight: 
     bounded = {"due": "6", "total": "6"} if bench.database == "redis" else {"due": "5+", "total": "5+"}
     assert bounded.items() <= numbers(insight, most=5).items()
     assert insight.counts(6)["due"] == Counted(6)
+
+
+def test_overdue_schedules_are_read_together_with_their_data(bench: Bench, store: ScheduleStore) -> None:
+    for n in range(20):
+        bench.add(store, f"due{n}", due=LONG_AGO + n, data={"n": n})
+    sent: list[str] = []
+    with before_each(sent.append):
+        assert [row.data["n"] for row in collection(store).late()] == [*range(20)]
+    assert len(sent) < 15
 
 
 def test_types_come_with_what_is_due_longest_first(

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from sqlalchemy import BigInteger, Connection, RowMapping, bindparam, func, select, update
 
+from psched.backends.common.rows import BATCH
 from psched.backends.rdb_compat.counts import CompatScheduleCounts
 from psched.backends.rdb_compat.lease_store import CompatLeaseStore, is_same, seconds
 from psched.backends.rdb_compat.ledger_writer import CompatLedgerWriter
@@ -97,6 +98,10 @@ class CompatScheduleStore(CompatLeaseStore, ScheduleStore):
     def get(self, key: str) -> ScheduleRow | None:
         row = self._database.run(lambda connection, _: self._row(connection, key))
         return None if row is None else self._read_row(row)
+
+    def get_many(self, keys: Sequence[str]) -> builtins.list[ScheduleRow]:
+        parts = (keys[start : start + BATCH] for start in range(0, len(keys), BATCH))
+        return [self._read_row(row) for part in parts for row in self._rows.read(self._database, part)]
 
     def list(self, wanted: ScheduleFilter = ScheduleFilter()) -> Iterator[ScheduleRow]:  # noqa: B008 - frozen
         """See `ScheduleStore.list`. Reads every row to filter by type, because the type is inside the data."""
