@@ -26,6 +26,8 @@ from psched.store.ledger import (
 
 _PAGE = 500
 """The most entries that one script reads."""
+_EXAMINED = 1000
+"""The most entries that one script searches for a definition."""
 _SCHEDULES = 32
 """The most schedules whose entries or changes one script reads."""
 
@@ -83,8 +85,16 @@ class RedisLedger:
         return found
 
     def rows_before(self, time: int, wanted: Collection[Definition]) -> Mapping[Definition, LedgerRow]:
-        found = {each: self._run("entry_before", each.key, milliseconds(time), each.version) for each in wanted}
+        found = {each: self._last_entry(each, milliseconds(time)) for each in wanted}
         return {each: read_ledger_row(_entry(each.key, row)) for each, row in found.items() if row is not None}
+
+    def _last_entry(self, wanted: Definition, before: int) -> bytes | None:
+        examined = 0
+        while True:
+            count, *entry = self._run("entry_before", wanted.key, before, wanted.version, examined, _EXAMINED)
+            if entry or count < _EXAMINED:
+                return entry[0] if entry else None
+            examined += count
 
     def changes(self, key: str) -> list[Change]:
         return self.changes_of([key])[key]

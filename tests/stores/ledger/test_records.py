@@ -15,6 +15,7 @@ from psched.model import Policy, Rule, ScheduleRow
 from psched.store import ScheduleStore
 from psched.store.ledger import Definition, Entry, Ledger, LedgerFilter, LedgerRow
 from tests.stores.bench import FAR_OFF, HOURLY, LONG_AGO, Bench, new_row, soon
+from tests.stores.sent_statements import before_each
 
 
 def rows(ledger: Ledger, **wanted: Any) -> list[LedgerRow]:
@@ -207,6 +208,38 @@ def test_reading_goes_on_over_many_pages(bench: Bench, store: ScheduleStore, led
     before = ledger.rows_before(times[10], [used, Definition("key", version + 1), Definition("other", version)])
     assert {name: row.scheduled_time for name, row in before.items()} == {used: times[9]}
     assert ledger.rows_before(times[0], [used]) == {}
+
+
+@pytest.mark.parametrize("bare", ["redis"], indirect=True)
+def test_a_search_for_the_last_entry_of_a_definition_examines_some_entries_at_a_time(
+    bench: Bench, store: ScheduleStore, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("psched.backends.redis.ledger._EXAMINED", 250)
+    bench.add(store, "key")
+    store.advance(bench.take(store, "key"), FAR_OFF, FAR_OFF, soon())
+    version = ledger.changes("key")[0].version
+    versions = [version + (n in (0, 349, 700)) for n in range(1200)]
+    bench.rows.copy_entry({"scheduled_time": (LONG_AGO + n) * 1000, "version": versions[n]} for n in range(1200))
+    sent: list[str] = []
+    wanted = Definition("key", version + 1)
+    for before, found, calls in (
+        (1200, 700, 2),
+        (700, 349, 2),
+        (349, 0, 2),
+        (599, 349, 1),
+        (600, 349, 2),
+        (0, None, 1),
+    ):
+        sent.clear()
+        with before_each(sent.append):
+            got = ledger.rows_before(LONG_AGO + before, [wanted])
+        expected = {} if found is None else {wanted: LONG_AGO + found}
+        assert {name: row.scheduled_time for name, row in got.items()} == expected
+        assert len([each for each in sent if each.startswith("EVALSHA")]) == calls
+    sent.clear()
+    with before_each(sent.append):
+        assert ledger.rows_before(LONG_AGO + 1000, [Definition("key", version + 2)]) == {}
+    assert len([each for each in sent if each.startswith("EVALSHA")]) == 5
 
 
 def test_the_records_of_several_schedules_come_at_once(bench: Bench, store: ScheduleStore, ledger: Ledger) -> None:

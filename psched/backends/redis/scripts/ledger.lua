@@ -122,20 +122,24 @@ end
 return rows
 
 --- script schedules/entry_before: common, schedules, ledger
--- Returns a schedule's last entry, before an occurrence, of a run by one version; nothing if there is none.
--- ARGV: key, occurrence, version.
-local entries, at_once, first = T .. 'entries:' .. ARGV[1], 100, 0
+-- Searches backwards for a schedule's last entry, before an occurrence, of a run by one version. ARGV: key, occurrence,
+-- version, the number of entries that earlier calls have examined, the most entries to examine. Returns {the number
+-- examined now, the entry if it was found}.
+local entries, at_once = T .. 'entries:' .. ARGV[1], 100
 local member = ',"version":' .. ARGV[3] .. ','
-repeat
-  local found = call('ZREVRANGEBYSCORE', entries, '(' .. ARGV[2], '-inf', 'LIMIT', first, at_once)
-  for _, entry in ipairs(found) do
-    if entry:find(member, 1, true) then
-      return entry
+local last = call('ZCOUNT', entries, '-inf', '(' .. ARGV[2]) - 1 - tonumber(ARGV[4])
+local first, examined = math.max(last - tonumber(ARGV[5]) + 1, 0), 0
+while last >= first do
+  local found = call('ZRANGE', entries, math.max(first, last - at_once + 1), last)
+  for place = #found, 1, -1 do
+    examined = examined + 1
+    if found[place]:find(member, 1, true) then
+      return {examined, found[place]}
     end
   end
-  first = first + at_once
-until #found < at_once
-return false
+  last = last - at_once
+end
+return {examined}
 
 --- script schedules/settled_entries: common, schedules, ledger
 -- Returns entries of all schedules, ordered by the time of settlement, as {microseconds, member of the set, key,
