@@ -7,6 +7,8 @@ sent since. So an entry that is committed late is sent late, and a node that tak
 again.
 
 All other events are in the outbox. They are deleted from the outbox after they were sent.
+
+An event that cannot be read, or that the receiver refuses for `_REFUSED` seconds, is logged and passed over.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from psched.error_messages import one_line
 from psched.execution.event_senders import Sender, event_sender
 from psched.execution.open_sections import OpenSection
 from psched.execution.webhooks import message_id
+from psched.http_client import RequestError
 from psched.schedules.backfills import with_backfill
 from psched.store import LeaseStore, ScheduleStore, holder_name
 from psched.store.delivery_watermarks import Watermark
@@ -49,6 +52,11 @@ _CLAIM = 60.0
 _RENEWED = 20.0
 """After this many seconds of sending, the claim is renewed."""
 _LONGEST_PAUSE = 60.0
+_REFUSED = 600.0
+"""Seconds for which an event is sent again although the receiver refuses it.
+
+A receiver with a wrong configuration refuses every event. Because of this time, few of them are lost.
+"""
 
 Send = Callable[[str, dict[str, object]], None]
 """Sends an event with this id.
@@ -79,6 +87,8 @@ class EventThread(threading.Thread):
         self._claimer = holder_name("events")
         self._closing = threading.Event() if closing is None else closing
         self._renew_at = 0.0
+        self._refused: tuple[str, float] | None = None
+        """The id of the event that the receiver refused last, and when this node sent it first."""
         ledger = store.ledger if isinstance(store, ScheduleStore) and "run" in kinds else None
         self._ledger = None if ledger is None else LedgerEvents(ledger, table, clock)
         self._outbox = None if store.outbox is None else OutboxEvents(store.outbox, table, kinds, clock)
@@ -118,13 +128,24 @@ class EventThread(threading.Thread):
                 if not self._marks.claim(mark, self._claimer, _CLAIM):
                     raise InterruptedError("another node is sending the events now")
                 self._renew_at = self._clock() + _RENEWED
-            self._sender.send(id_, event)
+            try:
+                self._sender.send(id_, event)
+            except RequestError as error:
+                if not error.is_final or not self._is_refused_for_good(id_):
+                    raise
+                log.error("event %s is not sent: %s refuses it: %s; event: %s", id_, self._sender.name, error, event)
 
         for position in () if self._ledger is None else self._ledger.send(mark.position, self._store.now(), send):
             if position > mark.position:
                 self._marks.raise_to("events", self._sender.name, position)
                 mark = mark._replace(position=position)
         return self._outbox is not None and self._outbox.send(send)
+
+    def _is_refused_for_good(self, id_: str) -> bool:
+        """Note that the receiver refused an event. Return whether the event is to be passed over."""
+        if self._refused is None or self._refused[0] != id_:
+            self._refused = (id_, self._clock())
+        return self._clock() - self._refused[1] >= _REFUSED
 
     def _mark(self) -> Watermark:
         """Return the watermark of the receiver.
@@ -205,12 +226,22 @@ class OutboxEvents:
         sent = 0
         try:
             for event in pending:
-                if event.facts.get("event") in self._kinds:  # else the event was written under an earlier configuration
-                    send(*outbox_event(event, self._table))
+                message = self._message(event)
+                if message is not None:
+                    send(*message)
                 sent += 1
         finally:
             self._outbox.remove(pending[:sent])
         return len(pending) == _PAGE
+
+    def _message(self, pending: PendingEvent) -> tuple[str, dict[str, object]] | None:
+        """Return the id and the event to send. None if it was written under an earlier configuration, or is damaged."""
+        try:
+            return outbox_event(pending, self._table) if pending.facts["event"] in self._kinds else None
+        except (KeyError, TypeError):
+            place, facts = pending.place, dict(pending.facts)
+            log.error("event %s in the outbox of %s is not sent: it cannot be read: %s", place, self._table, facts)
+            return None
 
 
 def open_event_threads(opened_sections: Sequence[OpenSection]) -> list[EventThread]:

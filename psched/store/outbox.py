@@ -16,7 +16,10 @@ _LONGEST_ERROR = 2000
 
 
 class PendingEvent(NamedTuple):
-    """An event that waits to be sent. `at`: when it was written (unix seconds). `place`: a unique id."""
+    """An event that waits to be sent. `at`: when it was written (unix seconds). `place`: a unique id.
+
+    `facts`: {} if the stored text is not a JSON object.
+    """
 
     place: str
     at: float

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -652,6 +653,15 @@ def read_output(row: Mapping[Any, Any]) -> KeptOutput:
         attempt=fields.number("attempt"),
         ended=fields.seconds("ended", 1000),
     )
+
+
+def read_event_facts(text: str | bytes) -> Mapping[str, Any]:
+    """Return the JSON object that the outbox stores; {} for anything else."""
+    try:
+        facts = json.loads(text)
+    except (ValueError, TypeError, RecursionError):
+        return {}
+    return facts if isinstance(facts, dict) else {}
 
 
 def read_change(row: Mapping[Any, Any]) -> Change:

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import BigInteger, BindParameter, Column, Connection, MetaData, Table, bindparam, delete, insert, select
 
-from psched.backends.common.rows import milliseconds
+from psched.backends.common.rows import milliseconds, read_event_facts
 from psched.backends.common.table_name_check import checked_name
 from psched.backends.sql.compiled_statements import cached_on_class
 from psched.backends.sql.database import Database
@@ -73,4 +73,4 @@ class RdbOutbox:
 
 
 def _pending(row: Mapping[Any, Any]) -> PendingEvent:
-    return PendingEvent(f"{row['at']}-{row['number']}", row["at"] / 1000, json.loads(row["facts"]))
+    return PendingEvent(f"{row['at']}-{row['number']}", row["at"] / 1000, read_event_facts(row["facts"]))

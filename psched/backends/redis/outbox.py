@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 
+from psched.backends.common.rows import read_event_facts
 from psched.backends.redis.ledger import Run
 from psched.store.outbox import PendingEvent
 
@@ -20,10 +21,7 @@ class RedisOutbox:
         self._run("put_event", json.dumps(facts))
 
     def page(self, limit: int) -> list[PendingEvent]:
-        return [
-            PendingEvent(place.decode(), int(fields[1]) / 1000, json.loads(fields[3]))
-            for place, fields in self._run("events", limit)
-        ]
+        return [_pending(place.decode(), fields) for place, fields in self._run("events", limit)]
 
     def remove(self, events: Sequence[PendingEvent]) -> None:
         if events:
@@ -31,3 +29,12 @@ class RedisOutbox:
 
     def trim(self, age: float, limit: int) -> int:
         return int(self._run("trim_events", math.ceil(age * 1000), limit))
+
+
+def _pending(place: str, words: Sequence[bytes]) -> PendingEvent:
+    fields = dict(zip(words[::2], words[1::2], strict=True))
+    try:
+        at, facts = int(fields[b"at"]), read_event_facts(fields[b"facts"])
+    except (KeyError, ValueError):  # another program wrote the entry
+        at, facts = int(place.partition("-")[0]), {}
+    return PendingEvent(place, at / 1000, facts)

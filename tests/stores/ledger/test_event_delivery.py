@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from typing import Any
@@ -14,10 +15,13 @@ import sqlalchemy as sa
 from psched.config.events import EventReceiver
 from psched.execution.event_delivery import OVERLAP, EventThread
 from psched.execution.event_senders import ChannelSender, StreamSender, notification
+from psched.http_client import RequestError
 from psched.store import ScheduleStore
 from psched.store.ledger import Entry
+from psched.store.outbox import EventOutbox
 from tests.stores.bench import FAR_OFF, Bench, soon
 from tests.stores.databases import KINDS
+from tests.stores.rows import RedisRows
 
 
 class Inbox:
@@ -28,6 +32,8 @@ class Inbox:
     def __init__(self) -> None:
         self.got: list[tuple[str, str]] = []
         self.refused = 0
+        self.never: set[str] = set()
+        """The keys that are always refused."""
         self.fails_at = -1
 
     def send(self, id_: str, event: dict[str, object]) -> None:
@@ -37,6 +43,8 @@ class Inbox:
         if self.refused:
             self.refused -= 1
             raise OSError("not now")
+        if event["key"] in self.never:
+            raise RequestError("HTTP 400 Bad Request", is_final=True)
         self.got.append((str(event["key"]), id_))
 
     @property
@@ -157,6 +165,61 @@ def test_events_of_the_outbox_are_sent_in_their_order_and_again_when_refused(
     assert sorted(inbox.keys) == sorted(f"k{number}" for number in range(150))
     assert len({id_ for _, id_ in inbox.got}) == 150
     assert outbox.page(1) == []
+
+
+def test_an_event_that_the_receiver_refuses_for_ten_minutes_is_logged_and_passed_over(
+    bench: Bench, store: ScheduleStore, inbox: Inbox, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = [0.0]
+    one = EventThread(store, inbox, "table", clock=lambda: now[0])
+    one.check()
+    assert store.outbox is not None
+    inbox.never = {"run", "late"}
+    for key in ("run", "next"):
+        end(bench, store, key)
+    for key in ("late", "last"):
+        store.outbox.put({"event": "late", "key": key, "scheduled_time": 1})
+        time.sleep(0.002)  # so that their order is known
+    for passed, got in ((0, []), (599, []), (2, ["next"]), (599, ["next"]), (2, ["next", "last"])):
+        now[0] += passed
+        with contextlib.suppress(RequestError):
+            one.check()
+        assert inbox.keys == got
+    lost = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert len(lost) == 2
+    assert all("psched_" in each.message and "HTTP 400 Bad Request" in each.message for each in lost)
+    now[0] += 11  # all entries since the watermark are read again
+    one.check()
+    assert inbox.keys == ["next", "last"]
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '{"event": "late"}', '{"event": []}', ""])
+def test_an_event_that_cannot_be_read_is_logged_and_passed_over(
+    bench: Bench, store: ScheduleStore, inbox: Inbox, caplog: pytest.LogCaptureFixture, text: str
+) -> None:
+    outbox = store.outbox
+    assert outbox is not None
+    spoil_outbox(bench, outbox, text)
+    time.sleep(0.002)  # so that their order is known
+    outbox.put({"event": "late", "key": "a", "scheduled_time": 1})
+    node(store, inbox).check()
+    assert inbox.keys == ["a"]
+    assert "cannot be read" in caplog.text
+    assert outbox.page(1) == []
+    spoil_outbox(bench, outbox, text)
+    time.sleep(0.01)
+    assert outbox.trim(0.0, 10) == 1
+
+
+def spoil_outbox(bench: Bench, outbox: EventOutbox, text: str) -> None:
+    """Put an event whose stored text is `text`."""
+    if isinstance(bench.rows, RedisRows):
+        stream = f"{bench.rows.prefix}outbox"
+        bench.rows.client.xadd(stream, {"at": 1, "facts": text} if text else {"other": 1})
+        return
+    outbox.put({})
+    with bench.sql.connect() as connection:
+        connection.execute(sa.update(sa.table(f"{bench.table}_outbox", sa.column("facts"))).values(facts=text))
 
 
 def test_events_that_are_not_wanted_any_more_are_dropped(store: ScheduleStore, inbox: Inbox) -> None:
