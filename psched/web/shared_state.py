@@ -7,7 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from psched.clock import monotonic
 from psched.config import Settings
@@ -24,8 +24,18 @@ _CONNECTIONS = 4
 _MOST_ANSWERS = 500
 _PATIENCE = 0.3
 """Seconds that a page waits for a slow answer. Most answers come in this time, but not those for 100,000 schedules."""
+_FAILURE_KEPT = 30.0
+"""Seconds after which the failure of a slow question is forgotten if no browser has fetched it."""
 _THREADS = 2
 """Threads for slow questions."""
+
+
+class _Kept(NamedTuple):
+    """An answer, when it was found, and until when it may be used (monotonic)."""
+
+    at: float
+    until: float
+    found: Any
 
 
 class SharedState:
@@ -42,9 +52,11 @@ class SharedState:
         self._schedules: ScheduleCollection | None = None
         self._queue: Queue | None = None
         self._asked: dict[Hashable, Future[Any]] = {}
+        self._failed: dict[Hashable, float] = {}
+        """When questions of `_asked` failed (monotonic)."""
         self._thread_pool = ThreadPoolExecutor(_THREADS, "psched web slow answers")
         self._is_closed = False
-        self._answers: OrderedDict[Hashable, tuple[float, Any]] = OrderedDict()
+        self._answers: OrderedDict[Hashable, _Kept] = OrderedDict()
         self._asking: dict[Hashable, threading.Lock] = {}
         """The queries that threads are executing now. Other threads that need the same result wait for the lock."""
         self._changes = 0
@@ -76,10 +88,11 @@ class SharedState:
                 self._queue = open_queue(section, _holder())
             return self._queue
 
-    def answer(self, question: Hashable, seconds: float, ask: Callable[[], T]) -> T:
+    def answer(self, question: Hashable, seconds: float, ask: Callable[[], T], keep: float | None = None) -> T:
         """Return the answer that `ask` returned within the last `seconds`, or call `ask` now. Errors are not kept.
 
-        If several threads have the same question, only one calls `ask`.
+        If several threads have the same question, only one calls `ask`. `keep`: seconds for which the answer stays in
+        memory (default: `seconds`), because an answer may be large.
         """
         with self._lock:
             asking = self._asking.setdefault(question, threading.Lock())
@@ -87,21 +100,28 @@ class SharedState:
             with asking:
                 with self._lock:
                     kept, changes = self._answers.get(question), self._changes
-                if kept is not None and monotonic() - kept[0] < seconds:
-                    found: T = kept[1]
+                if kept is not None and monotonic() - kept.at < seconds:
+                    found: T = kept.found
                     return found
                 found = ask()
                 with self._lock:
                     if changes == self._changes:
-                        self._answers[question] = (monotonic(), found)
-                        self._answers.move_to_end(question)
-                    if len(self._answers) > _MOST_ANSWERS:
-                        self._answers.popitem(last=False)
+                        self._keep(question, found, seconds if keep is None else keep)
                 return found
         finally:
             with self._lock:
                 if not asking.locked():
                     self._asking.pop(question, None)
+
+    def _keep(self, question: Hashable, found: Any, seconds: float) -> None:
+        """Keep an answer, and drop those that may not be used any more."""
+        now = monotonic()
+        for other in [each for each, kept in self._answers.items() if kept.until <= now]:
+            del self._answers[other]
+        self._answers[question] = _Kept(now, now + seconds, found)
+        self._answers.move_to_end(question)
+        if len(self._answers) > _MOST_ANSWERS:
+            self._answers.popitem(last=False)
 
     def slow_answer(
         self, question: Hashable, seconds: float, ask: Callable[[], T], patience: float | None = None
@@ -113,24 +133,37 @@ class SharedState:
         not depend on the request.
         """
         with self._lock:
+            self._forget_old_failures()
             kept = self._answers.get(question)
             asked = self._asked.get(question)
-            if asked is None and (kept is None or monotonic() - kept[0] >= seconds) and not self._is_closed:
-                asked = self._asked[question] = self._thread_pool.submit(self._ask_slowly, question, ask)
-        if kept is not None and monotonic() - kept[0] < 2 * seconds:
-            found: T = kept[1]
+            if asked is None and (kept is None or monotonic() - kept.at >= seconds) and not self._is_closed:
+                asked = self._asked[question] = self._thread_pool.submit(self._ask_slowly, question, ask, 2 * seconds)
+        if kept is not None and monotonic() - kept.at < 2 * seconds:
+            found: T = kept.found
             return found
         if asked is None or not wait([asked], _PATIENCE if patience is None else patience).done:
             return None
         with self._lock:
             self._asked.pop(question, None)  # it failed: a question that succeeds is removed by its own thread
+            self._failed.pop(question, None)
         return cast("T", asked.result())
 
-    def _ask_slowly(self, question: Hashable, ask: Callable[[], T]) -> T:
-        found = self.answer(question, 0, ask)
+    def _ask_slowly(self, question: Hashable, ask: Callable[[], T], keep: float) -> T:
+        try:
+            found = self.answer(question, 0, ask, keep)
+        except BaseException:
+            with self._lock:
+                self._failed[question] = monotonic()
+            raise
         with self._lock:
             self._asked.pop(question, None)
         return found
+
+    def _forget_old_failures(self) -> None:
+        for question, failed in list(self._failed.items()):
+            if monotonic() - failed >= _FAILURE_KEPT:
+                del self._failed[question]
+                self._asked.pop(question, None)
 
     def forget_answers(self) -> None:
         """Forget all answers, because a visitor changed something."""

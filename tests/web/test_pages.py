@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 
 import pytest
@@ -165,6 +165,41 @@ def test_several_visitors_with_one_question_ask_the_database_once(settings: Sett
     shared.forget_answers()
     shared.answer("question", 60, ask)
     assert len(asked) == 2
+    shared.close()
+
+
+def test_an_answer_that_is_too_old_leaves_the_memory(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared, now = SharedState(settings, Gate(settings.web, None)), [0.0]
+    monkeypatch.setattr("psched.web.shared_state.monotonic", lambda: now[0])
+    shared.answer("short", 2, lambda: 1)
+    assert shared.slow_answer("slow", 10, lambda: 2, patience=30) == 2
+    for passed, kept in ((1, {"short", "slow"}), (15, {"slow"}), (5, set())):
+        now[0] += passed
+        shared.answer("other", 0, lambda: 3)
+        assert shared._answers.keys() - {"other"} == kept
+    shared.close()
+
+
+def test_a_failure_of_a_slow_question_that_no_browser_has_fetched_is_forgotten(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared, go_on = SharedState(settings, Gate(settings.web, None)), threading.Event()
+
+    def fail() -> int:
+        go_on.wait(30)
+        raise OSError("away")
+
+    assert shared.slow_answer("question", 60, fail, patience=0) is None
+    go_on.set()
+    with pytest.raises(OSError, match="away"):  # the failure is kept for the browser, which asks again
+        shared.slow_answer("question", 60, lambda: 7, patience=30)
+    go_on.clear()
+    assert shared.slow_answer("question", 60, fail, patience=0) is None
+    [asked] = shared._asked.values()
+    go_on.set()
+    wait([asked])
+    monkeypatch.setattr("psched.web.shared_state._FAILURE_KEPT", 0.0)
+    assert shared.slow_answer("question", 60, lambda: 7, patience=30) == 7
     shared.close()
 
 
