@@ -9,6 +9,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -76,7 +77,7 @@ def write_text_file(collector: NodeCollector, path: Path) -> None:
             os.fchmod(descriptor, _TEXT_MODE)
         Path(name).replace(path)
     except BaseException:
-        Path(name).unlink()
+        Path(name).unlink(missing_ok=True)
         raise
 
 
@@ -108,6 +109,13 @@ def _line(status: HTTPStatus) -> str:
 
 
 class _QuietHandler(WSGIRequestHandler):
+    timeout = 30
+    """Seconds after which a client that sends or reads nothing is disconnected. Each client occupies a thread."""
+
+    def handle(self) -> None:
+        with suppress(TimeoutError, ConnectionError):  # the client is gone
+            super().handle()
+
     def log_message(self, format: str, *args: Any) -> None:
         """Log no requests, because they come every few seconds."""
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import socket
 import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from wsgiref.simple_server import make_server
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -17,7 +19,7 @@ from faultlab.prerequisites import find
 from psched.exporter import families
 from psched.exporter.database import MOST_OVERDUE, MOST_TYPES, SectionFacts, SectionReader
 from psched.exporter.families import NodeCollector
-from psched.exporter.server import registry_of, write_text_file
+from psched.exporter.server import MetricsApplication, WSGIServer, _QuietHandler, registry_of, write_text_file
 from psched.metrics.counter_file import CounterFile
 from psched.metrics.event_counters import ChildCounter, MasterCounter
 from psched.metrics.health import node_text
@@ -204,3 +206,16 @@ def test_openmetrics_is_spoken_too(master: MasterCounter, path: Path) -> None:
     found = openmetrics(registry_of(NodeCollector(path, []))).decode()
     assert found.endswith("# EOF\n")
     assert "# TYPE psched_runs counter" in found
+
+
+def test_a_client_that_sends_nothing_is_disconnected(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(_QuietHandler, "timeout", 0.05)
+    with make_server("127.0.0.1", 0, MetricsApplication(NodeCollector(None, [])), WSGIServer, _QuietHandler) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        with socket.create_connection(server.server_address[:2], timeout=30) as client:
+            assert client.recv(1) == b""
+        thread.join()
+    assert capfd.readouterr().err == ""
