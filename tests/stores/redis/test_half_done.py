@@ -58,3 +58,14 @@ def test_tasks_that_cannot_wait_are_not_there(databases: SharedDatabases, tmp_pa
         rows.client.delete(f"{rows.prefix}{name}")
         assert queue.submit(tasks) == []
         assert [row.key for row in queue.list(TaskFilter())] == ["bob's", "other"]
+
+
+def test_a_key_that_is_no_hash_does_not_keep_the_other_tasks_from_waiting(
+    databases: SharedDatabases, tmp_path: Path
+) -> None:
+    with made_bench(databases, "redis", "redis", tmp_path) as bench:
+        queue, rows = bench.queue(), bench.rows
+        assert isinstance(rows, RedisRows)
+        rows.client.set(f"{rows.prefix}row:b", "spoilt")
+        assert queue.submit([NewTask(key, "t") for key in ("a", "b", "c")]) == ["b"]
+        assert [claim.row.key for claim in queue.acquire(10, 100)] == ["a", "c"]

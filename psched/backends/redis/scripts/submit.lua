@@ -87,7 +87,7 @@ local function submit_tasks(first)
   for number, key in ipairs(keys) do
     local row = row_of(key)
     if call('EXISTS', row) == 1 then
-      if call('HGET', row, 'nonce') ~= nonce then
+      if nonce_of(row) ~= nonce then  -- an error here, for a key that is no hash, would lose rows
         present[#present + 1] = key
       end
     else
