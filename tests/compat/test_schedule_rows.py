@@ -258,3 +258,12 @@ def assert_between(since: float, value: int) -> None:
     """Whole seconds, by the database's clock, which is this host's."""
     assert isinstance(value, int)
     assert since - 1 <= value <= time.time() + 1
+
+
+def test_rules_are_counted_once_where_keys_are_compared_without_case(
+    bench: Bench, store: ScheduleStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("psched.backends.rdb_compat.counts._PAGE", 2)
+    for key, minute in (("a", 1), ("B", 2), ("c", 1)):
+        bench.add(store, key, rule=Rule(f"{minute} * * * *", "UTC"))
+    assert sum(use.count for use in store.reads.rules()) == 3

@@ -51,7 +51,7 @@ class CompatScheduleCounts(CompatCounts):
         rows = sa.select(c.id, *rule).where(c.id > sa.bindparam("after")).order_by(c.id).limit(_PAGE).subquery()
         names = [rows.c[column.name] for column in rule]
         last, count = sa.func.max(rows.c.id).label("key"), sa.func.count().label("count")
-        statement = sa.select(*names, last, count).group_by(*names)
+        statement = sa.select(*names, last, count).group_by(*names).order_by(last)
         after: str | None = ""
         while after is not None:
             found = self._database.rows(statement, {"after": after})
@@ -65,7 +65,7 @@ class CompatScheduleCounts(CompatCounts):
                     fields.text("key"),
                 )
             is_full = sum(row["count"] for row in found) == _PAGE
-            after = max(row["key"] for row in found) if is_full else None
+            after = found[-1]["key"] if is_full else None  # by the order of the database: Ruby's collation ignores case
 
 
 class CompatTaskCounts(CompatCounts):
