@@ -55,8 +55,9 @@ class SectionReader:
     def begin(self) -> None:
         """Start reading, unless an earlier call has no answer yet."""
         if self._asked is None or self._asked.done():
-            asked = self._asked = Future()
+            asked = Future[SectionFacts]()
             threading.Thread(target=self._answer, args=(asked,), name=f"facts of {self.name}", daemon=True).start()
+            self._asked = asked  # not before: if no thread can start, the next scrape has to try again
 
     def facts(self, until: float) -> SectionFacts | None:
         """Return the answer; None if there is no answer before `until` (monotonic), or if the database refuses."""

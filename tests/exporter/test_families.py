@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as openmetrics
 
 from faultlab.prerequisites import find
+from psched.clock import monotonic
 from psched.exporter import families
 from psched.exporter.database import MOST_OVERDUE, MOST_TYPES, SectionFacts, SectionReader
 from psched.exporter.families import NodeCollector
@@ -219,3 +220,19 @@ def test_a_client_that_sends_nothing_is_disconnected(
             assert client.recv(1) == b""
         thread.join()
     assert capfd.readouterr().err == ""
+
+
+def test_the_database_is_asked_again_after_no_thread_could_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = SectionReader("queue", lambda: SectionFacts({}, [], {}, 0.5))
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="new thread"):
+            reader.begin()
+    reader.begin()
+    facts = reader.facts(monotonic() + 30)
+    assert facts is not None
+    assert facts.clock_offset == 0.5
