@@ -96,7 +96,10 @@ def ago(seconds: float | None, now: float) -> Markup:
         return Markup("–")
     if seconds >= NEVER:
         return Markup("never")
-    there, utc = local_datetime(seconds), datetime.fromtimestamp(seconds, UTC)
+    there = local_datetime(seconds)
+    if there is None:
+        return Markup(str(seconds))  # noqa: S704 – a number
+    utc = datetime.fromtimestamp(seconds, UTC)
     text = f"in {span(seconds - now)}" if seconds > now else f"{span(now - seconds)} ago"
     return Markup('<time datetime="{}" title="{}" data-from="{}">{}</time>').format(
         f"{utc:%Y-%m-%dT%H:%M:%SZ}", f"{there:%Y-%m-%d %H:%M:%S %z}", f"{seconds:.0f}", text

@@ -25,6 +25,7 @@ from psched.web import ACTIONS, Access, app
 from psched.web.access import Gate
 from psched.web.pages import PAGES
 from psched.web.pages.now import verdict
+from psched.web.rendering import ago, moment
 from psched.web.shared_state import SharedState
 from psched.web.status_poller import Snapshot
 from tests.daemon.harness import wait_for
@@ -166,6 +167,10 @@ def test_several_visitors_with_one_question_ask_the_database_once(settings: Sett
     shared.answer("question", 60, ask)
     assert len(asked) == 2
     shared.close()
+
+
+def test_a_time_that_no_date_has_is_shown_as_a_number() -> None:
+    assert (str(ago(-1e11, 0.0)), str(moment(-1e11))) == ("-100000000000.0", "-100000000000.0")
 
 
 def test_an_answer_that_is_too_old_leaves_the_memory(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
