@@ -26,6 +26,8 @@ _PATIENCE = 0.3
 """Seconds that a page waits for a slow answer. Most answers come in this time, but not those for 100,000 schedules."""
 _FAILURE_KEPT = 30.0
 """Seconds after which the failure of a slow question is forgotten if no browser has fetched it."""
+_MOST_ASKED = 50
+"""The most slow questions that wait for a thread or for their browser. Further browsers have to ask again."""
 _THREADS = 2
 """Threads for slow questions."""
 
@@ -136,7 +138,8 @@ class SharedState:
             self._forget_old_failures()
             kept = self._answers.get(question)
             asked = self._asked.get(question)
-            if asked is None and (kept is None or monotonic() - kept.at >= seconds) and not self._is_closed:
+            is_open = not self._is_closed and len(self._asked) < _MOST_ASKED
+            if asked is None and (kept is None or monotonic() - kept.at >= seconds) and is_open:
                 asked = self._asked[question] = self._thread_pool.submit(self._ask_slowly, question, ask, 2 * seconds)
         if kept is not None and monotonic() - kept.at < 2 * seconds:
             found: T = kept.found

@@ -185,6 +185,19 @@ def test_an_answer_that_is_too_old_leaves_the_memory(settings: Settings, monkeyp
     shared.close()
 
 
+def test_slow_questions_do_not_pile_up(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("psched.web.shared_state._MOST_ASKED", 3)
+    shared, go_on = SharedState(settings, Gate(settings.web, None)), threading.Event()
+    for number in range(5):
+        assert shared.slow_answer(number, 60, lambda: go_on.wait(30), patience=0) is None
+    waiting = dict(shared._asked)
+    assert waiting.keys() == {0, 1, 2}
+    go_on.set()
+    wait(waiting.values())
+    assert shared.slow_answer(4, 60, lambda: 7, patience=30) == 7
+    shared.close()
+
+
 def test_a_failure_of_a_slow_question_that_no_browser_has_fetched_is_forgotten(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
