@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.daemon.harness import wait_for
+from tests.daemon.harness import PATIENCE, wait_for
 from tests.docs.snippets import snippets
 from tests.systemd.machine import Machine
 
@@ -53,8 +53,8 @@ class Service:
         wanted = {"ActiveState": "active", "SubState": "running", "NRestarts": str(after_restarts)}
         wait_for(lambda: self.properties(*wanted) == wanted, self.explain)
 
-    def wait_for_trace(self, name: str) -> None:
-        wait_for((self.state / name).exists, self.explain)
+    def wait_for_trace(self, name: str, within: float = PATIENCE) -> None:
+        wait_for((self.state / name).exists, self.explain, within)
 
     def forget_traces(self) -> None:
         (self.state / "short").unlink(missing_ok=True)
