@@ -22,6 +22,7 @@ class PostgreSQL(Server):
     """A PostgreSQL server; `admin` is its superuser."""
 
     name = "PostgreSQL"
+    orderly_end = signal.SIGINT  # at SIGTERM it would wait until all clients have disconnected
     quick_end = signal.SIGQUIT  # after a kill its shared memory segment would stay
 
     def admin(self, database: str = "postgres") -> psycopg.Connection[tuple[Any, ...]]:

@@ -46,6 +46,7 @@ class Server(ABC):
     """
 
     name: ClassVar[str]
+    orderly_end: ClassVar[int] = signal.SIGTERM
     quick_end: ClassVar[int] = signal.SIGKILL  # when nobody needs its data any more
 
     def __init__(self, *, template: Path | None = None, durable: bool = False) -> None:
@@ -187,7 +188,7 @@ class Server(ABC):
 
     def stop(self) -> None:
         """End the server in good order; returns when it has ended."""
-        self._end(signal.SIGTERM)
+        self._end(self.orderly_end)
 
     def kill(self) -> None:
         """Kill the server with all its processes, as kill -9 or the kernel would; returns when it has ended."""
