@@ -48,8 +48,7 @@ __all__ = [
 ]
 
 CONNECTIONS = 5
-"""The most idle connections that a client keeps open. It opens one when more of its threads use the store at once than
-before."""
+"""The most idle connections that a client keeps open. It opens one when all of its open connections are in use."""
 
 
 @dataclass(frozen=True, slots=True)
