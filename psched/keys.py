@@ -46,9 +46,9 @@ BACKFILL_PREFIX = "backfill:"
 """The prefix of the keys of backfill rows. No schedule has a key with this prefix, except on `rdb_compat`."""
 
 
-def backfill_key(schedule: str, number: int, lane: int) -> str:
-    """Return the key of the row of one lane of a schedule's backfill. Backfills (`number`) and lanes count from 1."""
-    return f"{BACKFILL_PREFIX}{schedule}:{number}.{lane}"
+def backfill_key(schedule: str, number: int, part: int) -> str:
+    """Return the key of the row of one part of a schedule's backfill. Backfills (`number`) and parts count from 1."""
+    return f"{BACKFILL_PREFIX}{schedule}:{number}.{part}"
 
 
 def is_backfill_key(key: str) -> bool:
@@ -58,8 +58,8 @@ def is_backfill_key(key: str) -> bool:
 
 def backfill_of(key: str) -> tuple[str, int]:
     """Return the schedule and the number of the backfill that the row with this key belongs to."""
-    schedule, _, lane = key.removeprefix(BACKFILL_PREFIX).rpartition(":")
-    number = lane.partition(".")[0]
+    schedule, _, part = key.removeprefix(BACKFILL_PREFIX).rpartition(":")
+    number = part.partition(".")[0]
     return schedule, int(number) if number.isdecimal() else 0
 
 

@@ -29,7 +29,7 @@ class AuditEvidence:
 
     `sha256` is the hash of the records as lines of JSON, each followed by a newline, in this order:
 
-    - for each lane of the schedule's backfills, in the order of keys: its changes, then its entries;
+    - for each part of the schedule's backfills, in the order of keys: its changes, then its entries;
     - the changes of the schedule, the oldest first;
     - the entries of the schedule, in the order of occurrences.
 
@@ -61,7 +61,7 @@ class AuditEvidence:
             yield row
 
     def of_backfill(self, changes: Sequence[Change], rows: Iterable[LedgerRow]) -> Iterator[LedgerRow]:
-        """Like `of`, for a lane of a backfill. Its occurrences do not follow from a definition."""
+        """Like `of`, for a part of a backfill. Its occurrences do not follow from a definition."""
         self.changes += len(changes)
         for change in changes:
             self._add(asdict(change))

@@ -14,8 +14,8 @@ from psched.clock import monotonic
 from psched.model import ScheduleRow
 from psched.schedules.audit_evidence import AuditEvidence
 from psched.schedules.audit_result import Verdict
-from psched.schedules.backfill_audit import LaneRecords
-from psched.schedules.backfills import lane_keys_of
+from psched.schedules.backfill_audit import PartRecords
+from psched.schedules.backfills import part_keys_of
 from psched.schedules.ledger_audit import AuditRecords, AuditScope, audit, versions_at
 from psched.store import ScheduleStore
 from psched.store.ledger import SKIPPED, Change, Definition, Ledger, LedgerFilter, LedgerRow
@@ -51,7 +51,7 @@ class _SharedRecords:
     oldest: Mapping[str, Sequence[LedgerRow]]
     before: Mapping[Definition, LedgerRow]
     earlier: Mapping[str, Sequence[LedgerRow]]
-    lanes: Mapping[str, Sequence[str]]
+    parts: Mapping[str, Sequence[str]]
     rows: Mapping[str, Sequence[LedgerRow]]
 
 
@@ -121,8 +121,8 @@ class AuditReader:
             if evidence is not None:
                 evidence.reached = None if records.present is None else records.present.regular().next_time
                 note = evidence.of_backfill
-                lanes = [replace(lane, rows=note(lane.changes, lane.rows)) for lane in records.lanes]
-                records = replace(records, rows=evidence.of(records.changes, records.rows), lanes=lanes)
+                parts = [replace(part, rows=note(part.changes, part.rows)) for part in records.parts]
+                records = replace(records, rows=evidence.of(records.changes, records.rows), parts=parts)
             return AuditedSchedule(key, audit(records, scope), evidence)
         except TimeoutError:
             return AuditedSchedule(key, None, None)
@@ -140,10 +140,10 @@ class AuditReader:
         )
         skipping = [key for key in keys if any(change.policy.overlap == "skip" for change in changes[key])]
         earlier = ledger.last_rows(skipping, _BEFORE_SCOPE, until=scope.since - 1)
-        lanes = lane_keys_of(ledger, keys) if self._store.keeps_policies else {}
-        plain = [key for key in keys if not lanes.get(key) and not _has_max_runs(changes[key])]
+        parts = part_keys_of(ledger, keys) if self._store.keeps_policies else {}
+        plain = [key for key in keys if not parts.get(key) and not _has_max_runs(changes[key])]
         rows = ledger.first_rows(plain, _FIRST_ROWS, scope.since, scope.until)
-        return _SharedRecords(now, changes, present, oldest, before, earlier, lanes, rows)
+        return _SharedRecords(now, changes, present, oldest, before, earlier, parts, rows)
 
     def _records_of(self, key: str, shared: _SharedRecords, scope: AuditScope, end: float) -> AuditRecords:
         """Return the records of one schedule. Reading more of them raises TimeoutError after `end` (monotonic)."""
@@ -165,7 +165,7 @@ class AuditReader:
             reckoning=cron.reckoning(self._dialect),
             runs_before=runs_before,
             earlier=shared.earlier.get(key, ()),
-            lanes=[self._lane_records(lane, scope, end) for lane in shared.lanes.get(key, ())],
+            parts=[self._part_records(part, scope, end) for part in shared.parts.get(key, ())],
         )
 
     def _rows_of(self, key: str, first: Sequence[LedgerRow] | None, scope: AuditScope) -> Iterator[LedgerRow]:
@@ -182,8 +182,8 @@ class AuditReader:
             if row.scheduled_time != last or row.fence not in known:
                 yield row
 
-    def _lane_records(self, key: str, scope: AuditScope, end: float) -> LaneRecords:
-        """Return the records of a lane of a backfill. Entries are read after the row, and until `end`."""
+    def _part_records(self, key: str, scope: AuditScope, end: float) -> PartRecords:
+        """Return the records of a part of a backfill. Entries are read after the row, and until `end`."""
         ledger = self._ledger
         present, changes = self._store.get(key), ledger.changes(key)
         backfill = changes[0].rule.backfill if changes else None
@@ -192,7 +192,7 @@ class AuditReader:
         rows = _read_until(end, ledger.rows(LedgerFilter(key, since=scope.since, until=scope.until)))
         kept_since = self._store.now() - self._retention
         is_complete = first.previous is None if first else bool(changes) and changes[0].at >= kept_since
-        return LaneRecords(key, changes, present, rows, is_complete)
+        return PartRecords(key, changes, present, rows, is_complete)
 
 
 def _has_max_runs(changes: Sequence[Change]) -> bool:

@@ -1,7 +1,7 @@
 """The part of the audit that checks a schedule's backfills. Pure functions; occurrences are unix seconds.
 
 A backfill promises to settle each of its occurrences once. The ledger must have exactly one entry for each occurrence
-that the lanes have passed, and no other entries.
+that the parts have passed, and no other entries.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from psched.store.ledger import FAILED, Change, LedgerRow
 
 
 @dataclass(frozen=True, slots=True)
-class LaneRecords:
-    """The records of one lane of a backfill.
+class PartRecords:
+    """The records of one part of a backfill.
 
-    - `present`: the row of the lane, read before `rows`; None if it was deleted.
+    - `present`: the row of the part, read before `rows`; None if it was deleted.
     - `changes`: the recorded changes, the oldest first.
     - `rows`: the entries of the audited occurrences, as a stream.
     - `is_complete`: whether no entry was deleted because of its age or the number of entries.
@@ -39,7 +39,7 @@ class LaneRecords:
 
     @property
     def rule(self) -> Rule | None:
-        """The rule with which the lane was started."""
+        """The rule with which the part was started."""
         return self.changes[0].rule if self.changes else None if self.present is None else self.present.rule
 
 
@@ -54,7 +54,7 @@ class LastRun(NamedTuple):
 
 
 def judge_backfills(
-    lanes: Iterable[LaneRecords], since: int, until: int, verdict: Verdict, dialect: CronDialect
+    parts: Iterable[PartRecords], since: int, until: int, verdict: Verdict, dialect: CronDialect
 ) -> Mapping[int, LastRun]:
     """Check the occurrences from `since` to `until`.
 
@@ -62,14 +62,14 @@ def judge_backfills(
     """
     last: dict[int, LastRun] = {}
     left: dict[str, list[int]] = {}
-    for lane in lanes:
-        name = "{}:{}".format(*backfill_of(lane.key))
+    for part in parts:
+        name = "{}:{}".format(*backfill_of(part.key))
         settled = set[int]()
-        for row in lane.rows:
+        for row in part.rows:
             time = row.scheduled_time
             if time in settled:
                 verdict.add_violation(Kind.DOUBLED, time, f"the backfill {name} has settled this occurrence twice")
-            elif not _is_wanted(lane.rule, time, dialect):
+            elif not _is_wanted(part.rule, time, dialect):
                 verdict.add_violation(Kind.EXTRA, time, f"the backfill {name} should not have run this occurrence")
             settled.add(time)
             if row.outcome != FAILED:
@@ -78,12 +78,12 @@ def judge_backfills(
                 verdict.settled(time, time)
             if time not in last or last[time].ended <= row.ended:
                 last[time] = LastRun(row.ended, _why(row, name) if row.outcome == FAILED else None)
-        for time in _missing(lane, settled, since, until, dialect):
+        for time in _missing(part, settled, since, until, dialect):
             verdict.add_violation(
                 Kind.MISSING, time, f"the backfill {name} has passed this occurrence, but left no entry"
             )
-        if lane.present is not None and lane.present.rule.backfill is not None:
-            spans = clipped(spans_left(lane.present), since, until)
+        if part.present is not None and part.present.rule.backfill is not None:
+            spans = clipped(spans_left(part.present), since, until)
             if spans:
                 left.setdefault(name, []).append(spans[0][0])
     for time, run in last.items():
@@ -102,14 +102,14 @@ def _is_wanted(rule: Rule | None, time: int, dialect: CronDialect) -> bool:
         return True
 
 
-def _missing(lane: LaneRecords, settled: set[int], since: int, until: int, dialect: CronDialect) -> Iterator[int]:
-    """Yield the occurrences that the lane has passed but that have no entry."""
-    rule = lane.rule
-    if not lane.is_complete or rule is None or rule.backfill is None:
+def _missing(part: PartRecords, settled: set[int], since: int, until: int, dialect: CronDialect) -> Iterator[int]:
+    """Yield the occurrences that the part has passed but that have no entry."""
+    rule = part.rule
+    if not part.is_complete or rule is None or rule.backfill is None:
         return
     spans: Sequence[Span] = ()
-    if lane.present is not None:
-        spans = spans_passed(lane.present)
+    if part.present is not None:
+        spans = spans_passed(part.present)
     elif settled and rule.backfill.reverse:
         spans = clipped(rule.backfill.spans, min(settled), until)
     elif settled:

@@ -1,8 +1,8 @@
 """Backfills: runs of past occurrences of a schedule, in addition to its regular runs.
 
-A backfill consists of one or more rows in the table of schedules, called lanes. Each lane runs its share of the
-occurrences, one after another. Lanes are acquired, leased, retried and settled like schedules, and the ledger records
-their runs. As many occurrences as there are lanes can run at the same time.
+A backfill consists of one or more rows in the table of schedules, called parts. Each part runs its share of the
+occurrences, one after another. Parts are acquired, leased, retried and settled like schedules, and the ledger records
+their runs. As many occurrences as there are parts can run at the same time.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ FINISHED: Final = "finished"
 CANCELLED: Final = "cancelled"
 
 MOST_RUNNING = 100
-"""The most lanes of one backfill."""
+"""The most parts of one backfill."""
 _TRIES = 100
 _BEFORE = 32
 """How many entries before a range are searched for one that covers the start of the range: an entry of many skipped
@@ -107,7 +107,7 @@ class BackfillCollection:
 
     def plan(self, key: str, since: int, until: int, mode: BackfillMode = "missing") -> BackfillPlan:
         """Return what `start` with these arguments would run now. Changes nothing."""
-        return self._plan(key, since, until, mode, self._lanes(key))[1]
+        return self._plan(key, since, until, mode, self._parts(key))[1]
 
     def start(
         self,
@@ -143,18 +143,18 @@ class BackfillCollection:
         """
         check_max_running(max_running)
         for _ in range(_TRIES):
-            lanes = self._lanes(key)
-            row, plan = self._plan(key, since, until, mode, lanes)
+            parts = self._parts(key)
+            row, plan = self._plan(key, since, until, mode, parts)
             if not plan.count:
                 return None
             now = self._store.now()
-            number = max(lanes, default=0) + 1
+            number = max(parts, default=0) + 1
             added = [
-                self._lane(row, spans, reverse, backfill_key(key, number, place), now)
+                self._part(row, spans, reverse, backfill_key(key, number, place), now)
                 for place, spans in enumerate(shares(row.rule, plan.spans, max_running, self._dialect), 1)
             ]
-            old = [lane for lanes_of in lanes.values() if self._is_over(lanes_of, now) for lane in lanes_of]
-            if not self._store.apply([*(RowChange(None, lane) for lane in added), *(RowChange(o, None) for o in old)]):
+            old = [part for parts_of in parts.values() if self._is_over(parts_of, now) for part in parts_of]
+            if not self._store.apply([*(RowChange(None, part) for part in added), *(RowChange(o, None) for o in old)]):
                 return self._state(key, number, added)
         raise ScheduleError(
             f"{key!r}: no backfill started: other clients started one during each of {_TRIES} attempts; try again"
@@ -167,13 +167,13 @@ class BackfillCollection:
         """
         self._refuse_unsupported(key)
         if key is not None:
-            found = {(key, number): lanes for number, lanes in self._lanes(key).items()}
+            found = {(key, number): parts for number, parts in self._parts(key).items()}
         else:
             found = defaultdict(list)
             for row in self._store.list(ScheduleFilter(prefix=BACKFILL_PREFIX)):
                 if row.is_backfill:
                     found[backfill_of(row.key)].append(row)
-        return (self._state(*name, lanes) for name, lanes in sorted(found.items()) if lanes)
+        return (self._state(*name, parts) for name, parts in sorted(found.items()) if parts)
 
     def pause(self, key: str, number: int | None = None) -> builtins.list[str]:
         """Begin no more runs of a schedule's backfills, or of one backfill, until `resume`. Runs in progress continue.
@@ -197,17 +197,17 @@ class BackfillCollection:
 
     def _change(self, key: str, number: int | None, change: Callable[[Schedule], object]) -> builtins.list[str]:
         self._refuse_unsupported(key)
-        lanes = self._lanes(key)
-        if number is not None and not lanes.get(number):
-            known = ", ".join(str(each) for each in sorted(lanes) if lanes[each]) or "none"
+        parts = self._parts(key)
+        if number is not None and not parts.get(number):
+            known = ", ".join(str(each) for each in sorted(parts) if parts[each]) or "none"
             raise NotFoundError(f"{key!r} has no backfill {number}; there are {known}")
-        if not lanes and self._store.get(key) is None:
+        if not parts and self._store.get(key) is None:
             raise NotFoundError(f"no schedule has the key {key!r}")
         changed = dict.fromkeys(
             number_of
-            for number_of in sorted(lanes if number is None else [number])
-            for lane in lanes[number_of]
-            if not lane.ended and self._is_changed(lane.key, change)
+            for number_of in sorted(parts if number is None else [number])
+            for part in parts[number_of]
+            if not part.ended and self._is_changed(part.key, change)
         )
         return [f"{key}:{each}" for each in changed]
 
@@ -217,10 +217,10 @@ class BackfillCollection:
         except NotFoundError:
             return False
 
-    def _cancel(self, lane: Schedule) -> bool:
-        """Cut down the time ranges of a lane to the occurrences that it has run, and to the one that is running."""
+    def _cancel(self, part: Schedule) -> bool:
+        """Cut down the time ranges of a part to the occurrences that it has run, and to the one that is running."""
         for _ in range(_TRIES):
-            row = lane.metadata()
+            row = part.metadata()
             backfill = row.rule.backfill
             if row.ended or backfill is None or backfill.cancelled:
                 return False
@@ -232,15 +232,15 @@ class BackfillCollection:
                 wanted = replace(wanted, next_time=NO_OCCURRENCE, next_run_time=NO_OCCURRENCE)
             if not self._store.apply([RowChange(row, wanted)]):
                 return True
-        raise ScheduleError(f"{lane.key!r}: not cancelled: it was changed during each of {_TRIES} attempts; try again")
+        raise ScheduleError(f"{part.key!r}: not cancelled: it was changed during each of {_TRIES} attempts; try again")
 
     def _plan(
-        self, key: str, since: int, until: int, mode: BackfillMode, lanes: Mapping[int, Sequence[ScheduleRow]]
+        self, key: str, since: int, until: int, mode: BackfillMode, parts: Mapping[int, Sequence[ScheduleRow]]
     ) -> tuple[ScheduleRow, BackfillPlan]:
         """Return the schedule's row and the plan.
 
-        The caller has read the rows of `lanes` before the ledger is read here. So each of their occurrences is either
-        still left to a lane, or already recorded.
+        The caller has read the rows of `parts` before the ledger is read here. So each of their occurrences is either
+        still left to a part, or already recorded.
         """
         check_time("since", since)
         check_time("until", until)
@@ -251,7 +251,7 @@ class BackfillCollection:
             raise NotFoundError(f"no schedule has the key {key!r}")
         rule_occurrences.validate(row.rule, self._dialect)
         last = last_to_backfill(row, min(until, self._store.now()))
-        rest = [span for lanes_of in lanes.values() for lane in lanes_of for span in spans_left(lane)]
+        rest = [span for parts_of in parts.values() for part in parts_of for span in spans_left(part)]
         rest += [] if mode == "all" else self._covered(key, since, last, mode)
         spans = tuple(uncovered(row.rule, since, last, rest, self._dialect)) if since <= last else ()
         if len(spans) > MOST_SPANS:
@@ -269,7 +269,7 @@ class BackfillCollection:
         last: dict[int, LedgerRow] = {}
         skipped: builtins.list[Span] = []
         earlier = ledger.rows(LedgerFilter(key, until=since - 1, last=_BEFORE))
-        for each in (key, *lane_keys(ledger, key)):
+        for each in (key, *part_keys(ledger, key)):
             for row in ledger.rows(LedgerFilter(each, since=since, until=until)):
                 if row.extra:
                     continue
@@ -279,11 +279,11 @@ class BackfillCollection:
                     last[row.scheduled_time] = row
         skipped += [(row.scheduled_time, row.end) for row in earlier if row.last is not None and row.detail != TOO_LATE]
         missing = sorted(time for time, row in last.items() if _is_to_run(row, mode))
-        found = [part for span in skipped for part in without(span, missing)]
+        found = [rest_of for span in skipped for rest_of in without(span, missing)]
         found += ((time, time) for time, row in last.items() if not _is_to_run(row, mode))
         return found
 
-    def _lane(self, row: ScheduleRow, spans: tuple[Span, ...], reverse: bool, key: str, now: float) -> ScheduleRow:
+    def _part(self, row: ScheduleRow, spans: tuple[Span, ...], reverse: bool, key: str, now: float) -> ScheduleRow:
         if len(key) > MAX_KEY_LENGTH:
             most = MAX_KEY_LENGTH - len(key) + len(row.key)
             raise ValueError(
@@ -313,40 +313,40 @@ class BackfillCollection:
             policy=policy,
         )
 
-    def _lanes(self, key: str) -> Mapping[int, builtins.list[ScheduleRow]]:
+    def _parts(self, key: str) -> Mapping[int, builtins.list[ScheduleRow]]:
         """Return the rows of the schedule's backfills by number.
 
         A backfill without rows, only in the ledger, has an empty list.
         """
         check_key(key)
-        keys = list(lane_keys(self._ledger, key))
+        keys = list(part_keys(self._ledger, key))
         found: dict[int, builtins.list[ScheduleRow]] = {backfill_of(each)[1]: [] for each in keys}
         for row in sorted(self._store.get_many(keys), key=lambda row: row.key):
             if row.is_backfill:
                 found[backfill_of(row.key)[1]].append(row)
         return found
 
-    def _is_over(self, lanes: Sequence[ScheduleRow], now: float) -> bool:
-        """Return whether all lanes have ended more than `_KEPT` seconds ago."""
-        if not all(lane.ended for lane in lanes):
+    def _is_over(self, parts: Sequence[ScheduleRow], now: float) -> bool:
+        """Return whether all parts have ended more than `_KEPT` seconds ago."""
+        if not all(part.ended for part in parts):
             return False
-        entries = [self._ledger.rows(LedgerFilter(lane.key, last=1)) for lane in lanes]
+        entries = [self._ledger.rows(LedgerFilter(part.key, last=1)) for part in parts]
         return all(row.ended < now - _KEPT for rows in entries for row in rows)
 
-    def _state(self, schedule: str, number: int, lanes: Sequence[ScheduleRow]) -> BackfillState:
-        left = sum(count(lane.rule, spans_left(lane), self._dialect) for lane in lanes)
-        done = sum(count(lane.rule, spans_passed(lane), self._dialect) for lane in lanes)
-        troubles = (row for lane in lanes for row in self._ledger.rows(LedgerFilter(lane.key, failed=True)))
-        errors = [lane.last_error for lane in lanes if lane.last_error is not None]
+    def _state(self, schedule: str, number: int, parts: Sequence[ScheduleRow]) -> BackfillState:
+        left = sum(count(part.rule, spans_left(part), self._dialect) for part in parts)
+        done = sum(count(part.rule, spans_passed(part), self._dialect) for part in parts)
+        troubles = (row for part in parts for row in self._ledger.rows(LedgerFilter(part.key, failed=True)))
+        errors = [part.last_error for part in parts if part.last_error is not None]
         return BackfillState(
             name=f"{schedule}:{number}",
             schedule=schedule,
             number=number,
-            state=_word(lanes),
-            first=int(min(lane.rule.start or 0 for lane in lanes)),
-            last=int(max(lane.rule.end or 0 for lane in lanes)),
-            reverse=any(lane.rule.backfill is not None and lane.rule.backfill.reverse for lane in lanes),
-            max_running=len(lanes),
+            state=_word(parts),
+            first=int(min(part.rule.start or 0 for part in parts)),
+            last=int(max(part.rule.end or 0 for part in parts)),
+            reverse=any(part.rule.backfill is not None and part.rule.backfill.reverse for part in parts),
+            max_running=len(parts),
             done=done,
             failed=sum(row.outcome == FAILED for row in troubles),
             left=left,
@@ -366,34 +366,34 @@ class BackfillCollection:
             check_key(key)
 
 
-def lane_keys(ledger: Ledger, schedule: str) -> Iterator[str]:
-    """Yield the keys of the lanes of a schedule's backfills from the ledger, so deleted lanes are included."""
-    prefix = _lanes_begin(schedule)
+def part_keys(ledger: Ledger, schedule: str) -> Iterator[str]:
+    """Yield the keys of the parts of a schedule's backfills from the ledger, so deleted parts are included."""
+    prefix = _parts_begin(schedule)
     found = takewhile(lambda key: key.startswith(prefix), ledger.keys(prefix))
     return (key for key in found if backfill_of(key)[0] == schedule)
 
 
 def ledger_keys(store: ScheduleStore, ledger: Ledger, schedule: str) -> list[str]:
-    """Return the keys of a schedule's ledger entries: its own key, and those of the lanes of its backfills."""
-    return [schedule, *lane_keys(ledger, schedule)] if store.keeps_policies else [schedule]
+    """Return the keys of a schedule's ledger entries: its own key, and those of the parts of its backfills."""
+    return [schedule, *part_keys(ledger, schedule)] if store.keeps_policies else [schedule]
 
 
-def lane_keys_of(ledger: Ledger, schedules: Collection[str]) -> Mapping[str, Sequence[str]]:
-    """Return the result of `lane_keys` for each schedule. Takes one statement for all schedules without backfills."""
-    following = ledger.next_keys([_lanes_begin(each) for each in schedules])
-    firsts = {each: following[_lanes_begin(each)] for each in schedules}
+def part_keys_of(ledger: Ledger, schedules: Collection[str]) -> Mapping[str, Sequence[str]]:
+    """Return the result of `part_keys` for each schedule. Takes one statement for all schedules without backfills."""
+    following = ledger.next_keys([_parts_begin(each) for each in schedules])
+    firsts = {each: following[_parts_begin(each)] for each in schedules}
     return {
-        each: list(lane_keys(ledger, each)) if first is not None and first.startswith(_lanes_begin(each)) else []
+        each: list(part_keys(ledger, each)) if first is not None and first.startswith(_parts_begin(each)) else []
         for each, first in firsts.items()
     }
 
 
-def _lanes_begin(schedule: str) -> str:
+def _parts_begin(schedule: str) -> str:
     return f"{BACKFILL_PREFIX}{schedule}:"
 
 
 def with_backfill(row: LedgerRow) -> LedgerRow:
-    """Give a lane's ledger entry the key of its schedule and the number of the backfill.
+    """Give a part's ledger entry the key of its schedule and the number of the backfill.
 
     Return other entries unchanged.
     """
@@ -416,14 +416,14 @@ def _is_to_run(row: LedgerRow, mode: BackfillMode) -> bool:
     return row.outcome == FAILED and mode == "failed"
 
 
-def _word(lanes: Sequence[ScheduleRow]) -> BackfillWord:
-    left = [lane for lane in lanes if not lane.ended]
+def _word(parts: Sequence[ScheduleRow]) -> BackfillWord:
+    left = [part for part in parts if not part.ended]
     if not left:
-        is_cancelled = any(lane.rule.backfill is not None and lane.rule.backfill.cancelled for lane in lanes)
+        is_cancelled = any(part.rule.backfill is not None and part.rule.backfill.cancelled for part in parts)
         return CANCELLED if is_cancelled else FINISHED
-    if all(lane.paused for lane in left):
+    if all(part.paused for part in left):
         return PAUSED
-    failing = [lane for lane in left if failed_attempts(lane)]
+    failing = [part for part in left if failed_attempts(part)]
     if failing:
-        return FAILING if any(lane.last_error is not None for lane in failing) else RETRYING
-    return RUNNING if any(lane.status == RUNNING for lane in left) else WAITING
+        return FAILING if any(part.last_error is not None for part in failing) else RETRYING
+    return RUNNING if any(part.status == RUNNING for part in left) else WAITING

@@ -25,7 +25,7 @@ from psched.errors import ConfigError
 from psched.model import NEVER, ScheduleRow
 from psched.schedules import rule_occurrences
 from psched.schedules.audit_result import Kind, Verdict, Why
-from psched.schedules.backfill_audit import LaneRecords, LastRun, judge_backfills
+from psched.schedules.backfill_audit import LastRun, PartRecords, judge_backfills
 from psched.schedules.pause_and_run_now import MOST_SECONDS_AHEAD
 from psched.schedules.schedule import LEASED, RUNNING, failed_attempts
 from psched.schedules.skip_policy import OVERLAPPING, SUPERSEDED, TOO_LATE, came_due_during, lateness_bound
@@ -76,7 +76,7 @@ class AuditRecords:
     - `runs_before`: for each version, how many entries before the span count for `max_runs`. Only needed if a
       definition has `max_runs`.
     - `earlier`: the last entries before the span. Only needed if a definition has `overlap: skip`.
-    - `lanes`: the records of the schedule's backfills, which are read before `rows`.
+    - `parts`: the records of the schedule's backfills, which are read before `rows`.
     """
 
     key: str
@@ -89,7 +89,7 @@ class AuditRecords:
     reckoning: str = "vixie"
     runs_before: Mapping[int, int] = field(default_factory=dict)
     earlier: Sequence[LedgerRow] = ()
-    lanes: Iterable[LaneRecords] = ()
+    parts: Iterable[PartRecords] = ()
 
     @property
     def known_from(self) -> float:
@@ -130,7 +130,7 @@ class AuditScope:
 def audit(records: AuditRecords, scope: AuditScope) -> Verdict:
     """Compare the occurrences that should have run with the ledger. Reads `records.rows` once."""
     verdict = Verdict(records.key, known=bool(records.changes) or records.present is not None)
-    filled = _Backfilled(judge_backfills(records.lanes, scope.since, scope.until, verdict, _dialect_of(records)))
+    filled = _Backfilled(judge_backfills(records.parts, scope.since, scope.until, verdict, _dialect_of(records)))
     definitions = _definitions(records, scope, verdict, filled)
     by_version = {definition.change.version: definition for definition in definitions}
     repeats, overlaps = _Repeats(records.changes), _Overlaps()

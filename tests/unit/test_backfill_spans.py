@@ -1,4 +1,4 @@
-"""Which occurrences a backfill runs, in which order, and how its lanes share them."""
+"""Which occurrences a backfill runs, in which order, and how its parts share them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ spans = st.lists(st.tuples(st.integers(0, LAST), st.integers(0, 200)), max_size=
 
 
 def order(rule: Rule) -> list[int]:
-    """Return the occurrences in the order in which a lane runs them."""
+    """Return the occurrences in the order in which a part runs them."""
     found = [first_to_backfill(rule, "vixie")]
     while found[-1] != NO_OCCURRENCE:
         found.append(next_to_backfill(rule, found[-1], "vixie"))
@@ -41,7 +41,7 @@ def order(rule: Rule) -> list[int]:
 
 
 @given(spans, st.integers(1, 12), st.booleans())
-def test_lanes_share_what_is_not_covered(covered: list[tuple[int, int]], number: int, reverse: bool) -> None:
+def test_parts_share_what_is_not_covered(covered: list[tuple[int, int]], number: int, reverse: bool) -> None:
     left = [time for time in TIMES if not any(first <= time <= last for first, last in covered)]
     found = list(uncovered(EVERY, 0, LAST, covered, "vixie"))
     assert count(EVERY, found, "vixie") == len(left)
@@ -53,7 +53,7 @@ def test_lanes_share_what_is_not_covered(covered: list[tuple[int, int]], number:
 
 
 @given(spans, st.booleans(), st.integers(0, 99))
-def test_what_a_lane_has_passed_and_has_left_is_all_that_it_has(
+def test_what_a_part_has_passed_and_has_left_is_all_that_it_has(
     covered: list[tuple[int, int]], reverse: bool, at: int
 ) -> None:
     found = tuple(uncovered(EVERY, 0, LAST, covered, "vixie"))
@@ -64,8 +64,8 @@ def test_what_a_lane_has_passed_and_has_left_is_all_that_it_has(
     reached = times[min(at, len(times) - 1)]
     row = ScheduleRow("", "t", {}, "waiting", rule=rule, next_time=reached, next_run_time=0)
     place = times.index(reached)
-    for lane, run in ((row, place), (replace(row, next_time=NO_OCCURRENCE), len(times))):
-        passed, left = spans_passed(lane), spans_left(lane)
+    for part, run in ((row, place), (replace(row, next_time=NO_OCCURRENCE), len(times))):
+        passed, left = spans_passed(part), spans_left(part)
         assert (count(rule, passed, "vixie"), count(rule, left, "vixie")) == (run, len(times) - run)
         assert all(rule_occurrences.first_time(rule, first, "vixie") <= last for first, last in left)
 
@@ -73,9 +73,9 @@ def test_what_a_lane_has_passed_and_has_left_is_all_that_it_has(
 def test_a_backfill_leaves_out_the_days_of_a_calendar() -> None:
     day = 86400
     rule = Rule("@daily", "UTC", exclude=(Calendar("off", 1, ("1970-01-03", "1970-01-05")),), delay=60, max_runs=2)
-    lane = rule_of_backfill(rule, "key", ((0, 9 * day),), reverse=False)
-    assert order(lane) == [n * day for n in (0, 1, 3, 5, 6, 7, 8, 9)]
-    assert (lane.delay, lane.max_runs) == (0, None)
+    part = rule_of_backfill(rule, "key", ((0, 9 * day),), reverse=False)
+    assert order(part) == [n * day for n in (0, 1, 3, 5, 6, 7, 8, 9)]
+    assert (part.delay, part.max_runs) == (0, None)
 
 
 @pytest.mark.parametrize(

@@ -190,7 +190,7 @@ def test_a_fixed_number_stays_and_counts_the_tasks_beside_the_running_one(number
     assert prefetch.keep(["t"] * number) == number
 
 
-def test_auto_learns_anew_for_every_lane() -> None:
+def test_auto_learns_anew_for_every_poller() -> None:
     assert batch_sizer_for("auto") is not batch_sizer_for("auto")
 
 

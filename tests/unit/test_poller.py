@@ -1,4 +1,4 @@
-"""What a lane does besides taking tasks. With a clock of the test's own."""
+"""What a poller does besides taking tasks. With a clock of the test's own."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from psched.store.type_filter import TypeFilter
 
 
 class Road:
-    """A lane over a source of tasks that are due at a pace, and run in no time."""
+    """A poller over a source of tasks that are due at a pace, and run in no time."""
 
     def __init__(self, pace: float, until: float = math.inf, taken: bool = False) -> None:
-        """`pace`: seconds between two tasks, up to `until`. `taken`: by others, before this lane comes."""
+        """`pace`: seconds between two tasks, up to `until`. `taken`: by others, before this poller comes."""
         self.time = self.due = 1000.0
         self.tidied: list[float] = []
         self.old = 0
@@ -38,7 +38,7 @@ class Road:
         self.poller = SectionPoller("queue", cast("Source", source), Application(()), BatchSizer(9), timer, None, 3.0)
 
     def drive(self, seconds: float) -> None:
-        """Let the lane poll for so long."""
+        """Let the poller poll for so long."""
         end = self.time + seconds
         while self.time < end:
             self.poller.poll()
@@ -85,7 +85,7 @@ def test_an_idle_lane_removes_old_rows_until_none_is_left() -> None:
 
 
 class Refusing:
-    """A lane whose database refuses until a time."""
+    """A poller whose database refuses until a time."""
 
     def __init__(self, until: float = math.inf) -> None:
         self.time = 0.0

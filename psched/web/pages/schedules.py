@@ -106,9 +106,9 @@ def schedule(request: Request, shared: SharedState) -> Response:
     found = table.details(key)
     now = request.state.status.snapshot.taken
     rule = found.versions[-1].rule if found.row is None else found.row.rule
-    is_lane = rule.backfill is not None
+    is_part = rule.backfill is not None
     audited: tuple[Verdict | None] | None = (None,)
-    if not is_lane:
+    if not is_part:
         audited = shared.slow_answer(("audit", key), _AUDIT_KEPT, lambda: (_verdict(table, key, int(now)),))
     until = int(given["until"]) if (given := request.query_params).get("until", "").isdecimal() else None
     listed = Page(found.history, found.older) if until is None else table.history_page(key, until)
@@ -139,7 +139,7 @@ def schedule(request: Request, shared: SharedState) -> Response:
         verdict=None if audited is None else audited[0],
         actions=table.actions(key=key),
         week=_WEEK,
-        backfills=list(table.backfills(key))[-_BACKFILLS:] if table.keeps_backfills and not is_lane else [],
+        backfills=list(table.backfills(key))[-_BACKFILLS:] if table.keeps_backfills and not is_part else [],
         shows_data=shared.settings.web.show_data,
         done=done(request),
     )

@@ -284,12 +284,12 @@ def test_a_backfill_is_no_schedule(bench: Bench, schedules: ScheduleCollection, 
     assert words == {"backfill:key:1.1": ("failing", False), "backfill:key:1.2": ("running", False)}
     [state] = insight.backfills("key")
     assert (state.state, state.last_error) == ("failing", "it broke")
-    lane = schedules["backfill:key:1.1"]
-    for change in (lane.run_now, lambda: lane.modify(cron="@hourly")):
+    part = schedules["backfill:key:1.1"]
+    for change in (part.run_now, lambda: part.modify(cron="@hourly")):
         with pytest.raises(ScheduleError, match="is a backfill, which cannot be"):
             change()
     with pytest.raises(ValueError, match="audited with its schedule 'key'"):
-        list(schedules.audit(0, 1, keys=[lane.key]))
+        list(schedules.audit(0, 1, keys=[part.key]))
     with pytest.raises(ValueError, match="reserved for backfills"):
         schedules.add("backfill:mine", "t", cron="@daily")
 

@@ -1,4 +1,4 @@
-"""What an idle lane costs its database: one question a poll, on every store."""
+"""What an idle poller costs its database: one question a poll, on every store."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.stores.databases import DATABASES
 from tests.stores.queue.bench import QueueBench, keys_in
 
 BURST = 2000
-"""Tasks that take an idle lane several moments to remove."""
+"""Tasks that take an idle poller several moments to remove."""
 
 
 class Hands:
