@@ -138,7 +138,12 @@ WORKLOADS = (
         side_by_side=True,
     ),
     Workload(
-        "due-alone", "a schedule due while all is idle, late by", (Contender("psched", due_alone),), side_by_side=True
+        "due-alone",
+        "one schedule is due while everything is idle: lateness",
+        (Contender("psched", due_alone),),
+        side_by_side=True,
     ),
-    Workload("due-together", "500 schedules due in the same second, late by", (Contender("psched", due_together),)),
+    Workload(
+        "due-together", "500 schedules are due in the same second: lateness", (Contender("psched", due_together),)
+    ),
 )

@@ -73,7 +73,7 @@ def _goals(rounds: Rounds) -> Iterator[str]:
     lines = [_goal(goal, found, rounds) for goal in GOALS if (found := goal.reached(rounds))]
     if lines:
         yield ""
-        yield "| goal | store | wanted | found | reached | what that meant | found | reached |"
+        yield "| goal | store | wanted | found | reached | as a ratio | found | reached |"
         yield "|---" * 8 + "|"
         yield from lines
 

@@ -74,12 +74,12 @@ _BATCHES = tuple(
 WORKLOADS = (
     Workload(
         "functions",
-        "no-op function handlers, which finish by returning",
+        "no-op functions, whose runs finish when they return",
         (Contender("psched", partial(run_backlog, "returns", _BACKLOG)), _SINGLY, *_BATCHES),
     ),
     Workload(
         "finishes",
-        "no-op handlers that call task.finish(), durable when it returns",
+        "no-op handlers that call task.finish(), which returns when the end is durable",
         (Contender("psched", partial(run_backlog, "finishes", _FEW)), _SINGLY),
     ),
 )

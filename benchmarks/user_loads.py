@@ -97,17 +97,17 @@ def mixed_backlog(scale: Scale) -> Sequence[PlannedTask]:
 ARRIVALS: dict[str, tuple[str, Plan]] = {
     **{
         f"steady-{percent}": (
-            f"tasks of 50 types and 1–50 ms arrive at random, {percent} % of what 8 workers can do: wait",
+            f"tasks of 50 types that take 1–50 ms arrive at random, at {percent} % of the capacity of 8 workers: waits",
             partial(_steady, percent),
         )
         for percent in (30, 60, 90)
     },
     "long-tail-other": (
-        "no-ops beside handlers of 2 s of another type, one in twenty: wait of the no-ops",
+        "no-op tasks, and one in twenty that takes 2 s, of another type: waits of the no-op tasks",
         partial(_long_tail, True),
     ),
     "long-tail-same": (
-        "no-ops beside handlers of 2 s of the same type, one in twenty: wait of the no-ops",
+        "no-op tasks, and one in twenty that takes 2 s, of the same type: waits of the no-op tasks",
         partial(_long_tail, False),
     ),
 }
@@ -127,7 +127,7 @@ WORKLOADS = (
     ),
     Workload(
         "mixed-backlog",
-        "a daemon with 8 workers is started on tasks of 50 types and 1–50 ms: share of what the handlers allow",
+        "a daemon with 8 workers starts on a backlog of tasks of 50 types, 1–50 ms long: share of the ideal tasks/s",
         (Contender("psched", partial(share, mixed_backlog)),),
     ),
     Workload(

@@ -163,9 +163,9 @@ class Deadlocks(DatabaseFault):
 
 
 class Locked(TrialFault):
-    """A stranger holds a lock on all tables, mostly for longer than the leases last."""
+    """Another client holds a lock on all tables, mostly for longer than the leases last."""
 
-    kind = "database: tables locked by a stranger"
+    kind = "database: tables locked by another client"
     subject = "database"
     stores = ALONE
     lasts = (6.0, 12.0)

@@ -33,7 +33,7 @@ class ServerControl(Protocol):
         ...
 
     def locked(self) -> contextlib.AbstractContextManager[None]:
-        """Hold locks on all tables, as a stranger's migration or backup may."""
+        """Hold locks on all tables, as a migration or backup of another program may."""
         ...
 
     def write(self) -> None:
