@@ -23,9 +23,10 @@ import selectors
 import signal
 import socket
 import sys
+import tempfile
 import threading
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,8 @@ _LOADED = (
 )  # fmt: skip
 _URLS = ("sqlite:////nowhere/psched.db", "mysql://localhost/psched", "postgresql://localhost/psched")
 """What programs need and would spend their time on: modules, and the statements of the stores on these databases."""
+_POWERS = 6
+"""Programs ask for so many types, padded to a power of two."""
 
 
 class ForkServer:
@@ -101,6 +104,7 @@ class ForkServer:
                 unsynced.sync_nothing()
             for url in _URLS:
                 _preload(url)
+            _compile()
             setproctitle.getproctitle()  # finds the place of titles, which is next to that of the first environment
             gc.freeze()
         self._loaded = True
@@ -124,6 +128,24 @@ def _preload(url: str) -> None:
     preload: Any = importlib.import_module("psched.supervisor.preload")
     config: Any = importlib.import_module("psched.config")
     preload.preload(config.from_mapping({"type": "rdb", "url": url, "schedules": {}, "queue": {}}))
+
+
+def _compile() -> None:
+    """Do once what masters and children do when they start: compile statements for SQLite, write a status."""
+    status: Any = importlib.import_module("psched.supervisor.master_status")
+    status.MasterStatus().line()
+    config: Any = importlib.import_module("psched.config")
+    sections: Any = importlib.import_module("psched.execution.open_sections")
+    with tempfile.TemporaryDirectory() as folder:
+        url = f"sqlite:///{folder}/psched.db"
+        settings = config.from_mapping({"type": "rdb", "url": url, "schedules": {}, "queue": {}})
+        for opened in sections.open_sections(settings, "fork server"):
+            with closing(opened.source.store) as store:
+                store.create_tables()
+                store.check_tables()
+                for types in (None, *(list(map(str, range(1 << power))) for power in range(_POWERS))):
+                    store.prepare(types)
+                    store.next_due(types)
 
 
 def _received(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
