@@ -33,6 +33,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("trial")
 
 
+def tests_below(conftest: str, items: Iterable[pytest.Item]) -> list[pytest.Item]:
+    """Return the items in the folder of this conftest.py. pytest gives it the items of all folders, on each worker."""
+    folder = conftest.removesuffix("conftest.py")
+    return [item for item in items if str(item.path).startswith(folder)]
+
+
 def take_turns(items: Iterable[pytest.Item], *groups: Sequence[str]) -> None:
     """Of tests that differ only by their databases, leave those on the databases of one group to the suite.
 

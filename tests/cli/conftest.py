@@ -11,12 +11,12 @@ import pytest
 
 from tests.cli.commands import Commands
 from tests.prepared_sqlite import make_tables
-from tests.trials import take_turns
+from tests.trials import take_turns, tests_below
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave to the suite each test on SQLite, and on one server if it runs on several."""
-    here = (item for item in items if item.path.is_relative_to(Path(__file__).parent))
+    here = tests_below(__file__, items)
     take_turns(here, ["mariadb"], ["postgresql"])
 
 

@@ -13,12 +13,12 @@ from psched.store import ScheduleStore
 from tests.compat.original_schedules import Original
 from tests.stores.bench import Bench
 from tests.stores.databases import DATABASES, SharedDatabases
-from tests.trials import take_turns
+from tests.trials import take_turns, tests_below
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave to the suite each test on SQLite and on one server: `rdb_compat` sends both the same statements."""
-    take_turns((item for item in items if item.path.is_relative_to(Path(__file__).parent)), ["mariadb"], ["postgresql"])
+    take_turns(tests_below(__file__, items), ["mariadb"], ["postgresql"])
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from faultlab.forkserver_client import SOCKET, Forks
 from faultlab.laboratory import Lab
 from tests.daemon.harness import Daemon
 from tests.daemon.pschedd import Pschedd, installed
-from tests.trials import take_turns
+from tests.trials import take_turns, tests_below
 
 _SENTRY = (
     "sentry_sdk", "sentry_sdk.integrations.asyncpg", "sentry_sdk.integrations.celery",
@@ -26,7 +26,7 @@ _SENTRY = (
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave to the suite each test on one database: a store's own promises are held by tests/stores on all of them."""
-    here = (item for item in items if item.path.is_relative_to(Path(__file__).parent))
+    here = tests_below(__file__, items)
     take_turns(here, ["sqlite"], ["mariadb"], ["postgresql"], ["redis"])
 
 

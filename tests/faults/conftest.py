@@ -14,13 +14,13 @@ from faultlab.servers import Server
 from psched.store import ScheduleStore
 from tests.stores.bench import Bench
 from tests.stores.databases import KINDS, SERVER_PAIRS, SharedDatabases
-from tests.trials import take_turns
+from tests.trials import take_turns, tests_below
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave to the suite each test on one store per database. Half of them are on `rdb`, half on `rdb_compat`."""
     take_turns(
-        (item for item in items if item.path.is_relative_to(Path(__file__).parent)),
+        tests_below(__file__, items),
         ["rdb-mariadb", "rdb_compat-postgresql", "rdb-sqlite"],
         ["rdb_compat-mariadb", "rdb-postgresql", "rdb_compat-sqlite"],
     )

@@ -14,7 +14,7 @@ from faultlab.postgresql import PostgreSQL
 from faultlab.redis import Redis
 from faultlab.servers import Server
 from tests.scheduler.site import Launcher, Site
-from tests.trials import in_suite_on, take_turns
+from tests.trials import in_suite_on, take_turns, tests_below
 
 KINDS: dict[str, type[Server]] = {"mariadb": MariaDB, "postgresql": PostgreSQL, "redis": Redis}
 STORES = ["sqlite", *KINDS]
@@ -30,7 +30,7 @@ def urls(lab: Lab) -> dict[str, str]:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave to the suite each test on one database: a store's own promises are held by tests/stores on all of them."""
-    here = (item for item in items if item.path.is_relative_to(Path(__file__).parent))
+    here = tests_below(__file__, items)
     take_turns(here, ["sqlite"], ["postgresql"], ["redis"])
 
 
