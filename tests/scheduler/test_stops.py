@@ -80,6 +80,7 @@ def test_registrations_are_stored_again_in_a_store_that_was_emptied(sqlite_and_r
         site.wait_for(lambda: len(fired) > before + 2)
         scheduler.push("tick", data="pushed")
         site.wait_for(lambda: "pushed" in fired)
+    site.wait_for(lambda: not own_threads())
 
 
 def empty(url: str) -> None:

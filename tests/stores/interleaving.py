@@ -27,7 +27,8 @@ from psched.store import ScheduleStore
 from tests.stores.bench import LONG_AGO, Bench, soon
 from tests.stores.sent_statements import before_each
 
-LEASE = 10
+LEASE = 100
+"""Seconds of the first lease: longer than a run takes on a busy machine, where statements wait for locks."""
 PASSING = 1000
 """Seconds that pass at once: longer than any lease. Each lease is a second longer than the one before, as if it had
 been asked for later; else one that was bound before time passed would end when a new one does."""
