@@ -19,7 +19,7 @@ from faultlab.servers import Server
 from psched.model import NewTask
 from psched.queue.queue import Queue, open_queue
 from psched.store import holder_name
-from tests.daemon.harness import Daemon
+from tests.daemon.harness import Daemon, children_of
 from tests.daemon.test_queue import APPLICATION
 from tests.daemon.test_waiting import SOON, rarely_polling
 
@@ -58,7 +58,7 @@ def submit_short(queue: Queue, count: int = TASKS) -> list[str]:
 
 def fetcher(daemon: Daemon) -> psutil.Process | None:
     """Return the living fetching child, if it is up."""
-    for child in daemon.master.children():
+    for child in children_of(daemon.master):
         try:
             words = " ".join(child.cmdline()).split()
         except psutil.Error:
@@ -213,9 +213,9 @@ def test_a_reload_among_many_tasks_loses_none(make_daemon: Make, url: str, numbe
         keys = submit_short(queue)
         daemon.start()
         wait_for_runs(daemon, EARLY)
-        before = {process.pid for process in daemon.master.children()}
+        before = {process.pid for process in children_of(daemon.master)}
         daemon.signal(number)
-        daemon.wait_for(lambda: before.isdisjoint(process.pid for process in daemon.master.children()))
+        daemon.wait_for(lambda: before.isdisjoint(process.pid for process in children_of(daemon.master)))
         wait_until_finished(daemon, queue)
         assert begins(daemon) == Counter(keys)
 
@@ -225,14 +225,14 @@ def test_a_reload_waits_for_a_running_task_while_the_other_workers_are_replaced(
         daemon.start()
         queue.submit("long", "heed")
         busy = daemon.wait_for_trace("began", "long")["pid"]
-        before = {process.pid for process in daemon.master.children()}
+        before = {process.pid for process in children_of(daemon.master)}
         daemon.signal(signal.SIGUSR1)
-        daemon.wait_for(lambda: before & {process.pid for process in daemon.master.children()} == {busy})
+        daemon.wait_for(lambda: before & {process.pid for process in children_of(daemon.master)} == {busy})
         queue.submit("q1", "quick")
         daemon.wait_for_trace("ran", "q1")
         queue["long"].cancel_request()
         daemon.wait_for(lambda: queue["long"].metadata().status == "cancelled")
-        daemon.wait_for(lambda: before.isdisjoint(process.pid for process in daemon.master.children()))
+        daemon.wait_for(lambda: before.isdisjoint(process.pid for process in children_of(daemon.master)))
         assert begins(daemon)["long"] == 1
 
 

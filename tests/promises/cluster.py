@@ -16,7 +16,7 @@ from psched.queue.queue import Queue, open_queue
 from psched.schedules.collection import ScheduleCollection
 from psched.store import holder_name
 from tests.compat.unchecked_rules import rules_unchecked
-from tests.daemon.harness import PATIENCE, Daemon, is_alive, read_lines, wait_for
+from tests.daemon.harness import PATIENCE, Daemon, children_of, is_alive, read_lines, wait_for
 from tests.promises.run_history import Run, judge, read_runs
 
 HERE = Path(__file__).parent
@@ -146,7 +146,7 @@ class Cluster:
     def kill_master(self, name: str) -> list[psutil.Process]:
         """SIGKILL a master and return the children it had. Their deaths are declared when they are gone."""
         master = self.masters[name]
-        children = master.master.children(recursive=True)
+        children = children_of(master.master, recursive=True)
         master.process.kill()
         master.process.wait()
         return children
