@@ -17,7 +17,7 @@ ROWS = 10_000
 ON_SQLITE = 1000
 """Fewer, since each of them costs a commit to the disk when it is put off."""
 
-BOMB = gzip.compress(bytes(64_000_000), mtime=0)
+BOMB = gzip.compress(bytes(20_000_000), mtime=0)
 """A few kilobytes that stand for more than any row may have."""
 LARGE = 10_000
 """Characters above which a value is written once, and its first character after that."""

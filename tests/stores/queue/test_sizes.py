@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
@@ -221,11 +222,16 @@ def test_compressed_data_may_be_larger_than_what_is_stored_at_once(bench: QueueB
     assert len(row_of(store, "packed").data["a"]) == 9 * MB
 
 
+@cache
+def packed_text(size: int) -> bytes:
+    return gzip.compress(b'{"a":"' + b"x" * size + b'"}')
+
+
 @pytest.mark.parametrize("size", [64 * MB, 2000])
 def test_data_that_expands_too_far_is_a_problem_of_its_row_alone(bench: QueueBench, size: int) -> None:
     store = limited(bench, 1000)
     bench.submit(store, ["bomb", "good"])
-    packed = gzip.compress(b'{"a":"' + b"x" * size + b'"}')
+    packed = packed_text(size)
     bench.write("bomb", data=packed if bench.compat else base64.b64encode(packed).decode())
     assert keys_in(store) == ["bomb", "good"]
     assert "max_data_size" in str(row_of(store, "bomb").problem)
