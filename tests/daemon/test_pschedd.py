@@ -346,7 +346,7 @@ def test_restart_makes_a_new_master_but_not_of_a_broken_configuration(pschedd: P
     assert pschedd("--pid-file", str(pschedd.etc / "psched.pid"), "stop").returncode == 0, "needs no configuration"
 
 
-@pytest.mark.parametrize("options", [(), ("--immediate",)])
+@pytest.mark.parametrize("options", [(), pytest.param(("--immediate",), marks=pytest.mark.trial)])
 def test_upgrade_hands_the_daemon_over_to_a_new_master(ticking: Pschedd, options: tuple[str, ...]) -> None:
     old = ticking.start()
     done = ticking("upgrade", *options)

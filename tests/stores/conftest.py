@@ -12,7 +12,7 @@ from faultlab.laboratory import Lab
 from psched.store import ScheduleStore
 from tests.stores.bench import Bench
 from tests.stores.databases import MULTIPLEXER, MYSQLCLIENT, PAIRS, PGBOUNCER, SharedDatabases
-from tests.trials import take_turns
+from tests.trials import take_turns, tests_below
 
 _BY_CONNECTION = {
     "test_callers_connections", "test_isolation", "test_pooler", "test_prepare", "test_tables", "test_wakeup",
@@ -30,6 +30,9 @@ _BY_TRANSACTION = {
 _BY_PLANNER = {"test_plans", "test_queue_plans", "test_types"}
 """The modules about what a statement reads, which each database decides for itself."""
 
+_ANALYSED = (["never analysed", "never"], ["analysed", "while idle"], ["while leased"])
+"""Whether and when a database gathers statistics before a test looks at its plans: a test on a database takes one."""
+
 _SAME_SERVER = {MULTIPLEXER, MYSQLCLIENT, PGBOUNCER}
 _SAME_STATEMENTS = ("rdb_compat", "postgresql")
 """Parameters that send what others send as well: rdb's statements to the same server, rdb_compat's to MariaDB."""
@@ -39,9 +42,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Choose the tests of the suite; the others are trials.
 
     Each test of a store runs on every database. Poolers and other drivers get the tests about connections, and their
-    turn of those about transactions.
+    turn of those about transactions. So do the conditions of a test that is repeated under several ones.
     """
-    here = [item for item in items if item.path.is_relative_to(Path(__file__).parent)]
+    here = tests_below(__file__, items)
     about_transactions = []
     for item in here:
         if item.path.stem in _BY_TRANSACTION:
@@ -53,6 +56,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if same_statements or any(_is_same_server(value) for value in values):
                 item.add_marker("trial")
     take_turns(about_transactions, ["rdb-mysqlclient"], ["rdb-pgbouncer"], ["rdb-multiplexer"])
+    take_turns((item for item in about_transactions if item.path.stem.endswith("forks")), ["warm"], ["cold"])
+    take_turns((item for item in here if item.path.stem in _BY_PLANNER), *_ANALYSED)
     take_turns(about_transactions, ["rdb_compat-sqlite"], ["rdb_compat-mariadb"], ["rdb_compat-postgresql"])
 
 

@@ -234,6 +234,7 @@ def line_of(function: Callable[..., Any], number: int) -> str:
     return f"{_HERE}:{code.co_firstlineno + 1 + number}:"
 
 
+@pytest.mark.in_suite_on("insert with key", "workflow")
 @pytest.mark.parametrize("type_", ["insert with key", "set", "finishes itself", "workflow"])
 @psched.testing.faults(state=state, reset=reset, seeds=2)
 def test_a_handler_that_may_run_twice_passes(psched_queue: Queue, type_: str) -> None:

@@ -111,6 +111,7 @@ class Chaos:
         self.stores[0].give_back("host/2/two", [claim.row.key for claim in self.claims[:2]], 1)
 
 
+@pytest.mark.in_suite_on("0", "1")
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_every_row_stands_where_it_belongs(tasks: QueueBench, seed: int) -> None:
     chaos = Chaos(tasks, seed)
