@@ -41,8 +41,8 @@ _failed = pytest.StashKey[bool]()
 
 # The duration of an example depends on the load of the machine only.
 _untimed = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True)
-# The suite draws the same examples every time; scripts/explore draws others, and a hundred times as many.
-hypothesis.settings.register_profile("suite", _untimed, derandomize=True)
+# The suite draws the same examples every time; scripts/explore draws others, and more than a hundred times as many.
+hypothesis.settings.register_profile("suite", _untimed, derandomize=True, max_examples=60)
 hypothesis.settings.register_profile("long", _untimed, max_examples=10_000)
 hypothesis.settings.load_profile("suite")
 
