@@ -27,6 +27,8 @@ READ_ONLY: Final = "PSCHED_WEB_READ_AUTH"
 who may only look.
 """
 _LONGEST_USER = 100
+_OF_PROXIES: Final = frozenset({"forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip", "cf-connecting-ip"})
+"""Headers that only proxies send, besides those that begin with `x-forwarded`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,24 +122,56 @@ class Gate:
         raise RefusedError(HTTPStatus.UNAUTHORIZED, "enter a user name and a password")
 
     def _check_is_local(self, request: Request) -> None:
-        """Raise RefusedError unless the visitor is on this host and uses a name of this host.
+        """Raise RefusedError unless the visitor is on this host, uses a name of this host, and comes through no proxy.
 
-        Prevents DNS rebinding.
+        The name prevents DNS rebinding.
         """
         peer = "" if request.client is None else request.client.host
-        host = host_of(request.headers.get("host", ""))
-        if not is_loopback(peer) or not (is_loopback(host) or host in self._web.hosts):
-            message = (
-                f"without authentication, these pages are open only on this host, at http://127.0.0.1; set {FULL}, "
-                "or user_header and trusted_proxies, or hosts"
-            )
-            raise RefusedError(HTTPStatus.FORBIDDEN, message)
+        reason, remedy = None, f"set {FULL}, or user_header and trusted_proxies"
+        if not is_loopback(peer) or not self._is_own(request.headers.get("host", "")):
+            reason, remedy = "are open only on this host, at http://127.0.0.1", f"{remedy}, or hosts"
+        elif (trace := self._trace_of_proxy(request)) is not None:
+            reason = f"are open only on this host, but this request came through a proxy ({trace})"
+        if reason is not None:
+            raise RefusedError(HTTPStatus.FORBIDDEN, f"without authentication, these pages {reason}; {remedy}")
+
+    def _trace_of_proxy(self, request: Request) -> str | None:
+        """Return what shows that a proxy sent this request: its headers, its version of HTTP, or another site's name.
+
+        A proxy on this host has a local address, and many proxies replace the name in `Host` by the one to which they
+        connect.
+        """
+        headers = request.headers
+        for name in headers:
+            if name in _OF_PROXIES or name.startswith("x-forwarded"):
+                return f"header {name}"
+        if request.scope.get("http_version") == "1.0":  # the default of nginx before 1.29.7; no browser speaks it
+            return "HTTP/1.0"
+        origin = headers.get("origin")
+        if origin is None and headers.get("sec-fetch-site") == "same-origin":
+            origin = headers.get("referer")
+        if origin is None or self._is_own(netloc_of(origin)):
+            return None
+        return "its page has the name of another host"
+
+    def _is_own(self, netloc: str) -> bool:
+        """Return whether `host:port` is a name of this host."""
+        host = host_of(netloc)
+        return is_loopback(host) or host in self._web.hosts
 
 
 def host_of(netloc: str) -> str:
     """Return the host name of `host:port` in lower case; an empty string if there is none."""
     try:
         return urlsplit(f"//{netloc}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def netloc_of(url: str) -> str:
+    """Return `host:port` of a URL; an empty string if there is none."""
+    try:
+        return urlsplit(url).netloc
     except ValueError:
         return ""
 

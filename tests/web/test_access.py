@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 from starlette.requests import Request
+from starlette.testclient import TestClient
+from starlette.types import Receive, Scope, Send
 
 from psched.errors import ConfigError
 from psched.schedules.collection import ScheduleCollection
@@ -66,6 +68,39 @@ def test_without_authentication_only_this_host_by_its_own_name_is_let_in(peer: s
     for path in ("/", "/changes", "/static/psched.css"):
         assert client.get(path).status_code == 403
     assert "nightly" not in client.get("/").text
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"X-Forwarded-For": "192.0.2.7"},
+        {"x-forwarded-proto": "https"},
+        {"Forwarded": "for=192.0.2.7"},
+        {"Via": "1.1 proxy"},
+        {"X-Real-IP": "192.0.2.7"},
+        {"Origin": "https://cron.example.com"},
+        {"Sec-Fetch-Site": "same-origin", "Referer": "https://cron.example.com/schedules"},
+    ],
+)
+def test_visitors_of_a_proxy_on_this_host_are_not_local(headers: dict[str, str], visit: Visit) -> None:
+    """The proxy's own address is local, and many proxies send the name of the host that they connect to."""
+    answer = visit(actions=True).get("/", headers=headers)
+    assert (answer.status_code, "came through a proxy" in answer.text) == (403, True)
+
+
+def test_the_old_version_of_http_that_proxies_speak_is_not_local(visit: Visit) -> None:
+    client = visit()
+
+    async def of_proxy(scope: Scope, receive: Receive, send: Send) -> None:
+        await client.app({**scope, "http_version": "1.0"}, receive, send)
+
+    proxied = TestClient(of_proxy, "http://127.0.0.1:9808", client=("127.0.0.1", 50000))
+    assert (client.get("/").status_code, proxied.get("/").status_code) == (200, 403)
+
+
+def test_a_link_of_another_site_leads_a_local_visitor_here(visit: Visit) -> None:
+    headers = {"Sec-Fetch-Site": "cross-site", "Referer": "https://wiki.example.com/"}
+    assert visit().get("/", headers=headers).status_code == 200
 
 
 def test_names_of_this_host_can_be_configured(visit: Visit) -> None:
