@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from psched.error_messages import shown
+from psched.error_messages import InvalidValueError, shown
 
 MAX_KEY_LENGTH = 255
 SURROGATE = re.compile("[\ud800-\udfff]")
@@ -17,9 +17,9 @@ def check_key(key: object, name: str = "key") -> str:
     `name`: what the error message calls the value. Types and users have the same limits as keys.
     """
     if not isinstance(key, str) or not key:
-        raise ValueError(f"{name} must be non-empty text, got {shown(key)}")
+        raise InvalidValueError(f"{name} must be non-empty text, got {shown(key)}")
     if len(key) > MAX_KEY_LENGTH:
-        raise ValueError(
+        raise InvalidValueError(
             f"{name} has {len(key)} characters, at most {MAX_KEY_LENGTH} can be stored; shorten it: {key[:40]!r}…"
         )
     check_characters(name, key)
@@ -29,9 +29,9 @@ def check_key(key: object, name: str = "key") -> str:
 def check_characters(name: str, text: str) -> None:
     """Raise ValueError for a character that cannot be stored: NUL, or half of a surrogate pair."""
     if "\0" in text:
-        raise ValueError(f"{name} contains a character that cannot be stored, NUL; remove it: {shown(text)}")
+        raise InvalidValueError(f"{name} contains a character that cannot be stored, NUL; remove it: {shown(text)}")
     if not text.isascii() and (half := SURROGATE.search(text)):
-        raise ValueError(
+        raise InvalidValueError(
             f"{name} contains a character that cannot be stored, U+{ord(half[0]):X}, which is half of a surrogate "
             f"pair; was it read from bytes that are not UTF-8? {shown(text)}"
         )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from psched.error_messages import did_you_mean, shown
+from psched.error_messages import InvalidValueError, did_you_mean, shown
 
 MAX_SECONDS = 1e9
 """31 years. A longer wait is a mistake, and threads cannot wait that long."""
@@ -19,13 +19,13 @@ MAX_COUNT = 2**31 - 1
 def check_wait(name: str, seconds: object) -> None:
     """Raise ValueError unless `seconds` is a number from 0 to 1,000,000,000."""
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= MAX_SECONDS:
-        raise ValueError(f"{name} must be a number of seconds from 0 to {MAX_SECONDS:.0f}, got {shown(seconds)}")
+        raise InvalidValueError(f"{name} must be a number of seconds from 0 to {MAX_SECONDS:.0f}, got {shown(seconds)}")
 
 
 def check_attempts(name: str, most: object) -> None:
     """Raise ValueError unless `most` is a whole number from 1 to 2147483647."""
     if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= MAX_COUNT:
-        raise ValueError(f"{name} must be a whole number from 1 to {MAX_COUNT}, got {shown(most)}")
+        raise InvalidValueError(f"{name} must be a whole number from 1 to {MAX_COUNT}, got {shown(most)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Backoff:
         for name, (lowest, highest) in bounds.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not lowest <= value <= highest:
-                raise ValueError(f"{name} must be a number from {lowest:g} to {highest:g}, got {shown(value)}")
+                raise InvalidValueError(f"{name} must be a number from {lowest:g} to {highest:g}, got {shown(value)}")
 
     def __str__(self) -> str:
         return f"{self.first:g} s, {self.factor:g} times as long each time, at most {self.limit:g} s"
@@ -61,7 +61,7 @@ class Backoff:
         known = [field.name for field in fields(cls)]
         for name in wanted:
             if name not in known:
-                raise ValueError(f"unknown key {name!r}{did_you_mean(str(name), known, more_follows=True)}")
+                raise InvalidValueError(f"unknown key {name!r}{did_you_mean(str(name), known, more_follows=True)}")
         return cls(**wanted)
 
     def seconds(self, attempts: int, chance: Callable[[], float] = random.random) -> float:

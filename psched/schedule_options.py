@@ -14,7 +14,7 @@ from datetime import date
 from functools import lru_cache
 from typing import Any, cast
 
-from psched.error_messages import did_you_mean, shown
+from psched.error_messages import InvalidValueError, did_you_mean, shown
 from psched.keys import check_characters, check_key
 from psched.model import OVERLAP, Backfill, Calendar, Policy, Rule
 from psched.retry_wait import Backoff, check_attempts, check_wait
@@ -34,7 +34,7 @@ def check_time(name: str, time: object) -> float:
     """Return `time`. Raises ValueError unless it is unix seconds in the years 1970 to 9999."""
     if isinstance(time, bool) or not isinstance(time, int | float) or not 0 <= time < LAST_TIME:
         hint = "; convert a datetime that has a zone with int(when.timestamp())" if isinstance(time, date) else ""
-        raise ValueError(
+        raise InvalidValueError(
             f"{name} must be unix seconds, a number from 0 to {LAST_TIME - 1} (the years 1970 to 9999), "
             f"got {shown(time)}{hint}"
         )
@@ -50,9 +50,9 @@ def _check_description(text: object) -> str | None:
     if text is None:
         return None
     if not isinstance(text, str) or not text:
-        raise ValueError(f"description must be non-empty text, got {shown(text)}")
+        raise InvalidValueError(f"description must be non-empty text, got {shown(text)}")
     if len(text) > LONGEST_DESCRIPTION:
-        raise ValueError(f"description has {len(text)} characters; expected at most {LONGEST_DESCRIPTION}")
+        raise InvalidValueError(f"description has {len(text)} characters; expected at most {LONGEST_DESCRIPTION}")
     check_characters("description", text)
     return text
 
@@ -61,12 +61,12 @@ def _check_tags(tags: object) -> tuple[str, ...]:
     if tags is None:
         return ()
     if isinstance(tags, str) or not isinstance(tags, Sequence):
-        raise ValueError(f"tags must be a list of texts such as ['billing'], got {shown(tags)}")
+        raise InvalidValueError(f"tags must be a list of texts such as ['billing'], got {shown(tags)}")
     if len(tags) > MOST_TAGS:
-        raise ValueError(f"tags has {len(tags)} texts; expected at most {MOST_TAGS}")
+        raise InvalidValueError(f"tags has {len(tags)} texts; expected at most {MOST_TAGS}")
     for tag in tags:
         if len(check_key(tag, "a tag")) > LONGEST_TAG:
-            raise ValueError(f"a tag has {len(tag)} characters; expected at most {LONGEST_TAG}: {tag[:40]!r}…")
+            raise InvalidValueError(f"a tag has {len(tag)} characters; expected at most {LONGEST_TAG}: {tag[:40]!r}…")
     return tuple(dict.fromkeys(tags))
 
 
@@ -81,7 +81,7 @@ def _check_spread(seconds: object) -> float:
     if seconds is None:
         return 0
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= LONGEST_SPREAD:
-        raise ValueError(f"spread must be seconds from 0 to {LONGEST_SPREAD} (7 days), got {shown(seconds)}")
+        raise InvalidValueError(f"spread must be seconds from 0 to {LONGEST_SPREAD} (7 days), got {shown(seconds)}")
     return _whole(seconds)
 
 
@@ -93,7 +93,7 @@ def _check_max_runs(number: object) -> int | None:
 
 def _check_overlap(word: object) -> str:
     if not isinstance(word, str) or word not in OVERLAP:
-        raise ValueError(f"overlap must be {' or '.join(OVERLAP)}, got {shown(word)}")
+        raise InvalidValueError(f"overlap must be {' or '.join(OVERLAP)}, got {shown(word)}")
     return word
 
 
@@ -110,7 +110,7 @@ def _check_retry_wait(wait: object) -> float | Backoff | None:
         try:
             return Backoff.of(wait)
         except ValueError as error:
-            raise ValueError(f"retry_wait: {error}") from None
+            raise InvalidValueError(f"retry_wait: {error}") from None
     check_wait("retry_wait", wait)
     return _whole(cast("float", wait))
 
@@ -120,7 +120,7 @@ def _check_timeout(seconds: object) -> float | None:
         return None
     check_wait("timeout", seconds)
     if seconds == 0:
-        raise ValueError("timeout must be more than 0 seconds; None leaves it to the type")
+        raise InvalidValueError("timeout must be more than 0 seconds; None leaves it to the type")
     return _whole(cast("float", seconds))
 
 
@@ -139,7 +139,9 @@ def checked_calendar(name: str, version: int, days: object) -> Calendar:
     """Return a calendar with these dates and weekdays. Raises ValueError."""
     check_key(name, "the name of a calendar")
     if isinstance(days, str) or not isinstance(days, Iterable):
-        raise ValueError(f"the days of a calendar must be a list such as ['2026-12-25', 'sun'], got {shown(days)}")
+        raise InvalidValueError(
+            f"the days of a calendar must be a list such as ['2026-12-25', 'sun'], got {shown(days)}"
+        )
     dates, weekdays = set[str](), set[str]()
     for day in days:
         text = day.isoformat() if isinstance(day, date) else day
@@ -149,12 +151,12 @@ def checked_calendar(name: str, version: int, days: object) -> Calendar:
         elif _DATE.fullmatch(word) and _is_date(word):
             dates.add(word)
         else:
-            raise ValueError(
+            raise InvalidValueError(
                 f"the calendar {name!r} has the day {shown(day)}; expected a date such as 2026-12-25, or a weekday: "
                 f"{', '.join(WEEKDAYS)}"
             )
     if len(dates) > MOST_DATES:
-        raise ValueError(f"the calendar {name!r} has {len(dates)} dates; expected at most {MOST_DATES}")
+        raise InvalidValueError(f"the calendar {name!r} has {len(dates)} dates; expected at most {MOST_DATES}")
     return Calendar(name, version, tuple(sorted(dates)), tuple(sorted(weekdays, key=WEEKDAYS.index)))
 
 
@@ -174,9 +176,9 @@ def _check_exclude(calendars: object) -> tuple[Calendar, ...]:
     if calendars is None:
         return ()
     if isinstance(calendars, str) or not isinstance(calendars, Sequence):
-        raise ValueError(f"exclude must be a list of calendars, got {shown(calendars)}")
+        raise InvalidValueError(f"exclude must be a list of calendars, got {shown(calendars)}")
     if len(calendars) > MOST_CALENDARS:
-        raise ValueError(f"exclude names {len(calendars)} calendars; expected at most {MOST_CALENDARS}")
+        raise InvalidValueError(f"exclude names {len(calendars)} calendars; expected at most {MOST_CALENDARS}")
     return tuple(each if isinstance(each, Calendar) else _read_calendar(each) for each in calendars)
 
 

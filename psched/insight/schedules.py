@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import islice, takewhile
 
 from psched.cron import CronDialect
+from psched.error_messages import InvalidValueError
 from psched.errors import ConfigError, NotFoundError
 from psched.insight.base import TableInsight
 from psched.insight.change_preview import ChangePreview, change_preview
@@ -392,13 +393,13 @@ class ScheduleInsight(TableInsight):
         rows = [row for row in self._store.list() if not row.is_backfill]
         now, dialect = self._store.now(), self._schedules.cron_dialect
         if (count := starts_in(rows, begin, end, dialect)) > most:
-            raise ValueError(
+            raise InvalidValueError(
                 f"the schedules have {count:,} occurrences in this range; expected at most {most:,}; shorten the range"
             )
         times = None
         if handler_time is None:
             if self._store.ledger is None:
-                raise ValueError(
+                raise InvalidValueError(
                     "this store keeps no ledger, so the duration of runs is unknown; give handler_time "
                     "(--handler-time SEC)"
                 )
@@ -431,7 +432,7 @@ def _check_simulation(
     """Raise ValueError for a range, an outage or a number that cannot be simulated."""
     check_times(begin=begin, end=end)
     if end <= begin:
-        raise ValueError(f"the range must end after its start {local_time(begin)}, got {local_time(end)}")
+        raise InvalidValueError(f"the range must end after its start {local_time(begin)}, got {local_time(end)}")
     check_attempts("workers", workers)
     if handler_time is not None:
         check_wait("handler_time", handler_time)
@@ -442,4 +443,4 @@ def _check_simulation(
                 f"{local_time(first)} … {local_time(last)}"
                 for first, last in ((begin, end), (outage.begin, outage.end))
             ]
-            raise ValueError(f"the outage must end after its start, and be within {times[0]}; got {times[1]}")
+            raise InvalidValueError(f"the outage must end after its start, and be within {times[0]}; got {times[1]}")

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean as mean
 
 from psched.cron import CronDialect
+from psched.error_messages import InvalidValueError
 from psched.histogram import BUCKETS, bucket, percentile
 from psched.insight.forecast import Durations
 from psched.model import NEVER, ScheduleRow
@@ -178,7 +179,7 @@ class HandlerTimes:
         """
         found = self.by_key.get(row.key, self.by_type.get(row.type, self.mean))
         if found is None:
-            raise ValueError(
+            raise InvalidValueError(
                 "the ledger has no run, so the duration of runs is unknown; give handler_time (--handler-time SEC)"
             )
         return found

@@ -15,7 +15,7 @@ from psched.async_methods import async_iterator_twin, async_twin, run_in_thread,
 from psched.backends import open_stores
 from psched.clock import boottime
 from psched.config import Section
-from psched.error_messages import shown
+from psched.error_messages import InvalidValueError, shown
 from psched.error_summary import error_summary
 from psched.errors import (
     AlreadyExistsError,
@@ -232,14 +232,14 @@ class Queue(PolledTable):
         Raises ValueError for another status, for `late` with a status, and for other wrong values.
         """
         if status is not None and status not in TASK_STATUSES:
-            raise ValueError(f"status must be one of {', '.join(TASK_STATUSES)}, got {shown(status)}")
+            raise InvalidValueError(f"status must be one of {', '.join(TASK_STATUSES)}, got {shown(status)}")
         for name, text in (("type", type), ("user", user), ("prefix", prefix), ("after", after)):
             if text is not None:
                 check_key(text, name)
         if late is not None:
             check_wait("late", late)
             if status not in (None, "waiting"):
-                raise ValueError(f"late= selects waiting tasks, not {status} tasks; leave out late= or status=")
+                raise InvalidValueError(f"late= selects waiting tasks, not {status} tasks; leave out late= or status=")
         return self.store.list(TaskFilter(status, type, user, prefix, late, after))
 
     alist = async_iterator_twin(list)  # noqa: A003 – a method may have this name
@@ -411,7 +411,7 @@ class QueuedTask(Generic[R_co]):
 def _storable_tasks(tasks: Iterable[NewTask]) -> list[NewTask]:
     given: object = tasks
     if not isinstance(given, Iterable):
-        raise ValueError(f"submit_many takes a list of psched.NewTask, got {shown(given)}")
+        raise InvalidValueError(f"submit_many takes a list of psched.NewTask, got {shown(given)}")
     checked = [storable_task(task) for task in tasks]
     check_distinct([task.key for task in checked], "task")
     return checked
@@ -427,7 +427,7 @@ def checked_task(task: NewTask) -> NewTask:
 def storable_task(task: NewTask) -> NewTask:
     """Return `task` after checking all fields except data and headers, which the store checks."""
     if not isinstance(task, NewTask):
-        raise ValueError(f"each task must be a psched.NewTask, got {shown(task)}")
+        raise InvalidValueError(f"each task must be a psched.NewTask, got {shown(task)}")
     check_key(task.key)
     check_key(task.type, "type")
     object_of(task.data)
@@ -435,7 +435,7 @@ def storable_task(task: NewTask) -> NewTask:
     if task.user is not None:
         check_key(task.user, "user")
     elif task.max_running is not None:
-        raise ValueError(
+        raise InvalidValueError(
             f"max_running {shown(task.max_running)} needs a user, whose running tasks it limits; give user= or -u"
         )
     if task.max_running is not None:
@@ -444,14 +444,14 @@ def storable_task(task: NewTask) -> NewTask:
         check_attempts("max_attempts", task.max_attempts)
     check_priority("priority", task.priority)
     if task.compression not in (None, "gzip"):
-        raise ValueError(f"compression must be 'gzip' or None, got {shown(task.compression)}")
+        raise InvalidValueError(f"compression must be 'gzip' or None, got {shown(task.compression)}")
     return task
 
 
 def check_priority(name: str, priority: object) -> None:
     """Raise ValueError unless `priority` is a whole number from -100 to 100."""
     if not isinstance(priority, int) or isinstance(priority, bool) or priority not in PRIORITIES:
-        raise ValueError(f"{name} must be a whole number from -100 to 100, got {shown(priority)}")
+        raise InvalidValueError(f"{name} must be a whole number from -100 to 100, got {shown(priority)}")
 
 
 def open_queue(

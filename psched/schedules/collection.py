@@ -18,7 +18,7 @@ from psched.acquisition.queue_and_schedules_base import PolledTable
 from psched.async_methods import async_iterator_twin, async_twin
 from psched.backends import open_stores
 from psched.config import Section
-from psched.error_messages import shown
+from psched.error_messages import InvalidValueError, shown
 from psched.errors import ConfigError, NotSupportedError
 from psched.keys import backfill_of, check_key
 from psched.model import NEVER, NO_OCCURRENCE, LeaseTimes, NewSchedule, ScheduleFilter, ScheduleRow
@@ -201,7 +201,7 @@ class ScheduleCollection(PolledTable):
         if not self.store.keeps_policies and (owner, tag) != (None, None):
             raise NotSupportedError("this store keeps no owner and no tags; use `type: rdb` or `type: redis`")
         if state is not None and state not in get_args(StateWord):
-            raise ValueError(f"state must be one of {', '.join(get_args(StateWord))}, got {shown(state)}")
+            raise InvalidValueError(f"state must be one of {', '.join(get_args(StateWord))}, got {shown(state)}")
         wanted = ScheduleFilter(type, prefix, owner=owner, tag=tag, after=after)
         if state is None:
             return self.candidates(wanted)
@@ -312,7 +312,7 @@ class ScheduleCollection(PolledTable):
         Raises NotSupportedError if the store keeps no ledger, and ValueError.
         """
         if isinstance(keys, str):
-            raise ValueError(f"keys must be a collection of keys, such as [{shown(keys)}], got {shown(keys)}")
+            raise InvalidValueError(f"keys must be a collection of keys, such as [{shown(keys)}], got {shown(keys)}")
         for key in () if keys is None else keys:
             self._check_audited(key)
         scope = self._scope(since, until, late)
@@ -341,7 +341,9 @@ class ScheduleCollection(PolledTable):
     def _check_audited(self, key: str) -> str:
         check_key(key)
         if self.store.is_backfill(key):
-            raise ValueError(f"{key!r} is a backfill, which is audited with its schedule {backfill_of(key)[0]!r}")
+            raise InvalidValueError(
+                f"{key!r} is a backfill, which is audited with its schedule {backfill_of(key)[0]!r}"
+            )
         return key
 
     def _scope(self, since: int, until: int, late: float | None) -> AuditScope:

@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import Any, TypedDict, TypeVar
 
 from psched import cron
-from psched.error_messages import did_you_mean, shown
+from psched.error_messages import InvalidValueError, did_you_mean, shown
 from psched.errors import ConfigError, NotSupportedError
 from psched.keys import BACKFILL_PREFIX, MAX_KEY_LENGTH, check_key, enqueued_key
 from psched.model import (
@@ -107,7 +107,7 @@ def new_rows(
     rows = []
     for new in schedules:
         if not isinstance(new, NewSchedule):
-            raise ValueError(f"each schedule must be a psched.NewSchedule, got {shown(new)}")
+            raise InvalidValueError(f"each schedule must be a psched.NewSchedule, got {shown(new)}")
         policy = _cached(policies, _terms_of(new), partial(_policy_of, new))
         if not store.keeps_policies and policy != _DEFAULT_POLICY:
             raise without_policies(new.key, [name for name in TERMS if getattr(policy, name) != _default(name)])
@@ -118,7 +118,9 @@ def new_rows(
         first = rule_occurrences.first_time(rule, now() if new.next_time is None else new.next_time, dialect)
         check_enqueued_key(check_key(new.key), check_key(new.type, "type"))
         if store.is_backfill(new.key):
-            raise ValueError(f"keys that begin with {BACKFILL_PREFIX!r} are reserved for backfills; got {new.key!r}")
+            raise InvalidValueError(
+                f"keys that begin with {BACKFILL_PREFIX!r} are reserved for backfills; got {new.key!r}"
+            )
         check_has_occurrence(first, new.next_run_time)
         if first == NO_OCCURRENCE and warns:
             log.warning("the schedule %r has ended: %r has no occurrence from now on", new.key, rule.cron)
@@ -185,7 +187,9 @@ def named_calendars(
     if names is None:
         return ()
     if isinstance(names, str) or not isinstance(names, Sequence):
-        raise ValueError(f"exclude must be a list of names of calendars, such as ['holidays'], got {shown(names)}")
+        raise InvalidValueError(
+            f"exclude must be a list of names of calendars, such as ['holidays'], got {shown(names)}"
+        )
     if store.calendars is None:
         raise NotSupportedError("this store keeps no calendars; use `type: rdb` or `type: redis`")
     found = []
@@ -212,7 +216,7 @@ def without_policies(key: str, names: Collection[str]) -> NotSupportedError:
 def checked_policy(policy: Policy) -> Policy:
     """Return `policy` with its options in stored form. Raises ValueError for an invalid value."""
     if policy.catch_up not in CATCH_UP:
-        raise ValueError(f"catch_up must be {' or '.join(CATCH_UP)}, got {shown(policy.catch_up)}")
+        raise InvalidValueError(f"catch_up must be {' or '.join(CATCH_UP)}, got {shown(policy.catch_up)}")
     if policy.max_attempts is not None:
         check_attempts("max_attempts", policy.max_attempts)
     for name in ("max_lateness", "alert_after"):
@@ -238,7 +242,9 @@ def checked_rule(rule: Rule, dialect: cron.CronDialect) -> Rule:
     if given:
         rule = replace(rule, **{name: OPTIONS[name](value) for name, value in given.items()})
     if rule.start is not None and rule.end is not None and rule.start > rule.end:
-        raise ValueError(f"end {local_time(rule.end)} is before start {local_time(rule.start)}; give a later end")
+        raise InvalidValueError(
+            f"end {local_time(rule.end)} is before start {local_time(rule.start)}; give a later end"
+        )
     rule_occurrences.validate(rule, dialect)
     _warn_of_step(rule.cron, dialect)
     check_delay(rule.delay)
@@ -269,7 +275,7 @@ def check_distinct(keys: Sequence[str], what: str) -> None:
     """Raise ValueError if a key occurs twice. `what`: what the message calls the rows."""
     if len(set(keys)) < len(keys):
         [(twice, _)] = Counter(keys).most_common(1)
-        raise ValueError(f"the key {twice!r} is given twice; each {what} needs its own key")
+        raise InvalidValueError(f"the key {twice!r} is given twice; each {what} needs its own key")
 
 
 def _check_ahead(rule: Rule, dialect: cron.CronDialect) -> None:
@@ -277,7 +283,7 @@ def _check_ahead(rule: Rule, dialect: cron.CronDialect) -> None:
     first = rule_occurrences.first_time(rule, _REFERENCE, dialect)
     ahead = rule_occurrences.count(rule, first, first + math.ceil(-rule.delay), dialect)
     if ahead > MOST_AHEAD:
-        raise ValueError(
+        raise InvalidValueError(
             f"delay {rule.delay:g} makes {ahead} occurrences of cron {rule.cron!r} due at once, before their times; "
             f"expected at most {MOST_AHEAD}; give a delay closer to 0, or an expression with fewer occurrences"
         )
@@ -290,7 +296,7 @@ def check_enqueued_key(key: str, type: str) -> None:
     """
     longest = MAX_KEY_LENGTH - len(enqueued_key("", int(NEVER), extra=True))
     if ENQUEUED.match(type) and len(key) > longest:
-        raise ValueError(
+        raise InvalidValueError(
             f"key has {len(key)} characters; expected at most {longest}, as a schedule of type {type[:40]!r} submits "
             "tasks with the key '<key>@<time>'; shorten the key"
         )
@@ -306,12 +312,12 @@ def check_times(**times: object) -> None:
 def check_has_occurrence(time: int, next_run_time: float | None) -> None:
     """Raise ValueError if a run time is given for a schedule that has ended, and so has no occurrence."""
     if time == NO_OCCURRENCE and next_run_time is not None:
-        raise ValueError("next_run_time is given, but the rule has no further occurrence; leave it out")
+        raise InvalidValueError("next_run_time is given, but the rule has no further occurrence; leave it out")
 
 
 def check_delay(delay: object) -> None:
     """Raise ValueError unless `delay` is a number of seconds, of at most 366 days in either direction."""
     if isinstance(delay, bool) or not isinstance(delay, int | float) or not abs(delay) <= LONGEST_DELAY:
-        raise ValueError(
+        raise InvalidValueError(
             f"delay must be a number of seconds from -{LONGEST_DELAY} to {LONGEST_DELAY} (366 days), got {shown(delay)}"
         )

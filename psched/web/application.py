@@ -24,7 +24,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from psched.config import SectionName, Settings, coerce
-from psched.error_messages import one_line
+from psched.error_messages import InvalidValueError, one_line
 from psched.errors import ConfigError, NotFoundError, ScheduleError
 from psched.time_text import shown_zone
 from psched.web import pages
@@ -176,7 +176,7 @@ def _answered(answer: Answer, request: Request, shared: SharedState) -> Response
         return page(request, "error.html", HTTPStatus.NOT_FOUND, title="Not found", message=str(error))
     except RefusedError as error:
         return page(request, "error.html", error.status, title=error.status.phrase, message=error.message)
-    except (ScheduleError, ValueError) as error:
+    except (ScheduleError, InvalidValueError) as error:
         return page(request, "error.html", HTTPStatus.BAD_REQUEST, title="Not done", message=one_line(error))
     except Exception as error:
         if _has_nul(request):  # PostgreSQL cannot store NUL

@@ -7,6 +7,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from starlette.applications import Starlette
@@ -239,6 +240,43 @@ def test_all_tasks_that_pass_a_filter_are_treated_after_their_number_was_shown(v
     [recorded] = queue.store.actions.last(10)
     assert (recorded.user, recorded.action, recorded.key) == ("alice", "cancel", "")
     assert (recorded.detail or "").startswith("all tasks with status waiting, type <script>")
+
+
+@pytest.mark.parametrize("path", ["/tasks", "/what-if?begin=2026-01-01T00:00"])
+def test_a_mistake_of_psched_is_an_error_with_a_traceback_in_the_log(
+    path: str, visit: Visit, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ValueError("max() arg is an empty sequence")
+
+    monkeypatch.setattr(TaskInsight, "page", fail)
+    monkeypatch.setattr("psched.web.pages.what_if._read", fail)
+    answer = visit().get(path)
+    assert (answer.status_code, "empty sequence" in answer.text) == (500, False)
+    [record] = [each for each in caplog.records if each.exc_info]
+    assert record.getMessage() == f"page failed: {path.partition('?')[0]}"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/schedule?key=",
+        f"/schedule?key=k&until={'9' * 5000}",
+        "/schedules?after=soon:k",
+        "/schedules?after=inf:k",
+        f"/tasks?done=all-delete&count={'9' * 5000}",
+        f"/yesterday?hours={'9' * 5000}",
+        f"/yesterday?page={'9' * 5000}",
+        "/proof?from=2026-01-01T00:00&to=2026-01-02T00:00&late=nan",
+        "/what-if?begin=0001-01-01T00:00",
+        "/what-if?handler_time=inf&begin=2026-01-01T00:00",
+    ],
+)
+def test_wrong_input_of_a_visitor_is_no_mistake_of_psched(
+    path: str, visit: Visit, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert visit(timezone="Pacific/Kiritimati").get(path).status_code == 400
+    assert not [each for each in caplog.records if each.levelname == "ERROR"]
 
 
 def test_each_action_is_recorded_with_its_user_before_it_is_done(visit: Visit, schedules: ScheduleCollection) -> None:

@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from psched.errors import ScheduleError
 from psched.insight import ScheduleInsight, WeekAhead
 from psched.model import NewSchedule
 from psched.schedules.collection import ScheduleCollection
@@ -60,7 +61,7 @@ def test_an_answer_that_fails_late_is_an_error_and_not_waited_for_again(
 
     def fail(_: ScheduleInsight) -> WeekAhead:
         may_answer.wait()
-        raise ValueError("it cannot be said")
+        raise ScheduleError("it cannot be said")
 
     monkeypatch.setattr(ScheduleInsight, "week_ahead", fail)
     monkeypatch.setattr("psched.web.shared_state._PATIENCE", 0.1)

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from psched.clock import monotonic
+from psched.error_messages import InvalidValueError
 from psched.errors import NotFoundError, ScheduleError
 from psched.insight import TaskInsight
 from psched.model import TaskRow
@@ -66,12 +67,15 @@ def act(request: Request, shared: SharedState) -> Response:
 
 
 def _asked(request: Request, given: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
-    """Return the action and the filter. Raises RefusedError, and ValueError for a filter that selects too much."""
+    """Return the action and the filter.
+
+    Raises RefusedError, and InvalidValueError for a filter that selects too much.
+    """
     action = asked_action(request, OF_TASKS, given.get("action", ""))
     wanted = wanted_tasks(given)
     if action not in POSSIBLE.get(wanted["status"], ()):
         possible = " or ".join(str(status) for status, actions in POSSIBLE.items() if action in actions)
-        raise ValueError(f"to {action} many tasks, select those with the status {possible}")
+        raise InvalidValueError(f"to {action} many tasks, select those with the status {possible}")
     return action, wanted
 
 

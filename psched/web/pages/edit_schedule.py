@@ -11,7 +11,7 @@ from urllib.parse import unquote
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from psched.error_messages import one_line
+from psched.error_messages import InvalidValueError, one_line
 from psched.errors import ConfigError, NotFoundError, NotSupportedError, ScheduleError
 from psched.insight import ChangePreview, ScheduleInsight
 from psched.model import CATCH_UP, OVERLAP, ScheduleRow
@@ -23,6 +23,7 @@ from psched.web.pages.actions import asked_action, field, record
 from psched.web.pages.schedules import schedules_of, there, words_of
 from psched.web.rendering import harmless, page, path
 from psched.web.shared_state import SharedState
+from psched.web.visitor_input import parsed
 
 _MODIFY: Final = "modify"
 _LISTED = 10
@@ -45,13 +46,10 @@ class _FormField:
     words: Sequence[str] = ()
 
     def value(self, text: str) -> Any:
-        """Return the value of a text. Raises ValueError."""
+        """Return the value of a text. Raises InvalidValueError."""
         if not text:
             return self.none
-        try:
-            return self.read(text)
-        except ValueError as error:
-            raise ValueError(f"{self.label}: expected {self.hint}, got {text[:50]!r}") from error
+        return parsed(text, self.read, f"{self.label}: expected {self.hint}, got {text[:50]!r}")
 
 
 def _wait(text: str) -> float | Backoff:
@@ -127,7 +125,7 @@ def act(request: Request, shared: SharedState) -> Response:
         raise NotFoundError("this configuration has no section `schedules`")
     table, key = schedules_of(shared), unquote(field(request, "key"))
     given = {each.name: unquote(field(request, each.name)) for each in _FIELDS if each.name in request.state.form}
-    version = int(field(request, "version"))
+    version = parsed(field(request, "version"), int, "version must be a whole number")
     filled = _filled(shared.schedules[key].metadata(), given)
     try:
         changes = _changes(filled)
@@ -138,7 +136,7 @@ def act(request: Request, shared: SharedState) -> Response:
             shared.schedules[key].modify(if_version=version, **cast("Any", changes))
     except NotFoundError:
         raise
-    except (ConfigError, ScheduleError, ValueError) as error:
+    except (ConfigError, ScheduleError, InvalidValueError) as error:
         return _form(request, table, key, given, one_line(error), HTTPStatus.CONFLICT)
     shared.forget_answers()
     return RedirectResponse(path(request, "schedule", key=key, done=action), HTTPStatus.SEE_OTHER)
@@ -168,7 +166,7 @@ def _form(
             preview = table.preview(key, changes) if changes else None
         except NotFoundError:
             raise
-        except (ConfigError, ScheduleError, ValueError) as error:
+        except (ConfigError, ScheduleError, InvalidValueError) as error:
             problem, status = one_line(error), HTTPStatus.BAD_REQUEST
     return page(
         request,
@@ -221,5 +219,5 @@ def _text(field: _FormField, value: Any) -> str:
 
 
 def _changes(filled: Sequence[_Filled]) -> Changes:
-    """Return the fields whose values differ from the schedule's. Raises ValueError."""
+    """Return the fields whose values differ from the schedule's. Raises InvalidValueError."""
     return cast("Changes", {each.field.name: each.field.value(each.text) for each in filled if each.is_changed})

@@ -15,13 +15,15 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from psched.cron import tz_database
+from psched.error_messages import InvalidValueError
 from psched.insight import Proof, ProofPage
 from psched.schedules.audit_result import Kind, Violation
-from psched.time_text import local_datetime, parse_seconds, shown_zone
+from psched.time_text import local_datetime
 from psched.web.charts import Mark, Span, Tick, marks, ticks
 from psched.web.pages.schedules import schedules_of
 from psched.web.rendering import page, path
 from psched.web.shared_state import SharedState
+from psched.web.visitor_input import moment_text, parse_moment, parse_span, parsed
 
 _DAY = 86400
 _DEFAULT = 7 * _DAY
@@ -64,13 +66,13 @@ def proof(request: Request, shared: SharedState) -> Response:
     prefix, after = given.get("prefix", ""), given.get("after", "")
     # write the times into the address, so that it always means the same range
     if not (given.get("from") and given.get("to")):
-        until = _moment("to", given["to"]) if given.get("to") else now
-        since = _moment("from", given["from"]) if given.get("from") else until - _DEFAULT
-        wanted = {"from": _address(since), "to": _address(until), "prefix": prefix, "late": given.get("late", "")}
+        until = parse_moment("to", given["to"]) if given.get("to") else now
+        since = parse_moment("from", given["from"]) if given.get("from") else until - _DEFAULT
+        wanted = {"from": moment_text(since), "to": moment_text(until), "prefix": prefix, "late": given.get("late", "")}
         return RedirectResponse(path(request, "proof", **wanted), HTTPStatus.SEE_OTHER)
-    since, until = int(_moment("from", given["from"])), int(_moment("to", given["to"]))
+    since, until = int(parse_moment("from", given["from"])), int(parse_moment("to", given["to"]))
     if not 0 < until - since <= _LONGEST:
-        raise ValueError("to must be after from, by at most 400 days")
+        raise InvalidValueError("to must be after from, by at most 400 days")
     late = _late(given.get("late", ""))
     is_export = given.get("format") == "json"
     keep = is_export and given.get("records") == "1"
@@ -102,24 +104,8 @@ def proof(request: Request, shared: SharedState) -> Response:
     )
 
 
-def _moment(name: str, text: str) -> float:
-    """Return a time in the shown zone. Raises ValueError."""
-    try:
-        return datetime.fromisoformat(text).replace(tzinfo=shown_zone.get()).astimezone().timestamp()
-    except (ValueError, OverflowError) as error:
-        raise ValueError(f"{name} must be a time such as 2027-03-01T09:00") from error
-
-
-def _address(time: float) -> str:
-    moment = local_datetime(time)
-    return "" if moment is None else f"{moment:%Y-%m-%dT%H:%M}"
-
-
 def _late(text: str) -> float | None:
-    try:
-        return parse_seconds(text) if text else None
-    except ValueError as error:
-        raise ValueError("late must be seconds, or a span such as 5m") from error
+    return parsed(text, parse_span, "late must be seconds, or a span such as 5m") if text else None
 
 
 def _export(found: ProofPage) -> Response:

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from psched.cron.explanation import in_words
 from psched.cron.zones import load_zone
-from psched.error_messages import shown
+from psched.error_messages import InvalidValueError, shown
 from psched.errors import ConfigError, NotFoundError, NotSupportedError
 from psched.insight import Page, ScheduleInsight
 from psched.model import Policy, Rule, ScheduleRow
@@ -24,6 +24,7 @@ from psched.time_text import local_time
 from psched.web.charts import columns
 from psched.web.rendering import duration, page
 from psched.web.shared_state import SharedState
+from psched.web.visitor_input import parse_span, parsed, whole_number
 
 _PAGE = 25
 _STRIP = 20
@@ -74,9 +75,9 @@ def schedules(request: Request, shared: SharedState) -> Response:
     table, given = schedules_of(shared), request.query_params
     state = given.get("state") or None
     if state is not None and state not in get_args(StateWord):
-        raise ValueError(f"state must be one of {', '.join(get_args(StateWord))}, got {shown(state)}")
+        raise InvalidValueError(f"state must be one of {', '.join(get_args(StateWord))}, got {shown(state)}")
     time, _, key = given.get("after", "").partition(":")
-    after = (float(time), key) if key else None
+    after = (parsed(time, parse_span, "after must be seconds, a colon and a key"), key) if key else None
     wanted: dict[str, Any] = {name: given.get(name) or None for name in ("type", "prefix", "owner", "tag")}
     wanted["state"] = state
 
@@ -103,6 +104,7 @@ def schedules(request: Request, shared: SharedState) -> Response:
 
 def schedule(request: Request, shared: SharedState) -> Response:
     table, key = schedules_of(shared), request.query_params.get("key", "")
+    until = whole_number(request.query_params, "until")
     found = table.details(key)
     now = request.state.status.snapshot.taken
     rule = found.versions[-1].rule if found.row is None else found.row.rule
@@ -110,7 +112,6 @@ def schedule(request: Request, shared: SharedState) -> Response:
     audited: tuple[Verdict | None] | None = (None,)
     if not is_part:
         audited = shared.slow_answer(("audit", key), _AUDIT_KEPT, lambda: (_verdict(table, key, int(now)),))
-    until = int(given["until"]) if (given := request.query_params).get("until", "").isdecimal() else None
     listed = Page(found.history, found.older) if until is None else table.history_page(key, until)
     runs = [run for run in found.history if run.started is not None]
     outputs = {each.scheduled_time: each for each in table.outputs(key)} if listed.rows else {}
@@ -173,9 +174,8 @@ def done(request: Request) -> str | None:
 
     The address contains only a word for the action, because any text could be written into an address.
     """
-    given = request.query_params
-    text = _DONE.get(given.get("done", ""))
-    return text if text is None else text.format(count=int(given["count"]) if given.get("count", "").isdecimal() else 0)
+    text = _DONE.get(request.query_params.get("done", ""))
+    return text if text is None else text.format(count=whole_number(request.query_params, "count") or 0)
 
 
 _DONE: Mapping[str, str] = {

@@ -9,6 +9,7 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
+from psched.error_messages import InvalidValueError
 from psched.errors import NotFoundError, NotSupportedError
 from psched.insight import RunRates, TaskInsight
 from psched.model import TASK_STATUSES
@@ -103,10 +104,10 @@ def task(request: Request, shared: SharedState) -> Response:
 
 
 def wanted_tasks(given: Mapping[str, str]) -> dict[str, Any]:
-    """Return the arguments of `TaskInsight.page` from a query. Raises ValueError for an unknown status."""
+    """Return the arguments of `TaskInsight.page` from a query. Raises InvalidValueError for an unknown status."""
     status = given.get("status") or None
     if status is not None and status not in TASK_STATUSES:
-        raise ValueError(f"status must be one of {', '.join(TASK_STATUSES)}, got {status[:50]!r}")
+        raise InvalidValueError(f"status must be one of {', '.join(TASK_STATUSES)}, got {status[:50]!r}")
     return {
         "status": status,
         "type": given.get("type") or None,

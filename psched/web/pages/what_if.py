@@ -10,7 +10,7 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from psched.error_messages import one_line
+from psched.error_messages import InvalidValueError, one_line
 from psched.insight import ScheduleInsight, SimulatedHour, SimulatedOutage, SimulatedSchedule, Simulation
 from psched.insight.forecast import short_number
 from psched.time_text import local_datetime, local_time, parse_local_datetime, parse_seconds
@@ -19,6 +19,7 @@ from psched.web.pages.schedules import schedules_of
 from psched.web.rendering import page
 from psched.web.shared_state import SharedState
 from psched.web.status_poller import Snapshot
+from psched.web.visitor_input import parsed
 
 _HOUR: Final = 3600
 _KEPT = 60.0
@@ -63,7 +64,7 @@ def what_if(request: Request, shared: SharedState) -> Response:
     try:
         question = _read(form, snapshot.taken)
         answer = shared.slow_answer(("what if", question), _KEPT, lambda: _ask(table, question))
-    except ValueError as error:
+    except InvalidValueError as error:
         return page(request, "what_if.html", HTTPStatus.BAD_REQUEST, **shown | {"problem": one_line(error)})
     if answer is None:
         return page(request, "computing.html", title="What if", headers={"Refresh": "1"})
@@ -92,13 +93,10 @@ def _form(given: Mapping[str, str], snapshot: Snapshot) -> Mapping[str, str]:
 
 
 def _read(form: Mapping[str, str], now: float) -> _Question:
-    """Return the simulation that the form asks for. Raises ValueError that names the field."""
+    """Return the simulation that the form asks for. Raises InvalidValueError that names the field."""
 
     def read(name: str, label: str, expected: str, convert: Callable[[str], float]) -> float:
-        try:
-            return convert(form[name])
-        except (ValueError, OverflowError) as error:
-            raise ValueError(f"{label}: expected {expected}, got {form[name][:50]!r}") from error
+        return parsed(form[name], convert, f"{label}: expected {expected}, got {form[name][:50]!r}")
 
     begin = read("begin", "Outage from", "a time such as 2027-03-01T09:00", parse_local_datetime)
     end = read("end", "Outage to", "a time such as 2027-03-01T09:00", parse_local_datetime)
@@ -107,13 +105,15 @@ def _read(form: Mapping[str, str], now: float) -> _Question:
     if form["handler_time"]:
         seconds = read("handler_time", "Duration of a run", "seconds, or a span such as 90s or 5m", parse_seconds)
     if abs(begin - now) > _FARTHEST:
-        raise ValueError("Outage from: expected a time within a year from now")
+        raise InvalidValueError("Outage from: expected a time within a year from now")
     if not begin < end <= begin + _LONGEST:
-        raise ValueError(f"Outage to: expected a time after its start, and at most {_LONGEST // 86400} days after it")
+        raise InvalidValueError(
+            f"Outage to: expected a time after its start, and at most {_LONGEST // 86400} days after it"
+        )
     if not 1 <= workers <= _MOST_WORKERS:
-        raise ValueError(f"Workers: expected 1 to {_MOST_WORKERS:,}, got {workers:,}")
+        raise InvalidValueError(f"Workers: expected 1 to {_MOST_WORKERS:,}, got {workers:,}")
     if form["followed"] not in _FOLLOWED:
-        raise ValueError(f"Continue for: expected one of {', '.join(_FOLLOWED)}, got {form['followed'][:50]!r}")
+        raise InvalidValueError(f"Continue for: expected one of {', '.join(_FOLLOWED)}, got {form['followed'][:50]!r}")
     return _Question(begin, end, _FOLLOWED[form["followed"]], int(workers), seconds)
 
 

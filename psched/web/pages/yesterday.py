@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from functools import partial
 from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from psched.error_messages import InvalidValueError
 from psched.insight import Timeline, TimelineRun
 from psched.store.ledger import FAILED, SKIPPED
-from psched.time_text import local_datetime, shown_zone
+from psched.time_text import local_datetime
 from psched.web.charts import Mark, Span, Tick, marks, ticks
 from psched.web.pages.schedules import schedules_of
 from psched.web.rendering import duration, page, when
 from psched.web.shared_state import SharedState
+from psched.web.visitor_input import moment_text, parse_moment, whole_number
 
 HOURS: Final = (1, 3, 6, 12, 24)
 """The spans of time that can be chosen, in hours."""
@@ -81,12 +82,13 @@ class NodeLine:
 def yesterday(request: Request, shared: SharedState) -> Response:
     table, given = schedules_of(shared), request.query_params
     now: float = request.state.status.snapshot.taken
-    hours = int(given["hours"]) if given.get("hours", "24").isdecimal() and "hours" in given else 24
+    asked = whole_number(given, "hours")
+    hours = 24 if asked is None else asked
     if hours not in HOURS:
-        raise ValueError(f"hours must be one of {', '.join(map(str, HOURS))}, got {hours}")
-    wanted = _moment(given.get("until", ""))
+        raise InvalidValueError(f"hours must be one of {', '.join(map(str, HOURS))}, got {hours}")
+    wanted = parse_moment("until", given["until"]) if given.get("until") else None
     until = None if wanted is None or wanted >= now else wanted
-    number = int(given["page"]) if given.get("page", "").isdecimal() else 1
+    number = max(1, whole_number(given, "page") or 1)
     prefix, length = given.get("prefix", ""), hours * _HOUR
 
     def ask() -> tuple[Timeline, Sequence[ScheduleLine]]:
@@ -117,25 +119,12 @@ def yesterday(request: Request, shared: SharedState) -> Response:
         hours=hours,
         choices=HOURS,
         prefix=prefix,
-        until=None if until is None else _address(until),
-        earlier=_address(end - length),
-        later=_address(end + length) if end + length < now else None,
+        until=None if until is None else moment_text(until),
+        earlier=moment_text(end - length),
+        later=moment_text(end + length) if end + length < now else None,
         is_now=until is None,
         now=now,
     )
-
-
-def _moment(text: str) -> float | None:
-    """Return a time in the shown zone. Raises ValueError."""
-    try:
-        return datetime.fromisoformat(text).replace(tzinfo=shown_zone.get()).astimezone().timestamp() if text else None
-    except (ValueError, OverflowError) as error:
-        raise ValueError("until must be a time such as 2027-03-01T09:00") from error
-
-
-def _address(time: float) -> str:
-    moment = local_datetime(time)
-    return "" if moment is None else f"{moment:%Y-%m-%dT%H:%M}"
 
 
 def _ticks(found: Timeline, hours: int) -> Sequence[Tick]:
