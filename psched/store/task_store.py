@@ -116,11 +116,12 @@ class TaskStore(LeaseStore):
         """Return the state of each task of `keys` that exists. One statement reads a few hundred keys."""
 
     @abstractmethod
-    def cancel_request(self, key: str, retention: float) -> None:
+    def cancel_request(self, key: str, retention: float, wanted: TaskFilter | None = None) -> None:
         """Retire a waiting task as cancelled.
 
-        Flag a running task: then the next `extend` returns a lease with the flag. Raises NotFoundError and
-        AlreadyFinishedError.
+        Flag a running task: then the next `extend` returns a lease with the flag. `wanted`: if the task does not have
+        this status, type and user when it is written, nothing is changed. Raises NotFoundError and
+        AlreadyFinishedError, and ScheduleError for a task that is not wanted.
         """
 
     @abstractmethod
@@ -135,17 +136,36 @@ class TaskStore(LeaseStore):
         """
 
     @abstractmethod
-    def retry_failed(self, key: str) -> None:
+    def retry_failed(self, key: str, wanted: TaskFilter | None = None) -> None:
         """Make a failed or cancelled task due now, and set its attempts to 0.
 
-        Raises NotFoundError. Raises AlreadyFinishedError for a finished task, ScheduleError for a task that is not
-        retired, and NotSupportedError if the store does not keep such tasks.
+        `wanted`: as for `cancel_request`. Raises NotFoundError. Raises AlreadyFinishedError for a finished task,
+        ScheduleError for a task that is not retired or not wanted, and NotSupportedError if the store does not keep
+        such tasks.
         """
 
     @abstractmethod
-    def delete(self, key: str) -> None:
-        """Delete the task, even if it is leased. Raises NotFoundError."""
+    def delete(self, key: str, wanted: TaskFilter | None = None) -> None:
+        """Delete the task, even if it is leased.
+
+        `wanted`: as for `cancel_request`. Raises NotFoundError, and ScheduleError for a task that is not wanted.
+        """
 
     @abstractmethod
     def purge(self, limit: int) -> int:
         """Delete up to `limit` tasks whose retention is over. Return their number. Safe to call concurrently."""
+
+
+def check_wanted(row: TaskRow, wanted: TaskFilter, status_too: bool = True) -> None:
+    """Raise ScheduleError unless a task has the type and user of `wanted`, and its status.
+
+    A store that compares the status while it writes passes False as `status_too`.
+    """
+    is_wanted = wanted.type in (None, row.type) and wanted.user in (None, row.user)
+    if not is_wanted or (status_too and wanted.status not in (None, row.status)):
+        raise not_wanted(row.key)
+
+
+def not_wanted(key: str) -> ScheduleError:
+    """Return the error of a task that has changed since it was selected."""
+    return ScheduleError(f"{key!r} has changed since it was selected; nothing was changed")

@@ -16,6 +16,7 @@ from starlette.testclient import TestClient
 
 from faultlab.laboratory import Lab
 from faultlab.redis import Redis
+from psched.clock import boottime
 from psched.config import Settings, from_mapping
 from psched.insight import NodeState, TaskInsight
 from psched.model import NewTask
@@ -240,6 +241,34 @@ def test_all_tasks_that_pass_a_filter_are_treated_after_their_number_was_shown(v
     [recorded] = queue.store.actions.last(10)
     assert (recorded.user, recorded.action, recorded.key) == ("alice", "cancel", "")
     assert (recorded.detail or "").startswith("all tasks with status waiting, type <script>")
+
+
+@pytest.mark.parametrize("action", ["cancel", "delete", "retry"])
+def test_a_task_that_passes_the_filter_no_longer_is_left_alone(
+    action: str, visit: Visit, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, whole = visit(actions=True), TaskInsight.page
+    status = "cancelled" if action == "retry" else "waiting"
+    queue.submit_many(NewTask(key, "a") for key in ("changes", "stays"))
+    changed = queue["changes"]
+    if action == "retry":
+        for key in ("changes", "stays"):
+            queue[key].cancel_request()
+
+    def page_before_it_changes(*given: Any, **wanted: Any) -> Any:
+        found = whole(*given, **wanted)
+        if action == "retry":  # another visitor retries it, and it fails for good
+            changed.retry()
+            queue.store.retire(queue.store.preempt("changes", 60), "failed", "error", 60, boottime() + 60)
+        else:
+            changed.preempt()
+        return found
+
+    monkeypatch.setattr(TaskInsight, "page", page_before_it_changes)
+    answer = client.post("/tasks/bulk", data={"action": action, "status": status}, headers=OWN)
+    assert "count=1&" in answer.headers["location"]
+    row = changed.metadata()
+    assert (row.status, row.cancel_requested) == ("failed" if action == "retry" else "running", False)
 
 
 @pytest.mark.parametrize("path", ["/tasks", "/what-if?begin=2026-01-01T00:00"])

@@ -50,6 +50,7 @@ from psched.model import Claim, NewTask, TaskFilter, TaskOutcome, TaskRow, TaskS
 from psched.payload import pack
 from psched.store import AcquireOptions, StoreSettings, TaskStore, only
 from psched.store.outbox import task_ended
+from psched.store.task_store import check_wanted, not_wanted
 
 
 class RdbTaskStore(RdbLeaseStore, TaskStore):
@@ -216,11 +217,11 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
         rows = self._database.rows(self._statements.outcomes, {"keys": keys})
         return {row["key"]: read_outcome(row) for row in rows}
 
-    def cancel_request(self, key: str, retention: float) -> None:
+    def cancel_request(self, key: str, retention: float, wanted: TaskFilter | None = None) -> None:
         of_waiting, of_running = self._statements.cancel, self._statements.flag
         tries = (of_waiting, of_running, of_waiting)  # a running task may be released between two statements
         values = {"retention": _milliseconds(retention)}
-        self._act(key, tries, values, lambda _, row: row["status"] == TASK_CANCELLED, TASK_CANCELLED)
+        self._act(key, tries, values, lambda _, row: row["status"] == TASK_CANCELLED, TASK_CANCELLED, wanted)
 
     def force_finish(self, key: str, retention: float) -> None:
         values = {"retention": _milliseconds(retention)}
@@ -237,17 +238,26 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
             raise NotFoundError(f"{key!r} was acquired, retired or deleted by another process meanwhile; try again")
         return Claim(self._read(row), lease_of(row))
 
-    def retry_failed(self, key: str) -> None:
-        self._act(key, [self._statements.revive], {}, lambda seen, row: row["fence"] != seen["fence"])
+    def retry_failed(self, key: str, wanted: TaskFilter | None = None) -> None:
+        statements = [self._statements.revive]
+        self._act(key, statements, {}, lambda seen, row: row["fence"] != seen["fence"], wanted=wanted)
 
-    def delete(self, key: str) -> None:
-        row = self._database.run(lambda connection, _: self._row(connection, key))
-        values = {"task_key": key, "task_nonce": None if row is None else row["nonce"]}
+    def delete(self, key: str, wanted: TaskFilter | None = None) -> None:
+        seen = self._database.run(lambda connection, _: self._row(connection, key))
+        if seen is None:
+            raise IdempotentNotFoundError(f"no task has the key {key!r}")
+        values = {"task_key": key, "task_nonce": seen["nonce"], "task_status": self._status(seen, wanted)}
 
         def work(connection: sa.Connection, uncertain: bool) -> bool:
-            return connection.execute(self._statements.delete, values).rowcount == 1 or uncertain
+            """Return whether the task exists no longer."""
+            if connection.execute(self._statements.delete, values).rowcount == 1:
+                return True
+            row = self._row(connection, key)
+            if row is not None and row["nonce"] == seen["nonce"]:
+                raise not_wanted(key)
+            return uncertain
 
-        if row is None or not self._database.run(work):
+        if not self._database.run(work):
             raise IdempotentNotFoundError(f"no task has the key {key!r}")
 
     def purge(self, limit: int) -> int:
@@ -265,6 +275,13 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
 
         return self._database.run(work)
 
+    def _status(self, seen: sa.RowMapping | None, wanted: TaskFilter | None) -> str | None:
+        """Return the status that the row must have at the write. Raises ScheduleError for a wrong type or user."""
+        if seen is None or wanted is None:
+            return None
+        check_wanted(self._read(seen), wanted, status_too=False)
+        return wanted.status
+
     def _act(
         self,
         key: str,
@@ -272,6 +289,7 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
         values: Mapping[str, Any],
         is_done: Callable[[sa.RowMapping, sa.RowMapping], bool],
         ending: TaskStatus | None = None,
+        wanted: TaskFilter | None = None,
     ) -> None:
         """Execute `statements` until one of them changes the row.
 
@@ -279,10 +297,11 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
 
         A row that was created after the call began is not changed. `is_done(before, now)`: whether an earlier attempt,
         whose answer was lost, has already changed the row. `ending`: the status with which the statements may end the
-        task.
+        task. `wanted`: see `TaskStore.cancel_request`.
         """
         seen = self._database.run(lambda connection, _: self._row(connection, key))
-        parameters = {"task_key": key, "task_nonce": None if seen is None else seen["nonce"], **values}
+        nonce = None if seen is None else seen["nonce"]
+        parameters = {"task_key": key, "task_nonce": nonce, "task_status": self._status(seen, wanted), **values}
 
         def work(connection: sa.Connection, uncertain: bool) -> tuple[bool, sa.RowMapping | None]:
             row = self._row(connection, key) if uncertain else seen
@@ -303,7 +322,7 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
 
         done, row = self._database.run(work)
         if not done:
-            raise _refusal(key, row)
+            raise _refusal(key, row) if row is None or wanted is None else not_wanted(key)
 
 
 def _rowcount(connection: sa.Connection, statement: sa.Update, parameters: Mapping[str, Any]) -> int:
@@ -352,8 +371,8 @@ def _retired(now: sa.ColumnElement[int]) -> dict[str, Any]:
 class QueueStatements:
     """The statements on one queue.
 
-    Parameters: :task_key, :task_nonce (the number of the call that submitted the task), :keys, :users, :retention and
-    :alive (both in milliseconds), and others.
+    Parameters: :task_key, :task_nonce (the number of the call that submitted the task), :task_status (NULL for any),
+    :keys, :users, :retention and :alive (both in milliseconds), and others.
     """
 
     def __init__(self, leases: LeaseStatements, table: sa.Table, users: sa.Table) -> None:
@@ -362,7 +381,8 @@ class QueueStatements:
         kept = sa.func.coalesce(sa.bindparam("error", type_=c.last_error.type), c.last_error)
         outcome = sa.bindparam("outcome", type_=c.status.type)
 
-        this = (c.key == sa.bindparam("task_key"), c.nonce == sa.bindparam("task_nonce"))
+        status = sa.func.coalesce(sa.bindparam("task_status", type_=c.status.type), c.status)
+        this = (c.key == sa.bindparam("task_key"), c.nonce == sa.bindparam("task_nonce"), c.status == status)
 
         def of_one(*statuses: str) -> sa.Update:
             return sa.update(table).where(*this, c.status.in_(statuses))

@@ -201,7 +201,11 @@ class CompatLeaseStore(SqlStore):
         return 0
 
     def delete(self, key: str) -> None:
-        if not self._delete_row(key, itemgetter(*self._identity), self._delete_locked):
+        self._delete_by(key, self._delete_locked)
+
+    def _delete_by(self, key: str, delete: Callable[[Connection, RowMapping], None]) -> None:
+        """Call `delete` with the locked row of `key`. Raises NotFoundError."""
+        if not self._delete_row(key, itemgetter(*self._identity), delete):
             raise IdempotentNotFoundError(f"no {self._kind} has the key {key!r}")
 
     def _delete_locked(self, connection: Connection, row: RowMapping) -> None:

@@ -50,6 +50,7 @@ from psched.errors import (
 )
 from psched.model import Claim, Lease, NewTask, TaskFilter, TaskOutcome, TaskRow, TaskStatus
 from psched.store import NO_RESULTS, StoreSettings, TaskStore, only
+from psched.store.task_store import check_wanted
 
 log = logging.getLogger(__name__)
 
@@ -174,9 +175,17 @@ class CompatTaskStore(CompatLeaseStore, TaskStore):
     def outcomes(self, keys: Sequence[str]) -> Mapping[str, TaskOutcome]:
         raise NotSupportedError(NO_RESULTS)
 
-    def cancel_request(self, key: str, retention: float) -> None:
+    def cancel_request(self, key: str, retention: float, wanted: TaskFilter | None = None) -> None:
         """Flag the task. Workers of psched retire a flagged task; newer Ruby workers run it."""
-        self._act(key, self._cancel, {})
+        self._act(key, self._cancel, {}, wanted)
+
+    def delete(self, key: str, wanted: TaskFilter | None = None) -> None:
+        def work(connection: Connection, row: RowMapping) -> None:
+            if wanted is not None:
+                check_wanted(self._read_row(row), wanted)
+            self._delete_locked(connection, row)
+
+        self._delete_by(key, work)
 
     def force_finish(self, key: str, retention: float) -> None:
         self._act(key, self._force_finish, {"retention": math.ceil(retention)})
@@ -203,7 +212,7 @@ class CompatTaskStore(CompatLeaseStore, TaskStore):
         fence = Fence.in_row(row)
         return Claim(self._read_row(row), fence.lease(row, fence.timeout))
 
-    def retry_failed(self, key: str) -> None:
+    def retry_failed(self, key: str, wanted: TaskFilter | None = None) -> None:
         raise NotSupportedError(f"{key!r}: rdb_compat does not keep failed tasks; use `type: rdb`")
 
     def purge(self, limit: int) -> int:
@@ -234,10 +243,22 @@ class CompatTaskStore(CompatLeaseStore, TaskStore):
         }
         return {name: value for name, value in columns.items() if value is not None}
 
-    def _act(self, key: str, statement: Update, values: Mapping[str, Any]) -> None:
-        """Change the row of a task that is not finished. Raises NotFoundError or AlreadyFinishedError."""
+    def _act(self, key: str, statement: Update, values: Mapping[str, Any], wanted: TaskFilter | None = None) -> None:
+        """Change the row of a task that is not finished. Raises NotFoundError or AlreadyFinishedError.
+
+        `wanted`: see `TaskStore.cancel_request`.
+        """
 
         def work(connection: Connection, uncertain: bool) -> tuple[bool, RowMapping | None]:
+            if wanted is None:
+                return change(connection, uncertain)
+            with self._database.transaction(connection):
+                row = self._row(connection, key, locked=True)
+                if row is not None:
+                    check_wanted(self._read_row(row), wanted)
+                return change(connection, uncertain)
+
+        def change(connection: Connection, uncertain: bool) -> tuple[bool, RowMapping | None]:
             if connection.execute(statement, {"lease_key": key, **values}).rowcount == 1:
                 return True, None
             row = self._row(connection, key)

@@ -28,13 +28,11 @@ from psched.backends.redis.table_setup import RedisTable
 from psched.backends.redis.visitor_actions import RedisVisitorActions
 from psched.backends.redis.wakeup import WakeList
 from psched.clock import boottime
-from psched.errors import IdempotentNotFoundError, ScheduleError
+from psched.errors import ScheduleError
 from psched.model import WORKER_DIED, Claim, Lease, Retry
 from psched.store import Accepts, AcquireOptions, Finding, LeaseStore, Wakeup
 
 log = logging.getLogger(__name__)
-
-_ROW = {"schedules": "schedule", "queue": "task"}
 
 Answer = Sequence[Any]
 """The answer of a settling script that did not settle: `changed`, `entered`, `lost` or `gone`, then details."""
@@ -182,21 +180,11 @@ class RedisLeaseStore(LeaseStore):
             count += done
         return count
 
-    def delete(self, key: str) -> None:
-        if not self._delete(key):
-            raise IdempotentNotFoundError(f"no {_ROW[self._table.kind]} has the key {key!r}")
-
     def shares_database(self, other: object) -> bool:
         return isinstance(other, RedisLeaseStore) and self._server.location == other._server.location
 
     def close(self) -> None:
         self._server.close()
-
-    def _delete(self, key: str, *more: Argument) -> bool:
-        seen = self._run("row_identity", key)
-        if seen is None:
-            return False
-        return self._server.run(lambda again: self._call("delete", key, seen[0], *more) == 1 or again)
 
     def _call(self, verb: str, *arguments: Argument) -> Any:
         return self._server.call(script_composer.compose(self._table.kind, verb), [self._table.meta], arguments)

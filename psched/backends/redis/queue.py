@@ -18,11 +18,18 @@ from psched.backends.redis.overdue_and_failures import NO_FAILURE, failure_argum
 from psched.backends.redis.rows import claimed_task, stored
 from psched.backends.redis.table_setup import RedisTable
 from psched.error_messages import shown
-from psched.errors import AlreadyFinishedError, NotFoundError, NotSupportedError, ScheduleError
+from psched.errors import (
+    AlreadyFinishedError,
+    IdempotentNotFoundError,
+    NotFoundError,
+    NotSupportedError,
+    ScheduleError,
+)
 from psched.model import Claim, NewTask, RunResult, TaskFilter, TaskOutcome, TaskRow, TaskStatus
 from psched.payload import encode_headers, pack
 from psched.store import NO_TRANSACTION, StoreSettings, TaskStore, only
 from psched.store.outbox import task_ended
+from psched.store.task_store import check_wanted, not_wanted
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _PAGE = 500
@@ -146,9 +153,10 @@ class RedisTaskStore(RedisLeaseStore, TaskStore):
         rows = {key: dict(zip(_OUTCOME, values, strict=True)) for key, values in zip(keys, texts, strict=True)}
         return {key: read_outcome(row) for key, row in rows.items() if row["status"] is not None}
 
-    def cancel_request(self, key: str, retention: float) -> None:
+    def cancel_request(self, key: str, retention: float, wanted: TaskFilter | None = None) -> None:
         ending = self._ending_of(key, "cancelled")
-        self._act("cancel_request", key, [_milliseconds(retention), ending], b"cancelled")
+        arguments = [_milliseconds(retention), ending, _status(wanted)]
+        self._act("cancel_request", key, arguments, b"cancelled", wanted)
 
     def force_finish(self, key: str, retention: float) -> None:
         ending = self._ending_of(key, "finished")
@@ -158,8 +166,24 @@ class RedisTaskStore(RedisLeaseStore, TaskStore):
         found = self._act("preempt", key, [math.ceil(alive_time * 1000), self._holder, new_number()])
         return self._claimed(key.encode(), found[1])
 
-    def retry_failed(self, key: str) -> None:
-        self._act("retry_failed", key, [])
+    def retry_failed(self, key: str, wanted: TaskFilter | None = None) -> None:
+        self._act("retry_failed", key, [_status(wanted)], wanted=wanted)
+
+    def delete(self, key: str, wanted: TaskFilter | None = None) -> None:
+        seen = self._seen(key, wanted)
+        found: int | None = None
+        if seen is not None:
+            nonce = seen[0]
+
+            def work(uncertain: bool) -> int | None:
+                answer: int | None = self._call("delete", key, nonce, _status(wanted))
+                return 1 if answer is None and uncertain else answer
+
+            found = self._server.run(work)
+        if found is None:
+            raise IdempotentNotFoundError(f"no task has the key {key!r}")
+        if not found:
+            raise not_wanted(key)
 
     def purge(self, limit: int) -> int:
         return int(self._run("purge", limit))
@@ -181,25 +205,39 @@ class RedisTaskStore(RedisLeaseStore, TaskStore):
                 self._run("remove_lost_runs", name.removeprefix(runs.encode()), *keys)
             self._run("remove_lost_runs", "", *keys)
 
-    def _act(self, verb: str, key: str, arguments: Sequence[Argument], after: bytes | None = None) -> Sequence[Any]:
+    def _seen(self, key: str, wanted: TaskFilter | None) -> Sequence[bytes] | None:
+        """Return creation number and fence of a row, or None. Raises ScheduleError for a wrong type or user."""
+        seen: Sequence[bytes] | None = self._run("row_identity", key)
+        if seen is not None and wanted is not None and (row := self.get(key)) is not None:
+            check_wanted(row, wanted, status_too=False)
+        return seen
+
+    def _act(
+        self,
+        verb: str,
+        key: str,
+        arguments: Sequence[Argument],
+        after: bytes | None = None,
+        wanted: TaskFilter | None = None,
+    ) -> Sequence[Any]:
         """Run a script on the row that has `key` now, but not on a later row with this key. Return its answer.
 
-        `after`: if the answer was lost, a row with this status shows that the script was executed. Raises
-        NotFoundError, AlreadyFinishedError or ScheduleError.
+        `after`: if the answer was lost, a row with this status shows that the script was executed. `wanted`: see
+        `TaskStore.cancel_request`. Raises NotFoundError, AlreadyFinishedError or ScheduleError.
         """
-        seen = self._run("row_identity", key)
+        seen = self._seen(key, wanted)
 
         def work(uncertain: bool) -> tuple[bool, Sequence[Any]]:
             if seen is None:
                 return False, [None]
             nonce, fence = seen
-            more = [fence if uncertain else ""] if verb == "retry_failed" else arguments
-            answer = self._call(verb, key, nonce, *more)
+            before = [fence if uncertain else ""] if verb == "retry_failed" else []
+            answer = self._call(verb, key, nonce, *before, *arguments)
             return answer[0] == b"done" or (uncertain and after is not None and answer[0] == after), answer
 
         done, answer = self._server.run(work)
         if not done:
-            raise _refusal(key, answer[0])
+            raise _refusal(key, answer[0]) if wanted is None or answer[0] is None else not_wanted(key)
         return answer
 
 
@@ -229,6 +267,10 @@ def _row(task: NewTask, max_data_size: int) -> tuple[str, ...]:
         str(size),
         encode_headers(task.headers) or "",
     )
+
+
+def _status(wanted: TaskFilter | None) -> str:
+    return "" if wanted is None or wanted.status is None else wanted.status
 
 
 def _milliseconds(retention: float | None) -> Argument:

@@ -219,7 +219,8 @@ class RedisScheduleStore(RedisLeaseStore, ScheduleStore):
         return any(made.items() <= json.loads(change).items() for change in changes)
 
     def delete(self, key: str) -> None:
-        if not self._delete(key, self._holder, self._reckoning):
+        seen, more = self._run("row_identity", key), (self._holder, self._reckoning)
+        if seen is None or not self._server.run(lambda again: self._call("delete", key, seen[0], *more) == 1 or again):
             raise IdempotentNotFoundError(f"no schedule has the key {key!r}")
 
     def advance_many(self, steps: Sequence[Step], until: float) -> builtins.list[ScheduleRow | ScheduleError | None]:

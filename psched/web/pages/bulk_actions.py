@@ -15,7 +15,8 @@ from psched.clock import monotonic
 from psched.error_messages import InvalidValueError
 from psched.errors import NotFoundError, ScheduleError
 from psched.insight import TaskInsight
-from psched.model import TaskRow
+from psched.model import TaskFilter, TaskRow
+from psched.store import TaskStore
 from psched.store.counts import Counted
 from psched.web.pages.actions import OF_TASKS, asked_action, record
 from psched.web.pages.tasks import POSSIBLE, tasks_of, wanted_tasks
@@ -48,22 +49,34 @@ def act(request: Request, shared: SharedState) -> Response:
     """Perform the action on a portion of the tasks, and redirect to the remaining tasks."""
     given = {name: unquote(values[0]) for name, values in request.state.form.items()}
     action, wanted = _asked(request, given)
-    if shared.queue is None:
+    section = shared.settings.queue
+    if shared.queue is None or section is None:
         raise NotFoundError("this configuration has no section `queue`")
     shown = {name: value for name, value in wanted.items() if value is not None}
     about = ", ".join(f"{name} {value}" for name, value in shown.items())
-    record(request, shared.queue.store, shared.settings.queue, action, "", f"all tasks with {about}, at most {_MOST}")
+    record(request, shared.queue.store, section, action, "", f"all tasks with {about}, at most {_MOST}")
     until, done = monotonic() + _LONGEST, 0
+    still = TaskFilter(wanted["status"], wanted["type"], wanted["user"])
     for number, row in enumerate(_passing(tasks_of(shared), wanted)):
         if number == _MOST or monotonic() > until:
             break
-        with suppress(ScheduleError):  # the task has changed meanwhile, or does not exist any more
-            OF_TASKS[action](shared.queue[row.key])
+        with suppress(ScheduleError):  # the task does not pass the filter any more, or does not exist
+            _perform(action, row.key, shared.queue.store, section.retention_time, still)
             done += 1
     shared.forget_answers()
     return RedirectResponse(
         path(request, "tasks", done=f"all-{action}", count=str(done), **shown), HTTPStatus.SEE_OTHER
     )
+
+
+def _perform(action: str, key: str, store: TaskStore, retention: float, still: TaskFilter) -> None:
+    """Perform the action, if the task still passes the filter. Raises ScheduleError."""
+    if action == "retry":
+        store.retry_failed(key, still)
+    elif action == "cancel":
+        store.cancel_request(key, retention, still)
+    else:
+        store.delete(key, still)
 
 
 def _asked(request: Request, given: Mapping[str, str]) -> tuple[str, dict[str, Any]]:

@@ -13,7 +13,7 @@ from psched.errors import (
     PreemptedError,
     ScheduleError,
 )
-from psched.model import Claim
+from psched.model import Claim, TaskFilter
 from psched.store import TaskStore
 from tests.stores.bench import FAR_OFF, LOST, eventually, keys_of, soon
 from tests.stores.queue.bench import QueueBench, keys_in, row_of
@@ -189,6 +189,37 @@ def test_a_task_that_comes_back_after_its_cancel_says_so_when_acquired(bench: Qu
     store.cancel_request("key", 100)
     store.retry(claim.lease, 0, None, soon())
     assert bench.claim(store, "key").lease.cancel_requested
+
+
+def test_a_task_that_is_not_as_it_was_selected_is_not_changed(bench: QueueBench, store: TaskStore) -> None:
+    bench.submit(store, ["waits"], user="u")
+    bench.submit(store, ["runs"], user="u")
+    bench.claim(store, "runs")
+    kind = row_of(store, "waits").type
+    before = bench.raw("waits"), bench.raw("runs")
+    for key, wanted in (
+        ("waits", TaskFilter("running")),
+        ("runs", TaskFilter("waiting")),
+        ("waits", TaskFilter("waiting", "another")),
+        ("waits", TaskFilter("waiting", kind, "another")),
+    ):
+        with pytest.raises(ScheduleError, match="nothing was changed"):
+            store.cancel_request(key, 100, wanted)
+        with pytest.raises(ScheduleError, match="nothing was changed"):
+            store.delete(key, wanted)
+    assert (bench.raw("waits"), bench.raw("runs")) == before
+    store.cancel_request("runs", 100, TaskFilter("running", kind, "u"))
+    assert row_of(store, "runs").cancel_requested
+    store.delete("waits", TaskFilter("waiting", kind, "u"))
+    assert store.get("waits") is None
+    with pytest.raises(NotFoundError):
+        store.delete("waits", TaskFilter("waiting"))
+    if not bench.compat:
+        bench.submit(store, ["cancelled"])
+        store.cancel_request("cancelled", 100, TaskFilter("waiting"))
+        with pytest.raises(ScheduleError, match="nothing was changed"):
+            store.retry_failed("cancelled", TaskFilter("failed"))
+        store.retry_failed("cancelled", TaskFilter("cancelled"))
 
 
 def test_a_forced_finish_preempts_the_run(bench: QueueBench, store: TaskStore, other: TaskStore) -> None:

@@ -125,15 +125,6 @@ end
 local fence = redis.pcall('HGET', row, 'fence')
 return {nonce_of(row), type(fence) == 'string' and fence or ''}
 
---- script KIND/delete: common, KIND, leases
--- Deletes a row, leased or not. ARGV: key, creation number.
--- Returns 1; 0 if there is no row, or a row with another creation number.
-if call('EXISTS', row_of(ARGV[1])) == 0 or nonce_of(row_of(ARGV[1])) ~= ARGV[2] then
-  return 0
-end
-delete_row(ARGV[1])
-return 1
-
 --- script KIND/extend: common, KIND, leases
 -- Extends leases. ARGV: milliseconds; 1 if the runs are recorded as started (else 0); then key and lease of each row.
 -- Returns for each row {end of the lease, 1 if its run is to be cancelled, 1 if its schedule is paused}; nothing if the

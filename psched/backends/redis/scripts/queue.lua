@@ -224,6 +224,11 @@ local function status_of(key, nonce)
   return nonce_of(row_of(key)) == nonce and call('HGET', row_of(key), 'status')
 end
 
+-- Returns whether a row with this status may be changed. `only`: the status that it must have; '' for any.
+local function is_allowed(status, only)
+  return only == '' or status == only
+end
+
 -- Deletes a row in any state.
 local function delete_row(key)
   local is_hash = call('TYPE', row_of(key)).ok == 'hash'
@@ -400,12 +405,12 @@ return {refused or false}
 
 --- script queue/cancel_request: common, queue, leases, outbox
 -- Retires a waiting row as cancelled; asks the run of a running row to stop. ARGV: key, creation number, retention in
--- milliseconds, event ('' for none). Returns {'done'}; else {status}, where the status is missing if there is no such
--- row.
+-- milliseconds, event ('' for none), the only status in which this is done ('' for any). Returns {'done'}; else
+-- {status}, where the status is missing if there is no such row.
 local key = ARGV[1]
 local row = row_of(key)
 local status = status_of(key, ARGV[2])
-if status ~= 'waiting' and status ~= 'running' then
+if status ~= 'waiting' and status ~= 'running' or not is_allowed(status, ARGV[5]) then
   return {status}
 end
 call('HSET', row, 'cancel_requested', '1', 'updated', integer(now))
@@ -454,15 +459,15 @@ return {'done', claim_fields(key)}
 
 --- script queue/retry_failed: common, queue, leases
 -- Makes a failed or cancelled row due now, and resets its attempts. ARGV: key, creation number, and the row's fence
--- before an earlier attempt of this call ('' for the first attempt). Returns {'done'}; else {status}, where the status
--- is missing if there is no such row.
+-- before an earlier attempt of this call ('' for the first attempt), the only status in which this is done ('' for any).
+-- Returns {'done'}; else {status}, where the status is missing if there is no such row.
 local key = ARGV[1]
 local row = row_of(key)
 local status = status_of(key, ARGV[2])
 if status and ARGV[3] ~= '' and call('HGET', row, 'fence') ~= ARGV[3] then
   return {'done'}
 end
-if status ~= 'failed' and status ~= 'cancelled' then
+if status ~= 'failed' and status ~= 'cancelled' or not is_allowed(status, ARGV[4]) then
   return {status}
 end
 call('ZREM', T .. 'purge', key)
@@ -473,6 +478,19 @@ call('HSET', row, 'attempts', '0', 'crashes', '0', 'cancel_requested', '0')
 make_waiting(key, now)
 wake(T, 1, {(facts_of(key))})
 return {'done'}
+
+--- script queue/delete: common, queue, leases
+-- Deletes a row, leased or not. ARGV: key, creation number, the only status in which this is done ('' for any). Returns
+-- 1; 0 if the row has another status; nothing if there is no row, or a row with another creation number.
+local key = ARGV[1]
+if call('EXISTS', row_of(key)) == 0 or nonce_of(row_of(key)) ~= ARGV[2] then
+  return false
+end
+if ARGV[3] ~= '' and not is_allowed(call('HGET', row_of(key), 'status'), ARGV[3]) then
+  return 0
+end
+delete_row(key)
+return 1
 
 --- script queue/remove_lost_runs: common, queue, leases
 -- Removes runs from a user's set of runs if their rows are not running; this may give the user room. ARGV: user, keys.
