@@ -50,3 +50,25 @@ def test_what_stands_in_the_place_of_those_who_were_cut_off_stops_no_acquire(
     assert client.zrange(name, 0, -1) == ["b", "c"]
     assert [keys_of(queue.acquire(5, 100)) for _ in range(2)] == [["b"], ["c"]]
     assert not client.exists(name)
+
+
+def test_what_is_no_retired_task_is_not_purged(tasks: QueueBench, queue: TaskStore) -> None:
+    """Another program has put something in the place of a row, or names of other rows into the set of retired rows."""
+    queue.submit([NewTask(key, "t") for key in ("waits", "runs", "text", "other", "gone", "retired")])
+    claims = {claim.row.key: claim for claim in queue.acquire(10, 100)}
+    for key, claim in claims.items():
+        if key == "waits":
+            queue.retry(claim.lease, 100, None, soon())
+        elif key != "runs":
+            queue.retire(claim, "finished", None, 0, soon())
+    client, prefix = rows_of(tasks).client, rows_of(tasks).prefix
+    client.delete(*(f"{prefix}row:{key}" for key in ("text", "other", "gone")))
+    client.set(f"{prefix}row:text", "not a row")
+    client.hset(f"{prefix}row:other", "of", "another program")
+    client.zadd(f"{prefix}purge", dict.fromkeys(claims, 1))
+    assert queue.purge(10) == 2
+    left = sorted(name.rpartition(":")[2] for name in client.keys(f"{prefix}row:*"))
+    assert left == ["other", "runs", "text", "waits"]
+    assert client.zcard(f"{prefix}purge") == 0
+    queue.retire(claims["runs"], "finished", None, 0, soon())
+    assert queue.purge(10) == 1

@@ -509,9 +509,17 @@ end
 unblock_user(user)
 
 --- script queue/purge: common, queue, leases
--- Deletes rows whose retention is over. ARGV: the most rows. Returns their number.
-local keys = call('ZRANGEBYSCORE', T .. 'purge', '-inf', integer(now), 'LIMIT', 0, tonumber(ARGV[1]))
-for _, key in ipairs(keys) do
-  delete_row(key)
+-- Deletes rows whose retention is over. ARGV: the most rows. Returns their number. Keeps what another program has put in
+-- the place of a row, and rows that wait or run.
+local RETIRED = {finished = true, failed = true, cancelled = true}
+local count = 0
+for _, key in ipairs(call('ZRANGEBYSCORE', T .. 'purge', '-inf', integer(now), 'LIMIT', 0, tonumber(ARGV[1]))) do
+  local status = redis.pcall('HGET', row_of(key), 'status')
+  if RETIRED[status] or call('EXISTS', row_of(key)) == 0 then
+    delete_row(key)
+    count = count + 1
+  else
+    call('ZREM', T .. 'purge', key)
+  end
 end
-return #keys
+return count
