@@ -58,6 +58,8 @@ _KEYS = 30
 """The most keys that one statement reads. It is small, because the statement examines every change of these schedules,
 and a schedule may have many changes.
 """
+_EXAMINED = 10_000
+"""How many entries of a schedule one statement examines to find the last entry of one version."""
 _AT_ONCE = 32
 """The most schedules whose last entries one statement reads."""
 
@@ -180,6 +182,11 @@ class SqlLedger:
         self._delete_old = sa.delete(ledger).where(old, row.ended <= sa.bindparam("end"))
         self._first = _nth(row.scheduled_time, (row.scheduled_time, row.fence)).where(of_key)
         self._last = _nth(row.scheduled_time, (row.scheduled_time.desc(), row.fence.desc())).where(of_key)
+        earlier = row.scheduled_time < sa.bindparam("before")
+        backwards = row.scheduled_time.desc(), row.fence.desc()
+        self._examined = _nth(row.scheduled_time, backwards).where(of_key, earlier)
+        span = earlier, row.scheduled_time >= sa.bindparam("first"), row.version == sa.bindparam("of_version")
+        self._last_of_version = sa.select(*row).where(of_key, *span).order_by(*backwards).limit(1)
         self._delete_first = sa.delete(ledger).where(of_key, row.scheduled_time <= sa.bindparam("end"))
         this = c.key == sa.bindparam("of_key")
         self._version = sa.select(sa.func.max(c.version)).where(this, c.changed < _OLDEST)
@@ -228,9 +235,25 @@ class SqlLedger:
         return found
 
     def rows_before(self, time: int, wanted: Collection[Definition]) -> Mapping[Definition, LedgerRow]:
-        names = list(wanted)
-        given = [{"key": each.key, "version": each.version, "before": milliseconds(time), "most": 1} for each in names]
-        return {names[place]: row for place, row in self._of_each(_last_of_each_definition, given)}
+        last = self.last_rows([each.key for each in wanted], 1, until=time - 0.001)
+        found: dict[Definition, LedgerRow] = {}
+        for each in wanted:
+            for row in last[each.key]:
+                right = row if row.version == each.version else self._last_entry(each, row.scheduled_time)
+                if right is not None:
+                    found[each] = right
+        return found
+
+    def _last_entry(self, wanted: Definition, last: int) -> LedgerRow | None:
+        """Return the last entry of a definition at `last` or before. A statement examines some of the entries."""
+        values: dict[str, Any] = {"of_key": wanted.key, "before": milliseconds(last + 1), "skipped": _EXAMINED - 1}
+        while True:
+            first = next(iter(self._database.rows(self._examined, values)), None)
+            values["first"] = -_ALL if first is None else first["scheduled_time"]
+            found = self._database.rows(self._last_of_version, {**values, "of_version": wanted.version})
+            if found or first is None:
+                return read_ledger_row(found[0]) if found else None
+            values["before"] = values["first"]
 
     def _of_each(self, make: _Make, given: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, LedgerRow]]:
         """Yield the entries that `make` selects for each element of `given`, each with the position of that element."""
@@ -374,18 +397,6 @@ def _first_of_each(ledger: sa.Table, count: int, limits_in_unions: bool) -> Stat
 
 def _last_of_each(ledger: sa.Table, count: int, limits_in_unions: bool) -> Statement:
     return _union([_within(ledger, place) for place in range(count)], _backwards(ledger), limits_in_unions)
-
-
-def _last_of_each_definition(ledger: sa.Table, count: int, limits_in_unions: bool) -> Statement:
-    c = ledger.c
-    parts = [
-        _numbered(ledger, place).where(
-            c.scheduled_time < sa.bindparam(f"before_{place}", type_=sa.BigInteger),
-            c.version == sa.bindparam(f"version_{place}", type_=sa.BigInteger),
-        )
-        for place in range(count)
-    ]
-    return _union(parts, _backwards(ledger), limits_in_unions)
 
 
 def _within(ledger: sa.Table, place: int) -> sa.Select[Any]:
