@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from psched.application.loader import find, import_file, import_module
+from psched.atomic_write import write_atomically
 from psched.cli.formatting import fields_of, json_lines, local_iso, printable, write, write_object
 from psched.cli.import_from_json import import_json
 from psched.cli.options import INCLUDE, WHOLE_TIME, Chosen, common_options, count, read_source
@@ -257,8 +258,7 @@ def _finish(
 
 def _write(path: Path, text: str, force: bool) -> None:
     try:
-        with path.open("w" if force else "x", encoding="utf-8") as file:
-            file.write(text)
+        write_atomically(path, [text], replace=force)
     except FileExistsError:
         raise ValueError(f"{path} exists; choose another file with --output, or replace it with --force") from None
 

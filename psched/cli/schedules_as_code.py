@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import click
 
 from psched.application import ApplicationSpec, load
+from psched.atomic_write import write_atomically
 from psched.cli.formatting import json_line, printable, short_time, with_local_times, write
 from psched.cli.options import MOMENT, PREFIX, Chosen, When, common_options, count, read_source
 from psched.cli.sections import opened, required_section
@@ -98,7 +99,7 @@ def plan_(chosen: Chosen, file: str | None, app: str | None, prune: bool, adopt:
     with _opened(chosen) as schedules:
         found = _planned(chosen, schedules, file, app, prune=prune, adopt=adopt)
     if out is not None:
-        Path(out).write_text(f"{json_line(plan_object(found))}\n", encoding="utf-8")
+        write_atomically(Path(out), [json_line(plan_object(found)), "\n"])
     write([json_line(plan_object(found))] if chosen.json else _plan_lines(found))
     return CHANGES if found.changes else 0
 
@@ -252,8 +253,7 @@ def export(
         write(lines)
         return
     try:
-        with Path(output).open("w" if force else "x", encoding="utf-8") as target:
-            target.writelines(f"{line}\n" for line in lines)
+        write_atomically(Path(output), (f"{line}\n" for line in lines), replace=force)
     except FileExistsError:
         raise ValueError(f"{output} exists; choose another file with --output, or replace it with --force") from None
 
@@ -325,7 +325,7 @@ def rollback(
             found = rollback_to_time(schedules, owner, before(schedules.store.now()))
         found = _placed(chosen, found)
         if out is not None:
-            Path(out).write_text(f"{json_line(plan_object(found))}\n", encoding="utf-8")
+            write_atomically(Path(out), [json_line(plan_object(found)), "\n"])
         if yes:
             apply_plan(schedules, found)
     if yes:

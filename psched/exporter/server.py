@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -18,6 +16,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from prometheus_client import CollectorRegistry, generate_latest, make_wsgi_app
 from prometheus_client.exposition import ThreadingWSGIServer
 
+from psched.atomic_write import write_atomically
 from psched.exporter.families import NodeCollector
 
 _TEXT_MODE = 0o644
@@ -69,16 +68,8 @@ def serve(collector: NodeCollector, host: str, port: int, ready: Callable[[str],
 
 def write_text_file(collector: NodeCollector, path: Path) -> None:
     """Replace the file at once, so that no reader sees a part of it. Raises OSError."""
-    text = generate_latest(registry_of(collector))
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(text)
-            os.fchmod(descriptor, _TEXT_MODE)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    text = generate_latest(registry_of(collector)).decode()
+    write_atomically(path, [text], mode=_TEXT_MODE)
 
 
 def write_text_files(collector: NodeCollector, path: Path, interval: float) -> None:
