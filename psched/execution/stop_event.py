@@ -53,7 +53,8 @@ class StopEvent:
     def wait_for(self, descriptors: Collection[int], seconds: float) -> Collection[int]:
         """Return those of `descriptors` that become readable or closed within `seconds`. `set` ends the wait.
 
-        `poll` waits for whole milliseconds only. During the rest of `seconds`, this waits only for `set`.
+        `poll` waits for whole milliseconds only. During the rest of `seconds`, this waits only for `set`, and looks at
+        the descriptors at the end.
         """
         end = monotonic() + seconds
         if not descriptors:
@@ -65,6 +66,7 @@ class StopEvent:
         ready = [descriptor for descriptor, _ in poll.poll(max(0, int(seconds * 1000)))]
         if not ready and (left := end - monotonic()) > 0:
             self._set.wait(left)
+            ready = [descriptor for descriptor, _ in poll.poll(0)]
         return [descriptor for descriptor in ready if descriptor in descriptors]
 
     def close(self) -> None:

@@ -92,6 +92,14 @@ def test_a_wait_does_not_go_on_to_the_next_whole_millisecond(order: StopEvent, e
     assert 0.0011 <= took < 0.0019
 
 
+def test_what_becomes_readable_within_the_last_millisecond_is_named(
+    order: StopEvent, ends: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, writer = ends
+    monkeypatch.setattr(order._set, "wait", lambda _: os.write(writer, b"."))
+    assert list(order.wait_for([reader], 0.0009)) == [reader]
+
+
 def test_a_step_is_retried_until_it_raises_nothing_and_each_error_is_logged_once_in_a_row(
     order: StopEvent, caplog: pytest.LogCaptureFixture
 ) -> None:
