@@ -12,10 +12,12 @@ block has a header (`_Header`, and a text), followed by counters. A counter has 
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 import stat
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from enum import IntEnum
@@ -27,6 +29,8 @@ from psched.histogram import BUCKETS
 
 _LAYOUT = b"psched counters 1\n"
 _MODE = 0o640
+_LONGEST_LOCK = 0.1
+"""Seconds that a master waits for the lock of the file."""
 _FIRST = 65536
 _BLOCK = 5 * 65536
 """Bytes of a block: a multiple of every page size. The file is sparse, so pages without counters take no space."""
@@ -229,6 +233,7 @@ class CounterFile:
     def _allot(self, text: str) -> CounterBlock:
         descriptor = _open(self.path, os.O_RDWR)
         try:
+            _lock(descriptor, self.path)
             found = os.fstat(descriptor)
             if found.st_ino != self._inode:
                 raise CounterFileError(
@@ -245,6 +250,7 @@ class CounterFile:
                 block.close()
             raise AssertionError("a new block is free")
         finally:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # mmap has duplicated the descriptor, so close does not unlock it
             os.close(descriptor)
 
 
@@ -336,6 +342,23 @@ def is_alive(pid: int) -> bool:
 
 def _text(part: memoryview) -> str:
     return bytes(part).rstrip(b"\0").decode("utf-8", "replace")
+
+
+def _lock(descriptor: int, path: Path) -> None:
+    """Keep the masters of a binary upgrade from taking the same block. A master holds the lock for microseconds.
+
+    Raises CounterFileError if another process does not unlock the file soon.
+    """
+    until = monotonic() + _LONGEST_LOCK
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if monotonic() >= until:
+                raise CounterFileError(f"{path} is locked by another process") from None
+            time.sleep(0.001)
+        else:
+            return
 
 
 def _open(path: Path, flags: int) -> int:

@@ -22,6 +22,7 @@ from psched.metrics.counter_file import (
     FIRST_SUM,
     SECOND_BUCKETS,
     SECOND_SUM,
+    CounterBlock,
     CounterFile,
     CounterFileError,
     read_counters,
@@ -72,6 +73,26 @@ def in_process(act: Callable[[], None]) -> int:
             os.kill(os.getpid(), 9)
     assert os.waitpid(pid, 0)[1] == 9
     return pid
+
+
+def test_the_masters_of_an_upgrade_never_take_the_same_block(
+    file: CounterFile, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = CounterFile.create(path, is_upgrade=True)
+    whole = CounterBlock.take
+    taken: list[CounterBlock | None] = []
+
+    def take_meanwhile(block: CounterBlock, text: str, master: int) -> None:
+        monkeypatch.setattr(CounterBlock, "take", whole)
+        taken.append(new.block("worker 1"))
+        whole(block, text, master)
+
+    monkeypatch.setattr(CounterBlock, "take", take_meanwhile)
+    assert file.block("worker 2") is not None
+    assert taken == [None]  # it is retried at the next fork
+    assert new.block("worker 1") is not None
+    assert sorted(each.name for each in read_counters(path).processes) == ["worker 1", "worker 2"]
+    new.unmap()
 
 
 def test_runs_are_counted_with_their_duration_and_wait(file: CounterFile, path: Path) -> None:
