@@ -16,8 +16,8 @@ LATE = 60.0
 """Seconds after which a waiting task is shown as late."""
 RATES = 300.0
 """Rates are shown for the runs that ended in this many seconds."""
-_ROWS = 200
-"""The most rows of a panel."""
+_ROWS = 100
+"""The most schedules, and the most tasks, of a panel."""
 _TYPES = 50
 _COUNTED = 10_000
 _COUNTED_OF_TYPE = 1000
@@ -29,6 +29,13 @@ class Row(NamedTuple):
     cells: Sequence[str]
     values: Sequence[Any]
     is_bad: bool = False
+
+
+class _Rows(NamedTuple):
+    """The rows of one section in a panel. `more`: whether there may be further rows."""
+
+    rows: Sequence[Row]
+    more: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,13 +150,14 @@ def read_snapshot(insight: Insight) -> ScreenData:
     opened = {name: section for name, section in sections.items() if section is not None}
     now = next(iter(opened.values())).now()
     nodes = insight.nodes()
-    lines = {
-        "RUNNING": [*_running(nodes, now)],
-        "NEXT": [*_next(insight.schedules, now)],
-        "LATE": [*_late(insight.schedules, insight.tasks, now)],
-        "TYPES": [row for name, section in opened.items() for row in _types(name, section)],
+    panels = {
+        "RUNNING": [_Rows([*_running(nodes, now)])],
+        "NEXT": [_next(insight.schedules, now)],
+        "LATE": [_late_schedules(insight.schedules, now), _late_tasks(insight.tasks, now)],
+        "TYPES": [_types(name, section) for name, section in opened.items()],
     }
-    full = frozenset(title for title, rows in lines.items() if len(rows) >= _ROWS)
+    lines = {title: [row for part in parts for row in part.rows] for title, parts in panels.items()}
+    full = frozenset(title for title, parts in panels.items() if any(part.more for part in parts))
     vanished = sum(node.vanished for node in nodes)
     schedules = {} if insight.schedules is None else insight.schedules.counts(_COUNTED)
     tasks = {} if insight.tasks is None else insight.tasks.counts(_COUNTED)
@@ -165,24 +173,29 @@ def _running(nodes: Sequence[NodeState], now: float) -> Iterator[Row]:
                 yield Row(cells, (*cells[:4], seconds), node.vanished)
 
 
-def _next(schedules: ScheduleInsight | None, now: float) -> Iterator[Row]:
+def _next(schedules: ScheduleInsight | None, now: float) -> _Rows:
     if schedules is None:
-        return
-    for row, state in schedules.page(limit=_ROWS // 2).rows:
+        return _Rows([])
+    page, rows = schedules.page(limit=_ROWS), list[Row]()
+    for row, state in page.rows:
         if row.paused or row.ended:
             continue
         wait = row.next_run_time - now
         cells = (row.key, row.type, row.rule.cron, state.word, span(wait) if wait >= 1 else "now")
-        yield Row(cells, (*cells[:4], wait), row.problem is not None)
+        rows.append(Row(cells, (*cells[:4], wait), row.problem is not None))
+    return _Rows(rows, page.after is not None)
 
 
-def _late(schedules: ScheduleInsight | None, tasks: TaskInsight | None, now: float) -> Iterator[Row]:
-    if schedules is not None:
-        for row in schedules.overdue(_ROWS // 2):
-            yield _late_row(row.key, row.type, "schedules", row.status, now - row.next_time - row.delay)
-    if tasks is not None:
-        for task in tasks.late(LATE, limit=_ROWS // 2):
-            yield _late_row(task.key, task.type, "queue", task.status, now - (task.due or now))
+def _late_schedules(schedules: ScheduleInsight | None, now: float) -> _Rows:
+    found = [] if schedules is None else list(schedules.overdue(_ROWS))
+    rows = [_late_row(row.key, row.type, "schedules", row.status, now - row.next_time - row.delay) for row in found]
+    return _Rows(rows, len(found) == _ROWS)
+
+
+def _late_tasks(tasks: TaskInsight | None, now: float) -> _Rows:
+    found = [] if tasks is None else tasks.late(LATE, limit=_ROWS)
+    rows = [_late_row(task.key, task.type, "queue", task.status, now - (task.due or now)) for task in found]
+    return _Rows(rows, len(found) == _ROWS)
 
 
 def _late_row(key: str, type_: str, section: str, state: str, late: float) -> Row:
@@ -190,13 +203,14 @@ def _late_row(key: str, type_: str, section: str, state: str, late: float) -> Ro
     return Row(cells, (*cells[:4], late), True)
 
 
-def _types(name: str, section: ScheduleInsight | TaskInsight) -> Iterator[Row]:
-    """Yield the types with recent runs or waiting rows. Yields none if the store cannot tell (rdb_compat)."""
+def _types(name: str, section: ScheduleInsight | TaskInsight) -> _Rows:
+    """Return the types with recent runs or waiting rows; none if the store cannot tell (rdb_compat)."""
     try:
         rates: dict[str, RunRates] = {each.type: each for each in section.run_report(RATES).types}
         counts: dict[str, TypeCounts] = {each.type: each for each in section.types(_TYPES, _COUNTED_OF_TYPE)}
     except NotSupportedError:
-        return
+        return _Rows([])
+    rows = []
     for type_ in [*rates, *(each for each in counts if each not in rates)]:
         rate, count = rates.get(type_), counts.get(type_)
         failed = 0 if rate is None else rate.outcomes.get("failed", 0)
@@ -206,11 +220,10 @@ def _types(name: str, section: ScheduleInsight | TaskInsight) -> Iterator[Row]:
         due, running = (Counted(0), Counted(0)) if count is None else (count.due, count.running)
         label = f"{type_} ({name})"
         numbers = (f"{per_minute:.1f}", str(failed), *map(_short, seconds), str(due), str(running))
-        yield Row(
-            (label, *numbers, "" if oldest is None else span(oldest)),
-            (label, per_minute, failed, *seconds, due.count, running.count, oldest),
-            failed > 0,
-        )
+        cells = (label, *numbers, "" if oldest is None else span(oldest))
+        values = (label, per_minute, failed, *seconds, due.count, running.count, oldest)
+        rows.append(Row(cells, values, failed > 0))
+    return _Rows(rows, len(counts) == _TYPES)
 
 
 def _short(seconds: float | None) -> str:

@@ -18,8 +18,10 @@ from rich.cells import cell_len
 from faultlab.laboratory import Lab
 from faultlab.redis import Redis
 from psched import open as open_psched
-from psched.cli.top_screen import Row, ScreenData, View, screen
+from psched.cli.top_screen import Row, ScreenData, View, read_snapshot, screen
 from psched.clock import boottime
+from psched.config import load
+from psched.insight import open_insight
 from psched.store.counts import Counted
 from psched.store.node_registry import Announcement, NodeProcess, NodeRun, encode_processes
 from psched.store.type_filter import TypeFilter
@@ -63,6 +65,16 @@ def test_all_lists_share_a_terminal_of_80_by_24() -> None:
     assert headers == ["RUNNING 50", "NEXT 50", "LATE 50", "TYPES 50"]
     assert "10,000+ total" in lines[1]
     assert "2 alive · 1 vanished" in lines[3]
+
+
+def test_a_list_that_is_cut_says_so(psched: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("psched.cli.top_screen._ROWS", 2)
+    path = psched.folder / "etc" / "psched.yml"
+    with open_psched(path) as schedules, open_insight(load(path, "development")) as insight:
+        for number in range(3):
+            assert read_snapshot(insight).full == frozenset()
+            schedules.add(f"k{number}", "t", cron="0 0 1 1 *")
+        assert read_snapshot(insight).full == {"NEXT"}
 
 
 def pressed(keys: str) -> View:
