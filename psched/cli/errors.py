@@ -13,12 +13,15 @@ import click
 
 from psched.backends import database_problem, is_driver_error
 from psched.config import Section
-from psched.error_messages import on_one_line, one_line
+from psched.error_messages import ESCAPES, on_one_line, one_line
 from psched.errors import ConfigError, ScheduleError
 from psched.process import journal
 from psched.store import LeaseStore
 
 FAILED = 1
+_LONGEST_LINE = 2000
+_END = 500
+"""How many characters at its end a line keeps when it is cut: they often have the remedy."""
 INTERRUPTED = 130
 """The exit code that shells use for a command ended by SIGINT."""
 
@@ -103,7 +106,13 @@ def _is_of_stdout(error: Exception) -> bool:
 
 
 def print_error(program: str, message: str) -> None:
-    journal.write_error("\n".join(f"{program}: {line}" for line in message.splitlines()))
+    """Print each line of a message. Control characters of names and values are escaped, and long lines are cut."""
+    journal.write_error("\n".join(f"{program}: {_printable(line)}" for line in message.splitlines()))
+
+
+def _printable(line: str) -> str:
+    shown = line.translate(ESCAPES)
+    return shown if len(shown) <= _LONGEST_LINE else f"{shown[: _LONGEST_LINE - _END]} … {shown[-_END:]}"
 
 
 def _open_streams() -> None:
