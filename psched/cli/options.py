@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 import re
 import shlex
 import sys
@@ -384,8 +386,10 @@ def read_data(source: str) -> dict[str, Any]:
 
 def read_source(path: str) -> tuple[str, str]:
     """Return the name and the text of a file, or of standard input (`-`). Raises ValueError."""
-    name = "stdin" if path == "-" else path
+    name = "stdin" if path == "-" else path or "''"
     try:
+        if not path:  # the path of this folder
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         content = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
         return name, content.decode("utf-8-sig")
     except OSError as error:

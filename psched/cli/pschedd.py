@@ -101,6 +101,8 @@ class Invocation(Chosen):
         With --pid-file, the configuration need not be readable, and the daemon may use any configuration.
         """
         path = self.new_pid_path()
+        if not path.name:  # the files beside it could not be named
+            raise PidFileError(f"pid file {path} is not a regular file; name another one (pid_file)")
         if self.pid_file is None:
             self.check_daemon(path, read_running(path), "to signal that daemon, use --pid-file instead of -c and -e")
         return path

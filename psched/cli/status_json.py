@@ -49,8 +49,8 @@ def _troubles(line: str) -> list[str]:
 def main(arguments: Sequence[str]) -> int | None:
     """Run `status --json --pid-file PATH` and return the exit code.
 
-    Returns None for other options, or if the counters are not beside the pid file. The caller then reads the
-    configuration.
+    Returns None for other options, for a pid file that cannot be used, or if the counters are not beside the pid file.
+    The caller then reads the configuration.
     """
     words = [part for word in arguments for part in (word.split("=", 1) if word.startswith("--pid-file=") else [word])]
     if "--pid-file" not in words[:-1]:
@@ -59,9 +59,11 @@ def main(arguments: Sequence[str]) -> int | None:
     path = Path(words[place + 1]).absolute()
     if sorted(words[:place] + words[place + 2 :]) != ["--json", "status"]:
         return None
+    if not path.name:
+        return None
     metrics_file = path.with_name(f"{path.name}.metrics")
     try:
         is_elsewhere = not metrics_file.exists() and read_report(path)[0] is not None
         return None if is_elsewhere else print_status(path, metrics_file)
-    except PidFileError:
+    except (PidFileError, OSError):
         return None

@@ -23,7 +23,7 @@ _ASSIGNMENT = re.compile(r"""\s*(?:(?P<q>["'])(?P<quoted>.*?)(?P=q)|(?P<name>[^\
 _NUMBER = r"(?:[0-9]{1,2}|[A-Za-z]{3})"
 _TERM = re.compile(rf"(?:\*|{_NUMBER}-{_NUMBER})(?:/[0-9]+)?|{_NUMBER}")
 _STEP_OF_ONE = re.compile(rf"(?:^|,){_NUMBER}/")
-_RANDOM = re.compile(r"(?P<low>[0-9]*)~(?P<high>[0-9]*)")
+_RANDOM = re.compile(r"(?P<low>[0-9]{0,9})~(?P<high>[0-9]{0,9})")
 _MACROS = ("@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly")
 _END_OF_INPUT = "END_OF_INPUT"
 
@@ -172,7 +172,7 @@ def _without_random(line: Job, remarks: list[str]) -> tuple[str | None, str]:
             )
             return f"{high - low + 1}m", " ".join((str(low), *fields[1:]))
     delay = line.environment.get("RANDOM_DELAY", "0")
-    if delay.isdecimal() and int(delay):
+    if re.fullmatch(r"[0-9]{1,5}", delay) and int(delay):
         remarks.append(
             f"cronie draws a random delay of up to {delay} minutes at each start; psched derives a fixed delay from "
             "the key"

@@ -21,6 +21,7 @@ from psched.errors import ConfigError
 from psched.importers.comparison import following_of, problem_of
 from psched.importers.cron_from_fields import field_text
 from psched.importers.entries import Definition, Following, Imported, ImportedEntry, duration_text
+from psched.retry_wait import MAX_SECONDS
 from psched.time_text import parse_seconds
 
 DEFAULTS: Definition = {"catch_up": "latest", "max_attempts": 1}
@@ -48,7 +49,7 @@ _NAMES: tuple[dict[str, int], ...] = (
     {name: number for number, name in enumerate(_MONTHS, 1)},
     {name: number for number, name in enumerate(_WEEKDAYS)},
 )
-_TERM = re.compile(r"(?P<low>[*?]|\w+)(?:-(?P<high>\w+))?(?:/(?P<step>\d+))?")
+_TERM = re.compile(r"(?P<low>[*?]|\w{1,9})(?:-(?P<high>\w{1,9}))?(?:/(?P<step>\d{1,9}))?")
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)(h|m|s)")
 _LONGEST_SEARCH = 9 * 366
 _EPOCH = date(1970, 1, 1)
@@ -73,10 +74,11 @@ class _CronJobError(Exception):
 def read_cronjobs(name: str, text: str, timezone: str) -> Imported:
     """Return the CronJobs in a file of manifests. `timezone`: for CronJobs without `timeZone`. Raises ConfigError."""
     try:
-        documents = list(yaml.safe_load_all(text))
-    except yaml.YAMLError as error:
+        found = [each for document in yaml.safe_load_all(text) for each in _cronjobs(document)]
+    except (yaml.YAMLError, ValueError) as error:  # a ValueError: a date or a number that cannot be
         raise ConfigError(f"{name}: not valid YAML: {' '.join(str(error).split())}") from error
-    found = [each for document in documents for each in _cronjobs(document)]
+    except RecursionError:
+        raise ConfigError(f"{name}: nested too deeply; give manifests, as kubectl prints them") from None
     if not found:
         raise ConfigError(
             f"{name}: no CronJob in this file; give manifests, as `kubectl get cronjobs -A -o yaml` prints them"
@@ -94,7 +96,8 @@ def _cronjobs(document: Any) -> Iterator[dict[str, Any]]:
     if isinstance(document, dict):
         if document.get("kind") == "CronJob":
             yield document
-        for item in document.get("items") or () if str(document.get("kind", "")).endswith("List") else ():
+        items = document.get("items") if str(document.get("kind", "")).endswith("List") else None
+        for item in items if isinstance(items, list) else ():
             yield from _cronjobs(item)
 
 
@@ -151,8 +154,8 @@ def _rule(text: str, zone: Any, timezone: str, remarks: list[str]) -> tuple[Defi
     if text.startswith("@every "):
         spans = _SPAN.findall(text)
         seconds = sum(parse_seconds(f"{number}{unit}") for number, unit in spans)
-        if seconds < 1 or seconds != int(seconds):
-            raise _CronJobError(f"{text!r}: psched's intervals must be whole seconds")
+        if not 1 <= seconds <= MAX_SECONDS or seconds != int(seconds):
+            raise _CronJobError(f"{shown(text)}: psched's intervals must be whole seconds")
         remarks.append("Kubernetes counts from its last run; psched counts from 1970-01-01 00:00 UTC")
         return {"every": duration_text(seconds)}, None
     fields = _MACROS.get(text.lower(), text).lower().split()
@@ -175,7 +178,7 @@ def _values(text: str, place: int) -> tuple[frozenset[int], bool]:
     for term in text.split(","):
         match = _TERM.fullmatch(term)
         if match is None:
-            raise _CronJobError(f"{term!r}: Kubernetes refuses it")
+            raise _CronJobError(f"{shown(term)}: Kubernetes refuses it")
         step = int(match["step"] or 1)
         is_any = match["low"] in "*?"
         first = low if is_any else _number(match["low"], place)

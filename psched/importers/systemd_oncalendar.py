@@ -34,7 +34,7 @@ _SHORTHANDS = {
 }
 _DAYS = ("sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday")
 _WEEKDAYS = {name[:length]: number for number, name in enumerate(_DAYS) for length in (3, len(name))}
-_PART = re.compile(r"(?P<low>\*|\d+)(?:\.\.(?P<high>\d+))?(?:/(?P<step>\d+))?")
+_PART = re.compile(r"(?P<low>\*|\d{1,9})(?:\.\.(?P<high>\d{1,9}))?(?:/(?P<step>\d{1,9}))?")
 _FIRST_YEAR, _LAST_YEAR = 1970, 2199
 _LONGEST_SEARCH = 9 * 366
 """Days of the longest search."""
@@ -104,7 +104,7 @@ def parse(text: str) -> CalendarEvent:
     timezone = _timezone(words)
     if len(words) == 1 and words[0].lower() in _SHORTHANDS:
         words = _SHORTHANDS[words[0].lower()].split()
-    if len(words) == 1 and words[0].startswith("@") and words[0][1:].isdigit():
+    if len(words) == 1 and re.fullmatch(r"@\d{1,11}", words[0]):
         return _unix_time(int(words[0][1:]))
     found: dict[str, Collection[int]] = {}
     stars: list[str] = []

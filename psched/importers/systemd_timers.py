@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections.abc import Iterable, Iterator
@@ -45,6 +46,10 @@ _MONTHS_BY_LENGTH = {31: {1, 3, 5, 7, 8, 10, 12}, 30: {4, 6, 9, 11}, 28: {2}}
 
 Settings = dict[str, list[str]]
 """The values of a unit by `Section.Name`, in order."""
+
+
+class _UnreadableLineError(Exception):
+    """A line of a service is not valid. The message says why."""
 
 
 def read_timers(paths: Iterable[Path], timezone: str, begin: int) -> Imported:
@@ -122,11 +127,11 @@ def _entries(
     for value in settings.get("Timer.OnCalendar", []):
         entry = ImportedEntry(origin=timer.name, rule=f"OnCalendar={value}", name=timer.stem)
         remarks: list[str] = []
-        common = _policy(settings, remarks) | _command(service, units, remarks)
         try:
+            common = _policy(settings, remarks) | _command(service, units, remarks)
             event = parse(value)
             rules = _rules(event, timezone, begin, calendars, remarks)
-        except NotACalendarEventError as error:
+        except (NotACalendarEventError, _UnreadableLineError) as error:
             yield replace(entry, problem=str(error))
             continue
         definitions = tuple({"type": common["type"], **rule, **common} for rule in rules)
@@ -221,7 +226,9 @@ def _span(text: str | None) -> float | None:
     """Return a time span in seconds; None for an empty string and for infinity."""
     if not text or text.strip() == "infinity":
         return None
-    return sum(float(number) * _UNITS.get(unit, _UNITS.get(unit.lower(), 1.0)) for number, unit in _SPAN.findall(text))
+    parts = _SPAN.findall(text)
+    seconds = sum(float(number) * _UNITS.get(unit, _UNITS.get(unit.lower(), 1.0)) for number, unit in parts)
+    return seconds if math.isfinite(seconds) else None
 
 
 def _command(service: str, units: dict[str, Path], remarks: list[str]) -> Definition:
@@ -256,14 +263,22 @@ def _command(service: str, units: dict[str, Path], remarks: list[str]) -> Defini
     timeout = _span(_last(settings, "Service.TimeoutStartSec")) or _span(_last(settings, "Service.RuntimeMaxSec"))
     if timeout:
         data["timeout"] = duration_text(int(timeout))
-    statuses = [int(each) for each in (_last(settings, "Service.SuccessExitStatus") or "").split() if each.isdecimal()]
+    known = (_last(settings, "Service.SuccessExitStatus") or "").split()
+    statuses = [int(each) for each in known if re.fullmatch(r"\d{1,3}", each)]
     if statuses:
         data["ok_exit_codes"] = [0, *statuses]
     return {"type": "command" if user is None else f"command.{user}", "data": data}
 
 
+def _words(line: str) -> list[str]:
+    try:
+        return shlex.split(line)
+    except ValueError as error:
+        raise _UnreadableLineError(f"the service has a line that cannot be read: {error}: {shown(line)}") from error
+
+
 def _environment(settings: Settings) -> dict[str, str]:
-    assignments = (each for line in settings.get("Service.Environment", []) for each in shlex.split(line))
+    assignments = (each for line in settings.get("Service.Environment", []) for each in _words(line))
     return {name: value for name, _, value in (each.partition("=") for each in assignments)}
 
 
@@ -288,7 +303,7 @@ def _arguments(line: str, environment: dict[str, str], service: str, remarks: li
     stem = service.removesuffix(".service")
     prefix, _, instance = stem.partition("@")
     specifiers = {"%n": service, "%N": stem, "%p": prefix, "%i": instance, "%I": instance, "%%": "%"}
-    words = [re.sub("%.", lambda match: specifiers.get(match[0], match[0]), word) for word in shlex.split(text)]
+    words = [re.sub("%.", lambda match: specifiers.get(match[0], match[0]), word) for word in _words(text)]
     if ":" in prefixes:
         return words, "-" in prefixes
     expanded = [part for word in words for part in _expanded(word, environment, remarks)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import socket
 import sqlite3
 import subprocess
@@ -15,6 +16,7 @@ from sqlalchemy.exc import OperationalError
 
 from psched import ConfigError
 from psched import open as open_psched
+from psched.cli import pschedd, status_json
 from tests.cli.commands import Commands
 
 TIMES = "give unix seconds, or a date with a time zone such as 2026-12-01T08:00+01:00"
@@ -57,6 +59,7 @@ ADD = ("add", "key", "type", "0 * * * *", "{}")
         ),
         (("add", "k", "t", "@daily", "\x1b[2J"), "at character 1 (\\x1b[2J)"),
         (("apply", "\x1b[2J.yml"), "\\x1b[2J.yml: No such file or directory; name a readable file"),
+        (("apply", ""), "'': No such file or directory; name a readable file"),
         (("-c", "\x1b[2J\u202e.yml", "list"), "/\\x1b[2J\\u202e.yml: there is no such file"),
         (("-e", "9" * 5000, "list"), "9 … 999"),
         (("-r", "nosuch", "list"), "module 'nosuch' not found"),
@@ -75,6 +78,17 @@ ADD = ("add", "key", "type", "0 * * * *", "{}")
 )
 def test_a_wrong_argument_is_named(psched: Commands, arguments: tuple[str, ...], expected: str) -> None:
     assert expected in psched.fault(*arguments)
+
+
+@pytest.mark.parametrize("path", ["/", ".", "x" * 5000, "missing/p.pid"])
+def test_a_pid_file_that_cannot_be_is_named(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["status", "--json", "--pid-file", path]
+    code = status_json.main(arguments)
+    if code is None:  # the whole program says why
+        assert pschedd.main(arguments) == 4  # as LSB says
+        assert re.fullmatch(r"pschedd: pid file /.*\n", capsys.readouterr().err)
+    else:
+        assert (code, capsys.readouterr().err) == (status_json.STOPPED, "")
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,9 @@ def test_a_zone_in_the_schedule_is_obeyed() -> None:
         ("0 3 L * *", {}, "'l': Kubernetes refuses it"),
         ("0 3 * *", {}, "expected five fields"),
         ("@every 0.5s", {}, "whole seconds"),
+        (f"@every {'9' * 5000}h", {}, "whole seconds"),
+        (f"*/{'9' * 5000} * * * *", {}, "Kubernetes refuses it"),
+        (f"{'9' * 5000} * * * *", {}, "Kubernetes refuses it"),
         ("0 3 * * *", {"timeZone": "Mars/Base"}, "'Mars/Base' is not a zone"),
     ],
 )
@@ -144,6 +147,10 @@ def test_lists_and_several_documents_are_read() -> None:
     [
         ("{", "not valid YAML"),
         ("kind: Job", "no CronJob in this file"),
+        ("kind: List\nitems: 5", "no CronJob in this file"),
+        ("kind: CronJob\nmetadata: {name: 2026-13-45}", "jobs.yml: not valid YAML: month must be"),
+        ("[" * 100_000, "jobs.yml: nested too deeply"),
+        ("&a\nkind: List\nitems: [*a]", "jobs.yml: nested too deeply"),
         ("{{ .Values.x }}: 1", "not valid YAML|no CronJob"),
     ],
 )

@@ -128,6 +128,8 @@ def test_events_become_expressions(event: str, expected: list[dict[str, Any]], t
     "event",
     [
         "*-*-* 12:00:00.5",
+        f"*-*-* {'9' * 5000}:00",
+        f"@{'9' * 5000}",
         "someday",
         "Mon..Noday",
         "Fri..Mon",
@@ -202,3 +204,14 @@ def test_a_service_that_is_not_there_is_started_by_systemctl(tmp_path: Path) -> 
 def test_no_timer_is_a_mistake(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no unit named \*\.timer"):
         read_timers([tmp_path], ZONE, BEGIN)
+
+
+def test_a_line_of_a_service_that_cannot_be_read_is_the_problem_of_its_timer(tmp_path: Path) -> None:
+    for line in ("ExecStart=/bin/echo 'half", 'Environment="half'):
+        found = entry(tmp_path, "OnCalendar=daily", line)
+        assert found.definitions == ()
+        assert "a line that cannot be read: No closing quotation" in (found.problem or "")
+
+
+def test_a_span_that_is_too_long_is_none(tmp_path: Path) -> None:
+    assert "spread" not in entry(tmp_path, f"OnCalendar=daily\nRandomizedDelaySec={'9' * 5000}").definitions[0]
