@@ -1,7 +1,7 @@
 """A FastAPI application: psched -c psched.yml init && uvicorn fastapi_app:app --workers 2
 
-Each worker has an instance of the scheduler; the database sees to it that each occurrence fires once among them.
-`psched -c psched.yml run` runs what the application submits to the queue.
+Each worker has an instance of the scheduler. Each occurrence runs in only one of the workers.
+`psched -c psched.yml run` runs the tasks that the application submits to the queue.
 """
 
 import os
@@ -34,13 +34,13 @@ scheduler.register("report", cron="*/1 * * * * *")
 
 @app.post("/images/{image}")
 async def upload(image: str):
-    """Runs in a thread of one of the workers."""
+    """Submit a task that runs in a thread of one of the workers."""
     return {"key": await scheduler.apush("thumbnail", data=image, retry=True, retry_timeout=30)}
 
 
 @app.post("/mails/{to}")
 async def send(to: str):
-    """Runs in the daemon."""
+    """Submit a task that runs in the daemon."""
     task = await mail.asubmit(to=to)
     return {"key": task.key}
 

@@ -1,6 +1,6 @@
 """A Flask application: flask --app flask_app psched init && gunicorn --workers 2 --preload flask_app:app
 
-`flask --app flask_app psched run` runs what the application submits, in the context of the application.
+`flask --app flask_app psched run` runs the tasks that the application submits, in the context of the application.
 """
 
 import os

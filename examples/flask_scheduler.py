@@ -1,6 +1,6 @@
 """A Flask application: gunicorn --workers 2 --config flask_scheduler_gunicorn.py flask_scheduler:app
 
-Started in each worker after it was forked, so that it also works with --preload.
+Each worker starts the scheduler after the fork, so this also works with --preload.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Gunicorn's configuration for flask_scheduler: each worker starts and stops its own instance."""
+"""Gunicorn's configuration for flask_scheduler: each worker starts and stops its own scheduler."""
 
 
 def post_worker_init(worker):

@@ -17,7 +17,7 @@ def greet(data):
 
 @scheduler.bind("fetch")
 async def fetch(data):
-    """Returning False, or raising, means that it failed: this one is tried again after retry_timeout."""
+    """A handler fails if it returns False or raises. psched tries this task again after retry_timeout."""
     print(f"fetching {data}", flush=True)
     return scheduler.current.attempts > 1
 

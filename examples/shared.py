@@ -1,6 +1,6 @@
 """One of several processes that share a store: python shared.py NAME [URL]. Ctrl-C ends it.
 
-Start it twice: each second one of the two fires. Kill one: the other goes on by itself.
+Start this program twice: in each second one of the two processes runs the handler. If you kill one, the other goes on.
 """
 
 import sys

@@ -9,7 +9,7 @@ RULE = re.compile(r"^# cron: ((?:\S+ ){4}\S+)(?: (\S+))?$", re.MULTILINE)
 
 
 def schedule_of(script: Path) -> dict[str, object]:
-    """Return the schedule of a script, in the second line of which are a cron expression and perhaps a time zone."""
+    """Return the schedule of a script. Its second line has a cron expression, and may have a time zone."""
     found = RULE.search(script.read_text())
     if found is None:
         sys.exit(f"{script}: the line '# cron: MINUTE HOUR DAY MONTH WEEKDAY [ZONE]' is missing")

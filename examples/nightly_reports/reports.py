@@ -15,7 +15,7 @@ HERE = Path(__file__).parent
 @app.schedule("30 2 * * *", timezone="Europe/Berlin", data={"region": "north"}, alert_after=3600)
 @app.task(max_attempts=5)
 def nightly(task: psched.Task, region: str) -> None:
-    """Write the report of the night for which this run is, however late it runs."""
+    """Write the report of the night of this occurrence, even if the run is late."""
     night = datetime.fromtimestamp(task.scheduled_time, UTC).date()
     with closing(sqlite3.connect(HERE / "shop.db")) as shop:
         shop.execute("CREATE TABLE IF NOT EXISTS sales (day TEXT, region TEXT, amount INTEGER)")

@@ -9,5 +9,5 @@ app = psched.App()
 
 @app.task
 def ship(task: psched.Task, order: int, item: str) -> None:
-    """Tell the warehouse. If the answer is lost, this runs again, with a higher fence."""
+    """Send the order to the warehouse. If the answer is lost, this function runs again, with a larger fence."""
     warehouse.reserve(order, item, task.fence)

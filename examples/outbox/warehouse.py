@@ -1,4 +1,4 @@
-"""Another system, which refuses a write with a smaller fence than the last that it has seen of an order."""
+"""Another system. It refuses a write whose fence is smaller than the last fence for the same order."""
 
 import sqlite3
 from contextlib import closing
@@ -8,7 +8,7 @@ FILE = Path(__file__).with_name("warehouse.db")
 
 
 def reserve(order: int, item: str, fence: int) -> None:
-    """Reserve an item for an order. Raises ValueError for a write that comes too late."""
+    """Reserve an item for an order. Raises ValueError if the fence is too small."""
     with closing(sqlite3.connect(FILE)) as connection, connection:
         connection.execute("CREATE TABLE IF NOT EXISTS reserved (id INTEGER PRIMARY KEY, item TEXT, fence INTEGER)")
         done = connection.execute(

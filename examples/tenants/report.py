@@ -1,4 +1,4 @@
-"""Print after how many tasks of all tenants each tenant was done."""
+"""Print for each tenant how many tasks of all tenants had run when its last task was done."""
 
 from pathlib import Path
 

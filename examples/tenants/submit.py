@@ -1,10 +1,10 @@
-"""Submit the tasks of a large tenant, then those of two small ones."""
+"""Submit the tasks of a large tenant, then the tasks of two small tenants."""
 
 import psched
 
 
 def tasks_of(tenant: str, number: int) -> list[psched.NewTask]:
-    """Return the tasks of a tenant, of which two may run at a time."""
+    """Return the tasks of a tenant. At most two of them run at a time."""
     return [psched.NewTask(f"{tenant}-{n}", "tenants.work", {}, user=tenant, max_running=2) for n in range(number)]
 
 

@@ -1,4 +1,4 @@
-"""The handler: it stands for work that is done for a tenant."""
+"""A handler that stands for the work for a tenant."""
 
 import time
 

@@ -46,8 +46,8 @@ def explain(chosen: Chosen, cron: str | None, key: str | None, timezone: str | N
     """Describe in words when a cron expression is due.
 
     With --at, also say whether the expression is due on that date (or at that time) and why, and list its occurrences
-    on that date. Without --key no configuration is needed. With --key, the rule is the one that was in force on that
-    date.
+    on that date. Without --key no configuration is needed. With --key and --at, the command explains the rule that was
+    in force on that date.
 
     --json prints an object with cron, timezone and words; with --at also matches, reasons and occurrences (time, local,
     utc, note); with --key and --at also runs (scheduled_time, outcome, detail, started, ended).

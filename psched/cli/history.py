@@ -48,7 +48,7 @@ _TIMES = ("scheduled_time", "started", "ended")
     metavar="SEC",
     is_flag=False,
     flag_value="1m",
-    help="Also show occurrences that started more than SEC seconds late (or 90s, 5m, 2h). --late alone: 1m.",
+    help="Also show occurrences that started more than SEC seconds late (or 90s, 5m, 2h). Without SEC: 1m.",
 )
 @click.option("--since", type=MOMENT, help="Entries from this time on: unix seconds, a date, or 2d (two days ago).")
 @click.option("--until", type=MOMENT, help="Entries up to this time (default: now).")
@@ -76,8 +76,8 @@ def history(
 
     --failed shows only occurrences that had a failed or lost attempt, or were skipped as too late. --late shows these
     occurrences, and those that started late. With either option, occurrences that are failing now, and have not ended,
-    come last. Their outcome is `failing`, or `running` during another attempt. `type: rdb_compat` does not record them.
-    --late reads each entry from --since to --until.
+    come last. Their outcome is `failing`, or `running` during another attempt. `type: rdb_compat` does not record
+    failing occurrences. --late reads each entry from --since to --until.
 
     With --output: the attempts whose output was kept, by key and then by time, with their results and outputs. With
     --output and --failed: only failed attempts. With --output and --json: objects with key, scheduled_time, attempt,

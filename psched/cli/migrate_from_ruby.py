@@ -30,7 +30,7 @@ N = TypeVar("N", ScheduleRow, NewTask)
 
 _BATCH = 100
 """The rows that one transaction reads and writes."""
-_OTHER_SIDE = "that the configuration does not name: the old one or the new one."
+_OTHER_SIDE = "of the type that the configuration does not have."
 _OLDEST_DUE = 1_300_000_000
 """Unix seconds in March 2011. PerfectQueue only runs tasks with a later time."""
 _WINDOW, _WINDOWS = 28 * 86400, 14

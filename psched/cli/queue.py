@@ -94,7 +94,7 @@ def init(chosen: Chosen, check: bool) -> int:
     type=seconds(),
     is_flag=False,
     flag_value="1m",
-    help="Only waiting tasks that have been due for SEC seconds (or 90s, 5m, 2h). --late alone: 1m.",
+    help="Only waiting tasks that have been due for SEC seconds (or 90s, 5m, 2h). Without SEC: 1m.",
 )
 @PREFIX
 @LIMIT
@@ -154,7 +154,7 @@ def _listed(row: Fields) -> Fields:
 @click.argument("key")
 @click.argument("type", shell_complete=completed_types("queue"))
 @click.argument("data")
-@click.option("-u", "--user", metavar="USER", help="User of the task; users take turns.")
+@click.option("-u", "--user", metavar="USER", help="User of the task; workers serve all users in turn.")
 @click.option("-t", "--time", "run_at", type=UNIX_TIME, help="When to run the task (default: now).")
 @click.option("--max-running", type=count(), help="Run at most N tasks of this user at a time.")
 @click.option(

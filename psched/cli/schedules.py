@@ -327,9 +327,10 @@ def add(chosen: Chosen, /, key: str, type: str, cron: str, data: str, **options:
 
     psched add weekdays reports.report '0 9 * * mon-fri' '{"region": "north"}'
 
-    The default delay is 0, and the default zone is the configuration's. DATA is a JSON object, @FILE to read it from a
-    file, or - for standard input. TIME is unix seconds, or a date with a time zone such as 2026-12-01T08:00+01:00. SEC
-    is seconds, or a duration such as 90s, 5m, 2h, 1d or 1w. --json prints the schedule as `list` does.
+    The default delay is 0. The default time zone is `timezone` of the configuration. DATA is a JSON object, @FILE to
+    read it from a file, or - for standard input. TIME is unix seconds, or a date with a time zone such as
+    2026-12-01T08:00+01:00. SEC is seconds, or a duration such as 90s, 5m, 2h, 1d or 1w. --json prints the schedule as
+    `list` does.
     """
     content = read_data(data)
     with opened(chosen) as schedules:

@@ -85,16 +85,17 @@ def plan_(chosen: Chosen, file: str | None, app: str | None, prune: bool, adopt:
 
     FILE is a file of schedules, or - for standard input. The first line names the database. Shows each schedule to be
     added (+), modified (~) or deleted (-) with its changes, the runs that it gains and loses in the next 7 days, the
-    effect of a clock change on these runs, and a warning if it would run at once or never. Schedules of other owners
-    are not compared. Nothing is changed.
+    effect of a clock change on these runs, and a warning if the schedule would run at once or never. Schedules of other
+    owners are not compared. Nothing is changed.
 
     The exit code is 0 if there is nothing to change, 3 if there are changes, and 1 for an error.
 
     --json prints the same object that --out writes. It has source, database (its URL without the password), owners, at
     (unix seconds), unchanged (a number of schedules), undeclared (keys of the owners that are not declared and stay),
-    others (the number of schedules of other owners), herds (minutes in which many of the schedules start: time, starts,
-    before, more) and changes: an array of objects with action (add, modify or delete), key, version (of the row),
-    definition, differences (name, before and after), gained and lost (runs: count, first, exact), notes and warnings.
+    others (the number of schedules of other owners), crowded_minutes (minutes in which many of the schedules start:
+    time, starts, before, more) and changes: an array of objects with action (add, modify or delete), key, version (of
+    the row), definition, differences (name, before and after), gained and lost (runs: count, first, exact), notes and
+    warnings.
     """
     with _opened(chosen) as schedules:
         found = _planned(chosen, schedules, file, app, prune=prune, adopt=adopt)
@@ -113,12 +114,12 @@ def plan_(chosen: Chosen, file: str | None, app: str | None, prune: bool, adopt:
 def apply_(chosen: Chosen, file: str | None, app: str | None, prune: bool, adopt: bool, planned: str | None) -> int:
     """Change the schedules in the database to match the declared ones.
 
-    FILE is a file of schedules, or - for standard input. Either all changes are made or none: if another process
+    FILE is a file of schedules, or - for standard input. The command makes all changes or none: if another process has
     changed a schedule meanwhile, the error names that schedule, and nothing is changed. Only schedules of the owner are
     changed. Schedules that are not declared stay, unless --prune is given.
 
-    --plan applies a plan that was made before, if none of its schedules was changed since. If FILE or --app is given as
-    well and now declares anything else, the plan is refused, too.
+    --plan applies a plan from psched plan --out. The plan is refused if one of its schedules has changed since. If FILE
+    or --app is also given, the plan is refused if they now declare something else.
 
     The exit code is 0, or 1 for an error. --json prints the applied plan, as psched plan does.
     """
@@ -400,9 +401,10 @@ def _plan_lines(found: Plan) -> Iterator[str]:
     owners = ", ".join(map(repr, found.owners)) or "none"
     yield f"{printable(found.source)}: schedules of the owner {owners} in {printable(found.database)}"
     yield from _change_lines(found)
-    for herd in found.herds:
-        more = f"; {herd.more} more such minutes" if herd.more else ""
-        yield f"herd: {herd.starts:,} runs begin in the minute {short_time(herd.time)}, {herd.before:,} before{more}"
+    for crowded in found.crowded_minutes:
+        more = f"; {crowded.more} more such minutes" if crowded.more else ""
+        begin = f"{crowded.starts:,} runs begin in the minute {short_time(crowded.time)}"
+        yield f"crowded minute: {begin}, {crowded.before:,} before{more}"
     if found.undeclared:
         shown = ", ".join(map(printable, found.undeclared[:_KEYS_SHOWN]))
         more = ", …" if len(found.undeclared) > _KEYS_SHOWN else ""

@@ -136,7 +136,7 @@ def _run_families(counters: Counters) -> Iterator[Metric]:
         _histogram(duration, (section, type_), numbers, _RUN_BOUNDS)
     yield duration
     late = HistogramMetricFamily(
-        "psched_run_lateness_seconds", "How late the first attempts of schedules' runs started.", labels=["type"]
+        "psched_run_lateness_seconds", "How late occurrences of schedules started (first attempts).", labels=["type"]
     )
     waited = HistogramMetricFamily(
         "psched_task_wait_seconds", "How long tasks waited from their due time to their first attempt.", labels=["type"]
@@ -182,7 +182,7 @@ def _database_families(found: Sequence[tuple[str, SectionFacts | None]]) -> Iter
         labels=["section", "type"],
     )
     overdue = GaugeMetricFamily(
-        "psched_schedule_overdue_seconds", "How late an overdue schedule is, for the 50 latest.", labels=["key"]
+        "psched_schedule_overdue_seconds", "How late a schedule is, for the 50 most overdue schedules.", labels=["key"]
     )
     schedules = GaugeMetricFamily(
         "psched_schedules", "Schedules by state, each counted up to 10,000.", labels=["state"]

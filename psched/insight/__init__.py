@@ -17,15 +17,15 @@ from psched.insight.schedules import NextRun, ScheduleDetails, ScheduleInsight
 from psched.insight.simulation import Lateness, SimulatedHour, SimulatedOutage, SimulatedSchedule, Simulation
 from psched.insight.tasks import TaskDetails, TaskInsight
 from psched.insight.troubled_runs import TroubledRun
-from psched.insight.week_ahead import ClockChange, ClockNote, Herd, WeekAhead
+from psched.insight.week_ahead import ClockChange, ClockNote, CrowdedMinute, WeekAhead
 from psched.insight.why_waiting import Reason, why_waiting, worker_hint
 
 __all__ = [
     "ChangePreview",
     "ClockChange",
     "ClockNote",
+    "CrowdedMinute",
     "Forecast",
-    "Herd",
     "HourForecast",
     "Insight",
     "Lateness",

@@ -363,7 +363,7 @@ class ScheduleInsight(TableInsight):
         return (use for use in self._store.reads.rules() if use.rule.backfill is None)
 
     def week_ahead(self) -> WeekAhead:
-        """Return the forecast of the next week, the herds of runs that start together, and the clock changes.
+        """Return the forecast of the next week, the minutes in which many runs start, and the clock changes.
 
         Reads the same rows as `forecast`. Counts for up to 10 s of processor time; the answer shows what was left out.
         """

@@ -1,4 +1,4 @@
-"""The schedules of the next week: starts by hour, herds of runs that start together, and clock changes."""
+"""The schedules of the next week: starts by hour, minutes in which many runs start, and clock changes."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ WEEK = 168
 """Hours of a week."""
 MINUTE = 60
 DAY = 86400
-_HERDS = 10
-_LEAST_HERD = 10
-"""At least this many starts in one minute are a herd, if they are also `_TIMES_MEAN` times the mean."""
+_MOST_MINUTES = 10
+_LEAST_STARTS = 10
+"""A minute is crowded if it has at least this many starts, and also `_TIMES_MEAN` times the mean."""
 _TIMES_MEAN = 3
 _MOST_TIMES = WEEK * 60
-"""The most starts of one rule in a week. A rule with more runs every minute, and is in no herd."""
+"""The most starts of one rule in a week. A rule with more starts runs every minute, and counts in no crowded minute."""
 _EXAMPLES = 3
 _NOTES = 8
 _LONGEST_SPREAD = 6 * HOUR
 """Runs with a longer spread are treated as spread over the whole week."""
 SPREADS = (600, 3600)
-"""Seconds over which a herd could be spread."""
+"""Seconds over which the starts of a crowded minute could be spread."""
 
 
 @dataclass(frozen=True, slots=True)
-class Herd:
+class CrowdedMinute:
     """Runs that start in the minute of `time` (unix seconds).
 
     They start together at this time of day on `days` days of the week.
@@ -85,13 +85,14 @@ class ClockChange:
 
 @dataclass(frozen=True, slots=True)
 class WeekAhead:
-    """The next week. `herds`: the largest herds, largest first. `dense`: schedules that run every minute or more often.
+    """The next week. `crowded_minutes`: the minutes with the most starts, the fullest first.
 
-    Schedules that `forecast` leaves uncounted are in no herd, and count in no clock change.
+    `dense`: the number of schedules that run every minute or more often. Schedules that `forecast` leaves uncounted
+    count in no crowded minute and in no clock change.
     """
 
     forecast: Forecast
-    herds: Sequence[Herd]
+    crowded_minutes: Sequence[CrowdedMinute]
     changes: Sequence[ClockChange]
     dense: int
 
@@ -124,7 +125,7 @@ def week_ahead(
     counted = _Minutes(begin, dialect, used)
     found = forecast(uses, begin, WEEK, dialect, durations, counted.starts_of, seconds)
     changes = _clock_changes(counted.counted, begin, begin + WEEK * HOUR, dialect, seconds)
-    return WeekAhead(found, counted.herds(), sorted(changes, key=lambda each: each.time), counted.dense)
+    return WeekAhead(found, counted.crowded_minutes(), sorted(changes, key=lambda each: each.time), counted.dense)
 
 
 class _Minutes:
@@ -138,7 +139,7 @@ class _Minutes:
         self._spread_changes = [0.0] * (_MOST_TIMES + 1)
         """For each minute, the expected starts of runs with a spread, as the difference from the minute before."""
         self._minutes: dict[Rule, array[int]] = {}
-        """For each rule that may be in herds, the minutes in which it has starts, in two bytes each."""
+        """For each rule that may start in crowded minutes, the minutes in which it has starts, in two bytes each."""
         self.counted: dict[Rule, _OfRule] = {}
         self.dense = 0
 
@@ -172,8 +173,8 @@ class _Minutes:
                 self._spread_changes[minute] += schedules / width
                 self._spread_changes[min(minute + width, _MOST_TIMES)] -= schedules / width
 
-    def herds(self) -> list[Herd]:
-        """Return the largest herds, largest first."""
+    def crowded_minutes(self) -> list[CrowdedMinute]:
+        """Return the minutes with the most starts, the fullest first."""
         spread = [round(each, 6) for each in accumulate(self._spread_changes)][:_MOST_TIMES]
         found = self._fullest(sum(spread))
         wanted = {minute for minute, _ in found}
@@ -181,7 +182,7 @@ class _Minutes:
         for rule, minutes in self._minutes.items() if wanted else ():
             for minute in wanted.intersection(minutes):
                 there[minute].append(self._used[rule])
-        return [self._herd(minute, days, there[minute], spread) for minute, days in found]
+        return [self._crowded_minute(minute, days, there[minute], spread) for minute, days in found]
 
     def _fullest(self, spread: float) -> list[tuple[int, int]]:
         """Return the minutes with most starts, at most one for each time of day.
@@ -191,7 +192,7 @@ class _Minutes:
         `spread`: the number of starts that are spread over several minutes.
         """
         mean = (sum(self._starts) + spread) / _MOST_TIMES
-        least = max(_LEAST_HERD, _TIMES_MEAN * mean)
+        least = max(_LEAST_STARTS, _TIMES_MEAN * mean)
         by_clock: dict[int, list[int]] = defaultdict(list)
         for minute, starts in enumerate(self._starts):
             if starts >= least:
@@ -200,9 +201,11 @@ class _Minutes:
         for minutes in by_clock.values():
             fullest = max(minutes, key=lambda each: (self._starts[each], -each))
             found.append((fullest, sum(self._starts[each] * 2 >= self._starts[fullest] for each in minutes)))
-        return sorted(found, key=lambda each: (-self._starts[each[0]], each))[:_HERDS]
+        return sorted(found, key=lambda each: (-self._starts[each[0]], each))[:_MOST_MINUTES]
 
-    def _herd(self, minute: int, days: int, there: Sequence[_OfRule], spread: Sequence[float]) -> Herd:
+    def _crowded_minute(
+        self, minute: int, days: int, there: Sequence[_OfRule], spread: Sequence[float]
+    ) -> CrowdedMinute:
         types: Counter[str | None] = Counter()
         for each in there:
             types += each.types
@@ -210,7 +213,7 @@ class _Minutes:
         starts = self._starts[minute]
         peaks = {seconds: self._peak(minute, starts, seconds // MINUTE, spread) for seconds in SPREADS}
         time = self._begin + minute * MINUTE
-        return Herd(time, starts, days, types.most_common(_EXAMPLES), keys[:_EXAMPLES], peaks)
+        return CrowdedMinute(time, starts, days, types.most_common(_EXAMPLES), keys[:_EXAMPLES], peaks)
 
     def _peak(self, minute: int, starts: int, width: int, spread: Sequence[float]) -> int:
         """Return about how many runs start in the fullest minute if these are spread over `width` minutes.

@@ -13,7 +13,7 @@ from psched.schedules.collection import ScheduleCollection
 from psched.schedules.rule_change import redefined
 from psched.schedules_file.declared import DeclaredSchedules
 from psched.schedules_file.definition_differences import OptionDifference, definition_of, differences
-from psched.schedules_file.run_times import NO_EFFECT, Effect, PlannedHerd, RunTimeComparison
+from psched.schedules_file.run_times import NO_EFFECT, Effect, PlannedCrowdedMinute, RunTimeComparison
 from psched.store import RowChange
 from psched.time_text import local_time
 
@@ -75,7 +75,7 @@ class Plan:
     unchanged: int = 0
     undeclared: tuple[str, ...] = ()
     others: int = 0
-    herds: tuple[PlannedHerd, ...] = ()
+    crowded_minutes: tuple[PlannedCrowdedMinute, ...] = ()
     rows: tuple[RowChange, ...] = field(default=(), compare=False, repr=False)
     database: str = ""
 
@@ -154,10 +154,18 @@ def planned(
     total = schedules.store.reads.counts(_MOST_COUNTED)["total"].count
     concerned = {*(new.key for new in wanted), *gone}
     owned = sum(row.key in concerned or row.policy.owner in owners for row in present.values())
-    herds = comparison.herds(present.values(), after) if changes else []
+    crowded_minutes = comparison.crowded_minutes(present.values(), after) if changes else []
     unchanged = len(wanted) + len(gone) - len(changes)
     return Plan(
-        source, owners, now, tuple(changes), unchanged, undeclared, max(0, total - owned), tuple(herds), tuple(rows)
+        source,
+        owners,
+        now,
+        tuple(changes),
+        unchanged,
+        undeclared,
+        max(0, total - owned),
+        tuple(crowded_minutes),
+        tuple(rows),
     )
 
 

@@ -37,7 +37,7 @@ def plan_object(plan: Plan) -> dict[str, Any]:
         "unchanged": plan.unchanged,
         "undeclared": list(plan.undeclared),
         "others": plan.others,
-        "herds": [asdict(herd) for herd in plan.herds],
+        "crowded_minutes": [asdict(crowded) for crowded in plan.crowded_minutes],
         "changes": [_change_object(each, runs) for each in plan.changes],
     }
 

@@ -26,13 +26,13 @@ SPAN = DAYS * 86400
 """The length of the period that is compared, in seconds."""
 SHOWN = 3
 """How many runs of a schedule are listed. Further runs are counted."""
-HERD = 50
+CROWDED = 50
 """The least number of runs in one minute that is reported."""
 _MOST_LISTED = 20_160
 """The most runs of one schedule in the period (one every 30 s) that are compared one by one."""
 _FEW = 1000
 """This many occurrences are listed before they are counted. Most rules have fewer."""
-_MOST_HERDS = 5
+_MOST_MINUTES = 5
 _NEAR = 3 * 3600
 """Seconds before and after a clock change in which runs are checked."""
 
@@ -66,7 +66,7 @@ NO_EFFECT = Effect()
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedHerd:
+class PlannedCrowdedMinute:
     """A minute in which many runs begin: `starts` with the plan, `before` without it. `time`: the start of the minute.
 
     `more`: how many more such minutes the next days have.
@@ -159,7 +159,8 @@ class RunTimeComparison:
 
     def _later(self, timing: _Timing) -> Sequence[int] | None:
         """Return the occurrences after the next one whose runs come before `until`; None for too many to list."""
-        begin = min(timing.next_time, self._first_of(timing.delay))  # usually the list that `herds` needs, too
+        # usually the list that `crowded_minutes` needs, too
+        begin = min(timing.next_time, self._first_of(timing.delay))
         found = self._occurrences(timing.rule, begin, self._last_of(timing.delay))
         return None if found is None else found[bisect_right(found, timing.next_time) :]
 
@@ -204,7 +205,9 @@ class RunTimeComparison:
         if change is not None:
             yield from _notes_at(rule_occurrences.plain(row.rule), change, self.dialect)
 
-    def herds(self, before: Iterable[ScheduleRow], after: Iterable[ScheduleRow]) -> list[PlannedHerd]:
+    def crowded_minutes(
+        self, before: Iterable[ScheduleRow], after: Iterable[ScheduleRow]
+    ) -> list[PlannedCrowdedMinute]:
         """Return the minutes in which many runs begin, and more than before.
 
         The largest come first. Schedules with a `spread` of a minute or more do not count, nor do schedules that run
@@ -215,17 +218,20 @@ class RunTimeComparison:
         become.pop(None, None)
         added = become - were
         minutes = self._starts(added)
-        if not minutes or sum(become.values()) < HERD:
+        if not minutes or sum(become.values()) < CROWDED:
             return []
         total, past = self._starts(become, minutes), self._starts(were, minutes)
         found = [
-            PlannedHerd(minute * 60, starts, past[minute])
+            PlannedCrowdedMinute(minute * 60, starts, past[minute])
             for minute, starts in total.items()
-            if starts >= HERD and starts > past[minute]
+            if starts >= CROWDED and starts > past[minute]
         ]
-        found.sort(key=lambda herd: (-herd.starts, herd.time))
-        more = len(found) - _MOST_HERDS
-        return [*found[: _MOST_HERDS - 1], *(replace(herd, more=max(0, more)) for herd in found[_MOST_HERDS - 1 :][:1])]
+        found.sort(key=lambda crowded: (-crowded.starts, crowded.time))
+        more = len(found) - _MOST_MINUTES
+        return [
+            *found[: _MOST_MINUTES - 1],
+            *(replace(crowded, more=max(0, more)) for crowded in found[_MOST_MINUTES - 1 :][:1]),
+        ]
 
     def _starts(
         self, groups: Mapping[tuple[Rule, float] | None, int], only: Mapping[int, int] | None = None

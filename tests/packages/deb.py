@@ -186,7 +186,7 @@ def try_refused_upgrade(service: PackagedService, name: str) -> None:
     application = machine.root / "srv/jobs.py"
     application.write_text("import nothing_of_this_name\n")
     told = service.apt("install", "--reinstall", f"/srv/packages/{name}")
-    assert re.search("still runs the version before", told), told
+    assert re.search("still runs the old version", told), told
     application.write_text(_APPLICATION)
     assert machine.main("pschedd") == before
     service.psched("queue", "submit", "later", "short", "{}")

@@ -25,7 +25,7 @@ def row_of(cron: str, delay: float = 0, ahead: float = 0) -> ScheduleRow:
 def test_a_new_schedule_gains_its_runs_of_the_next_days(cron: str, delay: float, ahead: float) -> None:
     row = row_of(cron, delay, ahead)
     comparison = RunTimeComparison(NOW, "vixie")
-    comparison.herds([row], [row])  # shares what it lists with `effect`
+    comparison.crowded_minutes([row], [row])  # shares what it lists with `effect`
     until = int(NOW + SPAN - delay)
     count = rule_occurrences.count(row.rule, row.next_time - 1, until, "vixie")
     gained = comparison.effect(None, row).gained

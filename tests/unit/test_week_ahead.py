@@ -1,4 +1,4 @@
-"""Herds and clock changes of the next week, by the rules of the schedules."""
+"""Crowded minutes and clock changes of the next week, by the rules of the schedules."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def week(*uses: tuple[Rule, str, int], begin: int = BEGIN) -> WeekAhead:
     return week_ahead(made, begin, "vixie", lambda _: {})
 
 
-def test_schedules_that_begin_together_are_a_herd() -> None:
+def test_schedules_that_begin_together_make_a_crowded_minute() -> None:
     found = week(
         (Rule("0 3 * * *", "UTC"), "report", 214),
         (Rule("0 4 * * *", "Europe/Berlin"), "backup", 6),
@@ -27,7 +27,7 @@ def test_schedules_that_begin_together_are_a_herd() -> None:
         (Rule("0 3 * * *", "UTC", spread=600), "mail", 1000),
         (Rule("* * * * *", "UTC"), "poll", 50),
     )
-    nightly, weekly = found.herds
+    nightly, weekly = found.crowded_minutes
     assert (nightly.time, nightly.starts, nightly.days) == (BEGIN + 18 * 3600, 220, 7)
     assert (nightly.types, nightly.keys) == ([("report", 214), ("backup", 6)], ["report-key", "backup-key"])
     assert (weekly.starts, weekly.days, weekly.time % 3600) == (20, 1, 31 * 60)
@@ -38,15 +38,15 @@ def test_schedules_that_begin_together_are_a_herd() -> None:
 def test_a_spread_lowers_the_fullest_minute(beside: int, least: int, most: int) -> None:
     uses = [(Rule("0 3 * * *", "UTC"), "report", 214), (Rule("5 3 * * *", "UTC"), "other", beside)]
     found = week(*uses[: 1 + bool(beside)])
-    assert least <= found.herds[0].spread[600] <= most
-    assert found.herds[0].spread[3600] <= found.herds[0].spread[600]
+    assert least <= found.crowded_minutes[0].spread[600] <= most
+    assert found.crowded_minutes[0].spread[3600] <= found.crowded_minutes[0].spread[600]
 
 
 def test_the_estimate_is_close_to_what_keys_give() -> None:
     rule = Rule("0 3 * * *", "UTC", spread=600)
     minutes = [int(rule.delay_of(f"customer-{number}")) // 60 for number in range(214)]
     fullest = max(map(minutes.count, range(10)))
-    assert abs(week((Rule("0 3 * * *", "UTC"), "report", 214)).herds[0].spread[600] - fullest) <= 8
+    assert abs(week((Rule("0 3 * * *", "UTC"), "report", 214)).crowded_minutes[0].spread[600] - fullest) <= 8
 
 
 def test_clock_changes_are_told_with_what_they_do() -> None:
@@ -72,7 +72,12 @@ def test_clock_changes_are_told_with_what_they_do() -> None:
 def test_what_takes_too_long_to_count_is_left_out_and_told() -> None:
     uses = [RuleUse(Rule(f"{n} 2 * * *", "Europe/Berlin"), "a", n + 1, f"k{n}") for n in range(20)]
     found = week_ahead(uses, SPRING, "vixie", lambda _: {}, seconds=-1)
-    assert (found.forecast.schedules, found.forecast.uncounted, found.herds, found.changes) == (0, 210, [], [])
+    assert (found.forecast.schedules, found.forecast.uncounted, found.crowded_minutes, found.changes) == (
+        0,
+        210,
+        [],
+        [],
+    )
     found = week_ahead(uses, SPRING, "vixie", lambda _: {}, seconds=60)
     assert (found.forecast.schedules, found.forecast.uncounted) == (210, 0)
     assert [change.unexamined for change in found.changes] == [0]
@@ -80,4 +85,4 @@ def test_what_takes_too_long_to_count_is_left_out_and_told() -> None:
 
 def test_rules_that_cannot_be_used_are_left_out() -> None:
     found = week((Rule("0 3 * * *", "Mars/Phobos"), "a", 300), (Rule("61 * * * *", "UTC"), "b", 300))
-    assert (found.herds, found.changes, found.forecast.unusable) == ([], [], 600)
+    assert (found.crowded_minutes, found.changes, found.forecast.unusable) == ([], [], 600)

@@ -17,7 +17,7 @@ from tests.web.conftest import Visit
 EVIL = "<b>\u202e"
 
 
-def test_the_week_has_its_starts_and_herds(visit: Visit, schedules: ScheduleCollection) -> None:
+def test_the_week_has_its_starts_and_crowded_minutes(visit: Visit, schedules: ScheduleCollection) -> None:
     schedules.add_many(NewSchedule(f"{EVIL}{number}", EVIL, "0 3 * * *") for number in range(40))
     text = visit(timezone="UTC").get("/week").text
     assert "40 schedules. Paused" in text

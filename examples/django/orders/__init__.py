@@ -1,1 +1,1 @@
-"""Orders, and what is done about them in the background."""
+"""Orders, and their background tasks."""

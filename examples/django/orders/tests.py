@@ -1,4 +1,4 @@
-"""Tests of the sample: what a view enqueues is part of the test's transaction, and `run_tasks` runs it."""
+"""Tests of the sample: tasks that a view enqueues are part of the test's transaction, and `run_tasks` runs them."""
 
 from django.core import mail
 from django.test import TestCase

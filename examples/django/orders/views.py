@@ -1,4 +1,4 @@
-"""An order is taken and its task enqueued in one transaction: both exist, or neither."""
+"""A view writes an order and its task in one transaction: both exist, or neither."""
 
 from django.db import transaction
 from django.http import JsonResponse
@@ -20,5 +20,5 @@ def create(request):
 
 
 def task(request, key):
-    """Tell how far a task is."""
+    """Return the status of a task."""
     return JsonResponse({"status": confirm.get_result(key).status})

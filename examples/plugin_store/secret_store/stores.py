@@ -1,4 +1,4 @@
-"""A store of psched: `rdb`, with the URL in a file, and without passwords in the data of tasks."""
+"""A store: `rdb` with two changes. A file has the URL, and tasks with a password in their data are refused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from psched.store import Stores, StoreSettings
 
 
 def open_stores(settings: StoreSettings) -> Stores:
-    """Return the stores; the URL `file:///PATH` names the file with the URL of the database."""
+    """Return the stores. The configured URL `file:///PATH` names the file with the URL of the database."""
     url = Path(settings.url.removeprefix("file://")).read_text().strip()
     stores = open_rdb(replace(settings, url=url))
     if stores.queue is not None:

@@ -35,8 +35,8 @@ _TOLD = ("section", "types", "host", "pid", "version", "tz_database", "processes
 def nodes_table() -> Table:
     """Return the table of nodes. All stores of a database share it.
 
-    `seen` and `started` are unix milliseconds on the database's clock. `clock_offset`: by how many milliseconds this
-    clock was ahead of the node's clock. `processes`: JSON of `encode_processes`.
+    `seen` and `started` are unix milliseconds on the database's clock. `clock_offset`: by how many milliseconds the
+    database's clock was ahead of the node's clock. `processes`: the node's processes and their runs, as JSON.
     """
     return Table(
         "psched_nodes",

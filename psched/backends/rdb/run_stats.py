@@ -48,9 +48,9 @@ _KIND = ("span", "time", "type", "outcome")
 def stats_table() -> sa.Table:
     """Return the table of statistics. All stores of a database share it.
 
-    `span` is 60 or 3600 seconds; `time` is its start in unix seconds. Each bucket counts only its own runs, not those
-    of the buckets before it. `number`: the number of the call that last wrote the row. If the answer to a call is lost,
-    the call finds its row by this number.
+    `span` is 60 or 3600 seconds; `time` is its start in unix seconds. A column such as `duration_le_5ms` counts runs
+    that took at most 5 ms, but longer than the bound of the previous column. `number`: the number of the call that last
+    wrote the row. If the answer to a call is lost, the call finds its row by this number.
     """
     return sa.Table(
         "psched_stats",

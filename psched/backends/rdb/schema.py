@@ -141,14 +141,15 @@ def schedules_table(metadata: sa.MetaData, name: str) -> sa.Table:
 
     - `version` counts the changes of the definition.
     - `last_time` is the last settled regular occurrence. `extra` is the last occurrence that `run_now` requested.
-    - `regular_time` is set while `next_time` is an extra run: the next regular occurrence, due at `regular_due`.
-    - `paused_from` and `paused_until` are the last pause; `paused_until` is NULL while it lasts.
-    - `earlier_pauses` are earlier pauses with occurrences still to skip, as `<from>-<until>`, separated by spaces.
+    - While `next_time` is an extra run, `regular_time` is the next regular occurrence, which is due at `regular_due`.
+    - `paused_from` and `paused_until` are the last pause; `paused_until` is NULL while the pause lasts.
+    - `earlier_pauses` are earlier pauses with occurrences that still have to be skipped, as `<from>-<until>`, separated
+      by spaces.
     - `extra_waits` is 1 if a run by `run_now` waits for the end of the pause.
     - `runs` counts runs for `max_runs`. `failures` counts failures in a row for `pause_after`.
     - `previous_ended` is when the previous run was settled, for `overlap`.
-    - `alert_at` is when the next regular occurrence becomes overdue; NULL for never.
-    - `alerted` is the last occurrence whose alert was sent. A node that sends an alert claims it until
+    - `alert_at` is when psched reports the next regular occurrence as late; NULL without `alert_after`.
+    - `alerted` is the last occurrence whose alert was sent. A node that sends an alert reserves it until
       `alert_claimed_until`.
     - `failing` is the run time of `next_time` if an attempt has failed, else NULL. So a schedule without failures never
       writes to the index on `failing`.
@@ -197,7 +198,7 @@ def schedules_table(metadata: sa.MetaData, name: str) -> sa.Table:
 def failures_table(metadata: sa.MetaData, name: str) -> sa.Table:
     """Return the table of runs that failed for good and are not reported yet.
 
-    A node that reports a failure claims it until `claimed_until`.
+    A node that reports a failure reserves it until `claimed_until`.
     """
     table = sa.Table(
         f"{checked_name(name)}_failures",
@@ -220,10 +221,11 @@ def failures_table(metadata: sa.MetaData, name: str) -> sa.Table:
 def queue_table(metadata: sa.MetaData, name: str, partial_indexes: bool) -> sa.Table:
     """Return the table of queue tasks. Raises ConfigError if `name` is not a plain identifier.
 
-    `band` (see `band_of`) and `due` are NULL after a task is retired; `purge_at` is NULL before. `user_name` is empty
-    for a task without user. `headers`, `progress` and `result` are JSON. The indexes find: due tasks in a band; due
-    tasks of a user in a band, also by type; the running tasks of a user; due tasks of a type; tasks whose retention is
-    over; the tasks of a holder; failed and cancelled tasks.
+    `band` is the priority of a task, plus 1,000 if the task has a user; workers acquire tasks of a higher band first.
+    `band` and `due` are NULL for a retired task, and `purge_at` is NULL for any other task. `user_name` is empty for a
+    task without user. `headers`, `progress` and `result` are JSON. The indexes find: due tasks in a band; due tasks of
+    a user in a band, also by type; the running tasks of a user; due tasks of a type; tasks whose retention is over; the
+    tasks of a holder; failed and cancelled tasks.
 
     Each index that contains a task costs several writes per run. `partial_indexes`: whether the indexes of users leave
     out tasks without user. If not, these indexes are on separate columns (`user_column`), which are NULL for such
@@ -263,7 +265,7 @@ def queue_table(metadata: sa.MetaData, name: str, partial_indexes: bool) -> sa.T
 
 
 def users_table(metadata: sa.MetaData, queue: str) -> sa.Table:
-    """Return the table of a queue's users. A worker that claims tasks of a user locks and changes the user's row."""
+    """Return the table of a queue's users. A worker that acquires tasks of a user locks and changes the user's row."""
     return sa.Table(
         f"{checked_name(queue)}_users",
         metadata,

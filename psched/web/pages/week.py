@@ -1,4 +1,4 @@
-"""The page Week ahead: how many runs start in each hour, herds, and clock changes."""
+"""The page Week ahead: how many runs start in each hour, minutes with many starts, and clock changes."""
 
 from __future__ import annotations
 
