@@ -12,6 +12,7 @@ from psched.backends import open_stores
 from psched.process.logs import log_runs
 from psched.queue.queue import Queue
 from psched.store import StoreSettings
+from tests.prepared_sqlite import make_tables_in_memory
 from tests.unit.fake_task import Ledger
 from tests.unit.in_memory_queue import TIMES
 
@@ -39,6 +40,6 @@ def app() -> Iterator[App]:
 def queue() -> Iterator[Queue]:
     store = open_stores("rdb", StoreSettings("sqlite://", "host/test/1", queue="psched_queue")).queue
     assert store is not None
-    store.create_tables()
+    make_tables_in_memory(store, "psched_queue")
     with Queue(store, TIMES, retention=100, max_attempts=None) as queue:
         yield queue

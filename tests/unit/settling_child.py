@@ -21,6 +21,7 @@ from psched.model import Claim, LeaseTimes, NewTask
 from psched.process.child_protocol import RunningTable
 from psched.queue.settlement import TaskSettlement
 from psched.store import StoreSettings, TaskStore
+from tests.prepared_sqlite import make_tables_in_memory
 from tests.stores.queue.bench import keys_in
 
 ALIVE, SHORT = 60.0, 15.0
@@ -97,7 +98,7 @@ def opened_child() -> Iterator[Child]:
     """Open a child on an empty queue in memory, with handlers for `quick`."""
     store = open_stores("rdb", StoreSettings("sqlite://", "host/test/1", queue="psched_queue")).queue
     assert store is not None
-    store.create_tables()
+    make_tables_in_memory(store, "psched_queue")
     child = Child(store)
     child.app.task("quick")(lambda task: None)
     yield child

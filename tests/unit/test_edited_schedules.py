@@ -20,6 +20,7 @@ from psched.model import LeaseTimes
 from psched.schedules.collection import Defaults, ScheduleCollection
 from psched.store import StoreSettings
 from psched.testing.database_clock import DatabaseClock
+from tests.prepared_sqlite import make_tables_in_memory
 
 BEGIN = 1_772_917_200
 """2026-03-07 21:00 UTC: a Saturday; clocks change in New York on the next day."""
@@ -72,7 +73,7 @@ def schedules(clock: DatabaseClock) -> Iterator[ScheduleCollection]:
     clock.travel_to(BEGIN)
     store = open_stores("rdb", StoreSettings("sqlite://", "host/test/1", schedules="s", reckoning="vixie x")).schedules
     assert store is not None
-    store.create_tables()
+    make_tables_in_memory(store, "s")
     with ScheduleCollection(store, LeaseTimes(300, 0, 300), Defaults("UTC")) as collection:
         yield collection
 

@@ -29,6 +29,7 @@ from psched.process.dispatch_socket import Connection, DispatchSocket
 from psched.schedules.settlement import ScheduleSettlement
 from psched.store import ScheduleStore, StoreSettings
 from psched.task import Task
+from tests.prepared_sqlite import make_tables_in_memory
 
 NOON = int(datetime(2026, 6, 1, 12, tzinfo=UTC).timestamp())
 ALIVE, SHORT, MARGIN, KILL_INTERVAL = 60.0, 15.0, 3.0, 2.0
@@ -103,7 +104,7 @@ class Child:
 def store() -> Iterator[ScheduleStore]:
     store = open_stores("rdb", StoreSettings("sqlite://", "host/test/1", schedules="psched_schedules")).schedules
     assert store is not None
-    store.create_tables()
+    make_tables_in_memory(store, "psched_schedules")
     for key in "abc":
         store.add(key, "t", Rule("0 * * * *", "UTC"), NOON, NOON, {})
     yield store

@@ -21,6 +21,7 @@ from psched.schedules_file.plan import apply_declared
 from psched.store import RowChange, StoreSettings
 from psched.store.ledger import LedgerRow
 from psched.testing.database_clock import DatabaseClock
+from tests.prepared_sqlite import make_tables_in_memory
 
 MINUTE = 60
 NOW = 1_795_433_760 + 20.5
@@ -41,7 +42,7 @@ def schedules() -> Iterator[ScheduleCollection]:
     settings = StoreSettings("sqlite://", "host/test/1", schedules="s", reckoning="vixie x")
     store = open_stores("rdb", settings).schedules
     assert store is not None
-    store.create_tables()
+    make_tables_in_memory(store, "s")
     with ScheduleCollection(store, LeaseTimes(300, 300, 300), Defaults("UTC")) as collection:
         yield collection
 

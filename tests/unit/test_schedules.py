@@ -22,6 +22,7 @@ from psched.model import LeaseTimes, NewSchedule, Rule, ScheduleRow
 from psched.schedules.collection import Defaults, ScheduleCollection
 from psched.schedules.rule_change import moved
 from psched.store import StoreSettings
+from tests.prepared_sqlite import make_tables_in_memory
 
 HOUR = 3600
 NOON = int(datetime(2026, 6, 1, 12, tzinfo=UTC).timestamp())
@@ -31,7 +32,7 @@ NOON = int(datetime(2026, 6, 1, 12, tzinfo=UTC).timestamp())
 def schedules() -> Iterator[ScheduleCollection]:
     store = open_stores("rdb", StoreSettings("sqlite://", "host/test/1", schedules="psched_schedules")).schedules
     assert store is not None
-    store.create_tables()
+    make_tables_in_memory(store, "psched_schedules")
     times = LeaseTimes(alive_time=300, retry_wait=300, prefetch_time=15)
     with ScheduleCollection(store, times, Defaults("UTC")) as collection:
         yield collection

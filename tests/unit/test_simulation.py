@@ -17,6 +17,7 @@ from psched.schedules import rule_occurrences
 from psched.schedules.collection import Defaults, ScheduleCollection
 from psched.store import StoreSettings
 from psched.testing.database_clock import DatabaseClock
+from tests.prepared_sqlite import make_tables_in_memory
 
 HOUR = 3600
 BEGIN = 1_795_424_400
@@ -175,7 +176,7 @@ def schedules() -> Iterator[ScheduleCollection]:
     settings = StoreSettings("sqlite://", "host/test/1", schedules="s", reckoning="vixie x")
     store = open_stores("rdb", settings).schedules
     assert store is not None
-    store.create_tables()
+    make_tables_in_memory(store, "s")
     with ScheduleCollection(store, LeaseTimes(LEASE, 60), Defaults("UTC")) as collection:
         yield collection
 

@@ -16,6 +16,7 @@ from psched.model import Claim, LeaseTimes, Policy, Rule
 from psched.schedules.settlement import ScheduleSettlement
 from psched.store import ScheduleStore, StoreSettings
 from psched.task import Task, extend_many
+from tests.prepared_sqlite import make_tables_in_memory
 
 NOON = int(datetime(2026, 6, 1, 12, tzinfo=UTC).timestamp())
 
@@ -24,7 +25,7 @@ NOON = int(datetime(2026, 6, 1, 12, tzinfo=UTC).timestamp())
 def store() -> Iterator[ScheduleStore]:
     store = open_stores("rdb", StoreSettings("sqlite://", "host/test/1", schedules="psched_schedules")).schedules
     assert store is not None
-    store.create_tables()
+    make_tables_in_memory(store, "psched_schedules")
     for number in range(5):
         store.add(f"broken {number}", "t", Rule("99 * * * *", "UTC"), NOON, NOON + number, {})
     yield store

@@ -17,6 +17,7 @@ from psched.model import LeaseTimes, Policy, Rule
 from psched.queue.queue import Queue
 from psched.schedules.collection import Defaults, ScheduleCollection
 from psched.store import StoreSettings
+from tests.prepared_sqlite import make_tables_in_memory
 
 NO_NUMBERS = [math.inf, -math.inf, math.nan, 1e17, -1e17, 10**400, 10**5000, "5", True]
 IDS = [shown(value) for value in NO_NUMBERS]
@@ -26,7 +27,7 @@ IDS = [shown(value) for value in NO_NUMBERS]
 def schedules() -> Iterator[ScheduleCollection]:
     store = open_stores("rdb", StoreSettings("sqlite://", "host/test/1", schedules="psched_schedules")).schedules
     assert store is not None
-    store.create_tables()
+    make_tables_in_memory(store, "psched_schedules")
     with ScheduleCollection(store, LeaseTimes(300, 300, 15), Defaults("UTC")) as schedules:
         schedules.add("key", "t", cron="0 * * * *")
         yield schedules
