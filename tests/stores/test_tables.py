@@ -16,6 +16,7 @@ from psched.errors import ConfigError
 from psched.store import ScheduleStore, StoreSettings
 from tests.stores.bench import Bench
 from tests.stores.databases import DATABASES, STORES, on_sql
+from tests.stores.sent_statements import before_each
 
 
 @pytest.fixture(params=STORES)
@@ -227,6 +228,19 @@ def test_a_fresh_table_has_nothing_to_complain_of(store: ScheduleStore) -> None:
     findings = list(store.diagnose())
     assert findings
     assert [finding for finding in findings if not finding.ok] == []
+
+
+@on_sql
+def test_tables_that_are_all_there_are_checked_together(bench: Bench, store: ScheduleStore) -> None:
+    if bench.compat:
+        return
+    sent: list[str] = []
+    opened = bench.open(read_only=True)
+    opened.now()
+    with before_each(sent.append):
+        opened.check_tables()
+    assert len([each for each in sent if "pg_backend_pid" not in each]) == 3, "all columns, and the layout twice"
+    assert "psched_stats" in sent[0]
 
 
 @on_sql

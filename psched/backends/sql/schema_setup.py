@@ -261,6 +261,20 @@ def _no_rows(table: sa.Table) -> Statement:
     return Statement(sa.select(sa.literal_column("*")).select_from(table).where(sa.literal_column("1 = 0")))
 
 
+def _no_row_of_any(tables: Sequence[sa.Table], dialect: sa.Dialect) -> str:
+    """Return a SELECT without rows that fails if one of the tables lacks a column.
+
+    It is not built by SQLAlchemy, which would keep objects for each of 300 columns in every process.
+    """
+    quote = dialect.identifier_preparer
+    parts = []
+    for number, table in enumerate(tables):
+        columns = ", ".join(quote.format_column(column, use_table=True) for column in table.c)
+        rows = f"SELECT {columns} FROM {quote.format_table(table)} WHERE 1 = 0"  # noqa: S608 – quoted names
+        parts.append(f"SELECT 1 FROM ({rows}) AS part_{number}")  # noqa: S608 – quoted names
+    return " UNION ALL ".join(parts)
+
+
 NAMED = 10
 """The most keys that one finding of `psched doctor` names."""
 
@@ -448,6 +462,8 @@ class RecordedSchema(Schema):
         return RecordedLayout(layout_version.LAYOUT, self.hash, layout_version.oldest_usable())
 
     def _problem(self, connection: sa.Connection) -> str | None:
+        if self._are_complete(connection) and self._recorded_standing(connection)[0].is_usable:
+            return None
         columns = {table: self._columns(connection, table) for table in self._in_reading_order()}
         absent = [table for table in (*self._tables, *self._common) if columns[table] is None]
         problem = None
@@ -455,7 +471,22 @@ class RecordedSchema(Schema):
             problem = self._version_problem(connection, columns) or self._column_problem(columns[self._table])
         return problem or (self._is_missing(absent[0]) if absent else None)
 
-    def _in_reading_order(self) -> Sequence[sa.Table]:
+    def _are_complete(self, connection: sa.Connection) -> bool:
+        """Return whether one statement can read all columns of all tables.
+
+        If not, a statement for each table finds out what is missing.
+        """
+        text = _no_row_of_any(self._in_reading_order(), connection.dialect)
+        try:
+            with self._database.savepoint(connection):
+                execute_text(connection, text).fetchall()
+        except DBAPIError as error:
+            if error.connection_invalidated or self._database.retry_reason(error) is not None:
+                raise
+            return False
+        return True
+
+    def _in_reading_order(self) -> tuple[sa.Table, ...]:
         """Return all tables, the table of layouts last.
 
         Another process that is now creating the tables creates the table of layouts first. So if any other table is
@@ -487,9 +518,15 @@ class RecordedSchema(Schema):
         """
         meta = columns[self._meta]
         is_readable = meta is not None and set(self._meta.c.keys()) <= set(meta)
+        if any(columns[table] is not None for table in self._tables):
+            return self._recorded_standing(connection, is_readable)
+        return Standing.CURRENT, self._read_recorded(connection) if is_readable else None
+
+    def _recorded_standing(
+        self, connection: sa.Connection, is_readable: bool = True
+    ) -> tuple[Standing, RecordedLayout | None]:
+        """Return the result of `_standing` for existing tables."""
         recorded = self._read_recorded(connection) if is_readable else None
-        if not any(columns[table] is not None for table in self._tables):
-            return Standing.CURRENT, recorded
         return layout_version.standing(recorded, self.hash, upgrades.released_hashes), recorded
 
     def _version_problem(self, connection: sa.Connection, columns: Columns, upgrading: bool = False) -> str | None:
