@@ -217,7 +217,9 @@ class ScheduleCollection(PolledTable):
 
         The query uses an index. For most states the result has few schedules in other states.
         """
-        return self._with_problems(self.store.list(wanted if state is None else replace(wanted, **_bounds(state, now))))
+        late = self.overdue_after if self.store.knows_holders else 0.0  # else a lease may have ended just now
+        bounds = {} if state is None else _bounds(state, now, late)
+        return self._with_problems(self.store.list(replace(wanted, **bounds)))
 
     def late(self) -> Iterator[ScheduleRow]:
         """Yield up to 1,000 overdue schedules, the most overdue first.
@@ -412,10 +414,13 @@ class ScheduleCollection(PolledTable):
         self._settlement.queue = queue
 
 
-def _bounds(state: StateWord, now: float) -> dict[str, Any]:
-    """Return fields of `ScheduleFilter` for a state, so that an index finds the schedules in this state."""
+def _bounds(state: StateWord, now: float, late: float) -> dict[str, Any]:
+    """Return fields of `ScheduleFilter` for a state, so that an index finds the schedules in this state.
+
+    `late`: for how many seconds an overdue schedule has been due.
+    """
     if state in (DUE, OVERDUE):
-        return {"due_until": now}
+        return {"due_until": now - late if state == OVERDUE else now}
     if state in (WAITING, PAUSED, ENDED):
         return {"due_from": {WAITING: now, PAUSED: NEVER, ENDED: NO_OCCURRENCE}[state]}
     return {"held": state in (RUNNING, LEASED), "failing": state in (FAILING, RETRYING)}

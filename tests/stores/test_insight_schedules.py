@@ -6,7 +6,7 @@ import pytest
 
 from psched.errors import NotFoundError, NotSupportedError
 from psched.insight import ScheduleInsight
-from psched.model import LeaseTimes, Retry, Rule
+from psched.model import LeaseTimes, Retry, Rule, ScheduleFilter
 from psched.schedules.collection import Defaults, ScheduleCollection
 from psched.store import ScheduleStore
 from psched.store.counts import Counted
@@ -236,6 +236,18 @@ def test_overdue_are_those_that_no_worker_takes(bench: Bench, store: ScheduleSto
     bench.add(store, "late")
     bench.add(store, "later", due=FAR_OFF)
     assert [row.key for row in insight.overdue()] == ["late"]
+
+
+def test_a_list_of_overdue_schedules_reads_none_that_are_only_due(
+    bench: Bench, store: ScheduleStore, insight: ScheduleInsight
+) -> None:
+    now = int(store.now())
+    for n in range(3):
+        bench.add(store, f"due{n}", due=now - 9)
+    bench.add(store, "late")
+    assert [row.key for row, _ in insight.page(state="overdue").rows] == ["late"]
+    if store.knows_holders:
+        assert [row.key for row in collection(store).candidates(ScheduleFilter(), "overdue", now)] == ["late"]
 
 
 def test_the_forecast_adds_up_the_rules(bench: Bench, store: ScheduleStore, insight: ScheduleInsight) -> None:

@@ -115,7 +115,11 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
         if wanted.tag is not None:
             conditions.append(c.options.is_not(None))
         after = () if wanted.after is None else (milliseconds(wanted.after[0]), wanted.after[1])
-        rows = read_pages(self._database, sa.select(*c), c.key, c.due, conditions, after, wanted.page, order)
+        others = (wanted.prefix, wanted.owner, wanted.tag)
+        is_ordered = not (wanted.held or wanted.failing) and others == (None, None, None)  # by type and due time
+        rows = read_pages(
+            self._database, sa.select(*c), c.key, c.due, conditions, after, wanted.page, order, None, is_ordered
+        )
         return with_tag(map(self._read, rows), wanted.tag)
 
     def long_due(self, age: float, limit: int) -> builtins.list[ScheduleRow]:
