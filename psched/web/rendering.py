@@ -52,6 +52,8 @@ _MOST_DATA = 20_000
 def harmless(value: Any) -> Any:
     """Return a value for the page. Control characters and bidirectional characters in texts are escaped."""
     if isinstance(value, str) and not isinstance(value, Markup):
+        if value.isascii() and value.isprintable():  # most texts; takes a tenth of the time (2026-11-28)
+            return value
         return value.translate(ESCAPES).encode("utf-8", "backslashreplace").decode()
     return "" if value is None else value
 

@@ -7,6 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextvars import copy_context
 from typing import Any, NamedTuple, TypeVar, cast
 
 from psched.clock import monotonic
@@ -132,7 +133,7 @@ class SharedState:
 
         An answer that is twice as old is not returned. Returns None if there is no answer after `patience` seconds
         (default: `_PATIENCE`). The browser then fetches the page again, and gets the answer or the error. `ask` must
-        not depend on the request.
+        not depend on the request, but texts in the answer may show times in the zone that all requests have.
         """
         with self._lock:
             self._forget_old_failures()
@@ -140,7 +141,9 @@ class SharedState:
             asked = self._asked.get(question)
             is_open = not self._is_closed and len(self._asked) < _MOST_ASKED
             if asked is None and (kept is None or monotonic() - kept.at >= seconds) and is_open:
-                asked = self._asked[question] = self._thread_pool.submit(self._ask_slowly, question, ask, 2 * seconds)
+                asked = self._asked[question] = self._thread_pool.submit(
+                    copy_context().run, self._ask_slowly, question, ask, 2 * seconds
+                )
         if kept is not None and monotonic() - kept.at < 2 * seconds:
             found: T = kept.found
             return found

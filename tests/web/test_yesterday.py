@@ -67,3 +67,13 @@ def test_a_wrong_span_or_time_is_named(visit: Visit) -> None:
     for query, problem in (("hours=7", "hours must be one of 1, 3"), ("until=noon", "until must be a time")):
         answer = visit().get(f"/yesterday?{query}")
         assert (answer.status_code, problem in answer.text) == (400, True)
+
+
+def test_all_bars_have_their_times_in_the_zone_of_the_pages(visit: Visit, schedules: ScheduleCollection) -> None:
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    schedules.add("k", "a", cron="0 0 1 1 *", next_time=int(at.timestamp()))
+    run(schedules, 1)
+    text = visit(timezone="Asia/Tokyo").get("/yesterday").text
+    titles = re.findall(r"<title>([^<]* ran [^<]*)</title>", text)
+    assert len(titles) == 3, "the wait and the run of the schedule, and the run of the node"
+    assert all("2026-01-01 09:00:00" in title for title in titles)

@@ -91,17 +91,19 @@ def yesterday(request: Request, shared: SharedState) -> Response:
     number = max(1, whole_number(given, "page") or 1)
     prefix, length = given.get("prefix", ""), hours * _HOUR
 
-    def ask() -> tuple[Timeline, Sequence[ScheduleLine]]:
+    def ask() -> tuple[Timeline, Sequence[ScheduleLine], Sequence[NodeLine]]:
         timeline = table.timeline(length, until)
-        return timeline, _by_schedule(timeline.runs, timeline)
+        return timeline, _by_schedule(timeline.runs, timeline), _by_node(timeline.runs, timeline)
 
     answer = shared.slow_answer(("timeline", hours, until), _KEPT, ask)
     if answer is None:
         return page(request, "computing.html", title="Yesterday", headers={"Refresh": "1"})
-    found, all_lines = answer
-    end = found.until
-    runs = [run for run in found.runs if run.key.startswith(prefix)]
-    lines = [line for line in all_lines if line.key.startswith(prefix)]
+    found, lines, nodes = answer
+    end, runs = found.until, found.runs
+    if prefix:
+        runs = [run for run in runs if run.key.startswith(prefix)]
+        lines = [line for line in lines if line.key.startswith(prefix)]
+        nodes = _by_node(runs, found)
     return page(
         request,
         "yesterday.html",
@@ -111,7 +113,7 @@ def yesterday(request: Request, shared: SharedState) -> Response:
         schedules=len(lines),
         has_more=len(lines) > number * _PAGE,
         number=number,
-        nodes=_by_node(runs, found),
+        nodes=nodes,
         outages=marks([Span("outage", each.begin, each.end) for each in found.outages], found.since, found.until),
         legend=_LEGEND,
         ticks=_ticks(found, hours),
