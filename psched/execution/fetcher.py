@@ -39,7 +39,8 @@ _AHEAD = 0.04
 """How many seconds of work are acquired ahead for busy children."""
 _LARGEST = 500
 _PATIENCE = 0.25
-"""A row that waits this many seconds for a free child is released, because a worker of another host may be idle."""
+"""If a row waits this many seconds for a free child, the rows that wait are released, because a worker of another host
+may be idle."""
 _UNKNOWN = 0.2
 """How many seconds a run of an unknown type is expected to take."""
 _WEIGHT = 0.1
@@ -366,11 +367,14 @@ class Fetcher:
         return _UNKNOWN if known is None else known
 
     def _release_old(self) -> None:
-        """Release rows that have waited too long for a free child."""
+        """Release the rows that wait for a free child, if one of them has waited too long.
+
+        Newer rows are released, too. Else they would run before the older ones, which this fetcher may acquire again.
+        """
         end = self._clock() - _PATIENCE
-        if self._fetched and self._fetched[0].fetched_at < end:
-            self._release([row for row in self._fetched if row.fetched_at < end])
-            self._fetched = deque(row for row in self._fetched if row.fetched_at >= end)
+        if any(row.fetched_at < end for row in self._fetched):
+            self._release(self._fetched)
+            self._fetched.clear()
 
     def _release(self, rows: Iterable[FetchedRow]) -> None:
         of_sections: dict[str, list[FetchedRow]] = {}

@@ -484,6 +484,22 @@ def test_rows_that_nobody_is_free_for_are_released_after_a_while(bench: Bench) -
     assert keys[0] in bench.queue.held
 
 
+def test_newer_rows_are_released_with_an_older_one_and_do_not_overtake_it(bench: Bench) -> None:
+    child = bench.child("w1")
+    bench.start()
+    teach(bench, child)
+    keys = bench.queue.add(1, "new")
+    bench.turn()
+    assert child.receive() == keys
+    older = bench.queue.add(1, "new")
+    bench.turn(CALLED)
+    newer = bench.queue.add(1, "new")
+    bench.turn(SOON)
+    assert [key for key in bench.queue.held if key != keys[0]] == [*older, *newer]
+    bench.turn(LATER - SOON)
+    assert bench.queue.released == [*older, *newer]
+
+
 def test_when_it_stops_the_fetcher_releases_what_it_has_not_handed_out(bench: Bench) -> None:
     child = bench.child("w1")
     bench.start()
