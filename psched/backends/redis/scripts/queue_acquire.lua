@@ -23,10 +23,11 @@ end
 
 local unreadable = {}  -- keys that are not hashes, and runs without a hash
 
--- Returns the keys of a sorted set up to now. Removes keys without a valid row from the set, except lost runs: these
--- stay in `leases:` until `remove_lost_runs` has given their users the room back.
+-- Returns the keys of a sorted set up to now, and whether there may be more. Removes keys without a valid row from the
+-- set, except lost runs: these stay in `leases:` until `remove_lost_runs` has given their users the room back.
 local function due_keys(set, status)
-  local found = call('ZRANGEBYSCORE', set, '-inf', integer(now), 'LIMIT', 0, math.max(MAX_MOVED, limit))
+  local most = math.max(MAX_MOVED, limit)
+  local found = call('ZRANGEBYSCORE', set, '-inf', integer(now), 'LIMIT', 0, most)
   local keys = {}
   for _, key in ipairs(found) do
     local found_status = redis.pcall('HGET', row_of(key), 'status')
@@ -43,12 +44,13 @@ local function due_keys(set, status)
       end
     end
   end
-  return keys
+  return keys, #found == most
 end
 
--- Ends expired leases and raises their fences, so that their holders cannot settle.
+-- Ends expired leases and raises their fences, so that their holders cannot settle. Returns whether there may be more.
 local function expire_leases(type)
-  for _, key in ipairs(due_keys(T .. 'leases:' .. type, 'running')) do
+  local expired, more = due_keys(T .. 'leases:' .. type, 'running')
+  for _, key in ipairs(expired) do
     local _, _, _, due = facts_of(key)
     increment(row_of(key), 'fence', 1)
     uncount_unstarted(row_of(key))
@@ -56,15 +58,28 @@ local function expire_leases(type)
     release_lease(key)
     make_waiting(key, due)
   end
+  return more
 end
 
--- Moves due rows to their lines.
+-- Moves due rows to their lines. Returns whether there may be more.
 local function enqueue_due(type)
-  for _, key in ipairs(due_keys(T .. 'later:' .. type, 'waiting')) do
+  local due_now, more = due_keys(T .. 'later:' .. type, 'waiting')
+  for _, key in ipairs(due_now) do
     local kind, user, priority, due = facts_of(key)
     remove_from_sets('later', key, kind)
     add_to_lines(key, kind, user, priority, due)
   end
+  return more
+end
+
+-- Returns whether there may be more rows to move.
+local function move_rows(wanted)
+  local more = false
+  for _, type in ipairs(wanted) do
+    more = expire_leases(type) or more
+    more = enqueue_due(type) or more
+  end
+  return more
 end
 
 -- Returns a line that is read in growing parts.
@@ -211,7 +226,7 @@ end
 local bytes = 0  -- bytes of data of the leased rows
 local cut, is_cut = {}, false  -- users who got no row; whether the batch was full by bytes
 
--- Leases rows one after another until there are enough, or no user has another row.
+-- Leases rows of these users, one after another.
 local function lease_rows(users)
   while #rows < limit do
     local user = next_user(users)
@@ -276,21 +291,28 @@ local function update_lines()
   taken, blocked = {}, {}
 end
 
-undo_acquires(holder, undone)
-if types[1] ~= '' then  -- expired runs of other types use room of the same users
-  expire_leases('')
-end
-for _, type in ipairs(types) do
-  expire_leases(type)
-  enqueue_due(type)
-end
-for _ = 1, ROUNDS do
-  local users, full = candidates()
-  lease_rows(users)
-  update_lines()
-  if #rows >= limit or is_cut or not full then
-    break
+-- Leases rows until there are enough, or no user has another row.
+local function fill_batch()
+  for _ = 1, ROUNDS do
+    local users, full = candidates()
+    lease_rows(users)
+    update_lines()
+    if #rows >= limit or is_cut or not full then
+      break
+    end
   end
+end
+
+undo_acquires(holder, undone)
+-- Rows of all types are moved at once. Expired runs of other types use room of the same users.
+local has_more = move_rows({''})
+if has_more and types[1] ~= '' then
+  move_rows(types)
+end
+fill_batch()
+if #rows == 0 and types[1] ~= '' and not has_more then
+  move_rows(types)  -- a set of one type may have keys without a row, which would be due for ever
+  fill_batch()
 end
 save_cut_off()
 for _, row in ipairs(unreadable) do
