@@ -99,6 +99,8 @@ class ForkServer:
         if not self._loaded:
             for name in (*_LOADED, *self._modules):
                 importlib.import_module(name)
+            commands: Any = importlib.import_module("psched.cli.main")
+            list(commands.psched.commands.values())  # imports the module of each command
             if "PSCHED_TEST_UNSYNCED_SQLITE" in os.environ:
                 unsynced: Any = importlib.import_module("faultlab.unsynced_sqlite")
                 unsynced.sync_nothing()

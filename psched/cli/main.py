@@ -1,40 +1,72 @@
-"""The command `psched`. Add new commands to the list in this module."""
+"""The command `psched`. Add new commands to the table in this module."""
 
 from __future__ import annotations
 
+from collections import UserDict
 from functools import partial
+from pkgutil import resolve_name
+from typing import Any
 
 import click
 
-from psched.cli import (
-    audit,
-    backfill,
-    calendars,
-    doctor,
-    explain,
-    exporter,
-    forecast,
-    history,
-    nodes,
-    queue,
-    schedules,
-    schedules_as_code,
-    simulate,
-    stats,
-    top,
-    web,
-)
-from psched.cli import next as upcoming
 from psched.cli.errors import run_command
-from psched.cli.import_schedules import import_
-from psched.cli.migrate_from_ruby import migrate_command
 from psched.cli.options import Chosen, common_options
 from psched.cli.options_before_command import CommandGroup
-from psched.cli.run_worker import run
+
+_COMMANDS = {
+    "init": "schedules:init",
+    "list": "schedules:list_",
+    "add": "schedules:add",
+    "import": "import_schedules:import_",
+    "modify": "schedules:modify",
+    "show": "schedules:show",
+    "delete": "schedules:delete",
+    "pause": "schedules:pause",
+    "resume": "schedules:resume",
+    "run-now": "schedules:run_now",
+    "backfill": "backfill:backfill",
+    "next": "next:next_",
+    "stats": "stats:stats",
+    "top": "top:top",
+    "explain": "explain:explain",
+    "forecast": "forecast:forecast",
+    "simulate": "simulate:simulate",
+    "plan": "schedules_as_code:plan_",
+    "apply": "schedules_as_code:apply_",
+    "diff": "schedules_as_code:diff",
+    "export": "schedules_as_code:export",
+    "rollback": "schedules_as_code:rollback",
+    "calendar": "calendars:calendar",
+    "history": "history:history",
+    "nodes": "nodes:nodes",
+    "audit": "audit:audit",
+    "doctor": "doctor:doctor",
+    "exporter": "exporter:exporter",
+    "web": "web:web",
+    "migrate": "migrate_from_ruby:migrate_schedules",
+    "run": "run_worker:run",
+    "queue": "queue:queue",
+}
+"""Each command with its module in `psched.cli` and its name there."""
+
+
+class LazyCommands(UserDict[str, Any]):
+    """The commands of a group by their names. A value `module:name` is imported when it is first read.
+
+    Importing the modules of all commands takes twice as long as importing those of one command.
+    """
+
+    def __getitem__(self, name: str) -> click.Command:
+        found = super().__getitem__(name)
+        if isinstance(found, str):
+            found = self[name] = resolve_name(found)
+        assert isinstance(found, click.Command)
+        return found
 
 
 @click.group(
     cls=CommandGroup,
+    commands=LazyCommands({name: f"psched.cli.{place}" for name, place in _COMMANDS.items()}),
     context_settings={
         "help_option_names": ["-h", "--help"],
         "token_normalize_func": lambda token: token.replace("_", "-"),  # perfectqueue writes cancel_request
@@ -51,43 +83,6 @@ def psched(chosen: Chosen) -> None:
     Options may be given before or after the command. The exit code is 1 for an error, which is printed in one line, and
     2 for wrong usage.
     """
-
-
-for command in (
-    schedules.init,
-    schedules.list_,
-    schedules.add,
-    import_,
-    schedules.modify,
-    schedules.show,
-    schedules.delete,
-    schedules.pause,
-    schedules.resume,
-    schedules.run_now,
-    backfill.backfill,
-    upcoming.next_,
-    stats.stats,
-    top.top,
-    explain.explain,
-    forecast.forecast,
-    simulate.simulate,
-    schedules_as_code.plan_,
-    schedules_as_code.apply_,
-    schedules_as_code.diff,
-    schedules_as_code.export,
-    schedules_as_code.rollback,
-    calendars.calendar,
-    history.history,
-    nodes.nodes,
-    audit.audit,
-    doctor.doctor,
-    exporter.exporter,
-    web.web,
-    migrate_command("schedules"),
-    run,
-    queue.queue,
-):
-    psched.add_command(command)
 
 
 main = partial(run_command, psched)

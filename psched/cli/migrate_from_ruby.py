@@ -179,6 +179,9 @@ def migrate_command(reader: SectionName) -> click.Command:
     return migrate
 
 
+migrate_schedules = migrate_command("schedules")
+
+
 def _as_type(section: Section, name: SectionName, type_: str, table: str | None) -> Section:
     """Return the configured section, changed to this type and table if its type differs."""
     if section.type == type_:

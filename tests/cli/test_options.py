@@ -7,8 +7,10 @@ from pathlib import Path
 import click
 import pytest
 
+from psched.cli.main import LazyCommands
 from psched.cli.main import psched as commands
 from psched.cli.options_before_command import options_of, takes_value
+from psched.cli.schedules_as_code import plan_
 from tests.cli.commands import Commands
 
 
@@ -90,3 +92,16 @@ def test_help_and_an_empty_command_line_show_the_commands(fresh: Commands) -> No
     empty = fresh()
     assert empty.code == 2
     assert "Commands:" in empty.err
+
+
+def test_a_command_is_imported_when_it_is_first_read() -> None:
+    found = LazyCommands({"plan": "psched.cli.schedules_as_code:plan_", "broken": "psched.cli.nowhere:broken"})
+    assert list(found) == ["plan", "broken"]
+    assert found.get("other") is None
+    assert found.get("plan") is found["plan"] is plan_
+    with pytest.raises(ImportError, match="nowhere"):
+        list(found.values())
+
+
+def test_each_command_has_the_name_by_which_the_group_knows_it() -> None:
+    assert [command.name for command in commands.commands.values()] == list(commands.commands)
