@@ -14,7 +14,7 @@ from psched.schedules.rule_change import redefined
 from psched.schedules_file.declared import DeclaredSchedules
 from psched.schedules_file.definition_differences import OptionDifference, definition_of, differences
 from psched.schedules_file.run_times import NO_EFFECT, Effect, PlannedCrowdedMinute, RunTimeComparison
-from psched.store import RowChange
+from psched.store import RowChange, UnreadRow
 from psched.time_text import local_time
 
 PlannedAction = Literal["add", "modify", "delete"]
@@ -176,7 +176,7 @@ def apply_plan(schedules: ScheduleCollection, found: Plan) -> None:
     deleted, or its definition was changed, since the plan was made. Raises ConfigError and ValueError like `plan`.
     """
     check_keeps_owners(schedules)
-    rows = found.rows if len(found.rows) == len(found.changes) else _current_rows(schedules, found)
+    rows = found.rows if len(found.rows) == len(found.changes) else _unread_rows(schedules, found)
     for _ in range(_TRIES):
         if not schedules.store.apply(rows):
             return
@@ -235,10 +235,18 @@ def _is_defined_as(seen: ScheduleRow, new: ScheduleRow) -> bool:
     return (seen.type, seen.rule, seen.policy, seen.data) == (new.type, new.rule, new.policy, new.data)
 
 
-def _row_change(seen: ScheduleRow | None, wanted: ScheduleRow | None, schedules: ScheduleCollection) -> RowChange:
+def _row_change(
+    seen: ScheduleRow | UnreadRow | None, wanted: ScheduleRow | None, schedules: ScheduleCollection
+) -> RowChange:
     if seen is None or wanted is None:
         return RowChange(seen, wanted)
     return RowChange(seen, wanted, partial(redefined, wanted=wanted, dialect=schedules.cron_dialect))
+
+
+def _unread_rows(schedules: ScheduleCollection, found: Plan) -> Sequence[RowChange]:
+    """Return the changes of a plan without reading rows. The store compares their versions."""
+    seen = {each.key: UnreadRow(each.key, each.version) for each in found.changes if each.version is not None}
+    return _row_changes(schedules, found, seen)
 
 
 def _current_rows(schedules: ScheduleCollection, found: Plan) -> Sequence[RowChange]:
@@ -251,8 +259,14 @@ def _current_rows(schedules: ScheduleCollection, found: Plan) -> Sequence[RowCha
     ]
     if changed:
         raise PlanConflictError("; ".join(_conflicts(schedules, changed, found)), changed)
+    return _row_changes(schedules, found, present)
+
+
+def _row_changes(
+    schedules: ScheduleCollection, found: Plan, seen: Mapping[str, ScheduleRow | UnreadRow]
+) -> Sequence[RowChange]:
     new = {row.key: row for row in schedules.rows_of(each.definition for each in found.changes if each.definition)}
-    return [_row_change(present.get(each.key), new.get(each.key), schedules) for each in found.changes]
+    return [_row_change(seen.get(each.key), new.get(each.key), schedules) for each in found.changes]
 
 
 def _conflicts(schedules: ScheduleCollection, changed: Sequence[str], found: Plan) -> Iterator[str]:

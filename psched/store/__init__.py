@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from psched.payload import MAX_DATA_SIZE
 from psched.store.lease_store import Accepts, AcquireOptions, Finding, FindingLevel, LeaseStore, Wakeup, only
-from psched.store.schedule_store import RowChange, ScheduleStore
+from psched.store.schedule_store import RowChange, ScheduleStore, UnreadRow
 from psched.store.task_store import NO_RESULTS, NO_TRANSACTION, TaskStore
 
 __all__ = [
@@ -42,6 +42,7 @@ __all__ = [
     "StoreSettings",
     "Stores",
     "TaskStore",
+    "UnreadRow",
     "Wakeup",
     "holder_name",
     "only",

@@ -24,10 +24,17 @@ from psched.store.ledger import MODIFY, Entry, Ledger, OnCommit, Step
 from psched.store.overdue_and_failures import OverdueAlerts
 
 
+class UnreadRow(NamedTuple):
+    """The expected version of a row that the caller of `ScheduleStore.apply` has not read."""
+
+    key: str
+    version: int | None
+
+
 class RowChange(NamedTuple):
     """One change of a schedule by `ScheduleStore.apply`.
 
-    - `seen`: the row before the change, None for a new schedule.
+    - `seen`: the row before the change, None for a new schedule. An `UnreadRow` needs `redefine` or no `wanted`.
     - `wanted`: the row after it, None to delete the schedule.
     - `redefine`: computes the row after the change from the row at the time of the write (the second argument, in unix
       seconds), so workers may run the schedule between the read of `seen` and the write. Then only the data of `wanted`
@@ -35,14 +42,14 @@ class RowChange(NamedTuple):
       called several times.
     """
 
-    seen: ScheduleRow | None
+    seen: ScheduleRow | UnreadRow | None
     wanted: ScheduleRow | None
     redefine: Callable[[ScheduleRow, float], ScheduleRow] | None = None
 
     @property
     def key(self) -> str:
         """The key of the schedule."""
-        row = self.seen or self.wanted
+        row = self.wanted if self.seen is None else self.seen
         assert row is not None
         return row.key
 

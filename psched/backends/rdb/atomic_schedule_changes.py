@@ -70,7 +70,7 @@ class AtomicScheduleChanges:
             if change.seen is None and change.wanted is not None
         ]
         old = sorted((change for change in changes if change.seen is not None), key=attrgetter("key"))
-        modified = [self._modification(change) for change in changes if change.seen and change.wanted is not None]
+        modified = [self._modification(change) for change in old if change.wanted is not None]
         gone = [change.key for change in old if change.wanted is None]
         number = new_number()
         conflicts: list[str] = []
@@ -148,9 +148,11 @@ class AtomicScheduleChanges:
     def _modified(self, modification: _Modification, present: _Columns) -> dict[str, Any]:
         """Return the columns of a row after its modification."""
         wanted, change = modification.wanted, modification.change
-        if change.redefine is not None and change.seen is not None:
-            row = change.seen if _has_times(present, change.seen) else self._read({**present, "data": "{}"})
-            wanted = change.redefine(row, present["now"] / 1000)
+        if change.redefine is not None:
+            seen = change.seen
+            if not isinstance(seen, ScheduleRow) or not _has_times(present, seen):
+                seen = self._read({**present, "data": "{}"})
+            wanted = change.redefine(seen, present["now"] / 1000)
         columns = all_columns(wanted)
         if present["status"] == RUNNING:
             columns["due"] = present["due"]  # the lease may have been renewed
@@ -191,7 +193,9 @@ def _is_expected(present: _Columns | None, change: RowChange) -> bool:
     seen = change.seen
     if present is None or seen is None or present["version"] != seen.version:
         return False
-    return change.wanted is None or change.redefine is not None or _has_times(present, seen)
+    if change.wanted is None or change.redefine is not None:
+        return True
+    return isinstance(seen, ScheduleRow) and _has_times(present, seen)
 
 
 def _has_times(present: _Columns, seen: ScheduleRow) -> bool:

@@ -37,7 +37,7 @@ from psched.backends.redis.table_setup import RedisTable
 from psched.errors import IdempotentNotFoundError, ScheduleError
 from psched.model import Lease, ScheduleFilter, ScheduleRow
 from psched.payload import pack
-from psched.store import RowChange, ScheduleStore, StoreSettings, only
+from psched.store import RowChange, ScheduleStore, StoreSettings, UnreadRow, only
 from psched.store.ledger import (
     ADD,
     DELETE,
@@ -119,6 +119,11 @@ class RedisScheduleStore(RedisLeaseStore, ScheduleStore):
         number, pause = new_number(), _FIRST_PAUSE
         words: dict[str, str] = {}
         current = {change.key: change for change in changes}
+        unread = [change.seen for change in changes if change.wanted and isinstance(change.seen, UnreadRow)]
+        present = {row.key: row for row in self.get_many([each.key for each in unread])}
+        if outdated := [key for key, version in unread if key not in present or present[key].version != version]:
+            return outdated
+        current |= {key: current[key]._replace(seen=row) for key, row in present.items()}
         keys: Collection[str] = current
         while keys:
             now = self.now()
@@ -148,7 +153,7 @@ class RedisScheduleStore(RedisLeaseStore, ScheduleStore):
         seen, wanted = change.seen, change.wanted
         action = ADD if seen is None else DELETE if wanted is None else MODIFY
         columns: dict[str, Any] = {}
-        if seen is not None and wanted is not None:
+        if isinstance(seen, ScheduleRow) and wanted is not None:
             if change.redefine is not None:
                 action, wanted = _REDEFINE, change.redefine(seen, now)
             columns = changed_columns(seen, wanted, self.max_data_size)
@@ -156,7 +161,9 @@ class RedisScheduleStore(RedisLeaseStore, ScheduleStore):
             text, size = pack(wanted.data, max_size=self.max_data_size)
             columns = {"data": text, "size": size, **all_columns(wanted)}
             columns = {name: value for name, value in columns.items() if value is not None}
-        read: Sequence[Argument] = ("", "", "", "") if seen is None else _as_seen(seen)
+        read: Sequence[Argument] = ("", "", "", "")
+        if seen is not None:
+            read = _as_seen(seen) if isinstance(seen, ScheduleRow) else (str(seen.version), "", "", "")
         fields = ["" if word is None else word for column in columns.items() for word in column]
         return json.dumps([action, change.key, *map(str, (*read, *fields))], ensure_ascii=False)
 
@@ -274,7 +281,7 @@ class RedisScheduleStore(RedisLeaseStore, ScheduleStore):
 
 def _seen_again(change: RowChange, row: ScheduleRow) -> RowChange:
     """Return the change of a row that was read again, because the script has found other times than those of `seen`."""
-    if change.seen is not None and _as_seen(row) == _as_seen(change.seen):
+    if isinstance(change.seen, ScheduleRow) and _as_seen(row) == _as_seen(change.seen):
         problem = row.problem or "its times are not whole seconds"
         raise ScheduleError(f"{row.key!r} cannot be changed: {problem}; repair or delete this schedule")
     return change._replace(seen=row)

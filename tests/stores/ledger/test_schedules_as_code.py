@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from psched.backends import open_stores
 from psched.backends.common.rows import alert_at
+from psched.cli.formatting import json_line
 from psched.errors import ConfigError, NotSupportedError
 from psched.model import NEVER, NO_OCCURRENCE, LeaseTimes, NewSchedule, Policy, Retry, Rule, ScheduleRow
 from psched.retry_wait import Backoff
@@ -23,6 +24,7 @@ from psched.schedules.rule_change import redefined
 from psched.schedules_file.declared import DeclaredSchedules
 from psched.schedules_file.definition_differences import definition_of
 from psched.schedules_file.plan import Plan, PlanConflictError, apply_declared, apply_plan, plan
+from psched.schedules_file.plan_file import plan_object, read_plan
 from psched.schedules_file.reader import parse_schedules
 from psched.schedules_file.rollback import rollback_to_time, rollback_to_version
 from psched.schedules_file.writer import schedules_text
@@ -51,6 +53,11 @@ def apply(schedules: ScheduleCollection, *wanted: NewSchedule, prune: bool = Tru
     found = plan(schedules, declared(*wanted), prune=prune, adopt=adopt)
     apply_plan(schedules, found)
     return [f"{each.action} {each.key}" for each in found.changes]
+
+
+def as_read_again(found: Plan) -> Plan:
+    """Return the plan as it is read from a file, without the rows that the plan was made of."""
+    return read_plan(json_line(plan_object(found)), "plan.json")
 
 
 def rows_of(store: ScheduleStore) -> dict[str, ScheduleRow]:
@@ -98,7 +105,8 @@ def test_of_two_applies_at_once_one_conflicts_and_changes_nothing(store: Schedul
     gone = plan(second, declared(daily("a"), daily("b", 9), daily("c"), daily("newest")))
     apply_plan(first, one)
     before = rows_of(store)
-    for stale, key in ((two, "a"), (late, "new"), (gone, "b")):
+    cases = ((two, "a"), (late, "new"), (gone, "b"))
+    for stale, key in (*cases, *((as_read_again(stale), key) for stale, key in cases)):
         with pytest.raises(PlanConflictError, match=rf"'{key}' was \w+ since the plan was made .* by ") as raised:
             apply_plan(second, stale)
         assert raised.value.keys == (key,)
@@ -114,9 +122,33 @@ def test_a_change_that_moves_no_run_is_a_conflict_too(store: ScheduleStore) -> N
     for wanted in ((daily("a", description="Ours"), daily("b")), (daily("b"),)):
         stale = plan(schedules, declared(*wanted), prune=True)
         schedules["a"].modify(description=f"Theirs {len(wanted)}")
-        with pytest.raises(PlanConflictError, match="'a' was changed"):
-            apply_plan(schedules, stale)
+        for each in (stale, as_read_again(stale)):
+            with pytest.raises(PlanConflictError, match="'a' was changed"):
+                apply_plan(schedules, each)
     assert rows_of(store)["a"].policy.description == "Theirs 1"
+
+
+def test_a_plan_from_a_file_is_applied_to_the_rows_as_they_are_then(store: ScheduleStore) -> None:
+    schedules = collection(store)
+    apply(schedules, NewSchedule("a", "report", "* * * * *", next_time=LONG_AGO), daily("b"), daily("c"))
+    wanted = (NewSchedule("a", "mail", "*/2 * * * *", data={"n": 1}), daily("b", data={"n": 2}), daily("d"))
+    found = as_read_again(plan(schedules, declared(*wanted), prune=True))
+    task = schedules.poll()
+    assert task is not None
+    task.finish()
+    due = rows_of(store)["a"].next_time
+    apply_plan(schedules, found)
+    rows = rows_of(store)
+    assert rows.keys() == {"a", "b", "d"}
+    assert (rows["a"].type, rows["a"].rule.cron, rows["a"].data, rows["a"].next_time) == (
+        "mail",
+        "*/2 * * * *",
+        {"n": 1},
+        due,
+    )
+    assert rows["b"].data == {"n": 2}
+    actions = {key: [change.action for change in schedules.ledger.changes(key)][-1] for key in "abcd"}
+    assert actions == {"a": "modify", "b": "modify", "c": "delete", "d": "add"}
 
 
 def test_failures_are_counted_anew_when_pause_after_is_declared_again(store: ScheduleStore) -> None:
