@@ -19,25 +19,22 @@ local function check_changes_writable(key)
   call('ZCARD', T .. 'recorded')
 end
 
--- The fields of a schedule's definition in a change.
-local DEFINITION = {
-  {format = json_string, names = {'type', 'cron', 'timezone', 'catch_up', 'options', 'owner', 'data'}},
-  {format = json_number,
-    names = {'delay_ms', 'max_lateness_ms', 'alert_after_ms', 'max_attempts', 'paused_from', 'paused_until'}},
-}
+-- The fields of a schedule's definition in a change: the texts come before the numbers.
+local DEFINITION = {'type', 'cron', 'timezone', 'catch_up', 'options', 'owner', 'data', 'delay_ms', 'max_lateness_ms',
+  'alert_after_ms', 'max_attempts', 'paused_from', 'paused_until'}
+local TEXTS = 7
 
 -- Writes the present definition of a row to its changes. `pending`: the occurrence that was next before ('' if
 -- unknown). `made_by`: the number of the call that changes the definition, if any.
 local function write_change(key, version, action, node, pending, reckoning, made_by)
-  local fields = call('HMGET', row_of(key), 'next_time', 'due', 'regular_time', 'regular_due')
+  local fields = call('HMGET', row_of(key), 'next_time', 'due', 'regular_time', 'regular_due', unpack(DEFINITION))
   local members = {'{"version":' .. integer(version), '"changed":' .. integer(now), '"action":' .. json_string(action),
     '"node":' .. json_string(node), '"pending":' .. json_number(pending),
     '"first_time":' .. json_number(fields[3] or fields[1]), '"due":' .. json_number(fields[4] or fields[2]),
     '"reckoning":' .. json_string(reckoning), '"number":' .. (made_by or 'null')}
-  for _, kind in ipairs(DEFINITION) do
-    for place, value in ipairs(call('HMGET', row_of(key), unpack(kind.names))) do
-      members[#members + 1] = '"' .. kind.names[place] .. '":' .. kind.format(value)
-    end
+  for place, name in ipairs(DEFINITION) do
+    local value = fields[place + 4]
+    members[#members + 1] = '"' .. name .. '":' .. (place <= TEXTS and json_string(value) or json_number(value))
   end
   local change = table.concat(members, ',') .. '}'
   call('ZADD', T .. 'changes:' .. key, integer(version), change)

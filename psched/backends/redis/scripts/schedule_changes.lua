@@ -1,6 +1,8 @@
 -- Adds, modifies and deletes schedules: one at a time, or many at once (all or none). Needs schedules.lua, ledger.lua
 -- and alerts.lua.
 
+local noted = {}  -- the types that this script has recorded
+
 -- Creates a schedule. `values`: fields and values. `number`: the number of the call; if `is_recorded`, its change gets
 -- this number, too.
 local function create_schedule(key, values, number, node, reckoning, is_recorded)
@@ -10,7 +12,10 @@ local function create_schedule(key, values, number, node, reckoning, is_recorded
     'attempts', '0', 'crashes', '0', 'created', integer(now), 'updated', integer(now), unpack(values))
   write_change(key, version, 'add', node, '', reckoning, is_recorded and number or nil)
   local fields = call('HMGET', row, 'type', 'due')
-  note_type(T, fields[1])
+  if not noted[fields[1]] then
+    noted[fields[1]] = true
+    note_type(T, fields[1])
+  end
   set_due(key, fields[1], tonumber(fields[2]))
   update_alert(key)
 end

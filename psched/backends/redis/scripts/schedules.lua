@@ -20,13 +20,16 @@ local function is_backfill(key)
   return key:sub(1, 9) == 'backfill:'
 end
 
+local woken = {}  -- the types for which this script has woken a worker
+
 -- Writes the due time of a row (a number). Wakes a worker if it is earlier than before.
 local function set_due(key, type, due, before)
   local score = integer(due)
   call('HSET', row_of(key), 'due', score)
   call('ZADD', T .. 'due:', score, key)
   call('ZADD', T .. 'due:' .. (type or ''), score, key)
-  if due < (tonumber(before) or math.huge) then
+  if due < (tonumber(before) or math.huge) and not woken[type or ''] then
+    woken[type or ''] = true
     wake(T, 1, {type or ''})
   end
 end
