@@ -65,7 +65,7 @@ def top(chosen: Chosen, interval: float) -> int:
 
 
 class _InsightReader(threading.Thread):
-    """Queries the database every `interval` seconds, and writes a byte to `wake` after each answer."""
+    """Queries the database every `interval` seconds, and writes a byte to `wake` after each answer, until `end`."""
 
     def __init__(self, settings: Settings, insight: Insight, interval: float, wake: int) -> None:
         super().__init__(name="psched top", daemon=True)
@@ -79,9 +79,12 @@ class _InsightReader(threading.Thread):
         self._interval = interval
         self._wake = wake
         self._ended = threading.Event()
+        self._writing = threading.Lock()
 
     def end(self) -> None:
-        self._ended.set()
+        """After this, `wake` may be closed: its number may soon belong to a file of the database."""
+        with self._writing:
+            self._ended.set()
 
     def run(self) -> None:
         while not self._ended.is_set():
@@ -98,8 +101,9 @@ class _InsightReader(threading.Thread):
                 else:
                     self.bug = error
             self.is_asking = False
-            with suppress(OSError):
-                os.write(self._wake, b"\0")
+            with self._writing, suppress(OSError):
+                if not self._ended.is_set():
+                    os.write(self._wake, b"\0")
             self._ended.wait(self._interval)
 
 

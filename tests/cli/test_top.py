@@ -11,6 +11,7 @@ import termios
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from unittest.mock import Mock
 
 import pytest
 from rich.cells import cell_len
@@ -18,9 +19,10 @@ from rich.cells import cell_len
 from faultlab.laboratory import Lab
 from faultlab.redis import Redis
 from psched import open as open_psched
+from psched.cli.top import _InsightReader
 from psched.cli.top_screen import Row, ScreenData, View, read_snapshot, screen
 from psched.clock import boottime
-from psched.config import load
+from psched.config import Settings, load
 from psched.insight import open_insight
 from psched.store.counts import Counted
 from psched.store.node_registry import Announcement, NodeProcess, NodeRun, encode_processes
@@ -75,6 +77,22 @@ def test_a_list_that_is_cut_says_so(psched: Commands, monkeypatch: pytest.Monkey
             assert read_snapshot(insight).full == frozenset()
             schedules.add(f"k{number}", "t", cron="0 0 1 1 *")
         assert read_snapshot(insight).full == {"NEXT"}
+
+
+def test_nothing_is_written_to_the_wakeup_descriptor_after_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The screen has closed the descriptor then, and its number may belong to a new connection, or a database file."""
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    settings, insight = Settings(environment="test"), Mock()
+    reader = _InsightReader(settings, insight, 60, writing)
+    insight.check_tables.side_effect = reader.end
+    monkeypatch.setattr("psched.cli.top.read_snapshot", Mock())
+    reader.start()
+    reader.join(PATIENCE)
+    with pytest.raises(BlockingIOError):
+        os.read(reading, 1)
+    for end in (reading, writing):
+        os.close(end)
 
 
 def pressed(keys: str) -> View:
