@@ -15,7 +15,7 @@ from faultlab.redis import Redis
 from psched.backends.redis.wakeup import WakeList
 from psched.model import NewTask
 from psched.store import LeaseStore, ScheduleStore, TaskStore, Wakeup
-from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, eventually, soon
+from tests.stores.bench import FAR_OFF, LONG_AGO, Bench, eventually, new_row, soon
 from tests.stores.queue.bench import QueueBench
 from tests.stores.rows import RedisRows
 
@@ -96,6 +96,19 @@ def test_schedules_wake_workers_when_they_are_due_earlier_than_was_known(bench: 
         store.extend([claim.lease], 200)
         store.advance(claim, FAR_OFF, FAR_OFF, soon())
         assert not rings(wakeup)
+
+
+def test_schedules_that_are_added_together_wake_a_worker_of_each_type(store: ScheduleStore) -> None:
+    assert store.add_many([new_row(type_, {}, type=type_) for type_ in "ab"]) == []
+    wakeups = [store.open_wakeup(lambda type_: type_ == "a"), store.open_wakeup(lambda type_: type_ == "b")]
+    with ExitStack() as stack:
+        for wakeup in wakeups:
+            assert wakeup is not None
+            stack.enter_context(closing(wakeup))
+            wakeup.listen(60)
+            assert eventually(lambda wakeup=wakeup: not wakeup.is_notified() and wakeup.proven)
+        assert store.add_many([new_row(f"{type_} {n}", {}, type=type_) for type_ in "ab" for n in (1, 2)]) == []
+        assert [wakeup is not None and rings(wakeup) for wakeup in wakeups] == [True, True]
 
 
 def test_each_row_calls_one(queue: TaskStore, wakeup: Wakeup) -> None:
