@@ -12,7 +12,7 @@ _FRAME = re.compile(r'[\s|]*File ".*", line \d+|.*", line \d+, in \S+$')
 _CHAINED = ("The above exception was the direct cause of", "During handling of the above exception, another")
 """The line between two tracebacks. The traceback that follows belongs to the exception that was raised last."""
 _LONGEST_SUMMARY = 200
-"""The most characters of a summary."""
+"""The maximum number of characters of a summary."""
 _MARGIN = re.compile(r"\s*[|+] ?")
 """The beginning of each line in the traceback of an exception group."""
 

@@ -17,24 +17,24 @@ from psched.keys import SURROGATE
 _GZIP = b"\x1f\x8b"
 _GZIP_AS_TEXT = "H4sI"
 _MOST_DIGITS = 4300
-"""The most digits of a whole number that Python writes and reads, unless the process has another limit."""
+"""The maximum number of digits of a whole number that Python writes and reads, unless the process has another limit."""
 _LONG_NUMBER = re.compile(rf"(?<![\w.\"])\d{{{_MOST_DIGITS + 1},}}(?![\w.\"])")
 
 MAX_STORED_BYTES = 8_000_000
-"""The most bytes of one stored value. Even if each byte is escaped, a statement with the value fits into MariaDB's
-`max_allowed_packet` of 16 MB."""
+"""The maximum number of bytes of one stored value. Even if each byte is escaped, a statement with the value fits into
+MariaDB's `max_allowed_packet` of 16 MB."""
 
 MAX_DATA_SIZE = 16_000_000
-"""The default of `max_data_size`: the most bytes of JSON in one row, before compression."""
+"""The default of `max_data_size`: the maximum number of bytes of JSON in one row, before compression."""
 
 MAX_HEADERS_SIZE = 4096
-"""The most bytes of JSON for the headers of a task."""
+"""The maximum number of bytes of JSON for the headers of a task."""
 
 MAX_RESULT_SIZE = 65_536
-"""The most bytes of JSON for the result of a task."""
+"""The maximum number of bytes of JSON for the result of a task."""
 
 MAX_BATCH_SIZE = 16_000_000
-"""The most bytes of JSON in one acquire. A first row that is larger is acquired alone."""
+"""The maximum number of bytes of JSON in one acquire. A first row that is larger is acquired alone."""
 
 
 def count_within(sizes: Sequence[int], budget: int, least: int) -> int:
@@ -57,7 +57,7 @@ class Packed(NamedTuple):
 def pack(data: object, compressed: bool = False, max_size: int = MAX_DATA_SIZE) -> Packed:
     """Return `data` in its stored form. Raises ValueError for data that cannot be stored or is too large.
 
-    `max_size`: the most bytes as JSON. The stored form, compressed or not, may have 8,000,000 bytes.
+    `max_size`: the maximum number of bytes as JSON. The stored form, compressed or not, may have 8,000,000 bytes.
     """
     text = encode(data, max_size)
     size = byte_length(text)
@@ -92,7 +92,8 @@ def object_of(data: object) -> dict[str, Any]:
 def encode(data: object, max_size: int = MAX_DATA_SIZE) -> str:
     """Return `data` as compact JSON, with non-ASCII characters as they are.
 
-    `max_size`: the most bytes that the JSON may have. Raises ValueError unless `data` is an object of JSON values.
+    `max_size`: the maximum number of bytes that the JSON may have. Raises ValueError unless `data` is an object of JSON
+    values.
     """
     if not isinstance(data, dict):
         raise ValueError(f"data must be a JSON object (a dict), got {type(data).__name__}")

@@ -20,14 +20,14 @@ from psched.model import OVERLAP, Backfill, Calendar, Policy, Rule
 from psched.retry_wait import Backoff, check_attempts, check_wait
 
 LONGEST_DESCRIPTION = 2000
-"""The most characters of a description."""
+"""The maximum number of characters of a description."""
 MOST_TAGS = 50
 LONGEST_SPREAD = 7 * 86400
 """Seconds."""
 LAST_TIME = 253_402_300_800
 """Unix seconds at the end of the year 9999."""
 LONGEST_TAG = 100
-"""The most characters of a tag."""
+"""The maximum number of characters of a tag."""
 
 
 def check_time(name: str, time: object) -> float:
@@ -130,9 +130,9 @@ def _check_on_failure(name: object) -> str | None:
 
 WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 MOST_DATES = 1000
-"""The most dates in one calendar."""
+"""The maximum number of dates in one calendar."""
 MOST_CALENDARS = 10
-"""The most calendars that one schedule can exclude."""
+"""The maximum number of calendars that one schedule can exclude."""
 
 
 def checked_calendar(name: str, version: int, days: object) -> Calendar:

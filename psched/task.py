@@ -41,7 +41,7 @@ NO_RESULT: Any = object()
 PROGRESS_INTERVAL = 1.0
 """Seconds between two writes of a run's progress, and from its start to the first write."""
 MAX_PROGRESS_MESSAGE = 500
-"""The most characters of the message of `progress` that are kept."""
+"""The maximum number of characters of the message of `progress` that are kept."""
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
 """The name of the W3C Trace Context header."""
 MAX_OUTPUT = 8192
@@ -58,7 +58,7 @@ class Task:
     stop_reason: Exception | None = None
     """The argument of the handler's `kill`; None until the run is asked to stop."""
     max_attempts: int | None = None
-    """The most attempts of tasks of this type. A limit in the row takes precedence. Set by the daemon."""
+    """The maximum number of attempts of tasks of this type. A limit in the row takes precedence. Set by the daemon."""
     timeout: float | None = None
     """Seconds after which the run is stopped, as its schedule or type says; None: the configured time. Set by the
     daemon.
@@ -286,9 +286,8 @@ class Task:
     def record_begin(self) -> None:
         """Record in the database that the run has begun, if the record cannot wait for the next lease renewal.
 
-        The record of the last attempt cannot wait, because that attempt must not begin twice. Nor can the record wait
-        if the last lease ended by itself: otherwise a run that crashes its host at once would never count as an
-        attempt. Raises PreemptedError.
+        The record cannot wait in two cases. The last attempt must not begin twice. And after an expired lease, a run
+        that crashes its host at once would never count as an attempt. Raises PreemptedError.
         """
         with self.lock:
             if not self._begin_recorded and (self._records_begin or self.last_attempt):
@@ -539,7 +538,8 @@ class Task:
         """Raise NotSupportedError in a forked process: the connection, and perhaps the lock, belong to the parent."""
         if os.getpid() != self._pid:
             raise NotSupportedError(
-                f"{self.key!r}: only the process that acquired it, {self._pid}, may settle it; this is {os.getpid()}"
+                f"{self.key!r}: only the process that acquired it, {self._pid}, may settle it; this is "
+                f"process {os.getpid()}"
             )
 
     def _refuse_if_settled(self, wanted: str) -> None:
@@ -584,9 +584,9 @@ def _end_of(text: str) -> str:
 def finish_many(tasks: Sequence[Task], until: float) -> dict[Task, ScheduleError]:
     """Finish runs of one store together. Return the errors of runs that could not be finished.
 
-    A run that an earlier call finished counts as finished, because the answer to that call was lost. The locks of all
-    tasks are held, so that no lease is renewed at the same time. After a driver's error the outcome is unknown, and the
-    caller may call this again for the same runs.
+    A run is not an error if an earlier call, whose answer was lost, has finished the run. This call holds the locks of
+    all tasks, so that no lease is renewed at the same time. After a driver's error the outcome is unknown, and the
+    caller may repeat the call for the same runs.
     """
     locked: list[Task] = []
     left: list[Task] = []

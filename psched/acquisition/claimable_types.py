@@ -20,8 +20,8 @@ _ALWAYS = 64
 If there are more names, only those that have rows are passed, because each name makes an acquire slower.
 """
 _FOREIGN = 2
-"""If there are this many times more types with rows than accepted types, the store is asked only for the accepted
-types.
+"""The look-up of types returns every type that has rows. If the types that it returns outnumber the accepted types by
+more than this factor, later queries name the accepted types instead.
 """
 
 

@@ -24,7 +24,8 @@ log = logging.getLogger(__name__)
 _MAINTENANCE_INTERVAL = 1.0
 """Seconds between two deletions of old rows while tasks run."""
 _MAINTENANCE_SECONDS = 0.05
-"""The most seconds by which deleting old rows may delay a poll. Only its last statement may take longer."""
+"""The maximum number of seconds by which deleting old rows may delay a poll. Only its last statement may take
+longer."""
 _MAX_ACQUIRE = 100_000
 _MIN_PRUNED = 1000
 """How many references to acquired tasks are kept before references to settled tasks are removed."""
@@ -33,8 +34,8 @@ _LARGEST = 500
 """If no acquired row can be run, the next acquire takes `_GROWTH` times as many rows, at most `_LARGEST`, because
 thousands of such rows may be due."""
 _MAX_ROUNDS = 50
-"""The most acquires of one poll. A poll acquires again if none of the acquired rows can be run, because further rows
-may be due.
+"""The maximum number of acquires of one poll. A poll acquires again if none of the acquired rows can be run, because
+further rows may be due.
 """
 
 
@@ -121,7 +122,7 @@ class Source:
         try:
             self.store.release_many([claim.lease for claim in claims], deadline, begun=False)
         except Exception as failure:  # noqa: BLE001 – the other rows of this acquire can still be run
-            log.warning("%d rows were not released: %s; their leases end by themselves", len(claims), one_line(failure))
+            log.warning("%d rows were not released: %s; their leases expire", len(claims), one_line(failure))
 
     def adopt(self, claim: Claim, asked: float) -> Task:
         """Return the task of a row acquired for `alive_time`.

@@ -16,7 +16,8 @@ from psched.store import LeaseStore
 log = logging.getLogger(__name__)
 
 _REMEMBERED = 10_000
-"""The most keys whose last logged problem is remembered. Problems of further keys may be logged repeatedly."""
+"""The maximum number of keys whose last logged problem is remembered. Problems of further keys may be logged
+repeatedly."""
 
 _MANY = 100
 """With this many attempts, the wait has reached its limit."""
@@ -127,7 +128,7 @@ class RunnableFilter:
 
 
 def _has_usable_lease(claim: Claim) -> bool:
-    """Return whether bulk statements can use the key and the fence. In SQLite both columns may hold any value."""
+    """Return whether bulk statements can use the key and the fence. SQLite's columns may hold values of other types."""
     key: object = claim.lease.key
     fence: object = claim.lease.fence
     return isinstance(key, str) and "\0" not in key and isinstance(fence, int)

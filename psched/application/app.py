@@ -274,7 +274,7 @@ class FunctionHandler(CallingHandler):
         return type(cls.__name__, (cls,), attributes)
 
     def perform(self) -> None:
-        """Call the function. If the result is awaitable, await it. Then conclude the task."""
+        """Call the function. If the result is awaitable, await it. Then finish the task by `conclude`."""
         value = self.awaited(self._function.parameters.call(self.task))
         if self._finishes and not self.task.settled:
             self.task.conclude(self._result(value) if self._stores_result else NO_RESULT)

@@ -91,7 +91,7 @@ class Base:
     """Seconds from an error to the next attempt; None: the configured `retry_wait`."""
 
     max_attempts: int | None = None
-    """The most attempts of a run. A limit of its task or schedule takes precedence. None: the configured
+    """The maximum number of attempts of a run. A limit of its task or schedule takes precedence. None: the configured
     `max_attempts`.
     """
 
@@ -170,7 +170,7 @@ class CallingHandler(Base):
 
 
 def retry_failed(task: Task, error: BaseException, retry_wait: float | Backoff | None = None) -> None:
-    """Report `error` and retry the task, unless it was settled before or asked to stop. Raises like `Task.retry`.
+    """Report `error`. Then retry the task, unless the task is settled or has a `stop_reason`. Raises like `Task.retry`.
 
     `retry_wait`: the wait of the task's type. A wait of its schedule takes precedence. If the result of the task cannot
     be stored, the task fails for good.

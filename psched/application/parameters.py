@@ -113,7 +113,7 @@ class Parameters:
         for name, value in (*given.items(), *extra.items()):
             try:
                 if name.startswith(NOTES):
-                    raise ValueError(f"{name} begins with {NOTES}, so it is not an argument; choose another name")
+                    raise ValueError(f"no argument may begin with {NOTES}: rename {name}")
                 data[name] = self._conversion(name).stored(value, name)
             except ValueError as error:
                 faults.append(str(error))
@@ -223,7 +223,7 @@ class Parameters:
 
 
 def _signature_of(function: Callable[..., Any]) -> inspect.Signature:
-    """Return the signature. A function written in C has no parameter names for data, so it gets the run."""
+    """Return the signature; for a function written in C a signature whose only parameter is the task."""
     try:
         if not inspect.isbuiltin(function):
             return inspect.signature(function)

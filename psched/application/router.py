@@ -16,7 +16,7 @@ from psched.store.type_filter import Pattern, TypeFilter
 from psched.task import Task
 
 _MOST_TYPES = 1000
-"""The most types whose handlers are cached."""
+"""The maximum number of types whose handlers are cached."""
 
 
 Routes = Mapping[Pattern, HandlerFactory | str]

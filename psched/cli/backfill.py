@@ -32,7 +32,7 @@ _TABLE = ListColumns(
 )
 _TIMES = ("first", "last")
 _SHOWN = 20
-"""The most time ranges that --dry-run shows."""
+"""The maximum number of time ranges that --dry-run shows."""
 
 
 @click.command()

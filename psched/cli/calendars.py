@@ -14,7 +14,7 @@ from psched.model import Calendar
 from psched.schedules.calendar_collection import CalendarCollection
 
 _MOST_USERS = 1000
-"""The most keys of schedules that `show` prints."""
+"""The maximum number of keys of schedules that `show` prints."""
 
 
 @click.group(cls=CommandGroup)

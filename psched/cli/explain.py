@@ -24,7 +24,7 @@ from psched.schedules.skip_policy import overlap_note
 from psched.store.ledger import Change, LedgerRow
 
 _MOST = 10
-"""The most occurrences of a date that are shown."""
+"""The maximum number of occurrences of a date that are shown."""
 
 
 @click.command()

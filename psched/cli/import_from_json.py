@@ -22,7 +22,7 @@ N = TypeVar("N", NewSchedule, NewTask)
 _BATCH = 500
 """The rows that one transaction writes."""
 _SHOWN = 5
-"""The most keys in one message."""
+"""The maximum number of keys in one message."""
 _STATE = frozenset(
     (
         *("status", "state", "lateness", "overdue", "attempts", "last_error", "node", "problem", "paused"),

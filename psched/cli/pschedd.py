@@ -48,12 +48,12 @@ DONE = 0
 NOT_PERMITTED = 4
 NOT_CONFIGURED = 6
 NOT_RUNNING = 7
-"""DONE to NOT_RUNNING, and FAILED, are exit codes of LSB init scripts."""
+"""Exit codes of LSB init scripts: the codes from DONE to NOT_RUNNING, and FAILED."""
 
 DIED = 1
 STOPPED = 3
 UNKNOWN = 4
-"""DONE (running) and DIED to UNKNOWN are exit codes of `status`."""
+"""Exit codes of `status`: DONE (the daemon is running), and the codes from DIED to UNKNOWN."""
 
 _REQUEST_TIMEOUT = 70.0
 """Seconds that reload and upgrade wait. This is longer than the limits of the master (`run_master`)."""

@@ -26,7 +26,7 @@ from psched.supervisor.preload import configured_application
 R = TypeVar("R", bound=ScheduleRow | TaskRow)
 
 _MAX_ROWS_READ = 10_000
-"""The most rows of a table shared with Ruby workers that `doctor` reads."""
+"""The maximum number of rows of a table shared with Ruby workers that `doctor` reads."""
 _MAX_PROBLEMS_SHOWN = 3
 
 

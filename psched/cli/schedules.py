@@ -303,7 +303,7 @@ def _state_text(row: Fields) -> str:
 
 
 def _attempt_text(row: Fields) -> list[str]:
-    """Return the running or the next attempt, with its number in the log. Returns nothing for the first attempt."""
+    """Describe the running or the next attempt by the number that the log uses. Return nothing for a first attempt."""
     attempts = row["attempts"]
     if row["state"] == RUNNING:
         return [f"attempt {attempts}"] if attempts > 1 else []

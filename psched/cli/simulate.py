@@ -35,7 +35,7 @@ _TABLE = ListColumns(
     wide=("key", "type", "runs", "late", "worst", "worst_time", "skipped", "reasons", "waiting"),
 )
 _SHOWN = 20
-"""The most schedules in the table on a terminal."""
+"""The maximum number of schedules in the table on a terminal."""
 
 
 Moment = Callable[[float, float], float]

@@ -17,7 +17,7 @@ LATE = 60.0
 RATES = 300.0
 """Rates are shown for the runs that ended in this many seconds."""
 _ROWS = 100
-"""The most schedules, and the most tasks, of a panel."""
+"""The maximum number of schedules, and the maximum number of tasks, of a panel."""
 _TYPES = 50
 _COUNTED = 10_000
 _COUNTED_OF_TYPE = 1000

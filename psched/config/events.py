@@ -19,7 +19,7 @@ _OF_STREAM = ("stream", "name", "max_length")
 _SCHEMES = ("redis://", "rediss://", "unix://")
 _MOST = 100_000_000
 _LONGEST_CHANNEL = 63
-"""The most bytes of a name in PostgreSQL."""
+"""The maximum number of bytes of a name in PostgreSQL."""
 
 
 @frozen

@@ -17,7 +17,7 @@ _KEYS = ("url", "schedules", "timeout")
 EXPECTED_HTTP_URL = "expected a URL (http:// or https://)"
 _TIMEOUT = 10.0
 MAX_TIMEOUT = 300.0
-"""The most seconds that a request may take."""
+"""The maximum number of seconds that a request may take."""
 
 
 @frozen

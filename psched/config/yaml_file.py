@@ -11,7 +11,7 @@ import yaml
 from psched.error_messages import did_you_mean
 from psched.errors import ConfigError
 
-_MAX_SHOWN = 10  # the most environments that a message names
+_MAX_SHOWN = 10  # the maximum number of environments that a message names
 _MAX_NAME_LENGTH = 40
 _MOST_NESTED = 400  # Python's recursion limit allows a few more levels
 _TEXT = "tag:yaml.org,2002:str"

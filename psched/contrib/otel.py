@@ -39,11 +39,11 @@ __all__ = ["instrument"]
 log = logging.getLogger(__name__)
 
 _FLUSH = 10.0
-"""The most seconds that an ending worker waits until its last spans are sent."""
+"""The maximum number of seconds that an ending worker waits until its last spans are sent."""
 _QUEUE = "OTEL_BSP_MAX_QUEUE_SIZE"
 _QUEUE_SIZE = 65_536
-"""The most spans that wait to be sent, unless OTEL_BSP_MAX_QUEUE_SIZE is set. A batch of short tasks ends about a
-thousand spans at once.
+"""The maximum number of spans that wait to be sent, unless OTEL_BSP_MAX_QUEUE_SIZE is set. A batch of short tasks ends
+about a thousand spans at once.
 """
 
 

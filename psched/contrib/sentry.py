@@ -39,7 +39,7 @@ __all__ = ["PschedIntegration"]
 _ORIGIN = "auto.queue.psched"
 _TRACE_HEADERS = ("sentry-trace", "baggage")
 _MOST_HEADERS = 4096
-"""The most bytes of a task's headers as JSON."""
+"""The maximum number of bytes of a task's headers as JSON."""
 _LONGEST_SLUG = 50
 _FIELD = re.compile(r"(?:\*|\d+(?:-\d+)?)(?:/\d+)?|[a-z]{3}(?:-[a-z]{3})?", re.IGNORECASE)
 """One item of a cron field that means the same to psched and Sentry."""

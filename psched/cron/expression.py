@@ -30,7 +30,7 @@ CronDialect = Literal["vixie", "perfectsched"]
 DIALECTS: tuple[CronDialect, ...] = get_args(CronDialect)
 """The dialects: rules for days, steps and clock changes, as in Debian's cron, or as in PerfectSched (Ruby)."""
 MAX_LENGTH = 128
-"""The most characters of an expression, as in the tables of PerfectSched."""
+"""The maximum number of characters of an expression, as in the tables of PerfectSched."""
 
 DAY = 86400
 

@@ -159,7 +159,7 @@ def gap_at(zone: ZoneInfo, wall: int) -> tuple[int, int] | None:
 
 
 def _next_once(expression: Expression, zone: ZoneInfo, after: int, limit: int) -> int | None:
-    """Try the matching wall times in order. Their instants never decrease."""
+    """Return the next match. Tries the matching wall times in order: a later wall time has no earlier instant."""
     wall = expression.next_wall(after + offset_at(zone, after) + 1)
     while wall is not None and wall <= limit + DAY:
         instant = wall - offset_of_wall(zone, wall)
@@ -280,7 +280,10 @@ def _count_in(stretch: _Stretch, expression: Expression, zone: ZoneInfo, first: 
 
 @dataclass(frozen=True, slots=True)
 class Occurrence:
-    """A match, in unix seconds. `note`: how a clock change affects it, or skips times before it; often empty."""
+    """A match at `time` (unix seconds).
+
+    `note`: text about a clock change that affects the match, or that skips times before the match; often empty.
+    """
 
     time: int
     note: str

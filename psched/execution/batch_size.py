@@ -141,7 +141,7 @@ def batch_sizer_for(setting: int | str) -> BatchSizer:
 _SHARE = 0.025
 """A transaction should take at most this share of the time of the runs that it settles."""
 _MOST = 1.0
-"""The most seconds of runs per transaction. These runs repeat if the worker is killed before."""
+"""The maximum number of seconds of runs per transaction. These runs repeat if the worker is killed before."""
 
 
 class BatchBudget:

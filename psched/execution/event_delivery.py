@@ -133,7 +133,8 @@ class EventThread(threading.Thread):
             except RequestError as error:
                 if not error.is_final or not self._is_refused_for_good(id_):
                     raise
-                log.error("event %s is not sent: %s refuses it: %s; event: %s", id_, self._sender.name, error, event)
+                words = "event %s is not sent, because %s refuses the event: %s; event: %s"
+                log.error(words, id_, self._sender.name, error, event)
 
         for position in () if self._ledger is None else self._ledger.send(mark.position, self._store.now(), send):
             if position > mark.position:

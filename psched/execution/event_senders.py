@@ -54,7 +54,7 @@ class StreamSender:
 
 
 _MOST_BYTES = 7999
-"""The most bytes (ASCII) of a PostgreSQL notification."""
+"""The maximum number of bytes (ASCII) of a PostgreSQL notification."""
 _KEPT = ("id", "event", "table", "key", "scheduled_time", "fence", "outcome", "left_out")
 """Members that are never left out. Together they have at most some 4,000 bytes."""
 

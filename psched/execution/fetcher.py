@@ -46,7 +46,7 @@ _UNKNOWN = 0.2
 _WEIGHT = 0.1
 """The weight of a new duration in the average of all types."""
 _LONGEST_COUNTED = 1.0
-"""The most seconds that one run contributes to this average."""
+"""The maximum number of seconds that one run contributes to this average."""
 _RETRY = 0.25
 """Seconds between two attempts to release the leases of dead children."""
 _SECOND_SWEEP = 5.0
@@ -252,7 +252,7 @@ class Fetcher:
                 raise ValueError(f"not a message of a handler child: {message!r:.100}")
 
     def _recover(self) -> None:
-        """Release the leases of dead children, and report this to the master."""
+        """Release the leases of dead children, and tell the master when they are released."""
         now = self._clock()
         if now < self._recover_at:
             return

@@ -4,7 +4,7 @@ In this order no process still works under a lease when the lease is released. T
 by a signal handler that sleeps for ever: the thread is *parked*. Other threads cannot be stopped. With several handler
 threads, a successor or a lease recovery process therefore releases the leases after this process has ended. If neither
 can (`rdb_compat` does not record holders, or the master is gone), this process releases them just before it exits; then
-a handler may overlap the next run by a few milliseconds. If a release fails, the lease ends by itself.
+a handler may overlap the next run by a few milliseconds. If a release fails, the lease expires.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ log = logging.getLogger(__name__)
 
 _PARK = signal.SIGQUIT
 _PATIENCE = 1.0
-"""How many seconds releasing may take. Leases that are not released by then end by themselves."""
+"""How many seconds releasing may take. Leases that are not released by then expire."""
 
 
 class ForcedExit:
-    """Ends the process. The main thread is parked and may hold any lock, so every wait after that has a time limit."""
+    """Stops the main thread and ends the process. The stopped thread may hold any lock, so waits have time limits."""
 
     def __init__(self, sources: Sequence[Source], runs: ActiveRuns, send: Callable[[str], None]) -> None:
-        """Must be called in the main thread, which `leave` parks. `send`: sends the master a message."""
+        """Must be called in the main thread, which `leave` stops for ever. `send`: sends the master a message."""
         self._sources = sources
         self._runs = runs
         self._send = send
@@ -122,7 +122,7 @@ class ForcedExit:
                 if not task.settled:
                     settle_stopped(task)
         except Exception as error:  # noqa: BLE001 – whatever fails here, the process ends
-            log.warning("key=%s was not released: %s; its lease ends by itself", task.key, one_line(error))
+            log.warning("key=%s was not released: %s; its lease expires", task.key, one_line(error))
 
 
 KEEPS_RUNNING = "pid %d runs as another user and cannot be killed; the process keeps running"

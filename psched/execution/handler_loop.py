@@ -172,7 +172,7 @@ class HandlerLoop:
         try:
             if self._call(run):
                 self._settle(run)
-        except Exception as error:  # noqa: BLE001 – whatever a driver raises: the lease ends by itself
+        except Exception as error:  # noqa: BLE001 – whatever a driver raises: the lease expires
             self._emit_unsettled(run, error)
         finally:
             self._runs.end(self._cell)
@@ -283,7 +283,7 @@ def settle_stopped(task: Task) -> None:
 def give_back(task: Task) -> bool:
     """Release a task that will not begin here, or finish a task whose run is concluded.
 
-    Return False if this failed. Then the lease of the task ends by itself.
+    Return False if this failed. Then the lease of the task expires.
     """
     with task.lock:
         if task.settled:
@@ -295,8 +295,8 @@ def give_back(task: Task) -> bool:
                 task.release_unstarted()
         except ScheduleError as error:
             log.info("key=%s was not released: %s", task.key, error)
-        except Exception as error:  # noqa: BLE001 – the lease ends by itself, whatever the driver raised
-            log.warning("key=%s was not released: %s; its lease ends by itself", task.key, one_line(error))
+        except Exception as error:  # noqa: BLE001 – the lease expires, whatever the driver raised
+            log.warning("key=%s was not released: %s; its lease expires", task.key, one_line(error))
             return False
     return True
 

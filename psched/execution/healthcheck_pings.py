@@ -18,7 +18,7 @@ from psched.task import Task, store_of
 _CLOSE = 3.0
 """How many seconds an ending process continues to send waiting pings."""
 _LONGEST_ERROR = 10_000
-"""The most characters of an error in a ping."""
+"""The maximum number of characters of an error in a ping."""
 _RUNS = uuid.UUID("5e0f5a4e-6d5c-4c55-9d0a-2f3c1f1f3b0a")
 """The UUID namespace of run ids."""
 

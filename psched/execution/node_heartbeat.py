@@ -111,7 +111,7 @@ class NodeHeartbeat(PeriodicThread):
         )
 
     def _compare(self) -> None:
-        """If the nodes have different tz databases or versions of psched, log this once."""
+        """If the nodes have different tz databases or versions of psched, log each difference once."""
         if monotonic() < self._compared_at + _COMPARISON:
             return
         self._compared_at = monotonic()

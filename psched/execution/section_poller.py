@@ -39,7 +39,8 @@ _LISTENING = 6
 """After each poll the listener listens for the longest pause, multiplied by this number."""
 
 _BURST = 1.0
-"""The most seconds for which maintenance is postponed while polls find rows, or rows are due within this time."""
+"""The maximum number of seconds for which maintenance is postponed while polls find rows, or rows are due within this
+time."""
 
 _MAINTENANCE_PAUSE = 0.05
 """Seconds between two rounds of maintenance in an idle child while old rows are left. A round takes about as long as
@@ -126,8 +127,8 @@ def give_up_leases(tasks: Sequence[Task], now: float) -> None:
     left = [task for task in tasks if task.in_flight and not task.started and now < task.deadline]
     try:
         release_many(left)
-    except Exception as error:  # noqa: BLE001 – the leases end by themselves, whatever the driver raised
-        log.warning("%d tasks were not released: %s; their leases end by themselves", len(left), one_line(error))
+    except Exception as error:  # noqa: BLE001 – the leases expire, whatever the driver raised
+        log.warning("%d tasks were not released: %s; their leases expire", len(left), one_line(error))
 
 
 class PolledSource(Protocol[Row_co]):

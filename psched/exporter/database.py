@@ -22,12 +22,12 @@ from psched.store.counts import Counted, TypeCounts
 log = logging.getLogger(__name__)
 
 MOST_TYPES = 32
-"""The most types of one section that get their own waiting time: those that wait longest."""
+"""The maximum number of types of one section that get their own waiting time: those that wait longest."""
 MOST_OVERDUE = 50
 MOST = 10_000
-"""The most rows of one state that are counted."""
+"""The maximum number of rows of one state that are counted."""
 _MOST_OF_TYPE = 1
-"""The most rows of one type that are counted. It is small, because these numbers are not exported."""
+"""The maximum number of rows of one type that are counted. It is small, because these numbers are not exported."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from psched.metrics.event_counters import LEASE_LOST, MOST_TYPES, OTHER, RESTART
 from psched.metrics.health import STATES, NodeHealth, health_of, read_health
 
 DATABASE_LIMIT = 2.5
-"""The most seconds that a scrape waits for the database."""
+"""The maximum number of seconds that a scrape waits for the database."""
 _MOST_CHILDREN = 32
 _RUN_BOUNDS = (0.01, 0.1, 1.0, 5.0, 20.0, 100.0, 1000.0)
 _STORE_BOUNDS = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
@@ -210,7 +210,7 @@ def _database_families(found: Sequence[tuple[str, SectionFacts | None]]) -> Iter
 
 
 def _add(sums: list[float], numbers: Numbers, sum_at: int, buckets_at: int) -> None:
-    """Add the buckets, and the sum of seconds that follows them."""
+    """Add one measure of `numbers` to `sums`: the buckets, then the sum of seconds."""
     for number in range(BUCKETS):
         sums[number] += numbers[buckets_at + number]
     sums[BUCKETS] += numbers[sum_at]

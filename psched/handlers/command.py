@@ -232,7 +232,7 @@ def command_options(data: dict[str, Any], defaults: CommandDefaults = CommandDef
         options = read(CommandOptions, asdict(defaults, recurse=False) | data)
         options.check()
     except ValueError as error:
-        raise CommandError(f"the data of this task cannot be run: {error}") from None
+        raise CommandError(f"the data of this task is not valid for a command: {error}") from None
     return evolve(options, env=defaults.env | options.env, rlimits=defaults.rlimits | options.rlimits)
 
 

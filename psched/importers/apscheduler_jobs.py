@@ -37,7 +37,7 @@ _MOST_STEPS = 2000
 """How many runs of one trigger are searched for a run that all triggers have in common."""
 _LAST_YEAR = 9999
 _MOST_YEARS = 10
-"""The most spans of consecutive years for which schedules are written."""
+"""The maximum number of spans of consecutive years for which schedules are written."""
 _LAST_POSITION = 5
 _SHORTEST_GRACE = 60
 """Seconds. A shorter misfire_grace_time becomes `catch_up: none`, which skips an occurrence that is a minute late."""
@@ -277,7 +277,7 @@ def _years(field: Any, trigger: Any, begin: int) -> Iterator[tuple[datetime | No
     this_year = datetime.fromtimestamp(begin, UTC).year - 1
     stretches = stretches_of_years(_values(field, 1970, _LAST_YEAR), this_year, _LAST_YEAR)
     if len(stretches) > _MOST_YEARS:
-        raise _TriggerError(f"year={str(field)!r} has too many gaps, which psched's expressions do not support")
+        raise _TriggerError(f"year={str(field)!r} has too many gaps for psched's expressions")
     for from_year, to_year in stretches:
         first, last = start, end
         if from_year is not None:

@@ -14,7 +14,7 @@ _PASSED_OVER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*|[0-9]*[<>].*|-.*|[0-9.]+[s
 _TESTS = frozenset(
     ["[", "[[", "test", "cd", "export", "set", "umask", "sleep", "source", ".", "fi", "done", "true", ":"]
 )
-"""Commands at the start of a line that only test something before the real program runs."""
+"""Words of the shell that give no name to a job. The name comes from the next command of the line."""
 _KEYWORDS = re.compile(r"^(?:[\s({!]|(?:if|then|else|elif|while|do)\b)*")
 _RUNNERS = re.compile(
     r"env|exec|command|nice|ionice|chronic|sudo|su|flock|timeout|time|systemd-cat|setsid|nohup|(ba|da|z|k)?sh|perl|ruby"

@@ -15,7 +15,7 @@ from psched.time_text import local_time
 _UNKNOWN = "this version of psched does not know the option `{}`, and refuses a file with it"
 _BEFORE_CHANGE = 2 * 3600
 _AFTER_CHANGE = 48 * 3600
-"""Seconds around a clock change in which a difference counts as its effect."""
+"""Seconds before and after a clock change. A difference within this time is reported as an effect of the change."""
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ _UNITS = {
     **dict.fromkeys(("us", "usec", "µs"), 0.000001),
 }
 _MOST_STRETCHES = 10
-"""The most spans of consecutive years for which schedules are written."""
+"""The maximum number of spans of consecutive years for which schedules are written."""
 _LAST_DAYS = frozenset(range(1, 8))
 _MONTHS_BY_LENGTH = {31: {1, 3, 5, 7, 8, 10, 12}, 30: {4, 6, 9, 11}, 28: {2}}
 
@@ -164,7 +164,7 @@ def _rules(
     name = event.timezone or timezone
     stretches = stretches_of_years(event.years, datetime.fromtimestamp(begin, UTC).year - 1, max(ALL_YEARS))
     if len(stretches) > _MOST_STRETCHES:
-        raise NotACalendarEventError("its years have too many gaps, which psched's expressions do not support")
+        raise NotACalendarEventError("the list of years has too many gaps for psched's expressions")
     bounds: list[Definition] = [
         ({} if first is None else {"start": _new_year(first, name).isoformat()})
         | ({} if last is None else {"end": (_new_year(last + 1, name) - timedelta(seconds=1)).isoformat()})

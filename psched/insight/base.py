@@ -12,11 +12,11 @@ from psched.store.node_registry import Node
 from psched.store.visitor_actions import VisitorAction
 
 MOST = 10_000
-"""The most rows of one state that are counted."""
+"""The maximum number of rows of one state that are counted."""
 TYPES = 100
-"""The most types in one answer."""
+"""The maximum number of types in one answer."""
 MOST_OF_TYPE = 1000
-"""The most rows of one state and type that are counted."""
+"""The maximum number of rows of one state and type that are counted."""
 
 
 class TableInsight:

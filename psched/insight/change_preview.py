@@ -14,7 +14,7 @@ from psched.schedules import rule_occurrences
 SPAN = 7 * 86400
 """Seconds from now in which runs are compared."""
 _MOST = 5000
-"""The most runs of each definition that are compared."""
+"""The maximum number of runs of each definition that are compared."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,9 +24,9 @@ from psched.store.node_registry import Node, tz_difference, version_difference
 from psched.time_text import local_time, span
 
 _MAX_CLOCK_SKEW = 2.0  # in seconds
-_MAX_OVERDUE = 20  # the most occurrences that are listed
+_MAX_OVERDUE = 20  # the maximum number of occurrences that are listed
 _NAMED = 3
-"""The most hooks that one finding names."""
+"""The maximum number of hooks that one finding names."""
 _TABLE = "table"
 """The subject of the finding about the usability of the tables."""
 
@@ -167,9 +167,9 @@ def _node_findings(nodes: Sequence[Node]) -> Iterator[Finding]:
 
 
 def _overdue_findings(schedules: ScheduleCollection, nodes: Sequence[Node] | None) -> Iterator[Finding]:
-    """Yield the occurrences that are later than `overdue_after` or than their own `alert_after`.
+    """Yield a finding for each occurrence that is late by more than `overdue_after` or its own `alert_after`.
 
-    `nodes`: the live workers; None: unknown.
+    `nodes`: the nodes that run; None if they are unknown.
     """
     now = schedules.store.now()
     late = list(_late(schedules))

@@ -20,7 +20,7 @@ _EXAMPLES = 3
 _MOST_LISTED = 60
 """Up to this number of occurrences per hour, listing them is cheaper than counting them by arithmetic."""
 _MEASURED = 100
-"""The most types whose durations are looked up: those with the most starts."""
+"""The number of types whose durations are looked up. Types with more starts come first."""
 
 
 @dataclass(frozen=True, slots=True)

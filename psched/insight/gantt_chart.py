@@ -13,7 +13,8 @@ from psched.schedules.schedule import RUNNING, WAITING, failed_attempts
 from psched.store.ledger import FAILED, PAUSED, SKIPPED, Definition, DefinitionTimes, Ledger, LedgerFilter, LedgerRow
 
 MOST_RUNS = 3000
-"""The most ledger entries of each kind in one answer: the last entries, and the last entries with trouble."""
+"""The maximum number of ledger entries of each kind in one answer: the last entries, and the last entries with
+trouble."""
 _LEAST_OUTAGE = 120.0
 """The shortest outage in seconds: a time in which nothing runs, although something is due."""
 _LEAST_OVERLAP = 0.5

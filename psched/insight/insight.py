@@ -109,6 +109,7 @@ class Insight:
 def open_insight(settings: Settings, connections: int = 1) -> Insight:
     """Return the sections of a configuration for readers. Opens no connection. Raises ConfigError.
 
-    `connections`: the most idle connections that each section keeps open. Each thread that asks uses one.
+    `connections`: the maximum number of idle connections that each section keeps open. Each thread that
+    asks uses one connection.
     """
     return Insight(settings, connections)

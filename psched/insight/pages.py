@@ -10,7 +10,7 @@ R = TypeVar("R")
 P = TypeVar("P")
 
 LOOKED_AT = 200
-"""The most rows that are read for one page, even if few of them match."""
+"""The maximum number of rows that are read for one page, even if few of them match."""
 
 
 @dataclass(frozen=True, slots=True)

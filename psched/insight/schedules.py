@@ -37,14 +37,14 @@ from psched.store.ledger import Change, KeptOutput, LedgerFilter, LedgerRow
 from psched.time_text import local_time
 
 _RUNS = 20
-"""The most runs, next occurrences and versions of one schedule."""
+"""The maximum number of runs, next occurrences and versions of one schedule."""
 MOST_SIMULATED = 10_000_000
-"""The most occurrences in one simulation."""
+"""The maximum number of occurrences in one simulation."""
 _MEASURED_RUNS = 10
 """The number of last runs of a schedule that are averaged."""
 
 _WAITING = 200
-"""The most late schedules in a timeline, and also the most failing schedules."""
+"""The maximum number of late schedules in a timeline, and also the maximum number of failing schedules."""
 
 _LONGEST_COUNT = 10.0
 """Seconds of processor time after which counting the starts of a week ends."""

@@ -25,7 +25,7 @@ from psched.store.ledger import NOW, Entry, previous_ended_after, runs_after
 
 HOUR = 3600
 _MEASURED = 1000
-"""The most schedules whose last runs are read."""
+"""The maximum number of schedules whose last runs are read."""
 _EXAMPLES = 3
 """If there are more schedules, the number of schedules of each type whose last runs are read."""
 _FINISHED = Entry()
@@ -47,7 +47,7 @@ class SimulatedHour:
     """The hour from `time` (unix seconds).
 
     `starts`: the number of runs that start. `late`: how many of them start late. `busy`: the mean number of busy
-    workers. `worst`: the most seconds by which a run started late.
+    workers. `worst`: the longest delay of a start, in seconds.
     """
 
     time: int
@@ -62,7 +62,7 @@ class SimulatedHour:
 class SimulatedSchedule:
     """A schedule with late runs, with skipped occurrences, or with occurrences that wait at the end.
 
-    `late`: how many of its `runs` started too late. `worst`: the most seconds by which a run started late.
+    `late`: how many of its `runs` started too late. `worst`: the longest delay of a start, in seconds.
     `worst_time`: the occurrence of that run (None without a run). `skipped`: numbers of occurrences by reason.
     `waiting`: the number of occurrences that are due at the end and have not started.
     """

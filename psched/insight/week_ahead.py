@@ -42,9 +42,11 @@ class CrowdedMinute:
 
     They start together at this time of day on `days` days of the week.
 
-    `starts`: the starts on the day with most of them, without runs that have a spread. `types`: the numbers of runs by
-    type, most first (None: unknown). `keys`: some of the schedules. `spread`: for each of `SPREADS`, about how many
-    runs would start in the fullest minute, including other runs.
+    - `starts`: the largest number of starts on one of these days. Runs with a spread are left out.
+    - `types`: pairs of a type (None: unknown) and its number of runs, the largest number first.
+    - `keys`: some of the schedules.
+    - `spread`: maps each of `SPREADS` to the approximate number of runs that would start in the fullest minute,
+      including other runs.
     """
 
     time: int

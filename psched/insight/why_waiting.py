@@ -64,7 +64,7 @@ def _reasons(
 def worker_hint(nodes: Sequence[Node] | None, type_: str) -> str:
     """Return a question or a hint about workers that could run a row of this type.
 
-    `nodes`: the live workers; None: unknown.
+    `nodes`: the nodes that run; None if they are unknown.
     """
     if nodes is None:
         return "is a worker running that routes its type? (psched run, pschedd status)"

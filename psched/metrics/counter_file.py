@@ -35,9 +35,9 @@ _FIRST = 65536
 _BLOCK = 5 * 65536
 """Bytes of a block: a multiple of every page size. The file is sparse, so pages without counters take no space."""
 _HEADER = 64
-"""Index of the first counter's double in a block."""
+"""The index of the double at which the first counter of a block begins."""
 _TEXT = 256
-"""The most bytes of a label or of a block's text. It is also the offset of that text in the block."""
+"""The maximum number of bytes of a label or of a block's text. It is also the offset of that text in the block."""
 _LABEL = _TEXT // 8
 """The number of doubles that hold a label."""
 
@@ -47,8 +47,8 @@ SECOND_SUM = 2
 FIRST_BUCKETS = 3
 SECOND_BUCKETS = FIRST_BUCKETS + BUCKETS
 _SINCE = SECOND_BUCKETS + BUCKETS
-"""Index of the time (monotonic) at which a counter was made. The numbers before: a count, two sums of seconds, and two
-histograms.
+"""Index of the time (monotonic) at which a counter was made. The numbers before this time are a count, two sums of
+seconds, and two histograms.
 """
 SIZE = _SINCE + 1
 _ENTRY = _LABEL + SIZE
@@ -268,9 +268,10 @@ class Process(NamedTuple):
 
 
 class Counters(NamedTuple):
-    """The numbers of a node since its start. `sums`: over all processes, including ended ones.
+    """The numbers of a node since its start, in the order in which the counters were first used.
 
-    Counters are in the order in which they were first used. `processes`: those of all masters in the file.
+    `processes`: the processes of all masters in the file. `sums`: each counter's sums over all processes, also over
+    processes that have ended.
     """
 
     processes: Sequence[Process]

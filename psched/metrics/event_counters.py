@@ -28,9 +28,9 @@ RESTART = "restart"
 """Ended children by cause."""
 OTHER = "other"
 MOST_TYPES = 64
-"""The most types with their own counters. Other types count as OTHER."""
+"""The maximum number of types with their own counters. Other types count as OTHER."""
 _LONGEST_TYPE = 200
-"""The most bytes of a type in UTF-8."""
+"""The maximum number of bytes of a type in UTF-8."""
 
 
 class ChildCounter:

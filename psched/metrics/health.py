@@ -9,7 +9,7 @@ from psched.clock import monotonic
 from psched.metrics.counter_file import CounterFileError, Counters, Process, is_alive, read_counters
 
 MASTER = "master"
-"""The name of a master's block."""
+"""The name of a master's block in the file of counters."""
 
 ABSENT = "absent"
 STARTING = "starting"
@@ -59,7 +59,7 @@ class NodeHealth(NamedTuple):
 
 
 def node_text(version: str, tzdata: str, heartbeat_limit: float) -> str:
-    """Return the text of a master's block, which `health_of` reads."""
+    """Return the text that a master writes to its block in the file of counters. `health_of` reads this text."""
     return f"{version} {tzdata} {heartbeat_limit:g}"
 
 

@@ -1,4 +1,4 @@
-"""Claims as bytes, for messages between processes of one master."""
+"""Encodes claims (acquired rows) as bytes, for messages between the processes of one master."""
 
 from __future__ import annotations
 

@@ -198,7 +198,7 @@ def _open(path: Path) -> int:
 
 _runs_log = logging.getLogger("psched.runs")
 _LONGEST_NAME = 200
-"""The most characters of an error in the log line of its run. The traceback follows in full."""
+"""The maximum number of characters of an error in the log line of its run. The traceback follows in full."""
 
 
 def log_runs(json: bool = False) -> None:

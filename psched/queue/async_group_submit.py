@@ -13,12 +13,12 @@ from psched.model import NewTask
 from psched.store import TaskStore
 
 _MOST = 500
-"""The most tasks in one batch."""
+"""The maximum number of tasks in one batch."""
 _AT_ONCE = 4
 """How many batches are sent at the same time, each in a thread."""
 _HEAD_START = 0.05
-"""The most seconds that a batch waits for the previous batch, which may itself be waiting for a transaction of the
-caller.
+"""The maximum number of seconds that a batch waits for the previous batch, which may itself be waiting for a
+transaction of the caller.
 """
 _WOKEN_TOGETHER = 20
 """How many callers continue before the event loop serves others. All callers of a batch at once would delay it."""

@@ -23,7 +23,7 @@ _GROWTH = 1.5
 _LEAST_PAUSE = 0.05
 """The least seconds between two queries of a process, for any number of tasks."""
 _AT_ONCE = 500
-"""The most tasks in one query."""
+"""The maximum number of tasks in one query."""
 _IDLE = 5.0
 """Seconds after which the thread ends if nobody is waiting."""
 

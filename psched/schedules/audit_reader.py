@@ -21,7 +21,7 @@ from psched.store import ScheduleStore
 from psched.store.ledger import SKIPPED, Change, Definition, Ledger, LedgerFilter, LedgerRow
 
 _TOGETHER = 32
-"""The most schedules that are audited together."""
+"""The maximum number of schedules that are audited together."""
 _LONGEST = 1.0
 """Seconds after which the records that were read together are dropped, and read again for the remaining schedules."""
 _AUDITS = 5

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 _MAX_LISTED = 1000
-"""The most violations of one schedule that are listed. Further violations are only counted."""
+"""The maximum number of violations of one schedule that are listed. Further violations are only counted."""
 
 
 class Kind(StrEnum):

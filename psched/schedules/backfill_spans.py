@@ -15,7 +15,8 @@ from psched.model import NO_OCCURRENCE, Backfill, Rule, ScheduleRow, Span
 from psched.schedules import rule_occurrences
 
 MOST_SPANS = 1000
-"""The most time ranges of one backfill. Each of its rows stores its own ranges, and each acquire reads them."""
+"""The maximum number of time ranges of one backfill. Each of its rows stores its own ranges, and each acquire reads
+them."""
 
 
 def next_to_backfill(rule: Rule, time: int, dialect: CronDialect) -> int:

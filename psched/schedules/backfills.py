@@ -48,7 +48,7 @@ FINISHED: Final = "finished"
 CANCELLED: Final = "cancelled"
 
 MOST_RUNNING = 100
-"""The most parts of one backfill."""
+"""The maximum number of parts of one backfill."""
 _TRIES = 100
 _BEFORE = 32
 """How many entries before a range are searched for one that covers the start of the range: an entry of many skipped

@@ -22,7 +22,7 @@ from psched.store.calendars import Calendars
 
 _TRIES = 20
 _SHOWN = 5
-"""The most keys in one message."""
+"""The maximum number of keys in one message."""
 
 
 class CalendarCollection:

@@ -54,7 +54,7 @@ from psched.store import CONNECTIONS, ScheduleStore, TaskStore
 from psched.store.ledger import KeptOutput, Ledger, LedgerFilter, LedgerRow
 
 _FAILING = 1000
-"""The most failing schedules in one list."""
+"""The maximum number of failing schedules in one list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,8 +308,8 @@ class ScheduleCollection(PolledTable):
         those before its deletion. Each must be finished, running now, or skipped for a reason that its policy or a
         pause permits. No other occurrence may have run.
 
-        `late`: the most seconds that a run may begin late. By default, an occurrence may wait for a worker for 10 s, or
-        for twice `poll_interval` if that is longer.
+        `late`: the maximum number of seconds that a run may begin late. By default, an occurrence may wait for a worker
+        for 10 s, or for twice `poll_interval` if that is longer.
 
         Raises NotSupportedError if the store keeps no ledger, and ValueError.
         """

@@ -50,11 +50,11 @@ MOVED = "moved"
 GRACE = 10.0
 """For this many seconds, a due occurrence may wait for a worker. It is pending until then, missing afterwards."""
 _RUN_NOW_TOLERANCE = 60.0
-"""The most seconds by which the time of an extra run may precede the recorded run-now."""
+"""The maximum number of seconds by which the time of an extra run may precede the recorded run-now."""
 _BEGIN_TOLERANCE = 1.0
 """How many seconds the recorded start of a run may differ from the database's clock."""
 _MAX_NOTES = 20
-"""The most notes about changes of the cron dialect or the tz database."""
+"""The maximum number of notes about changes of the cron dialect or the tz database."""
 _MAX_NEIGHBOURS = 16
 """How many earlier runs each run is compared with, in addition to the run that ended last."""
 _NOTHING_KNOWN = Why("it has no entry in the ledger")
@@ -117,8 +117,8 @@ class AuditRecords:
 class AuditScope:
     """The occurrences to audit, from `since` to `until`, both included.
 
-    `late`: the most seconds that a run may begin late; None: no limit. `grace`: for how many seconds a due occurrence
-    may wait for a worker.
+    `late`: the maximum number of seconds that a run may begin late; None: no limit. `grace`: for how many seconds a due
+    occurrence may wait for a worker.
     """
 
     since: int

@@ -13,7 +13,7 @@ from psched.schedules.skip_policy import skip_entry
 from psched.store.ledger import PAUSED, Entry
 
 MOST_PAUSES = 100
-"""The most earlier pauses that a row keeps, in addition to the last one."""
+"""The maximum number of earlier pauses that a row keeps, in addition to the last one."""
 MOST_SECONDS_AHEAD = 2
 """The time of an extra run may be this many seconds later than its `run_now`."""
 

@@ -22,7 +22,8 @@ OVERLAPPING = "overlap"
 _SOON_ENOUGH = 60.0
 """How many seconds an occurrence may begin late with `catch_up: none` and without `max_lateness`."""
 _COUNTED = 1000
-"""The most skipped occurrences that are counted for one ledger entry. A larger number is recorded as unknown."""
+"""The maximum number of skipped occurrences that are counted for one ledger entry. A larger number is recorded as
+unknown."""
 
 
 def skip_entry(row: ScheduleRow, now: float, dialect: CronDialect) -> Entry | None:

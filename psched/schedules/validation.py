@@ -45,8 +45,8 @@ ENQUEUED = re.compile(r"^enqueue(\.|\Z)")
 LONGEST_DELAY = 366 * 86400
 """How many seconds a run may be before or after its occurrence."""
 MOST_AHEAD = 1000
-"""The most occurrences that a negative delay may make due at once, before their times. They are counted from
-`_REFERENCE` on.
+"""The maximum number of occurrences that a negative delay may make due at once, before their times. They are counted
+from `_REFERENCE` on.
 """
 _REFERENCE = 1_704_067_200  # the start of 2024
 _DEFAULT_POLICY = Policy()

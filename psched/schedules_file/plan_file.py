@@ -106,7 +106,7 @@ def _read_change(found: Mapping[str, Any]) -> PlannedChange:
         or (version is None) != (action == ADD)
         or (given is None) != (action == DELETE)
     ):
-        raise ValueError(f"the change of {shown(key)} is not complete")
+        raise ValueError(f"the change of {shown(key)} has an unknown action, or lacks its version or definition")
     if given is None:
         return PlannedChange(key, action, version, None)
     unknown = [name for name in given if name not in NewSchedule._fields]
@@ -114,7 +114,7 @@ def _read_change(found: Mapping[str, Any]) -> PlannedChange:
         raise ValueError(f"the definition of {shown(key)} has the unknown option {unknown[0]!r}")
     definition = NewSchedule(**{name: _tuple(value) for name, value in given.items()})
     if definition.key != key or not all(isinstance(getattr(definition, name), str) for name in _TEXTS):
-        raise ValueError(f"the definition of {shown(key)} is not complete")
+        raise ValueError(f"the definition of {shown(key)} must have the same key, and text in {', '.join(_TEXTS)}")
     return PlannedChange(key, action, version, definition)
 
 

@@ -29,7 +29,7 @@ SHOWN = 3
 CROWDED = 50
 """The least number of runs in one minute that is reported."""
 _MOST_LISTED = 20_160
-"""The most runs of one schedule in the period (one every 30 s) that are compared one by one."""
+"""The maximum number of runs of one schedule in the period (one every 30 s) that are compared one by one."""
 _FEW = 1000
 """This many occurrences are listed before they are counted. Most rules have fewer."""
 _MOST_MINUTES = 5

@@ -49,7 +49,8 @@ __all__ = [
 ]
 
 CONNECTIONS = 5
-"""The most idle connections that a client keeps open. It opens one when all of its open connections are in use."""
+"""The maximum number of idle connections that a client keeps open. It opens one when all of its open connections are in
+use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +60,9 @@ class StoreSettings:
     - `holder`: names one run of one process (`host/pid/random`, at most 255 characters). It is written with each lease,
       so that a successor can release the leases of a dead process.
     - `tls`: has the keys ca, cert, key and verify.
-    - `max_data_size`: the most bytes of JSON in a row. Larger data raises ValueError when written, and is a problem of
-      the row when read.
-    - `connections`: the most idle connections that a store keeps open.
+    - `max_data_size`: the maximum number of bytes of JSON in a row. Larger data raises ValueError when written, and is
+      a problem of the row when read.
+    - `connections`: the maximum number of idle connections that a store keeps open.
     - `reckoning`: the cron dialect and tz database of this process, for the ledger.
     - `ledger`: the ledger's table, for `rdb_compat`, which keeps a ledger only on request.
     - `problem`: returns why psched cannot run a schedule, or None. A store that shares its table with other programs

@@ -121,7 +121,7 @@ class LeaseStore(ABC):
     """
 
     max_data_size: int
-    """The most bytes of JSON in the data of a row."""
+    """The maximum number of bytes of JSON in the data of a row."""
     shows_fence = True
     """Whether the fence of a lease is a growing number, which handlers see as `task.fence`."""
     failures: UnreportedFailures | None = None
@@ -202,16 +202,16 @@ class LeaseStore(ABC):
 
         Return the rows that this call has leased. Rows whose lease has ended are due again. The leases are committed
         when this returns, and last at least `alive_time` from the start of this call. If the answer was lost, they end
-        with the holder's next acquire; in `rdb_compat`, which does not record holders, they end by themselves.
+        with the holder's next acquire; in `rdb_compat`, which does not record holders, they expire.
 
         - `types`: only acquire rows of these types. Raises NotSupportedError unless the store `keeps_types`.
         - `accepts`: returns whether a row of a type may be acquired. Only a store without `keeps_types` calls it.
-        - `ahead`: the runs begin later, and `extend` records that they have begun. A lease that ends by itself before
+        - `ahead`: the runs begin later, and `extend` records that they have begun. A lease that expires before
           that is not an attempt.
 
         Nothing is written to other rows. Rows of other types do not delay these, even if they have been due longer.
 
-        An acquire counts as an attempt of the row. If the row's last lease ended by itself, the claim has
+        An acquire counts as an attempt of the row. If the row's last lease expired, the claim has
         `records_begin`.
         """
         if limit < 1 or (types is not None and not types):
@@ -309,7 +309,7 @@ class LeaseStore(ABC):
         Rows in `suspects` (the keys that were running) get `error` as their last error. They are due after 1 s, doubled
         with each further crash, up to `longest_wait` seconds. All other rows are due as before the lease, and the
         attempt does not count. If a store does not record holders (`rdb_compat`), nothing is released, and the leases
-        end by themselves.
+        expire.
         """
 
     def notify(self, channel: str, text: str) -> None:

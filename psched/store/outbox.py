@@ -12,7 +12,7 @@ from psched.error_summary import shortened
 from psched.model import TaskRow, TaskStatus
 
 _LONGEST_ERROR = 2000
-"""The most characters of an error, as in the ledger."""
+"""The maximum number of characters of an error, as in the ledger."""
 
 
 class PendingEvent(NamedTuple):

@@ -18,7 +18,7 @@ _MATCHES_ANYTHING = frozenset(["", ".*", "^.*", ".*$"])
 
 _WILDCARDS = frozenset("*?[")
 _LONGEST_LIST = 300
-"""The most characters of the routed types that a warning repeats."""
+"""The maximum number of characters of the routed types that a warning repeats."""
 
 
 def matches(pattern: Pattern, type: str) -> bool:

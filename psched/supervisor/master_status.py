@@ -13,7 +13,7 @@ from typing import Any
 from cattrs import Converter
 
 _LONGEST = 1000
-"""The most characters of one reason, so that the whole line fits into one read."""
+"""The maximum number of characters of one reason, so that the whole line fits into one read."""
 _MOST_TROUBLES = 5
 _MOST_PENDING = 100
 _LONGEST_END = 100

@@ -34,7 +34,7 @@ _ENDING = 5.0
 _PAUSE = 0.02
 _LARGEST = 65536
 _LONGEST = 32
-"""The most bytes of a first line that is a process id."""
+"""The maximum number of bytes of a first line that is a process id."""
 
 
 class PidFileError(Exception):

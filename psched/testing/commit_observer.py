@@ -46,7 +46,7 @@ _Commits = Callable[..., str | None]
 def observe(observer: Observer) -> None:
     """Call `observer` at each commit of this process from now on.
 
-    It cannot be undone, so use it in a forked process.
+    The observer cannot be removed, so call this in a forked process.
     """
     _observe_sqlite(observer)
     for module, install in _DRIVERS.items():

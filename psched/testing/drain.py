@@ -126,7 +126,7 @@ class Drain:
         now = self._tables.queue.store.now()
         end = now + until.total_seconds() if isinstance(until, timedelta) else unix_seconds(until, tz)
         if end < now:
-            raise ValueError(f"until={until!s} is before the clock, {self._clock.now():%Y-%m-%d %H:%M:%S %Z}")
+            raise ValueError(f"until={until!s} is earlier than the clock, {self._clock.now():%Y-%m-%d %H:%M:%S %Z}")
         self._clock.travel_to(now)
         return end
 

@@ -28,9 +28,9 @@ _HUNG = 30.0
 _MORE_RUNS = 8
 """How many more runs may fail, or end with their process, than there are faults."""
 _MOST_RUNS = 1000
-"""The most runs of one pass, because tasks that submit themselves would never end."""
+"""The maximum number of runs of one pass, because tasks that submit themselves would never end."""
 _MOST_LINES = 80
-"""The most lines that are shown of the difference between two states."""
+"""The maximum number of lines that are shown of the difference between two states."""
 
 _OTHER_PROCESSES = (
     "handlers run in forked processes, and the test does not see their memory: state= must read a database, a file or "

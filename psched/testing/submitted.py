@@ -17,7 +17,7 @@ Wanted = TaskFunction[..., Any] | Submission[..., Any] | str
 _OPTIONS = ("key", "user", "run_at", "priority", "max_running", "max_attempts", "headers")
 """Options of `using` that a task keeps under the same name."""
 _MOST = 10
-"""The most submitted tasks that are shown."""
+"""The maximum number of submitted tasks that are shown."""
 
 queue: Queue | None = None
 """The queue of the running test, set by the fixture psched_queue."""

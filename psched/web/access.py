@@ -124,7 +124,7 @@ class Gate:
     def _check_is_local(self, request: Request) -> None:
         """Raise RefusedError unless the visitor is on this host, uses a name of this host, and comes through no proxy.
 
-        The name prevents DNS rebinding.
+        The check of the name prevents DNS rebinding.
         """
         peer = "" if request.client is None else request.client.host
         reason, remedy = None, f"set {FULL}, or user_header and trusted_proxies"

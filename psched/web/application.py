@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 _LONGEST_ANSWER = 8.0
 """Seconds after which a page reports that the database does not answer. Each statement may take 2 s."""
 _THREADS = 8
-"""The most pages that are made at the same time."""
+"""The maximum number of pages that are made at the same time."""
 _QUIET = 15.0
 """Seconds after which a stream without changes sends a comment, so that proxies keep the stream open."""
 _LONGEST_FORM = 1_000_000

@@ -46,7 +46,7 @@ _OF_ANY_SECTION = ("", "nodes", "doctor")
 _OF_QUEUE = ("queue",)
 """Pages that need the queue. The other pages need schedules."""
 _MOST_DATA = 20_000
-"""The most characters of data that are shown."""
+"""The maximum number of characters of data that are shown."""
 
 
 def harmless(value: Any) -> Any:

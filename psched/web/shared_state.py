@@ -28,7 +28,8 @@ _PATIENCE = 0.3
 _FAILURE_KEPT = 30.0
 """Seconds after which the failure of a slow question is forgotten if no browser has fetched it."""
 _MOST_ASKED = 50
-"""The most slow questions that wait for a thread or for their browser. Further browsers have to ask again."""
+"""The maximum number of slow questions that wait for a thread or for their browser. Further browsers have to ask
+again."""
 _THREADS = 2
 """Threads for slow questions."""
 

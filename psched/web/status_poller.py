@@ -33,9 +33,10 @@ _NOBODY = 30.0
 _REFRESH = 15
 """Seconds after which a page is fetched again even if no number has changed."""
 _MOST = 1000
-"""The most rows of each state that are counted. Counting more would cost time each second, for little use."""
+"""The maximum number of rows of each state that are counted. Counting more would cost time each second, for little
+use."""
 _MOST_OVERDUE = 50
-"""The most late schedules that are counted."""
+"""The maximum number of late schedules that are counted."""
 
 
 @dataclass(frozen=True, slots=True)

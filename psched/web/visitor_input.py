@@ -1,4 +1,4 @@
-"""What visitors wrote into addresses and forms, as values. Each function raises InvalidValueError."""
+"""Converts the text that visitors wrote into addresses and forms. Each function raises InvalidValueError."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def moment_text(time: float) -> str:
 
 
 def parse_span(text: str) -> float:
-    """Return a duration. Raises ValueError, also for one that is negative or not finite."""
+    """Return a duration. Raises ValueError, also for a negative or infinite duration."""
     found = parse_seconds(text)
     if not 0 <= found < math.inf:
         raise ValueError(text)

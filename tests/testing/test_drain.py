@@ -401,7 +401,7 @@ def test_impossible_durations_are_refused(psched_clock: DatabaseClock, by: Any, 
 
 
 def test_drain_refuses_an_end_before_the_clock(psched_drain: Drain) -> None:
-    with pytest.raises(ValueError, match="is before the clock"):
+    with pytest.raises(ValueError, match="is earlier than the clock"):
         psched_drain(until="2020-01-01T00:00Z")
 
 

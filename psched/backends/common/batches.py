@@ -11,8 +11,8 @@ from psched.model import Claim
 T = TypeVar("T")
 
 _RESULTS_AT_ONCE = 1_000_000
-"""The most characters of results in one statement. MariaDB limits the length of a statement, and escaping may double
-it.
+"""The maximum number of characters of results in one statement. MariaDB limits the length of a statement, and escaping
+may double it.
 """
 
 

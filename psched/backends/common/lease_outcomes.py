@@ -21,7 +21,7 @@ from psched.errors import (
 from psched.model import Lease
 
 MOST_CHARACTERS = 160
-"""The longest history: enough for about four leases."""
+"""The maximum length of the text. It is enough for about four leases."""
 
 RELEASED = "released"
 RETRIED = "retried"

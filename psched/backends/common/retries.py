@@ -22,7 +22,8 @@ class LoginBackoff:
     """
 
     LONGEST = 45.0
-    """The most seconds between two logins. Workers poll a little less often, so that each poll may log in."""
+    """The maximum number of seconds between two logins. Workers poll a little less often, so that each poll may log
+    in."""
 
     def __init__(self, clock: Clock = monotonic, chance: Callable[[float, float], float] = random.uniform) -> None:
         self._clock = clock

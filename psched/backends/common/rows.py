@@ -35,11 +35,11 @@ from psched.store.overdue_and_failures import Overdue, UnreportedFailure
 LAST_SECOND = 253_402_300_799
 """Unix seconds at the end of the year 9999."""
 BATCH = 500
-"""The most rows that one statement or script extends, settles, reads, or acquires for several threads."""
+"""The maximum number of rows that one statement or script extends, settles, reads, or acquires for several threads."""
 LAST_ERROR_LENGTH = 8000
-"""The most characters of an error in the row of a schedule or task."""
+"""The maximum number of characters of an error in the row of a schedule or task."""
 _LEDGER_ERROR_LENGTH = 2000
-"""The most characters of an error in the ledger. The schedule's row keeps a longer text."""
+"""The maximum number of characters of an error in the ledger. The schedule's row keeps a longer text."""
 
 _LEASED = ("key", "ready", "fence", "due", "claim", "nonce")
 _SHARED = ("type", "data", "attempts", "last_error")
@@ -116,7 +116,7 @@ class RowReader:
     """Reads the columns of one row and checks them. `problem` describes the first invalid column."""
 
     def __init__(self, row: Mapping[Any, Any], max_data_size: int = MAX_DATA_SIZE) -> None:
-        """`max_data_size`: the most bytes of data as JSON."""
+        """`max_data_size`: the maximum number of bytes of data as JSON."""
         self._row = row
         self._max_data_size = max_data_size
         self.problem: str | None = None

@@ -5,7 +5,8 @@ from __future__ import annotations
 from psched.errors import ConfigError
 
 _LONGEST_NAME = 50
-"""The most characters of a table's name. The names of its indexes are longer, and PostgreSQL allows 63 characters."""
+"""The maximum number of characters of a table's name. The names of its indexes are longer, and PostgreSQL allows 63
+characters."""
 
 
 def checked_name(name: str) -> str:

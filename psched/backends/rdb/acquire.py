@@ -29,7 +29,8 @@ ClaimedRow = Sequence[Any]
 """The columns of `LeaseStatements.claimed`. The key is the first."""
 
 TYPES_AT_ONCE = 8
-"""The most types that one statement reads separately. It may lock as many rows of each type as the whole acquire wants.
+"""The maximum number of types that one statement reads separately. It may lock as many rows of each type as the whole
+acquire wants.
 """
 
 

@@ -23,7 +23,8 @@ from psched.store import RowChange, StoreSettings
 from psched.store.ledger import DELETE, MODIFY
 
 _BYTES_AT_ONCE = 500_000
-"""The most characters of data in one statement. MariaDB limits the length of a statement, and escaping may double it.
+"""The maximum number of characters of data in one statement. MariaDB limits the length of a statement, and escaping may
+double it.
 """
 _EMPTY = ScheduleRow(
     key="",

@@ -30,16 +30,17 @@ from psched.model import NEVER, NO_OCCURRENCE
 from psched.store.counts import Counted, DueUsers, RuleUse, TypeCounts, UserCounts
 
 _PAGE = 50_000
-"""The most schedules whose rules one statement reads."""
+"""The maximum number of schedules whose rules one statement reads."""
 _MOST_MERGED = 100_000
-"""The most different rules of several pages that are kept, so that equal rules are returned once."""
+"""The maximum number of different rules of several pages that are kept, so that equal rules are returned once."""
 _MOST_FINISHED = 1000
-"""The most finished tasks that are counted, because the index that finds them also contains failed tasks."""
+"""The maximum number of finished tasks that are counted, because the index that finds them also contains failed
+tasks."""
 _MOST_RUNNING = 10_000
-"""The most running tasks without user that are counted."""
+"""The maximum number of running tasks without user that are counted."""
 _LEASED = "leased"
 _AT_ONCE = 16
-"""The most types of a band that one statement counts."""
+"""The maximum number of types of a band that one statement counts."""
 _WAITING: sa.ColumnElement[str] = sa.literal_column(f"'{WAITING}'")
 
 
@@ -283,9 +284,9 @@ class RdbTaskCounts(RdbCounts):
         return self._database.run(work)
 
     def _waiting(self, connection: sa.Connection, bands: tuple[int, ...], leased: Counted, most: int) -> Counted:
-        """Return the number of waiting tasks: those that are not retired, counted by an index, minus the leased ones.
+        """Return the number of waiting tasks: tasks that are not retired (counted by an index) minus leased tasks.
 
-        If more tasks are leased than were counted, reads each row instead, and counts up to a tenth of `most`.
+        If `leased` is incomplete (`more`), read each row instead, and count up to a tenth of `most`.
         """
         if leased.more:
             return cached(_waiting_tasks, self._table, bands).read(connection, most // 10)[WAITING]

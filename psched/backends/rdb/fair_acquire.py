@@ -43,11 +43,11 @@ from psched.clock import monotonic
 _FRESH = 1.0
 """Seconds until the bands are read again even if the known bands have enough rows. A single band is not read again."""
 _MOST_USERS = 20
-"""The most users in one transaction. It is divided by the number of bands and of separately read types, because each
-combination costs a read.
+"""The maximum number of users in one transaction. It is divided by the number of bands and of separately read types,
+because each combination costs a read.
 """
 _MOST_CUT_OFF = 100
-"""The most users in `FairAcquire.cut_off`."""
+"""The maximum number of users in `FairAcquire.cut_off`."""
 _ROUNDS = 6
 """How often one acquire divides the remaining rows among the users."""
 

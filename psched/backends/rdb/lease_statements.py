@@ -16,7 +16,7 @@ from psched.backends.sql.dialect import Dialect, ExactText, LongText, larger_of,
 from psched.payload import MAX_BATCH_SIZE
 
 _LONGEST_BACKOFF = 30
-"""The most doublings of the wait after crashes. More doublings would overflow."""
+"""The maximum number of doublings of the wait after crashes. More doublings would overflow."""
 
 LEASE_TYPES = {"key": ExactText(255), "fence": sa.BigInteger(), "claim": sa.BigInteger()}
 """Types of the values of a lease in a bulk statement."""

@@ -61,9 +61,10 @@ class RdbLeaseStore(SqlStore):
     ) -> None:
         """`others`: tables that belong to `table`, besides those that each store has.
 
-        `read_claim` returns the claim of a leased row. Its arguments are the holder, the most bytes of data, and the
-        columns `LeaseStatements.claimed`. `read` returns the schedule or task of a row. Its arguments are the row and
-        the most bytes of data. `strategy`: chooses and leases due rows; None: the earliest first.
+        `read_claim` returns the claim of a leased row. Its arguments are the holder, the maximum number of bytes of
+        data, and the columns `LeaseStatements.claimed`. `read` returns the schedule or task of a row. Its arguments are
+        the row and the maximum number of bytes of data. `strategy`: chooses and leases due rows; None: the earliest
+        first.
         """
         of_each = (failures_table, watermarks_table, outbox_table)
         failures, watermarks, outbox = (table_named(make, table.name) for make in of_each)

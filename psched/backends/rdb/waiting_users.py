@@ -56,7 +56,8 @@ FirstRows = Mapping[str, Mapping[Any, Any]]
 class WaitingUser:
     """A user with rows that have been due since `due` (milliseconds).
 
-    `max_running`: the most running tasks; None: no limit. `taken`: how many of the `running` tasks this acquire took.
+    `max_running`: the maximum number of running tasks; None: no limit. `taken`: how many of the `running` tasks this
+    acquire took.
     """
 
     name: str

@@ -19,7 +19,7 @@ from psched.model import Rule
 from psched.store.counts import Counted, DueUsers, RuleUse, TypeCounts
 
 _PAGE = 10_000
-"""The most schedules whose rules one statement reads."""
+"""The maximum number of schedules whose rules one statement reads."""
 
 
 class CompatCounts:

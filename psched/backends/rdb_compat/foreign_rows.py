@@ -14,11 +14,11 @@ from psched.store import Accepts
 log = logging.getLogger(__name__)
 
 _REMEMBERED = 100_000
-"""The most foreign rows that are remembered. Other foreign rows are read again at each poll."""
+"""The maximum number of foreign rows that are remembered. Other foreign rows are read again at each poll."""
 _FORGOTTEN = 60.0
 """Seconds after which a foreign row is read again, because its data or rule may have changed."""
 _REPORTED = 10_000
-"""The most keys whose logged problem is remembered. The problems of other keys are logged again."""
+"""The maximum number of keys whose logged problem is remembered. The problems of other keys are logged again."""
 
 
 class ForeignRows:

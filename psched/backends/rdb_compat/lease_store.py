@@ -68,7 +68,8 @@ _EXAMINED_AT_ONCE = 100
 """How many rows one statement reads to find out which of them are foreign."""
 
 _EXAMINED = 20_000
-"""The most due rows that one acquire examines. If more rows than this are foreign, the rows behind them wait."""
+"""The maximum number of due rows that one acquire examines. If more rows than this are foreign, the rows behind them
+wait."""
 
 _NO_TYPES = "rdb_compat cannot select rows by type; `type: rdb` can"
 
@@ -114,7 +115,7 @@ class CompatLeaseStore(SqlStore):
         """Lease up to `limit` due rows that this process can run, and write to no other row.
 
         In total, the rows have at most `MAX_BATCH_SIZE` bytes of stored data; a single row may have more. If the answer
-        was lost, the leases end by themselves. `ahead` is ignored, because the table counts no attempts. Raises
+        was lost, the leases expire. `ahead` is ignored, because the table counts no attempts. Raises
         NotSupportedError for `types`, because the table has no column of types.
         """
         _refuse(options.types)
@@ -129,7 +130,7 @@ class CompatLeaseStore(SqlStore):
         return claims
 
     def next_due(self, types: Collection[str] | None = None, accepts: Accepts | None = None) -> float | None:
-        """Return the seconds until a row is due, ignoring rows known to be foreign; None if there is no such row."""
+        """Return the seconds until a row is due, or None without such a row. Ignores the remembered foreign rows."""
         _refuse(types)
         if self._foreign.refresh(accepts):
             return self._database.run(self._next_due_of_ours)

@@ -85,8 +85,8 @@ class CompatTaskStore(CompatLeaseStore, TaskStore):
         if is_locked and database.dialect.pooler == "transaction":
             raise ConfigError(
                 "pooler: PerfectQueue's workers share a table lock, which a pooled session cannot hold; connect to the "
-                "database directly, or set disable_resource_limit and use_connection_pooling to true, if PerfectQueue "
-                "has both"
+                "database directly. If the configuration of PerfectQueue sets disable_resource_limit and "
+                "use_connection_pooling to true, you can set both here instead"
             )
         self._table_lock = TableLock(database, table) if is_locked else None
         self._callers = CallersConnections(database, table)
@@ -370,7 +370,7 @@ def _refusal(key: str, row: RowMapping | None) -> NotFoundError | AlreadyFinishe
 
 
 _WAIT = 2.0
-"""The most seconds to wait for the lock. After that, nothing is claimed until the next poll."""
+"""The maximum number of seconds to wait for the lock. After that, nothing is claimed until the next poll."""
 
 _GET = text("SELECT GET_LOCK(:name, :wait)")
 _RELEASE = text("DO RELEASE_LOCK(:name)")

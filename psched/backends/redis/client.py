@@ -168,7 +168,7 @@ Client = Any
 """A Redis or a RedisCluster of redis-py. Both have the same commands."""
 
 _NO_LIMIT = 2**31
-"""The most connections of one pool: no limit, because each thread uses only one connection."""
+"""The maximum number of connections of one pool: no limit, because each thread uses only one connection."""
 
 
 class RedisServer:

@@ -21,7 +21,7 @@ from psched.model import NEVER, NO_OCCURRENCE
 from psched.store.counts import Counted, DueUsers, RuleUse, TypeCounts, UserCounts
 
 _PAGE = 1000
-"""The most schedules whose rules one script reads."""
+"""The maximum number of schedules whose rules one script reads."""
 _RULE = (b"type", b"cron", b"timezone", b"delay_ms", b"options")
 _SCHEDULES = ("total", "due", "running", "failing", "paused", "ended")
 _TASKS = (WAITING, "due", RUNNING, TASK_FAILED, TASK_CANCELLED, TASK_FINISHED)

@@ -272,7 +272,7 @@ class SubmitOnAdvance:
 
 
 BYTES_AT_ONCE = 4_000_000
-"""The most characters of data that one script writes. This blocks the server for about 50 ms."""
+"""The maximum number of characters of data that one script writes. This blocks the server for about 50 ms."""
 
 
 def new_number() -> int:

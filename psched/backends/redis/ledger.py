@@ -25,11 +25,11 @@ from psched.store.ledger import (
 )
 
 _PAGE = 500
-"""The most entries that one script reads."""
+"""The maximum number of entries that one script reads."""
 _EXAMINED = 1000
-"""The most entries that one script searches for a definition."""
+"""The maximum number of entries that one script searches for a definition."""
 _SCHEDULES = 32
-"""The most schedules whose entries or changes one script reads."""
+"""The maximum number of schedules whose entries or changes one script reads."""
 
 Run = Callable[..., Any]
 """Runs the script of a verb and returns its answer."""

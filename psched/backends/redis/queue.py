@@ -33,9 +33,9 @@ from psched.store.task_store import check_wanted, not_wanted
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _PAGE = 500
-"""The most rows that one script examines."""
+"""The maximum number of rows that one script examines."""
 _AT_ONCE = 5000
-"""The most tasks that one script submits. This blocks the server for about 50 ms."""
+"""The maximum number of tasks that one script submits. This blocks the server for about 50 ms."""
 _OUTCOME = ("status", "type", "last_error", "result")
 """The fields that the script `outcomes` returns."""
 _PRIORITIES = range(-100, 101)

@@ -21,7 +21,7 @@ from psched.store.run_stats import (
 )
 
 _SPANS = 60
-"""The most minutes or hours that one script reads."""
+"""The maximum number of minutes or hours that one script reads."""
 
 
 class RedisRunStats:

@@ -52,9 +52,9 @@ from psched.store.ledger import (
 )
 
 _PAGE = 500
-"""The most rows that one script reads."""
+"""The maximum number of rows that one script reads."""
 _AT_ONCE = 500
-"""The most schedules that one script creates. This blocks the server for about 50 ms."""
+"""The maximum number of schedules that one script creates. This blocks the server for about 50 ms."""
 _RUNNING = "running"
 _REDEFINE = "redefine"
 _FIRST_PAUSE, _LONGEST_PAUSE = 1000, 60_000

@@ -32,7 +32,7 @@ _TRIAL = 0.05
 
 
 class WakeList:
-    """A `Wakeup` for one waiting thread. It is `proven` when the server has answered a wait on its connection."""
+    """A `Wakeup` for one waiting thread. `proven`: whether the server has answered a wait on the connection."""
 
     covers_all_hosts = True
 

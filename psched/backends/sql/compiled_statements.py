@@ -23,7 +23,7 @@ from psched.backends.sql.connection_pool import Steps, execute_text, run_steps
 from psched.backends.sql.dialect import Dialect, now_ms, now_once
 
 _CACHED = 256
-"""The most results that each cached function keeps. A process uses few tables."""
+"""The maximum number of results that each cached function keeps. A process uses few tables."""
 
 S = TypeVar("S")
 T = TypeVar("T")

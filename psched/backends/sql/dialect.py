@@ -293,7 +293,7 @@ class Dialect:
     def indexed_columns(
         self, connection: Connection, tables: Collection[str]
     ) -> Mapping[str, Collection[tuple[str | None, ...]]]:
-        """Return, for each existing table, the columns of each usable index. An expression in an index is None."""
+        """Return, for each existing table, the columns of each usable index. None stands for an expression."""
         found = inspect(connection).get_multi_indexes(filter_names=list(tables))
         return {table: {tuple(index["column_names"]) for index in of_table} for (_, table), of_table in found.items()}
 

@@ -16,7 +16,7 @@ from sqlalchemy import URL
 
 _DEFAULT_PORT = 3306
 _ENOUGH = 1_000
-"""The most datagrams that are read at once."""
+"""The maximum number of datagrams that are read at once."""
 
 
 def socket_name(url: URL, table: str) -> bytes | None:

@@ -55,13 +55,13 @@ _OLDEST = now_ms() - sa.bindparam("age", type_=sa.BigInteger)
 _ALL = 2**62
 """A number larger than any time."""
 _KEYS = 30
-"""The most keys that one statement reads. It is small, because the statement examines every change of these schedules,
-and a schedule may have many changes.
+"""The maximum number of keys that one statement reads. It is small, because the statement examines every change of
+these schedules, and a schedule may have many changes.
 """
 _EXAMINED = 10_000
 """How many entries of a schedule one statement examines to find the last entry of one version."""
 _AT_ONCE = 32
-"""The most schedules whose last entries one statement reads."""
+"""The maximum number of schedules whose last entries one statement reads."""
 
 
 def ledger_table(metadata: sa.MetaData, schedules: str) -> sa.Table:

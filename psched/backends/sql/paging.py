@@ -126,8 +126,8 @@ def _follows(order: Mapping[str, sa.ColumnElement[Any]], last: Mapping[str, Any]
 
 
 FEW = 10_000
-"""The most rows that are sorted in Python after a filter; a tenth of this if only one page is read. If more rows pass
-the filter, the database reads the index that has the wanted order, and filters its rows.
+"""The maximum number of rows that are sorted in Python after a filter; a tenth of this if only one page is read. If
+more rows pass the filter, the database reads the index that has the wanted order, and filters its rows.
 """
 
 

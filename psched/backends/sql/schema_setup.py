@@ -276,7 +276,7 @@ def _no_row_of_any(tables: Sequence[sa.Table], dialect: sa.Dialect) -> str:
 
 
 NAMED = 10
-"""The most keys that one finding of `psched doctor` names."""
+"""The maximum number of keys that one finding of `psched doctor` names."""
 
 
 def unusable(keys: Sequence[object]) -> Finding:

@@ -26,7 +26,7 @@ from psched.model import TASK_STATUSES, ScheduleRow, TaskRow
 from psched.schedules.schedule import StateWord
 
 _PAGE = 100
-"""The most rows of one page."""
+"""The maximum number of rows of one page."""
 
 if TYPE_CHECKING:
     _ModelAdmin = admin.ModelAdmin[Any]

@@ -24,7 +24,7 @@ def check_settings(app_configs: Any, **options: Any) -> list[CheckMessage]:
     found: list[CheckMessage] = []
     if alias is not None and not router.allow_migrate(alias, "psched"):
         problem = f"PSCHED: no router lets the app psched migrate on {alias!r}, so `migrate` creates no tables there"
-        found.append(Warning(problem, hint="Let allow_migrate return True for it.", id="psched.W001"))
+        found.append(Warning(problem, hint=f"Let allow_migrate return True for {alias!r}.", id="psched.W001"))
     if alias is not None and connections[alias].settings_dict["NAME"] in ("", ":memory:"):
         problem = f"PSCHED: the database {alias!r} is in memory, so only this process can run the tasks"
         found.append(Warning(problem, hint="Give the database a file.", id="psched.W002"))

@@ -42,7 +42,7 @@ _ABOUT_DJANGO = {
 """OPTIONS of DATABASES that affect only Django's own connections."""
 _SSL_MODES = {"VERIFY_IDENTITY": "full", "VERIFY_CA": "ca", "REQUIRED": "none"}
 _PATIENCE = 60
-"""The most seconds in which a new process may import the settings."""
+"""The maximum number of seconds in which a new process may import the settings."""
 
 
 def settings() -> Settings:

@@ -52,7 +52,10 @@ class DjangoTasks(Router):
         self._loops = EventLoops() if loops is None else loops
 
     def routed_types(self) -> Collection[Pattern]:
-        """Return an expression for each queue of the backends, or one for all queues if a backend accepts any queue."""
+        """Return the types of each queue of the backends as regular expressions.
+
+        If a backend accepts any queue, return one expression for all queues.
+        """
         return self._patterns()
 
     def _patterns(self) -> list[re.Pattern[str]]:

@@ -21,7 +21,7 @@ from psched.errors import ConfigError
 
 _CHILD_SETUP = "psched.contrib.flask.child_setup"
 _PATIENCE = 60
-"""The most seconds in which a new process may import the application."""
+"""The maximum number of seconds in which a new process may import the application."""
 
 
 def _load(file: Path, environment: str | None, reader: SectionName) -> Settings:

@@ -24,7 +24,7 @@ from psched.web.rendering import page, path
 from psched.web.shared_state import SharedState
 
 _MOST = 1000
-"""The most tasks of one portion. Tasks are also counted only up to this number."""
+"""The maximum number of tasks of one portion. Tasks are also counted only up to this number."""
 _LONGEST = 5.0
 """A portion ends after this many seconds."""
 _SHOWN = 10

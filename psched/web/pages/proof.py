@@ -30,7 +30,7 @@ _DEFAULT = 7 * _DAY
 _LONGEST = 400 * _DAY
 _PAGE = 25
 _LISTED = 10
-"""The most violations of one schedule on the page. The export has up to 1,000."""
+"""The maximum number of violations of one schedule on the page. The export has up to 1,000."""
 _KEPT = 300.0
 _EXPORT_PATIENCE = 60.0
 """Seconds for which an export waits for its answer. It is long, because a program that fetches an export does not ask

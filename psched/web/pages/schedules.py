@@ -29,7 +29,7 @@ from psched.web.visitor_input import parse_span, parsed, whole_number
 _PAGE = 25
 _STRIP = 20
 _BACKFILLS = 10
-"""The most backfills of one schedule that are shown: the last ones."""
+"""The maximum number of backfills of one schedule that are shown: the last ones."""
 _WEEK = 7 * 86400
 _GOOD = ("finished", "enqueued")
 _AUDIT_KEPT = 60.0
@@ -37,7 +37,7 @@ _AUDIT_KEPT = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A schedule in the list. `late`: the most seconds by which one of its last runs started late."""
+    """A schedule in the list. `late`: the longest delay of a start among its last runs, in seconds."""
 
     row: ScheduleRow
     state: ScheduleState
@@ -155,7 +155,7 @@ def words_of(table: ScheduleInsight, rule: Rule) -> str:
 
 
 def latest(runs: Sequence[LedgerRow], rule: Rule) -> float | None:
-    """Return the most seconds by which one of these runs started late; None without a run."""
+    """Return the longest delay of a start among these runs, in seconds; None without a run."""
     late = [lateness for run in runs if (lateness := lateness_of(run, rule)) is not None]
     return max(late, default=None)
 

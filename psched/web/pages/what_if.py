@@ -24,14 +24,15 @@ from psched.web.visitor_input import parsed
 _HOUR: Final = 3600
 _KEPT = 60.0
 _MOST_STARTS = 200_000
-"""The most occurrences that the page simulates, which takes a few seconds. `psched simulate` has a higher limit."""
+"""The maximum number of occurrences that the page simulates, which takes a few seconds. `psched simulate` has a higher
+limit."""
 _LISTED = 50
 _FOLLOWED: Final[Mapping[str, int]] = {"6 hours": 6 * _HOUR, "1 day": 24 * _HOUR, "7 days": 168 * _HOUR}
 """How long the simulation continues after the outage."""
 _MOST_WORKERS = 10_000
 _LONGEST = 31 * 86400
 _FARTHEST = 366 * 86400
-"""The longest outage in seconds, and the most seconds from now to its start."""
+"""The longest outage, and the longest time from now to its start, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,9 +25,9 @@ HOURS: Final = (1, 3, 6, 12, 24)
 """The spans of time that can be chosen, in hours."""
 _HOUR = 3600
 _PAGE = 40
-"""The most schedules of one page."""
+"""The maximum number of schedules of one page."""
 _MOST_LANES = 8
-"""The most runs on one node that are drawn side by side."""
+"""The maximum number of runs on one node that are drawn side by side."""
 _KEPT = 15.0
 _LEGEND: Final = [
     (word, marks([Span(kind, 0, 1)], 0, 1))
@@ -46,7 +46,7 @@ _LEGEND: Final = [
 
 @dataclass(frozen=True, slots=True)
 class ScheduleLine:
-    """The runs of one schedule. `longest`: the most seconds that a run waited until it started.
+    """The runs of one schedule. `longest`: the longest wait of a run before its start, in seconds.
 
     `marks`: the bars drawn for `history`. They are computed only for a line that is shown.
     """
