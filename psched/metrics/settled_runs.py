@@ -15,9 +15,9 @@ The outcome is one of `RunOutcome`, or `lost` for runs that could not be settled
 
 
 def settled_runs(fields: dict[str, Any]) -> SettledRuns:
-    """Return the runs of a `settle` event, which has these fields.
+    """Return the runs of a `settle` event. `fields`: the fields of the event.
 
-    All listeners get the same fields. The first listener that calls this stores the result in them for the others.
+    All listeners get the same mapping. The first call stores its result in this mapping, for the other listeners.
     """
     runs: SettledRuns | None = fields.get("_runs")
     if runs is None:

@@ -317,8 +317,8 @@ class Ledger(Protocol):
         """Return the stored outputs of a schedule, the oldest first."""
 
     def trim(self, retention: float, count: int, limit: int, key: str | None) -> bool:
-        """Delete about `limit` entries: those older than `retention` seconds, or of `key` all but the last `count`.
+        """Delete about `limit` old entries. Return True if there may be more to delete. Safe to call concurrently.
 
-        Also delete changes of one key that are older than the definitions of its remaining entries. Return True
-        if there may be more to delete. Safe to call concurrently.
+        Entries older than `retention` seconds are old, and so are the entries of `key` before its last `count` entries.
+        Also delete changes of one key that are older than the definitions of its remaining entries.
         """

@@ -24,9 +24,9 @@ LOCKED = 30.0
 class RedisUpgradeStep:
     """Upgrades keys from the previous layout to `layout`. Adds only what programs of the previous layout can ignore.
 
-    `released`: the states of the previous layout, by kind. `scripts`: by kind; each gets the key `meta`, and changes a
-    limited number of keys, so that workers wait for milliseconds only. A script returns 1 if it must run again. It does
-    not change a key twice.
+    `released`: maps each kind to the state of its previous layout. `scripts`: maps each kind to its scripts. A script
+    gets the key `meta`, and changes a limited number of keys, so that workers wait for milliseconds only. The script
+    returns 1 if it must run again, and changes no key twice.
     """
 
     layout: int
