@@ -65,7 +65,7 @@ def _command(value: Any) -> str:
 
 def _variable(value: Any) -> str:
     if not value or "=" in value:
-        raise ValueError("the name of an environment variable must not be empty nor contain '='")
+        raise ValueError("the name of an environment variable must not be empty or contain '='")
     return _argument(value)
 
 
