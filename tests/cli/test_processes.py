@@ -13,6 +13,7 @@ import subprocess
 import sys
 import termios
 import time
+from itertools import product
 
 import pytest
 from rich.cells import cell_len
@@ -81,12 +82,24 @@ sys.exit(psched())
 """
 
 
-@pytest.mark.parametrize("program", ["psched", "pschedd"])
-@pytest.mark.parametrize("module", ["logging", "click", "psched.supervisor.run_master"])
+@pytest.mark.parametrize(
+    ("program", "module"),
+    [
+        *product(("psched", "pschedd"), ("logging", "click")),
+        ("psched", "psched.cli.options"),
+        ("pschedd", "psched.supervisor.run_master"),
+    ],
+)
 def test_ctrl_c_is_silent_while_modules_are_imported(program: str, module: str) -> None:
     text = INTERRUPTED_IMPORT.format(module=module, program=program, source=str(ROOT))
     done = subprocess.run([sys.executable, "-c", text, "status"], capture_output=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, b"", b"")
+
+
+def test_ctrl_c_is_silent_while_the_module_of_a_command_is_imported() -> None:
+    text = INTERRUPTED_IMPORT.format(module="psched.cli.schedules", program="psched", source=str(ROOT))
+    done = subprocess.run([sys.executable, "-c", text, "list"], capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (130, b"", b"")
 
 
 def test_ctrl_c_is_silent_while_connections_are_closed(psched: Commands) -> None:

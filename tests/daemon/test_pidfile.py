@@ -12,7 +12,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -287,7 +287,11 @@ def foreign(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
 
 def _locks_of(pid: int, path: Path) -> str:
     """Return the kernel's fdinfo of the descriptors by which a process has the file open."""
-    found = [each.name for each in Path(f"/proc/{pid}/fd").iterdir() if os.path.realpath(each) == str(path)]
+    found = []
+    for each in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # the process, which is starting, has closed this descriptor
+            if os.path.realpath(each) == str(path):
+                found.append(each.name)
     return "".join(Path(f"/proc/{pid}/fdinfo/{name}").read_text() for name in found)
 
 
