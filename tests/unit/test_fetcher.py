@@ -465,13 +465,19 @@ def test_a_returned_row_that_nobody_is_free_for_is_released(bench: Bench) -> Non
     assert sorted(bench.queue.released) == keys[1:]
 
 
-def test_rows_that_nobody_is_free_for_are_released_after_a_while(bench: Bench) -> None:
+def add_for_busy_child(bench: Bench, count: int) -> list[str]:
+    """Make rows of a new type due, the first of which occupies the only child. Return their keys."""
     child = bench.child("w1")
     bench.start()
     teach(bench, child)
-    keys = bench.queue.add(10, "new")
+    keys = bench.queue.add(count, "new")
     bench.turn()
     assert child.receive() == keys[:1]
+    return keys
+
+
+def test_rows_that_nobody_is_free_for_are_released_after_a_while(bench: Bench) -> None:
+    keys = add_for_busy_child(bench, 10)
     waiting = [key for key in bench.queue.held if key != keys[0]]
     assert waiting
     assert bench.turns.pause <= SOON, "the fetcher is awake in time"
@@ -485,12 +491,7 @@ def test_rows_that_nobody_is_free_for_are_released_after_a_while(bench: Bench) -
 
 
 def test_newer_rows_are_released_with_an_older_one_and_do_not_overtake_it(bench: Bench) -> None:
-    child = bench.child("w1")
-    bench.start()
-    teach(bench, child)
-    keys = bench.queue.add(1, "new")
-    bench.turn()
-    assert child.receive() == keys
+    keys = add_for_busy_child(bench, 1)
     older = bench.queue.add(1, "new")
     bench.turn(CALLED)
     newer = bench.queue.add(1, "new")
@@ -501,12 +502,7 @@ def test_newer_rows_are_released_with_an_older_one_and_do_not_overtake_it(bench:
 
 
 def test_when_it_stops_the_fetcher_releases_what_it_has_not_handed_out(bench: Bench) -> None:
-    child = bench.child("w1")
-    bench.start()
-    teach(bench, child)
-    keys = bench.queue.add(10, "new")
-    bench.turn()
-    assert child.receive() == keys[:1]
+    keys = add_for_busy_child(bench, 10)
     bench.stop()
     assert set(bench.queue.held) == set(keys[:1])
     assert bench.queue.released

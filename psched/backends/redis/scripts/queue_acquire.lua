@@ -72,7 +72,7 @@ local function enqueue_due(type)
   return more
 end
 
--- Returns whether there may be more rows to move.
+-- Ends expired leases and moves due rows of these types. Returns whether there may be more.
 local function move_rows(wanted)
   local more = false
   for _, type in ipairs(wanted) do
