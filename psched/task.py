@@ -313,7 +313,7 @@ class Task:
         self._settle("finished", self._settlement.finish)
 
     def conclude(self, result: Any = NO_RESULT) -> None:
-        """Finish the run. A daemon finishes it within about a second, together with other runs.
+        """Finish the run. A daemon does so within 0.2 s (2 s while the database is slow), together with other runs.
 
         If the process dies before that, the task runs again. `result`: the same as for `finish`. Raises like `finish`
         if the run is finished at once.
