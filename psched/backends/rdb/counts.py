@@ -63,7 +63,7 @@ class _First(NamedTuple):
 
 
 class RdbCounts:
-    """Implements `Reads` for tables of schedules and of tasks."""
+    """Implements `TableCounts` for tables of schedules and of tasks."""
 
     def __init__(self, database: Database, table: sa.Table, due_times: DueTimes) -> None:
         self._database = database
