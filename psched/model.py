@@ -131,7 +131,7 @@ class Policy:
     """How late and failing occurrences of a schedule are handled, and what the schedule is for.
 
     - `catch_up`: which of several due occurrences run: `all`, only the `latest`, or `none`. With `none` the latest runs
-      only if it is not late.
+      only if it is at most `max_lateness` (default: a minute) late.
     - `max_lateness`: an occurrence that would start more than this many seconds late is skipped. None: no limit.
     - `alert_after`: an occurrence that has not finished this many seconds after its time is reported as overdue. None:
       never.

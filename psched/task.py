@@ -625,7 +625,7 @@ def finish_many(tasks: Sequence[Task], until: float) -> dict[Task, ScheduleError
 def release_many(tasks: Sequence[Task]) -> int:
     """Release tasks of one store that have not begun, except tasks with a cancel request. Return the number released.
 
-    They keep their place, as with `Task.release_unstarted`.
+    They get back their due times from before the acquire, as with `Task.release_unstarted`.
 
     A task that another thread is settling or beginning now is skipped. After a driver's error the outcome is unknown,
     and the caller may call this again for the same tasks.

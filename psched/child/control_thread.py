@@ -36,7 +36,7 @@ from psched.telemetry import emit
 log = logging.getLogger(__name__)
 
 _STOPS: dict[int, bool] = {signal.SIGTERM: False, signal.SIGINT: False, signal.SIGQUIT: True}
-"""The signals, and orders of the master, that end the child. The value tells whether it ends at once."""
+"""The signals that end the child; the master's orders have the same numbers. Whether the child ends at once."""
 _ORPHAN_GRACE = 0.4
 _ORPHAN_END = 1.7
 """Seconds from the death of the master until a handler is stopped, and until the process has ended."""
@@ -66,7 +66,7 @@ class ControlThread(threading.Thread):
         """Pass orders to `role` from now on, and report to the master that the child is ready."""
         with self._role_lock:  # an order without a role ends the process, so no order may be handled here
             self._role = role
-        self._report()  # reports trouble to the master before the child counts as ready
+        self._report()  # reports what keeps the child from working, before the child counts as ready
         emit("heartbeat", is_ready=True)
         self._pipe.send(READY)
 
@@ -97,7 +97,7 @@ class ControlThread(threading.Thread):
             self._pipe.send(BEAT)
 
     def _report(self) -> bool:
-        """Update the process title, and report a new trouble of the role to the master.
+        """Update the process title, and tell the master if the `trouble` of the role has changed.
 
         Return whether the child was idle since the last heartbeat.
         """

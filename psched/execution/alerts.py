@@ -33,7 +33,7 @@ _GRACE = 2.0
 """Seconds between SIGTERM and SIGKILL for a hook that exceeds its time, or that is running at a stop."""
 
 _AT_ONCE = 100
-"""The most overdue occurrences that one check handles. Those that are overdue longest come first."""
+"""The maximum number of overdue occurrences that one check handles. Those that are overdue longest come first."""
 _CLAIM = 60.0
 """How many seconds one node claims an alert, in addition to the timeout of its hook.
 

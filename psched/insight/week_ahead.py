@@ -27,7 +27,7 @@ _LEAST_STARTS = 10
 """A minute is crowded if it has at least this many starts, and also `_TIMES_MEAN` times the mean."""
 _TIMES_MEAN = 3
 _MOST_TIMES = WEEK * 60
-"""The most starts of one rule in a week. A rule with more starts runs every minute, and counts in no crowded minute."""
+"""The maximum number of starts of one rule in a week. A rule with more starts counts in no crowded minute."""
 _EXAMPLES = 3
 _NOTES = 8
 _LONGEST_SPREAD = 6 * HOUR

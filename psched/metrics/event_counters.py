@@ -74,7 +74,7 @@ class ChildCounter:
                 self._count_call(fields["section"], "poll", fields["seconds"])
 
     def run_started(self, event: Event, fields: dict[str, Any]) -> None:
-        if self._has_one_thread:  # without the lock, begin and end of a run take 0.9 µs less (28 November 2026)
+        if self._has_one_thread:  # without the lock, begin and end of a run take 0.9 µs less (2026-11-28)
             self._values[RUNNING] = 1.0
         else:
             self._block.add_running(1)

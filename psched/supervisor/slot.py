@@ -35,7 +35,7 @@ _SHORTEST_PAUSE = 0.5
 _FETCHER_HEARTBEAT_INTERVAL = 0.5
 _FETCHER_HEARTBEAT_LIMIT = 3.0
 _CRASH_PAUSE = 0.2
-"""The least seconds between two forks in a slot whose children are killed by their tasks."""
+"""The shortest time between two forks in a slot whose children are killed by their tasks, in seconds."""
 _ATTEMPTS = 2
 """The start of the master fails after this many children in a row have died before they were ready, without a start
 error."""

@@ -218,7 +218,7 @@ def _uses(merged: Mapping[tuple[Any, ...], tuple[str, int]]) -> Iterator[RuleUse
     """Yield how rules are used.
 
     `merged`: for each type and rule (the values of `_OF_RULE`), the key of one schedule, and the number of schedules
-    that run.
+    that are not paused or ended.
     """
     rules: dict[tuple[Any, ...], RuleUse] = {}  # reading a rule takes longer than all the rest
     for (type_, *values), (key, count) in merged.items():

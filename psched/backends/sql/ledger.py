@@ -67,8 +67,8 @@ _AT_ONCE = 32
 def ledger_table(metadata: sa.MetaData, schedules: str) -> sa.Table:
     """Return the table of settled occurrences.
 
-    The primary key keeps the occurrences of a schedule together. `extra` is 1 for an extra run. `trouble` is 1 if an
-    attempt failed, or if the occurrence was skipped as too late, so that an index finds such entries.
+    The primary key keeps the occurrences of a schedule together. `extra` is 1 for an extra run. `trouble` is 1 if
+    `LedgerRow.had_trouble` is true, so that an index finds such entries.
     """
     table = sa.Table(
         f"{checked_name(schedules)}_ledger",
