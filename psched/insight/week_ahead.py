@@ -43,7 +43,7 @@ class CrowdedMinute:
     They start together at this time of day on `days` days of the week.
 
     - `starts`: the largest number of starts on one of these days. Runs with a spread are left out.
-    - `types`: pairs of a type (None: unknown) and its number of runs, the largest number first.
+    - `types`: up to three pairs of a type (None: unknown) and its number of runs, the largest number first.
     - `keys`: some of the schedules.
     - `spread`: maps each of `SPREADS` to the approximate number of runs that would start in the fullest minute,
       including other runs.

@@ -39,7 +39,7 @@ def user_column(queue: sa.Table, name: str) -> sa.ColumnElement[Any]:
 def has_user(queue: sa.Table) -> sa.ColumnElement[bool]:
     """Return the condition that a row is in the indexes of users.
 
-    The comparison with an empty name uses no parameter, because then no planner would use these indexes.
+    The empty name is part of the SQL text: with a parameter, no planner would use these indexes.
     """
     return queue.c.user_name > sa.literal_column("''")
 
@@ -148,7 +148,8 @@ def schedules_table(metadata: sa.MetaData, name: str) -> sa.Table:
     - `extra_waits` is 1 if a run by `run_now` waits for the end of the pause.
     - `runs` counts runs for `max_runs`. `failures` counts failures in a row for `pause_after`.
     - `previous_ended` is when the previous run was settled, for `overlap`.
-    - `alert_at` is when psched reports the next regular occurrence as late; NULL without `alert_after`.
+    - `alert_at` is when psched reports the next regular occurrence as late; NULL without `alert_after`, and for a
+      schedule that is paused or has ended.
     - `alerted` is the last occurrence whose alert was sent. A node that sends an alert reserves it until
       `alert_claimed_until`.
     - `failing` is the run time of `next_time` if an attempt has failed, else NULL. So a schedule without failures never
