@@ -76,8 +76,8 @@ def history(
 
     --failed shows only occurrences that had a failed or lost attempt, or were skipped outside of a pause. --late shows
     these occurrences, and those that started late. With either option, occurrences that are failing now, and have not
-    ended, come last. Their outcome is `failing`, or `running` during another attempt. `type: rdb_compat` does not record
-    failing occurrences. --late reads each entry from --since to --until.
+    ended, come last. Their outcome is `failing`, or `running` during another attempt. `type: rdb_compat` does not
+    record failing occurrences. --late reads each entry from --since to --until.
 
     With --output: the attempts whose output was kept, by key and then by time, with their results and outputs. With
     --output and --failed: only failed attempts. With --output and --json: objects with key, scheduled_time, attempt,

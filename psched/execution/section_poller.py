@@ -360,7 +360,7 @@ _SAME = 0.01
 """Seconds. Two due times with a smaller difference are taken for the same row."""
 
 _SHORTEST = 0.02
-"""The shortest time between two polls that find no row, in seconds. So a host sends at most fifty of them in a second."""
+"""The shortest time between two polls that find no row, in seconds. So a host sends at most fifty of them a second."""
 _RECENT = 0.05
 """The poll interval, as a share of the time since rows were last found. A smaller share would hardly shorten the wait
 for the next row."""

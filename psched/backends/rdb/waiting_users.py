@@ -70,8 +70,8 @@ class WaitingUser:
     def room(self) -> int | None:
         """How many more tasks of this user the acquire may take; None: any number.
 
-        This is half of what `max_running` still allows, but at least one task. Otherwise one worker would acquire all of
-        the user's tasks, and run them one after another.
+        This is half of what `max_running` still allows, but at least one task. Otherwise one worker would acquire all
+        of the user's tasks, and run them one after another.
         """
         if self.max_running is None:
             return None
