@@ -218,7 +218,7 @@ class FailureReporter(AlertThread):
         self._troubles = troubles
 
     def check(self) -> bool:
-        """Report one failure. Return False if there is no failure to report now."""
+        """Report one failure. Return False if there is none to report now, or if its hook failed."""
         failure = self._failures.claim(self._claim_seconds) if self.may_run else None
         if failure is None:
             return False

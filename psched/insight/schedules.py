@@ -230,9 +230,9 @@ class ScheduleInsight(TableInsight):
     ) -> ProofPage:
         """Return the audits of the first schedules after the key `after`, including deleted schedules.
 
-        `prefix`: the start of their keys. `late`: see `audit`. `keep`: keep the records that the audits used. Leaves
-        out schedules that another program added (`rdb_compat`), unless `prefix` is the whole key of one. Raises
-        NotSupportedError if the store keeps no ledger.
+        `prefix`: the start of their keys. `late`: see `ScheduleCollection.audit`. `keep`: keep the records that the
+        audits used. Leaves out schedules that another program added (`rdb_compat`), unless `prefix` is the whole key of
+        one. Raises NotSupportedError if the store keeps no ledger.
         """
         for name, text in (("prefix", prefix), ("after", after)):
             if text:

@@ -74,7 +74,7 @@ def _measured(
 def due_time(row: LedgerRow, definitions: Mapping[Definition, DefinitionTimes]) -> float | None:
     """Return when an occurrence should run.
 
-    None if its definition is not kept, or for a backfill, which has no fixed time.
+    None if its definition is not kept. A backfill has no fixed time: return the start of the run, or else its end.
     """
     change = definitions.get(Definition(row.key, row.version))
     if change is None:

@@ -27,7 +27,7 @@ _LEAST_STARTS = 10
 """A minute is crowded if it has at least this many starts, and also `_TIMES_MEAN` times the mean."""
 _TIMES_MEAN = 3
 _MOST_TIMES = WEEK * 60
-"""The maximum number of starts of one rule in a week. A rule with more starts counts in no crowded minute."""
+"""How many starts of one rule are listed. A rule with as many, or more, counts in no crowded minute."""
 _EXAMPLES = 3
 _NOTES = 8
 _LONGEST_SPREAD = 6 * HOUR
@@ -189,7 +189,7 @@ class _Minutes:
     def _fullest(self, spread: float) -> list[tuple[int, int]]:
         """Return the minutes with most starts, at most one for each time of day.
 
-        Also returns on how many days there are at least half as many starts at the same time of day.
+        Also returns on how many days the same time of day is crowded, with at least half as many starts.
 
         `spread`: the number of starts that are spread over several minutes.
         """

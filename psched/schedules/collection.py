@@ -174,7 +174,7 @@ class ScheduleCollection(PolledTable):
         return rows
 
     def check(self, new: NewSchedule) -> None:
-        """Raise the error that `add_many` would raise for these schedules. Only reads the calendars that they name."""
+        """Raise the error that `add_many` would raise for this schedule. Only reads the calendars that it names."""
         checked = new if new.next_time is not None else new._replace(next_time=0)
         for row in new_rows([checked], self.store, self._defaults.timezone, self._defaults.cron_dialect, warns=False):
             pack(row.data, max_size=self.store.max_data_size)

@@ -217,7 +217,7 @@ class Slot:
     def _cannot_start(self, reason: str, now: float, attempts: int = 1) -> None:
         """Decide when to fork the next child. Each failure in a row makes the pause longer.
 
-        After `attempts` failures the master gives up.
+        If no child of the master was ever ready, `attempts` failures end the master.
         """
         self._failures += 1
         shortest = max(self.config.settings.child_fork_frequency_limit, _SHORTEST_PAUSE)
