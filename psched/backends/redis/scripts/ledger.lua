@@ -119,25 +119,32 @@ for at = 5, #ARGV do
 end
 return rows
 
---- script schedules/entry_before: common, schedules, ledger
--- Searches backwards for a schedule's last entry, before an occurrence, of a run by one version. ARGV: key, occurrence,
--- version, the number of entries that earlier calls have examined, the maximum number of entries to examine. Returns
--- {the number examined now, the entry if it was found}.
-local entries, at_once = T .. 'entries:' .. ARGV[1], 100
-local member = ',"version":' .. ARGV[3] .. ','
-local last = call('ZCOUNT', entries, '-inf', '(' .. ARGV[2]) - 1 - tonumber(ARGV[4])
-local first, examined = math.max(last - tonumber(ARGV[5]) + 1, 0), 0
-while last >= first do
-  local found = call('ZRANGE', entries, math.max(first, last - at_once + 1), last)
-  for place = #found, 1, -1 do
-    examined = examined + 1
-    if found[place]:find(member, 1, true) then
-      return {examined, found[place]}
+--- script schedules/entries_before: common, schedules, ledger
+-- Searches backwards for the last entries, before an occurrence, of runs by some definitions. ARGV: occurrence, the
+-- maximum number of entries to examine for each definition, and for each definition: key, version, the number of entries
+-- that earlier calls have examined. Returns for each {the number examined now, the entry if it was found}.
+local function last_entry(key, version, skipped)
+  local entries, member = T .. 'entries:' .. key, ',"version":' .. version .. ','
+  local last = call('ZCOUNT', entries, '-inf', '(' .. ARGV[1]) - 1 - skipped
+  local first, examined = math.max(last - tonumber(ARGV[2]) + 1, 0), 0
+  local at_once = 1 -- most often it is the first one
+  while last >= first do
+    local found = call('ZRANGE', entries, math.max(first, last - at_once + 1), last)
+    for place = #found, 1, -1 do
+      examined = examined + 1
+      if found[place]:find(member, 1, true) then
+        return {examined, found[place]}
+      end
     end
+    last, at_once = last - at_once, 100
   end
-  last = last - at_once
+  return {examined}
 end
-return {examined}
+local rows = {}
+for at = 3, #ARGV, 3 do
+  rows[#rows + 1] = last_entry(ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2]))
+end
+return rows
 
 --- script schedules/settled_entries: common, schedules, ledger
 -- Returns entries of all schedules, ordered by the time of settlement, as {microseconds, member of the set, key,
