@@ -66,7 +66,7 @@ def child_main(
 def role_of(spec: ChildSpec, pipe: ChildPipe) -> ChildRole:
     """Load the application and return the role of the child that `spec` describes. Runs in the child's main thread."""
     if spec.counters is not None:
-        ChildCounter(spec.counters, has_one_thread=spec.running_table.cells == 1).attach()
+        ChildCounter(spec.counters).attach()
     application = load(spec.application)
     role = FetchingChild if spec.slot == FETCHER_SLOT else HandlerChild
     return role(spec, application, pipe.send)
