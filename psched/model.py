@@ -400,8 +400,8 @@ class TaskRow(NamedTuple):
     """One queue task, as read from the store. Its `status` is waiting, running, finished, failed or cancelled.
 
     - `run_at`: when the task was first due.
-    - `due`: when the task is due or its lease ends; None once it is retired.
-    - `created_at`, `finished_at`: when it was submitted and retired.
+    - `due`: when the task is due or its lease ends; None once the task has ended.
+    - `created_at`, `finished_at`: when it was submitted and when it ended.
     - `progress`: the last progress that a run has reported.
     - `result`: what a run has returned; meaningless unless `has_result` is true.
 

@@ -284,7 +284,7 @@ class RdbTaskCounts(RdbCounts):
         return self._database.run(work)
 
     def _waiting(self, connection: sa.Connection, bands: tuple[int, ...], leased: Counted, most: int) -> Counted:
-        """Return the number of waiting tasks: tasks that are not retired (counted by an index) minus leased tasks.
+        """Return the number of waiting tasks: tasks that have not ended (counted by an index) minus leased tasks.
 
         If `leased` is incomplete (`more`), read each row instead, and count up to a tenth of `most`.
         """

@@ -71,7 +71,7 @@ class DueTimes:
         return waits
 
     def types_in_order(self) -> list[str]:
-        """Return the types of rows that are not retired, the type with the earliest due time first."""
+        """Return the types of rows that have a due time, the type with the earliest one first."""
         earliest: dict[str, int] = {}
         for type_, due, _ in self._database.run(lambda connection, _: self._by_type.rows(connection, {})):
             if isinstance(type_, str) and isinstance(due, int):  # SQLite columns may hold any value
@@ -154,7 +154,7 @@ class DueTimes:
         return sa.select(sa.func.min(first)).select_from(every).scalar_subquery()
 
     def _first(self, value: sa.ColumnElement[Any], *conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
-        """Return a SELECT of `value` from the first row that is not retired.
+        """Return a SELECT of `value` from the row with the earliest due time.
 
         With min() PostgreSQL would read all rows.
         """

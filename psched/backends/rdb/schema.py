@@ -223,10 +223,10 @@ def queue_table(metadata: sa.MetaData, name: str, partial_indexes: bool) -> sa.T
     """Return the table of queue tasks. Raises ConfigError if `name` is not a plain identifier.
 
     `band` is the priority of a task, plus 1,000 if the task has a user; workers acquire tasks of a higher band first.
-    `band` and `due` are NULL for a retired task, and `purge_at` is NULL for any other task. `user_name` is empty for a
-    task without user. `headers`, `progress` and `result` are JSON. The indexes find: due tasks in a band; due tasks of
-    a user in a band, also by type; the running tasks of a user; due tasks of a type; tasks whose retention is over; the
-    tasks of a holder; failed and cancelled tasks.
+    `band` and `due` are NULL for a task that has ended, and `purge_at` is NULL for any other. `user_name` is empty for
+    a task without user. `headers`, `progress` and `result` are JSON. The indexes find: due tasks in a band; due tasks
+    of a user in a band, also by type; the running tasks of a user; due tasks of a type; tasks whose retention is over;
+    the tasks of a holder; failed and cancelled tasks.
 
     Each index that contains a task costs several writes per run. `partial_indexes`: whether the indexes of users leave
     out tasks without user. If not, these indexes are on separate columns (`user_column`), which are NULL for such

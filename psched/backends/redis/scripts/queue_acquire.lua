@@ -326,7 +326,7 @@ local ended = call('ZRANGE', T .. 'leases:', 0, 0, 'WITHSCORES')[2]
 return ended and tonumber(ended) <= now and '0' or least_wait()
 
 --- script queue/due_by_type: common, queue, leases
--- Returns each type with rows that are not retired, followed by the milliseconds until its earliest row is due. If
+-- Returns each type with tasks that have not ended, followed by the milliseconds until its earliest row is due. If
 -- there is an expired run, all types are due now, because that run may still block other rows of its user.
 local MAX_EXPIRED = 1000  -- the maximum number of expired runs whose users are examined
 
