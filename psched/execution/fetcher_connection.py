@@ -61,7 +61,7 @@ class FetcherConnection:
         self._is_heard = False
         """Whether the fetching child has sent anything over this connection, and so has accepted it."""
         self._runs = 0
-        """The number of received tasks whose runs are not yet reported as ended."""
+        """Tasks that were received and whose runs are not yet reported as ended."""
         self._running: Sequence[NodeRun] = ()
         """The runs in progress, as last reported to the fetching child."""
         self._running_at = -math.inf
@@ -95,11 +95,13 @@ class FetcherConnection:
                 self._take(self._connection.receive())
 
     def renew(self) -> None:
-        """During a long run: if the fetching child is gone, connect to its successor, which waits for our report."""
+        """During a run: receive tasks. If the fetching child is gone, connect to its successor, to send our report."""
         with self._receiving:
-            if self._is_awaited or self._is_closed:
+            if self._is_awaited or self._is_closed or self._connection is None:
                 return
-            if self._connection is not None and self._connection.has_ended:
+            self._take(self._connection.receive())
+            if not self._connection.is_open:
+                self._take_last()
                 self._connect()
 
     def report_ended(self, section: str, ended: int, durations: Mapping[str, Sequence[float]]) -> None:
@@ -209,6 +211,11 @@ class FetchedTaskPoller(Poller):
         self._clock = clock
         self._connection = connection
         self._arrived: list[Task] = []
+        """Received tasks that `poll` has not returned."""
+        self._late = 0
+        """How many of them, from the first, had arrived before the last `settle`."""
+        self._arrivals = threading.Lock()
+        """Guards `_arrived` and `_late`."""
         self._held: dict[Task, None] = {}
         """The tasks that are not reported as settled, in the order in which they were received."""
         self._ended = 0
@@ -222,13 +229,15 @@ class FetchedTaskPoller(Poller):
         """Take rows whose leases last at least until `deadline` (boottime)."""
         tasks = self.source.adopt_many(claims, deadline, started=False)
         self._held.update(dict.fromkeys(tasks))
-        self._arrived += tasks
+        with self._arrivals:
+            self._arrived += tasks
 
     def poll(self, may_rest: bool = True) -> Sequence[Task]:
         if self.settlement_buffer.is_full:
             self.settlement_buffer.flush(self._clock())
         self._connection.receive()
-        tasks, self._arrived = self._arrived, []
+        with self._arrivals:
+            tasks, self._arrived, self._late = self._arrived, [], 0
         if tasks:
             self._idle_since = math.inf
         return tasks
@@ -285,11 +294,12 @@ class FetchedTaskPoller(Poller):
         self._idle_since = min(self._idle_since, self._clock())
 
     def settle(self) -> bool:
-        """Settle the collected runs that have waited long enough. Return whether unsettled tasks are left.
+        """Settle the collected runs that have waited long enough. Return whether runs are left.
 
         Callable from any thread.
         """
         self._connection.renew()
+        self._return_late()
         if self._clock() >= self._idle_since + _LINGER:
             self.settlement_buffer.flush()
         else:
@@ -301,6 +311,15 @@ class FetchedTaskPoller(Poller):
             may_be_due = any(task.outcome != "finished" or isinstance(task.row, ScheduleRow) for task in settled)
             self._connection.send("settled", self.name, claims, may_be_due)
         return bool(held)
+
+    def _return_late(self) -> None:
+        """Return the tasks that have waited since the last `settle`, behind a run that takes longer than expected."""
+        with self._arrivals:
+            late, self._arrived = self._arrived[: self._late], self._arrived[self._late :]
+            self._late = len(self._arrived)
+        if late:
+            self.give_up(late, self._clock())
+            self._connection.report_ended(self.name, len(late), {})
 
     def close(self) -> None:
         """Release the tasks that were received but not returned by `poll`."""

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from psched.execution.fetcher_connection import FetchedTaskPoller
 from psched.execution.periodic_thread import PeriodicThread
 
-_SETTLEMENT = 0.05
-"""Seconds between two settlements."""
+_SETTLEMENT = 0.025
+"""Seconds between two settlements. A task that waits behind a run for longer is returned to the fetching child."""
 
 
 class SettlementThread(PeriodicThread):

@@ -9,7 +9,7 @@ from psched.insight import RunsAt
 
 MINUTE = 60
 TROUBLED = ("failed", "retried", "lost")
-"""Outcomes that count as unsuccessful."""
+"""Outcomes that are drawn as trouble."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from psched.store.type_filter import TypeFilter
 HOLDER = "host/node/1"
 CLAIM = 7
 """The number of each acquire."""
-QUICK, SLOW = 0.0001, 2.0
+QUICK, STEADY, SLOW = 0.0001, 0.03, 2.0
 SOON, LATER = 0.2, 0.3
 """Before and after the time at which a row that nobody is free for is released."""
 MOMENT = 0.02
@@ -292,13 +292,13 @@ def bench() -> Iterator[Bench]:
         yield bench
 
 
-def teach(bench: Bench, child: FakeChild, type_: str = "quick") -> None:
-    """Let a child run rows of a quick type until the type is known to be quick."""
-    for _ in range(100):
+def teach(bench: Bench, child: FakeChild, type_: str = "quick", seconds: float = QUICK, times: int = 100) -> None:
+    """Let a child run rows of a type until it is known that they take so long."""
+    for _ in range(times):
         keys = bench.queue.add(1, type_)
         bench.turn()
         assert child.receive() == keys
-        child.run(keys)
+        child.run(keys, seconds)
         child.settle(keys)
         bench.queue.settle(keys)
     bench.turn()
@@ -409,6 +409,66 @@ def test_a_batch_is_shared_by_the_free_children(bench: Bench) -> None:
     sizes = [len(each.receive()) for each in (child, *others)]
     assert sum(sizes) == 40
     assert max(sizes) - min(sizes) <= 1
+
+
+def test_a_child_gets_a_row_ahead_when_its_run_ends_soon(bench: Bench) -> None:
+    child = bench.child("w1")
+    bench.start()
+    teach(bench, child, "steady", STEADY)
+    keys = bench.queue.add(3, "steady")
+    bench.turn()
+    assert child.receive() == keys[:1]
+    bench.turn(STEADY - 0.02)
+    assert child.receive() == [], "another child may be free before"
+    bench.turn(0.015)
+    assert child.receive() == keys[1:2]
+    bench.turn(0.004)
+    assert child.receive() == [], "one row ahead is enough"
+    child.run(keys[:1], STEADY)
+    bench.turn(0.001)
+    bench.turn(STEADY - 0.005)
+    assert child.receive() == keys[2:]
+
+
+def test_a_child_whose_run_takes_longer_than_expected_gets_no_row_ahead(bench: Bench) -> None:
+    child = bench.child("w1")
+    bench.start()
+    teach(bench, child, "steady", STEADY)
+    keys = bench.queue.add(2, "steady")
+    bench.turn()
+    assert child.receive() == keys[:1]
+    bench.turn(STEADY + 0.01)
+    assert child.receive() == []
+
+
+def test_a_child_whose_run_may_take_longer_gets_no_row_ahead(bench: Bench) -> None:
+    child = bench.child("w1")
+    bench.start()
+    for seconds in (STEADY / 2, STEADY * 1.5) * 20:
+        teach(bench, child, "steady", seconds, 1)
+    keys = bench.queue.add(2, "steady")
+    bench.turn()
+    assert child.receive() == keys[:1]
+    bench.turn(STEADY - 0.005)
+    assert child.receive() == []
+
+
+def test_a_child_that_has_returned_a_row_gets_none_ahead(bench: Bench) -> None:
+    child = bench.child("w1")
+    bench.start()
+    teach(bench, child, "steady", STEADY)
+    keys = bench.queue.add(2, "steady")
+    bench.turn()
+    bench.turn(STEADY - 0.005)
+    assert child.receive() == keys
+    child.return_(keys[1:])
+    child.run(keys[1:], 0)
+    bench.turn(0.001)
+    bench.turn(STEADY - 0.005)
+    assert child.receive() == []
+    child.run(keys[:1], SLOW)
+    bench.turn(0.001)
+    assert child.receive() == keys[1:]
 
 
 def test_rows_keep_their_sections(bench: Bench) -> None:

@@ -40,12 +40,19 @@ class FetchedTasks:
         assert self.poller.poll() == []
         ((_, self.fetcher),) = self._dispatch.accept()
 
-    def run(self, count: int) -> None:
-        """Run so many tasks well, and leave them to be settled."""
-        keys = [f"quick.{number}" for number in range(count)]
+        self._sent = 0
+
+    def send(self, count: int) -> None:
+        """Acquire so many tasks, and send them to the child."""
+        keys = [f"quick.{self._sent + number}" for number in range(count)]
+        self._sent += count
         self.child.store.submit([NewTask(key, "quick") for key in keys])
         claims, deadline = self.child.source.fetch_multi(count)
         self.fetcher.send(("run", "queue", encode_claims(claims), deadline))
+
+    def run(self, count: int) -> None:
+        """Run so many tasks well, and leave them to be settled."""
+        self.send(count)
         tasks = self.poller.poll()
         assert len(tasks) == count
         for task in tasks:
@@ -123,6 +130,17 @@ def test_the_handler_thread_settles_many_runs_itself(child: Child, fetched: Fetc
     fetched.poller.settlement_buffer.add(task, child.time)
     assert fetched.poller.poll() == []
     assert len(finished(child)) == 500
+
+
+def test_a_task_that_waits_behind_a_long_run_is_returned(child: Child, fetched: FetchedTasks) -> None:
+    fetched.run(1)
+    list(fetched.fetcher.receive())
+    fetched.send(1)
+    fetched.poller.settle()
+    assert list(fetched.fetcher.receive()) == [], "the run may end in this moment"
+    fetched.poller.settle()
+    assert [message[:2] for message in fetched.fetcher.receive()] == [["returned", "queue"], ["ended", "queue"]]
+    assert fetched.poller.poll() == []
 
 
 def test_a_task_that_arrives_too_late_to_begin_is_released(child: Child, fetched: FetchedTasks) -> None:
