@@ -38,8 +38,10 @@ from psched.time_text import local_time
 
 _RUNS = 20
 """The maximum number of runs, next occurrences and versions of one schedule."""
-MOST_SIMULATED = 10_000_000
-"""The maximum number of occurrences in one simulation."""
+MOST_SIMULATED = 3_000_000
+"""The maximum number of occurrences in one simulation, which takes about a minute."""
+_LONGEST_SIMULATION = 10
+"""The maximum length of a simulation, in years. It counts each hour."""
 _MEASURED_RUNS = 10
 """The number of last runs of a schedule that are averaged."""
 
@@ -387,7 +389,8 @@ class ScheduleInsight(TableInsight):
         `workers`: their number; each runs one task at a time. `handler_time`: the seconds of each run; None: as long as
         the last runs in the ledger. `outage`: a time in which no worker runs. `late_after`: the seconds by which a run
         may start late. A simulation takes about 20 seconds of processor time for a million occurrences. Raises
-        ValueError for more than `most` occurrences, for an unusable range or number, and if the ledger has no run.
+        ValueError for more than `most` occurrences, for a range of more than 10 years, for an unusable range or number,
+        and if the ledger has no run.
         """
         _check_simulation(begin, end, workers, handler_time, outage)
         rows = [row for row in self._store.list() if not row.is_backfill]
@@ -433,6 +436,11 @@ def _check_simulation(
     check_times(begin=begin, end=end)
     if end <= begin:
         raise InvalidValueError(f"the range must end after its start {local_time(begin)}, got {local_time(end)}")
+    if end - begin > _LONGEST_SIMULATION * 366 * 86400:
+        raise InvalidValueError(
+            f"the range from {local_time(begin)} to {local_time(end)} is too long; expected at most "
+            f"{_LONGEST_SIMULATION} years; shorten the range"
+        )
     check_attempts("workers", workers)
     if handler_time is not None:
         check_wait("handler_time", handler_time)

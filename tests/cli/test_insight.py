@@ -85,6 +85,7 @@ def test_a_simulation_takes_handler_times_from_the_ledger(psched: Commands) -> N
         (("--workers", "1", "--handler-time", "x"), "seconds or a duration"),
         ((), "--workers"),
         (("--workers", "1", "--from", "now", "--to", "now"), "must end after"),
+        (("--workers", "1", "--to", "9999-12-31"), "expected at most 10 years; shorten the range"),
     ],
     ids=str,
 )
