@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 import pytest
 
@@ -38,6 +39,18 @@ def test_each_schedule_has_a_row_with_its_runs(visit: Visit, schedules: Schedule
     assert " open" not in visit(timezone="UTC").get("/yesterday", params=before).text
     assert "Nothing ran in this time." in visit().get("/yesterday?prefix=none").text
     assert "Nothing ran in this time." in visit().get("/yesterday?until=2020-01-01T00:00").text
+
+
+def test_labels_of_the_time_axis_do_not_overlap_on_a_phone(visit: Visit, schedules: ScheduleCollection) -> None:
+    """The style sheet hides the labels of the class `even` there. In one of the zones eight hours have a label."""
+    schedules.add("k", "a", cron="0 0 1 1 *", next_run_time=time.time() - 1)
+    run(schedules, 1)
+    for zone in ("Etc/GMT", "Etc/GMT+1", "Etc/GMT+2"):
+        text = visit(timezone=zone).get("/yesterday").text
+        labels = re.findall(r'<text x="([\d.]+)%" y="13" class="([a-z ]+)">', text)
+        shown = [float(x) for x, classes in labels if "even" not in classes.split()]
+        assert len(shown) >= 8
+        assert all(right - left > 20 or right < left for left, right in pairwise(shown))
 
 
 def test_what_is_left_out_is_said(visit: Visit, schedules: ScheduleCollection, monkeypatch: pytest.MonkeyPatch) -> None:
