@@ -22,7 +22,7 @@ from psched.model import NewTask, Rule, ScheduleRow, TaskRow
 from psched.queue.queue import Queue, storable_task
 from psched.schedules import rule_occurrences
 from psched.schedules.collection import ScheduleCollection
-from psched.schedules.validation import checked_rule
+from psched.schedules.validation import checked_rule, warn_of_step
 from psched.time_text import local_time
 
 R = TypeVar("R", ScheduleRow, TaskRow)
@@ -231,6 +231,7 @@ def _copy_all(
         check_key(row.key)
         check_key(row.type, "type")
         checked_rule(row.rule, dialects[1])
+        warn_of_step(row.rule.cron, dialects[1])
         if not _same_times(row.rule, int(now), *dialects):
             note = f"runs at other times with cron_dialect: {dialects[1]}; to keep its times, configure {dialects[0]}"
             migration.notes.append((row.key, note))

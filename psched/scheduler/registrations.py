@@ -16,7 +16,7 @@ from psched.model import Policy, Rule, ScheduleRow
 from psched.schedule_options import check_time
 from psched.schedules.collection import ScheduleCollection
 from psched.schedules.modification import Changes, Modification
-from psched.schedules.validation import RULE_OPTIONS, OccurrenceTerms, Terms, checked_policy, checked_rule
+from psched.schedules.validation import RULE_OPTIONS, OccurrenceTerms, Terms, checked_policy, checked_rule, warn_of_step
 
 log = logging.getLogger(__name__)
 
@@ -121,7 +121,9 @@ def checked_rule_of(cron: str, timezone: str, terms: Mapping[str, Any], dialect:
     policy = {name: value for name, value in terms.items() if name in _OF_POLICY}
     checked_policy(Policy(**policy))
     of_rule = {name: value for name, value in terms.items() if name not in policy and name != "exclude"}
-    return checked_rule(Rule(cron, timezone, **of_rule), dialect)
+    rule = checked_rule(Rule(cron, timezone, **of_rule), dialect)
+    warn_of_step(cron, dialect)
+    return rule
 
 
 def store_registrations(schedules: ScheduleCollection, registrations: Mapping[str, Registration]) -> None:

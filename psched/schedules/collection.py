@@ -49,7 +49,7 @@ from psched.schedules.schedule import (
     state_of,
 )
 from psched.schedules.settlement import ScheduleSettlement, rule_problem, with_rule_problem
-from psched.schedules.validation import Terms, check_distinct, check_times, new_rows
+from psched.schedules.validation import Terms, check_distinct, check_times, new_rows, warn_of_step, warn_of_written
 from psched.store import CONNECTIONS, ScheduleStore, TaskStore
 from psched.store.ledger import KeptOutput, Ledger, LedgerFilter, LedgerRow
 
@@ -153,6 +153,7 @@ class ScheduleCollection(PolledTable):
         new = NewSchedule(key, type, cron, delay, timezone, next_time, next_run_time, content, **terms)
         [row] = new_rows([new], self.store, self._defaults.timezone, self._defaults.cron_dialect)
         self.store.add(row.key, row.type, row.rule, row.next_time, row.next_run_time, row.data, row.policy)
+        warn_of_written([row], self._defaults.cron_dialect)
         return self[key]
 
     def add_many(self, schedules: Iterable[NewSchedule]) -> builtins.list[str]:
@@ -163,20 +164,24 @@ class ScheduleCollection(PolledTable):
         """
         rows = new_rows(schedules, self.store, self._defaults.timezone, self._defaults.cron_dialect)
         check_distinct([row.key for row in rows], "schedule")
-        return self.store.add_many(rows) if rows else []
+        existing = self.store.add_many(rows) if rows else []
+        known = set(existing)
+        warn_of_written((row for row in rows if row.key not in known), self._defaults.cron_dialect)
+        return existing
 
     def rows_of(self, schedules: Iterable[NewSchedule]) -> builtins.list[ScheduleRow]:
         """Return the rows that `add_many` would write. Raises like `add_many`, but changes nothing."""
-        rows = new_rows(schedules, self.store, self._defaults.timezone, self._defaults.cron_dialect, warns=False)
+        rows = new_rows(schedules, self.store, self._defaults.timezone, self._defaults.cron_dialect)
         check_distinct([row.key for row in rows], "schedule")
         for row in rows:
             pack(row.data, max_size=self.store.max_data_size)
+            warn_of_step(row.rule.cron, self._defaults.cron_dialect)
         return rows
 
     def check(self, new: NewSchedule) -> None:
         """Raise the error that `add_many` would raise for these schedules. Only reads the calendars that they name."""
         checked = new if new.next_time is not None else new._replace(next_time=0)
-        for row in new_rows([checked], self.store, self._defaults.timezone, self._defaults.cron_dialect, warns=False):
+        for row in new_rows([checked], self.store, self._defaults.timezone, self._defaults.cron_dialect):
             pack(row.data, max_size=self.store.max_data_size)
 
     def list(

@@ -16,7 +16,7 @@ from psched.schedules.modification import Changes, Modification
 from psched.schedules.pause_and_run_now import paused, resumed, run_now, with_regular
 from psched.schedules.rule_change import with_calendars
 from psched.schedules.settlement import with_rule_problem
-from psched.schedules.validation import Terms
+from psched.schedules.validation import Terms, warn_of_step
 from psched.store import ScheduleStore
 from psched.store.ledger import MODIFY, PAUSE, RESUME, RUN_NOW, Entry
 
@@ -105,6 +105,8 @@ class Schedule:
             return modification.applied_to(seen), None
 
         self._compare_and_set(MODIFY, change)
+        if cron is not None:
+            warn_of_step(cron, self._dialect)
 
     def follow(self, calendar: Calendar) -> None:
         """Replace the calendar of this name in the rule. An occurrence whose time has come is kept.

@@ -93,11 +93,8 @@ def new_rows(
     store: ScheduleStore,
     default_timezone: str,
     dialect: cron.CronDialect,
-    warns: bool = True,
 ) -> list[ScheduleRow]:
     """Return the rows of new schedules. All schedules without a `next_time` begin at the same second.
-
-    `warns`: whether to log schedules that have already ended.
 
     Raises ConfigError, ValueError and NotSupportedError.
     """
@@ -122,8 +119,6 @@ def new_rows(
                 f"keys that begin with {BACKFILL_PREFIX!r} are reserved for backfills; got {new.key!r}"
             )
         check_has_occurrence(first, new.next_run_time)
-        if first == NO_OCCURRENCE and warns:
-            log.warning("the schedule %r has ended: %r has no occurrence from now on", new.key, rule.cron)
         due = new.next_run_time
         if due is None:
             due = NO_OCCURRENCE if first == NO_OCCURRENCE else first + rule.delay_of(new.key)
@@ -139,6 +134,14 @@ def new_rows(
         )
         rows.append(row)
     return rows
+
+
+def warn_of_written(rows: Iterable[ScheduleRow], dialect: cron.CronDialect) -> None:
+    """Log what is suspicious about schedules that were just written: they have ended, or a step is excessive."""
+    for row in rows:
+        warn_of_step(row.rule.cron, dialect)
+        if row.next_time == NO_OCCURRENCE:
+            log.warning("the schedule %r has ended: %r has no occurrence from now on", row.key, row.rule.cron)
 
 
 def _cached(results: dict[object, T], values: tuple[object, ...], make: Callable[[], T]) -> T:
@@ -246,7 +249,6 @@ def checked_rule(rule: Rule, dialect: cron.CronDialect) -> Rule:
             f"end {local_time(rule.end)} is before start {local_time(rule.start)}; give a later end"
         )
     rule_occurrences.validate(rule, dialect)
-    _warn_of_step(rule.cron, dialect)
     check_delay(rule.delay)
     if rule.delay < 0:
         _check_ahead(rule, dialect)
@@ -264,7 +266,7 @@ def _in_milliseconds(values: T, *names: str) -> T:
 
 
 @lru_cache(4096)
-def _warn_of_step(expression: str, dialect: str) -> None:
+def warn_of_step(expression: str, dialect: str) -> None:
     """Warn, once for each expression, if a step is excessive."""
     warning = cron.excessive_step(expression, dialect)
     if warning is not None:

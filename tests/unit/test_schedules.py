@@ -45,6 +45,22 @@ def test_the_first_occurrence_is_the_first_match_at_or_after_next_time(schedules
     assert row.next_time == NOON + HOUR
 
 
+@pytest.mark.parametrize(
+    ("cron", "warning"), [("@at 2026-01-01T00:00", "'b' has ended"), ("*/77 1 1 1 *", "matches 0 alone")]
+)
+def test_only_written_schedules_are_warned_about(
+    schedules: ScheduleCollection, caplog: pytest.LogCaptureFixture, cron: str, warning: str
+) -> None:
+    schedules.add("a", "t", cron="@daily")
+    with pytest.raises(AlreadyExistsError):
+        schedules.add("a", "t", cron=cron)
+    assert schedules.add_many([NewSchedule("a", "t", cron)]) == ["a"]
+    assert caplog.messages == []
+    schedules.add("b", "t", cron=cron)
+    [message] = caplog.messages
+    assert warning in message
+
+
 def test_next_run_time_moves_the_first_run_only(schedules: ScheduleCollection) -> None:
     schedules.add("a", "t", cron="0 * * * *", next_time=NOON, next_run_time=NOON + 7, delay=30)
     assert schedules["a"].metadata().next_run_time == NOON + 7
