@@ -95,7 +95,15 @@ RUN_IS_OVER = (PreemptedError, OutcomeUnknownError, NotFoundError, AlreadyFinish
 
 
 class ConfigError(Exception):
-    """The configuration, a cron expression, a time zone or a name is not valid. The message names the remedy."""
+    """The configuration, a cron expression, a time zone or a name is not valid. The message names the remedy.
+
+    Each argument is one error. The message has a line for each of them, with control characters escaped.
+    """
+
+    def __str__(self) -> str:
+        from psched.error_messages import ESCAPES  # noqa: PLC0415 – `import psched` is quick
+
+        return "\n".join([str(each).translate(ESCAPES) for each in self.args])
 
 
 class PoolerError(ConfigError):

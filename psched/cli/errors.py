@@ -82,7 +82,7 @@ def _message(error: Exception) -> str:
         return on_one_line(str(error))
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
-        return f"{where}{error.strerror or error}"
+        return f"{where}{error.strerror or error}".translate(ESCAPES)
     return f"{type(error).__name__}: {one_line(error)} (unexpected; set PSCHED_DEBUG=1 to see the traceback)"
 
 

@@ -25,7 +25,7 @@ from psched.application.loader import load_modules
 from psched.config import SectionName, Settings, default_file, load
 from psched.config.urls import is_in_memory
 from psched.config.validators import folders, required
-from psched.error_messages import shown
+from psched.error_messages import ESCAPES, shown
 from psched.errors import ConfigError
 from psched.payload import long_number
 from psched.retry_wait import MAX_COUNT, MAX_SECONDS, Backoff
@@ -386,7 +386,7 @@ def read_data(source: str) -> dict[str, Any]:
 
 def read_source(path: str) -> tuple[str, str]:
     """Return the name and the text of a file, or of standard input (`-`). Raises ValueError."""
-    name = "stdin" if path == "-" else path or "''"
+    name = "stdin" if path == "-" else path.translate(ESCAPES) or "''"
     try:
         if not path:  # the path of this folder
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))

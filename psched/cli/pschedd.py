@@ -25,6 +25,7 @@ from psched.cli.options import CONFIG, ENVIRONMENT, INCLUDE, JSON, REQUIRE, TYPE
 from psched.cli.status_json import print_status
 from psched.clock import monotonic, wait_steps
 from psched.config import Settings, default_environment
+from psched.error_messages import ESCAPES
 from psched.errors import ConfigError
 from psched.process.journal import write_error
 from psched.process.signals import UPGRADE_NOW
@@ -468,12 +469,16 @@ def pschedd(chosen: Chosen, /, action: str, pid_file: Path | None, **options: An
         hints = []
         if lacks_pid_file or action in ("stop", "status", "reopen-logs"):
             paths = invocation.other_pid_files() or [Path("PATH")]
-            hints = [f"\nuntil this is fixed, use: pschedd {action} --pid-file {path}" for path in paths]
+            named = [str(path).translate(ESCAPES) for path in paths]
+            hints = [f"\nuntil this is fixed, use: pschedd {action} --pid-file {path}" for path in named]
         code, message = NOT_CONFIGURED, f"{error}{''.join(hints)}"
     except PermissionError as error:
         code, message = NOT_PERMITTED, f"{error.strerror}: the daemon belongs to another user; try again as root"
     except PidFileError as error:
-        code, message = NOT_PERMITTED if isinstance(error.__cause__, PermissionError) else FAILED, str(error)
+        code, message = (
+            NOT_PERMITTED if isinstance(error.__cause__, PermissionError) else FAILED,
+            str(error).translate(ESCAPES),
+        )
     print_error("pschedd", message)
     return UNKNOWN if action == "status" else code
 

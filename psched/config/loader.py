@@ -110,8 +110,8 @@ def _validated(made: Made, section: str) -> Made:
     try:
         return structure(type(made), values, Path.cwd())
     except ClassValidationError as error:
-        lines = (f"config: {section}{section and '.'}{name}: {fault}" for name, fault in faults(error))
-        raise ConfigError("\n".join(lines)) from None
+        lines = [f"config: {section}{section and '.'}{name}: {fault}" for name, fault in faults(error)]
+        raise ConfigError(*lines) from None
 
 
 @dataclass
@@ -135,7 +135,7 @@ class _Loader:
             for fault in _cross_faults(settings, content):
                 self._fault(fault)
         if self.found or settings is None:
-            raise ConfigError("\n".join(self.found))
+            raise ConfigError(*self.found)
         return settings
 
     def _expanded(self, content: dict[str, Any]) -> dict[str, Any]:
@@ -222,7 +222,7 @@ class _Loader:
     def _error(self, message: str) -> ConfigError:
         """Return an error with this message and those of the errors found before. The caller stops and raises it."""
         self._fault(message)
-        return ConfigError("\n".join(self.found))
+        return ConfigError(*self.found)
 
     def _where(self) -> str:
         return f"{self.file}:{self.environment}" if self.file else "config"

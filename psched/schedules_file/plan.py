@@ -228,7 +228,7 @@ def _refuse_others(declared: Iterable[DeclaredSchedules], present: Mapping[str, 
             found.append(f"{place}: the schedule exists and has {owner}, not {each.owner!r}")
     if found:
         more = [f"… and {len(found) - _NAMED} more"] if len(found) > _NAMED else []
-        raise ConfigError("\n".join([*found[:_NAMED], *more, "choose other keys, or take them over with --adopt"]))
+        raise ConfigError(*found[:_NAMED], *more, "choose other keys, or take them over with --adopt")
 
 
 def _is_defined_as(seen: ScheduleRow, new: ScheduleRow) -> bool:

@@ -79,7 +79,7 @@ class _FileReader:
         if self.faults:
             more = len(self.faults) - _MOST_FAULTS
             lines = [*self.faults[:_MOST_FAULTS], *([f"{self.source}: … and {more} more faults"] if more > 0 else [])]
-            raise ConfigError("\n".join(lines))
+            raise ConfigError(*lines)
         return DeclaredSchedules(self.source, owner, schedules, lambda key: self._place(("schedules", key)))
 
     def _owner(self, owner: object) -> str:

@@ -34,6 +34,10 @@ def test_each_idempotent_kind_is_its_plain_kind_and_may_be_ignored(name: str) ->
     assert not issubclass(getattr(errors, name), errors.IdempotentError)
 
 
+def test_each_fault_of_a_configuration_is_one_line() -> None:
+    assert str(errors.ConfigError("a\nb.yml: \x1b[2J", "second")) == "a\\x0ab.yml: \\x1b[2J\nsecond"
+
+
 def test_queue_code_may_say_task_error() -> None:
     assert errors.TaskError is errors.ScheduleError
 
