@@ -1,4 +1,4 @@
-"""Writes a file at once: a crash or a full disk leaves the old file, or none."""
+"""Writes a file atomically: a crash or a full disk leaves the old file, or none."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _MODE = 0o666
 def write_atomically(path: Path, parts: Iterable[str], *, replace: bool = True, mode: int | None = None) -> None:
     """Write a text to a temporary file in the same folder, and rename it.
 
-    A symbolic link stays, and its target is replaced. A replaced file keeps its mode, unless `mode` is given. What is
-    not a regular file, such as a pipe, is written in place. Raises OSError that names `path`; FileExistsError if it
+    A symbolic link stays, and its target is replaced. A replaced file keeps its mode, unless `mode` is given. Anything
+    but a regular file, such as a pipe, is written in place. Raises OSError that names `path`; FileExistsError if it
     exists and `replace` is false.
     """
     try:

@@ -128,7 +128,7 @@ class Settlement(ABC):
         return None
 
     def is_paused(self, row: Row) -> bool:
-        """Return whether the row waits for the end of a pause. Such a row is neither run nor failed."""
+        """Return whether the row waits for the end of a pause. Such a row neither runs nor fails."""
         return False
 
     def pass_over(self, claim: Claim, now: float, until: float) -> bool:

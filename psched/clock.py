@@ -14,10 +14,10 @@ Clock = Callable[[], float]
 """Returns seconds since some fixed point. Only the difference of two values means anything."""
 
 monotonic: Clock = time.monotonic
-"""Returns seconds that never jump and do not count the sleep of a suspended machine. Used for all but leases."""
+"""Returns seconds that never jump and do not count the sleep of a suspended machine."""
 
 boottime: Clock = partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
-"""Returns seconds that never jump and count the sleep of a suspended machine. Used for the deadlines of leases.
+"""Returns seconds that never jump and count the sleep of a suspended machine. Measures leases and what depends on them.
 
 macOS has no such clock, so the monotonic clock is used there. On macOS only the fence detects a lease that ended while
 the machine was suspended.

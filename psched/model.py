@@ -131,7 +131,7 @@ class Policy:
     """How late and failing occurrences of a schedule are handled, and what the schedule is for.
 
     - `catch_up`: which of several due occurrences run: `all`, only the `latest`, or `none`. With `none` the latest runs
-      only if it is not late.
+      only if it is at most `max_lateness` (default: a minute) late.
     - `max_lateness`: an occurrence that would start more than this many seconds late is skipped. None: no limit.
     - `alert_after`: an occurrence that has not finished this many seconds after its time is reported as overdue. None:
       never.
@@ -400,8 +400,8 @@ class TaskRow(NamedTuple):
     """One queue task, as read from the store. Its `status` is waiting, running, finished, failed or cancelled.
 
     - `run_at`: when the task was first due.
-    - `due`: when the task is due or its lease ends; None once it is retired.
-    - `created_at`, `finished_at`: when it was submitted and retired.
+    - `due`: when the task is due or its lease ends; None once the task has ended.
+    - `created_at`, `finished_at`: when it was submitted and when it ended.
     - `progress`: the last progress that a run has reported.
     - `result`: what a run has returned; meaningless unless `has_result` is true.
 

@@ -57,7 +57,7 @@ class Packed(NamedTuple):
 def pack(data: object, compressed: bool = False, max_size: int = MAX_DATA_SIZE) -> Packed:
     """Return `data` in its stored form. Raises ValueError for data that cannot be stored or is too large.
 
-    `max_size`: the maximum number of bytes as JSON. The stored form, compressed or not, may have 8,000,000 bytes.
+    `max_size`: the maximum number of bytes as JSON. The stored form, compressed or not, has at most 8,000,000 bytes.
     """
     text = encode(data, max_size)
     size = byte_length(text)

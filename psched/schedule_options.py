@@ -23,7 +23,7 @@ LONGEST_DESCRIPTION = 2000
 """The maximum number of characters of a description."""
 MOST_TAGS = 50
 LONGEST_SPREAD = 7 * 86400
-"""Seconds."""
+"""The largest `spread`, in seconds."""
 LAST_TIME = 253_402_300_800
 """Unix seconds at the end of the year 9999."""
 LONGEST_TAG = 100

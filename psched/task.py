@@ -313,7 +313,7 @@ class Task:
         self._settle("finished", self._settlement.finish)
 
     def conclude(self, result: Any = NO_RESULT) -> None:
-        """Finish the run. A daemon finishes it within about a second, together with other runs.
+        """Finish the run. A daemon does so within 0.2 s (2 s while the database is slow), together with other runs.
 
         If the process dies before that, the task runs again. `result`: the same as for `finish`. Raises like `finish`
         if the run is finished at once.
@@ -625,7 +625,7 @@ def finish_many(tasks: Sequence[Task], until: float) -> dict[Task, ScheduleError
 def release_many(tasks: Sequence[Task]) -> int:
     """Release tasks of one store that have not begun, except tasks with a cancel request. Return the number released.
 
-    They keep their place, as with `Task.release_unstarted`.
+    They get back their due times from before the acquire, as with `Task.release_unstarted`.
 
     A task that another thread is settling or beginning now is skipped. After a driver's error the outcome is unknown,
     and the caller may call this again for the same tasks.

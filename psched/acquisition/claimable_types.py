@@ -19,7 +19,7 @@ _ALWAYS = 64
 
 If there are more names, only those that have rows are passed, because each name makes an acquire slower.
 """
-_FOREIGN = 2
+_TOO_MANY_TYPES = 2
 """The look-up of types returns every type that has rows. If the types that it returns outnumber the accepted types by
 more than this factor, later queries name the accepted types instead.
 """
@@ -31,10 +31,10 @@ class ClaimableTypes:
     Safe to use from several threads.
 
     - A filter that accepts everything: no type is passed to the store.
-    - A few exact names: they are passed to the store. Many exact names are passed only if more than twice as many
-      types have rows.
+    - A few exact names: they are passed to the store.
     - Any other filter: each query for the next due time also looks up which accepted types have rows. An idle worker
-      therefore knows every new type. A busy worker looks up types every few seconds.
+      therefore knows every new type. A busy worker looks up types every few seconds. The look-ups end if the filter has
+      only exact names and more than twice as many types have rows: then all names are passed to the store.
     """
 
     def __init__(self, source: Source, wanted: TypeFilter, clock: Clock = monotonic) -> None:
@@ -90,7 +90,7 @@ class ClaimableTypes:
             found = self._store.due_by_type()
             heads = {type_: due for type_, due in found.items() if self.wanted.accepts(type_)}
             present, wait = tuple(sorted(self._always | heads.keys())), min(heads.values(), default=None)
-            if self.wanted.is_exact and len(found) > _FOREIGN * len(self.wanted.names):
+            if self.wanted.is_exact and len(found) > _TOO_MANY_TYPES * len(self.wanted.names):
                 present, self._asks_by_name = tuple(sorted(self.wanted.names)), True
         now = self._clock()
         with self._lock:

@@ -118,7 +118,7 @@ class Source:
         return [], 0.0
 
     def release(self, claims: Sequence[Claim], deadline: float) -> None:
-        """Release acquired rows that will not run here. They keep their place."""
+        """Release acquired rows that will not run here. They get back their due times from before the acquire."""
         try:
             self.store.release_many([claim.lease for claim in claims], deadline, begun=False)
         except Exception as failure:  # noqa: BLE001 – the other rows of this acquire can still be run
@@ -139,7 +139,7 @@ class Source:
     def maintain(self, idle: bool = False) -> bool:
         """Delete old rows for a short time, unless the last deletion was recent. With `idle`, this interval is longer.
 
-        Return whether more old rows are left. A failure is logged, never raised.
+        Return True if the time ended before all old rows were deleted. A failure is logged, never raised.
         """
         now = self._clock()
         if now < self._maintained_at + (self._settlement.maintenance_interval if idle else _MAINTENANCE_INTERVAL):
@@ -179,7 +179,10 @@ class Source:
         self._prune_at = max(2 * len(left), _MIN_PRUNED)
 
     def _passes_over(self, claim: Claim, now: float) -> bool:
-        """Settle a row if its run is no longer wanted. `now`: the time of the acquire, by the database's clock."""
+        """Return whether the run is no longer wanted; then settle it. If settling fails, return True, too.
+
+        `now`: the time of the acquire, by the database's clock.
+        """
         try:
             return self._settlement.pass_over(claim, now, self._clock())
         except RUN_IS_OVER as lost:

@@ -20,7 +20,7 @@ NOTES = "_"
 _PLAIN = (str, int, float, bool)
 """Types whose values are JSON values already."""
 _NO_RESULT = (inspect.Signature.empty, None, type(None), NoReturn, Never, "None", "NoReturn", "Never")
-"""Return annotations of functions without a result."""
+"""The return annotations of functions that have no result."""
 
 
 @dataclass(frozen=True, slots=True)

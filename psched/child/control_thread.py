@@ -16,6 +16,7 @@ from setproctitle import setproctitle
 
 from psched.clock import monotonic
 from psched.config import Settings
+from psched.error_messages import ESCAPES
 from psched.execution.forced_exit import KEEPS_RUNNING, kill_descendants
 from psched.process.child_protocol import (
     BEAT,
@@ -36,7 +37,7 @@ from psched.telemetry import emit
 log = logging.getLogger(__name__)
 
 _STOPS: dict[int, bool] = {signal.SIGTERM: False, signal.SIGINT: False, signal.SIGQUIT: True}
-"""The signals, and orders of the master, that end the child. The value tells whether it ends at once."""
+"""The signals that end the child; the master's orders have the same numbers. Whether the child ends at once."""
 _ORPHAN_GRACE = 0.4
 _ORPHAN_END = 1.7
 """Seconds from the death of the master until a handler is stopped, and until the process has ended."""
@@ -59,6 +60,8 @@ class ControlThread(threading.Thread):
         self._role: ChildRole | None = None
         self._role_lock = threading.Lock()
         self._title = ""
+        self._running = 0
+        """The number of runs in progress at the last heartbeat."""
         self._trouble: str | None = None
         self._end_at: float | None = None
 
@@ -66,8 +69,8 @@ class ControlThread(threading.Thread):
         """Pass orders to `role` from now on, and report to the master that the child is ready."""
         with self._role_lock:  # an order without a role ends the process, so no order may be handled here
             self._role = role
-        self._report()  # reports trouble to the master before the child counts as ready
-        emit("heartbeat", is_ready=True)
+        self._report()  # reports what keeps the child from working, before the child counts as ready
+        emit("heartbeat", is_ready=True, running=self._running)
         self._pipe.send(READY)
 
     def run(self) -> None:
@@ -92,12 +95,12 @@ class ControlThread(threading.Thread):
         except Exception:
             log.exception("an error in the control thread; the thread continues")
         self._pipe.beat(monotonic())
-        emit("heartbeat", is_ready=self._role is not None)
+        emit("heartbeat", is_ready=self._role is not None, running=self._running)
         if not was_idle:
             self._pipe.send(BEAT)
 
     def _report(self) -> bool:
-        """Update the process title, and report a new trouble of the role to the master.
+        """Update the process title, and tell the master if the `trouble` of the role has changed.
 
         Return whether the child was idle since the last heartbeat.
         """
@@ -109,8 +112,9 @@ class ControlThread(threading.Thread):
         if trouble != self._trouble:
             self._pipe.send(TROUBLE, trouble or "")
             self._trouble = trouble
-        if running is not None:
-            self._set_title(f"running {running}")
+        self._running = len(running)
+        if running:
+            self._set_title(f"running {', '.join(running).translate(ESCAPES)}")
         else:
             self._set_title("idle" if trouble is None else "waiting for the database")
         return role.was_idle()

@@ -6,14 +6,13 @@ import logging
 import math
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from psched.application import Application
 from psched.application.default_queue import default_queue
 from psched.child.polled_sections import PolledSections
 from psched.config import attach_listeners
-from psched.error_messages import ESCAPES
 from psched.execution.active_runs import ActiveRuns
 from psched.execution.batch_size import batch_sizer_for
 from psched.execution.fetcher_connection import FetchedTaskPoller, FetcherConnection
@@ -115,17 +114,16 @@ class HandlerChild(ChildRole):
             self._stops_now = True
             self._watchdog.stop(grace)
 
-    def running(self) -> str | None:
+    def running(self) -> Sequence[str]:
         shows_key = self._spec.settings.proc_title == "key"
-        names = [run.task.row.key if shows_key else run.task.type for run in self._runs.active()]
-        return ", ".join(names).translate(ESCAPES) or None
+        return [run.task.row.key if shows_key else run.task.type for run in self._runs.active()]
 
     def trouble(self) -> str | None:
         return None if self._polled is None else self._polled.trouble()
 
     def was_idle(self) -> bool:
         worked, self._runs.has_worked = self._runs.has_worked, False
-        return not worked and self.running() is None
+        return not worked and not self._runs.active()
 
     def report_suspects(self) -> None:
         """Name the suspects in the running table and freeze it: no later write changes the table.

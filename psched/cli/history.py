@@ -40,7 +40,7 @@ _TIMES = ("scheduled_time", "started", "ended")
 @click.command()
 @click.argument("key", required=False, shell_complete=completed_keys("schedules"))
 @click.option(
-    "--failed", is_flag=True, help="Only occurrences with a failed or lost attempt, or skipped for being too late."
+    "--failed", is_flag=True, help="Only occurrences with a failed or lost attempt, or skipped outside of a pause."
 )
 @click.option(
     "--late",
@@ -74,10 +74,10 @@ def history(
     With KEY: the occurrences of one schedule by their times; --since and --until limit these times. Without KEY: the
     occurrences of all schedules by the times when they ended; --since and --until limit those times.
 
-    --failed shows only occurrences that had a failed or lost attempt, or were skipped as too late. --late shows these
-    occurrences, and those that started late. With either option, occurrences that are failing now, and have not ended,
-    come last. Their outcome is `failing`, or `running` during another attempt. `type: rdb_compat` does not record
-    failing occurrences. --late reads each entry from --since to --until.
+    --failed shows only occurrences that had a failed or lost attempt, or were skipped outside of a pause. --late shows
+    these occurrences, and those that started late. With either option, occurrences that are failing now, and have not
+    ended, come last. Their outcome is `failing`, or `running` during another attempt. `type: rdb_compat` does not
+    record failing occurrences. --late reads each entry from --since to --until.
 
     With --output: the attempts whose output was kept, by key and then by time, with their results and outputs. With
     --output and --failed: only failed attempts. With --output and --json: objects with key, scheduled_time, attempt,

@@ -77,7 +77,7 @@ _TIMEZONE = click.option("-t", "--timezone", metavar="ZONE", help="Zone of the s
 @click.option(
     "--user-column/--no-user-column",
     default=None,
-    help="Whether lines have a user before the command (default: only in /etc/crontab and /etc/cron.d).",
+    help="Whether lines have a user before the command (default: only in /etc/crontab, and in folders named cron.d).",
 )
 @_TIMEZONE
 @_file_options
@@ -142,7 +142,8 @@ def systemd(chosen: Chosen, /, paths: tuple[Path, ...], timezone: str | None, at
     """Read timers of systemd.
 
     PATH is a unit file, or a folder of unit files such as /etc/systemd/system. The service of a timer is read from the
-    same folder. The handler psched.handlers.command:Command runs the commands of the service.
+    same folder, or is one of the named files. The handler psched.handlers.command:Command runs the commands of the
+    service.
     """
     begin = int(time.time()) if at is None else at
     _finish(chosen, read_timers(paths, _zone(timezone), begin), at=begin, **options)

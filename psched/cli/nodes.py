@@ -30,7 +30,7 @@ _RUNS = ListColumns(
 def nodes(chosen: Chosen, running: bool) -> None:
     """List the workers on all hosts, and the tasks that they run.
 
-    A node is a host with a daemon, or a process with an embedded scheduler. It reports its tasks every ten seconds, and
+    A node is a daemon, or a process with an embedded scheduler. It reports its tasks every ten seconds, and
     within a few seconds after a change. A node has vanished if it did not report for a minute and did not stop
     normally. It is then listed for a day. The column clock shows by how much the node's clock is ahead of the
     database's clock (+) or behind it. Differing tz databases or versions of psched are reported on standard error.

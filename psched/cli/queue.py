@@ -204,8 +204,8 @@ def stats(chosen: Chosen, last: float) -> None:
     """Count the tasks by status and type, and the runs of the last hour by type.
 
     Prints the number of tasks in each status. Then, for each type: waiting tasks, due tasks, running tasks, for how
-    long the first task has been due, and the number of live workers that route the type. At most 10,000 tasks of a
-    status and 1,000 of a type (`1,000+`) are counted. At most 100 types are shown, the longest due first. Then the
+    long the first task has been due, and the number of live nodes that route the type (`workers`). At most 10,000 tasks
+    of a status and 1,000 of a type (`1,000+`) are counted. At most 100 types are shown, the longest due first. Then the
     command prints the runs that ended, as `psched stats` does. A wait is the time from a task's due time to the start
     of its first attempt. With `type: rdb_compat`, only the statuses are counted: it keeps types inside the data, and
     stores no statistics.

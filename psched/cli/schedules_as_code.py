@@ -54,8 +54,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 def _opened(chosen: Chosen) -> AbstractContextManager[ScheduleCollection]:
     """Open the schedules. From now on Python does not search for cyclic garbage.
 
-    These commands make none, and the search took a fifth of the processor time of psched plan with 10,000 schedules (28
-    November 2026).
+    These commands make none, and the search took a fifth of the processor time of psched plan with 10,000 schedules
+    (2026-11-28).
     """
     gc.disable()
     return opened(chosen)

@@ -17,7 +17,8 @@ from psched.task import Task
 log = logging.getLogger(__name__)
 
 REPORT_INTERVAL = 0.9
-"""The least seconds between two reports that runs have ended. The master's search for orphans needs less than 1."""
+"""The shortest time between two reports of ended runs, in seconds. The master's search for orphans needs less
+than 1 s."""
 
 
 class ActiveRun:

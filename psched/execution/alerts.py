@@ -33,7 +33,7 @@ _GRACE = 2.0
 """Seconds between SIGTERM and SIGKILL for a hook that exceeds its time, or that is running at a stop."""
 
 _AT_ONCE = 100
-"""The most overdue occurrences that one check handles. Those that are overdue longest come first."""
+"""The maximum number of overdue occurrences that one check handles. Those that are overdue longest come first."""
 _CLAIM = 60.0
 """How many seconds one node claims an alert, in addition to the timeout of its hook.
 
@@ -218,7 +218,7 @@ class FailureReporter(AlertThread):
         self._troubles = troubles
 
     def check(self) -> bool:
-        """Report one failure. Return False if there is no failure to report now."""
+        """Report one failure. Return False if there is none to report now, or if its hook failed."""
         failure = self._failures.claim(self._claim_seconds) if self.may_run else None
         if failure is None:
             return False

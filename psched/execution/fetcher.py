@@ -284,7 +284,7 @@ class Fetcher:
                 raise ValueError(f"not a message of a handler child: {message!r:.100}")
 
     def _recover(self) -> None:
-        """Release the leases of dead children, and tell the master when they are released."""
+        """Release the leases of dead children. Report this to the master, or to the child that reported the deaths."""
         now = self._clock()
         if now < self._recover_at:
             return

@@ -61,7 +61,7 @@ class FetcherConnection:
         self._is_heard = False
         """Whether the fetching child has sent anything over this connection, and so has accepted it."""
         self._runs = 0
-        """Tasks that were received and whose runs are not yet reported as ended."""
+        """The number of received tasks whose runs are not yet reported as ended."""
         self._running: Sequence[NodeRun] = ()
         """The runs in progress, as last reported to the fetching child."""
         self._running_at = -math.inf
@@ -294,7 +294,7 @@ class FetchedTaskPoller(Poller):
         self._idle_since = min(self._idle_since, self._clock())
 
     def settle(self) -> bool:
-        """Settle the collected runs that have waited long enough. Return whether runs are left.
+        """Settle the collected runs that have waited long enough. Return whether unsettled tasks are left.
 
         Callable from any thread.
         """

@@ -101,8 +101,8 @@ class ForcedExit:
     def _conclude(self, cell: int) -> None:
         """Settle the run of handler thread `cell`.
 
-        If another process releases its lease, do not settle it; clear its cell, so that it does not count as a failed
-        attempt.
+        If another process releases its lease, only clear its cell, so that the run does not count as a failed attempt.
+        But a run that was stopped by its timeout or a cancel request is always settled here.
         """
         run = self._runs.at(cell)
         if run is None:

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 _INTERVAL = 10.0
 """Seconds between two statements of an idle node, for any number of sections."""
 _TICK = 5.0
-"""The least seconds between two statements about one section, if the running tasks have changed."""
+"""The shortest time between two statements about one section, in seconds, if the running tasks have changed."""
 _COMPARISON = 300.0
 """Seconds between two comparisons with the tz databases and psched versions of other nodes."""
 

@@ -352,16 +352,15 @@ CALLED = 10.0
 long."""
 _FIRST_DELAY = 0.0005
 _LONGEST_DELAY = 0.008
-"""After a wake-up whose poll found no row, a poller delays its next poll by a random time of up to this many seconds.
-
-So not all pollers acquire at once.
+"""Seconds. After a wake-up whose poll found no row, a poller delays its next poll by a random time of up to the first
+value. Each further such wake-up doubles this limit, up to the last value. So not all pollers acquire at once.
 """
 
 _SAME = 0.01
 """Seconds. Two due times with a smaller difference are taken for the same row."""
 
 _SHORTEST = 0.02
-"""The least seconds between two polls that find no row. So a host sends at most fifty such polls in a second."""
+"""The shortest time between two polls that find no row, in seconds. So a host sends at most fifty of them a second."""
 _RECENT = 0.05
 """The poll interval, as a share of the time since rows were last found. A smaller share would hardly shorten the wait
 for the next row."""

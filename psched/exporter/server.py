@@ -67,7 +67,7 @@ def serve(collector: NodeCollector, host: str, port: int, ready: Callable[[str],
 
 
 def write_text_file(collector: NodeCollector, path: Path) -> None:
-    """Replace the file at once, so that no reader sees a part of it. Raises OSError."""
+    """Replace the file atomically, so that no reader sees a part of it. Raises OSError."""
     text = generate_latest(registry_of(collector)).decode()
     write_atomically(path, [text], mode=_TEXT_MODE)
 

@@ -35,7 +35,7 @@ class TableInsight:
         return self._table.is_unavailable(error) or self._table.is_refused(error)
 
     def counts(self, most: int = MOST) -> Mapping[str, Counted]:
-        """Return the number of rows by state or status; see `Reads.counts`."""
+        """Return the number of rows by state or status; see `TableCounts.counts`."""
         return self._table.reads.counts(most)
 
     def types(self, limit: int = TYPES, most: int = MOST_OF_TYPE) -> list[TypeCounts]:

@@ -14,7 +14,7 @@ from psched.store.ledger import FAILED, PAUSED, SKIPPED, Definition, DefinitionT
 
 MOST_RUNS = 3000
 """The maximum number of ledger entries of each kind in one answer: the last entries, and the last entries with
-trouble."""
+`had_trouble`."""
 _LEAST_OUTAGE = 120.0
 """The shortest outage in seconds: a time in which nothing runs, although something is due."""
 _LEAST_OVERLAP = 0.5
@@ -66,8 +66,8 @@ class Timeline:
 
     If `until` is now, those that run or wait are included.
 
-    If there are too many, entries without trouble are complete only from `complete_from` on, and entries with trouble
-    only from `troubles_from` on. Otherwise both equal `since`. `outages`: those after `complete_from`.
+    If there are too many, entries with `had_trouble` are complete only from `troubles_from` on, and all other entries
+    only from `complete_from` on. Otherwise both equal `since`. `outages`: those after `complete_from`.
     """
 
     since: float

@@ -22,7 +22,7 @@ from psched.store.node_registry import Node
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """The numbers of rows by state, as `Reads.counts` returns them, and the live workers. Empty without the section.
+    """The numbers of rows by state (see `TableCounts.counts`), and the live workers. Empty without the section.
 
     `overdue`: whether schedules are late now. `ScheduleInsight.overdue` returns the first of them.
     """

@@ -232,9 +232,9 @@ class ScheduleInsight(TableInsight):
     ) -> ProofPage:
         """Return the audits of the first schedules after the key `after`, including deleted schedules.
 
-        `prefix`: the start of their keys. `late`: see `audit`. `keep`: keep the records that the audits used. Leaves
-        out schedules that another program added (`rdb_compat`), unless `prefix` is the whole key of one. Raises
-        NotSupportedError if the store keeps no ledger.
+        `prefix`: the start of their keys. `late`: see `ScheduleCollection.audit`. `keep`: keep the records that the
+        audits used. Leaves out schedules that another program added (`rdb_compat`), unless `prefix` is the whole key of
+        one. Raises NotSupportedError if the store keeps no ledger.
         """
         for name, text in (("prefix", prefix), ("after", after)):
             if text:
@@ -291,8 +291,8 @@ class ScheduleInsight(TableInsight):
     ) -> Iterator[LedgerRow]:
         """Yield ledger entries; see `ScheduleCollection.history`.
 
-        `late`: entries that were missed, had a failed attempt, or started more than `late` seconds late. With `late`,
-        `failed` has no further effect. Raises NotFoundError for a key that no schedule has or had.
+        `late`: entries with `had_trouble`, or that started more than `late` seconds late. With `late`, `failed` has no
+        further effect. Raises NotFoundError for a key that no schedule has or had.
         """
         settled = self._schedules.history(key, failed=failed, since=since, until=until, last=last)
         ledger = self._schedules.ledger
@@ -312,9 +312,9 @@ class ScheduleInsight(TableInsight):
         return self._schedules.outputs(key)
 
     def troubles(self, since: float | None = None, until: float | None = None, last: int = 50) -> Sequence[LedgerRow]:
-        """Return the last occurrences settled in a range (unix seconds) that were missed or had a failed attempt.
+        """Return the last entries with `had_trouble` that were settled in a range (unix seconds), the oldest first.
 
-        The oldest is first; none without a ledger. `overdue` returns the schedules that are late now.
+        Returns none without a ledger. `overdue` returns the schedules that are late now.
         """
         ledger = self._store.ledger
         wanted = LedgerFilter(failed=True, since=since, until=until, last=last)
@@ -329,7 +329,7 @@ class ScheduleInsight(TableInsight):
         after: PageStart | None = None,
         limit: int = 50,
     ) -> Page[TroubledRun, PageStart]:
-        """Return the first occurrences settled in a range (unix seconds) that were missed, failed or started late.
+        """Return the first entries settled in a range (unix seconds) that have `had_trouble` or whose run started late.
 
         `late`: the seconds by which a run may start late. In the order in which they were settled; none without a
         ledger. `overdue` returns the schedules that are late now.

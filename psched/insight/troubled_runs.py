@@ -1,4 +1,4 @@
-"""Finds the occurrences of a range that were missed, had a failed attempt, or started late."""
+"""Finds the occurrences of a range that were skipped outside of a pause, had a failed attempt, or started late."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PageStart = tuple[float, int]
 
 @dataclass(frozen=True, slots=True)
 class TroubledRun:
-    """An occurrence that was missed, had a failed attempt, or started late.
+    """An occurrence that was skipped outside of a pause, had a failed attempt, or started late.
 
     `late`: the seconds by which its last attempt started after its time; None if no attempt started, or if its time is
     unknown.
@@ -31,7 +31,7 @@ class TroubledRun:
 
 
 def troubled_runs(ledger: Ledger, wanted: LedgerFilter, seconds: float) -> Iterator[TroubledRun]:
-    """Yield occurrences with trouble, and those whose run started more than `seconds` late, in the order of the ledger.
+    """Yield occurrences with `had_trouble` or whose run started more than `seconds` late, in the order of the ledger.
 
     Reads all entries that `wanted` selects. `wanted.failed` and `wanted.last` must not be set.
     """
@@ -74,7 +74,7 @@ def _measured(
 def due_time(row: LedgerRow, definitions: Mapping[Definition, DefinitionTimes]) -> float | None:
     """Return when an occurrence should run.
 
-    None if its definition is not kept, or for a backfill, which has no fixed time.
+    None if its definition is not kept. A backfill has no fixed time: return the start of the run, or else its end.
     """
     change = definitions.get(Definition(row.key, row.version))
     if change is None:

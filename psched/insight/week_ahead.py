@@ -27,7 +27,7 @@ _LEAST_STARTS = 10
 """A minute is crowded if it has at least this many starts, and also `_TIMES_MEAN` times the mean."""
 _TIMES_MEAN = 3
 _MOST_TIMES = WEEK * 60
-"""The most starts of one rule in a week. A rule with more starts runs every minute, and counts in no crowded minute."""
+"""How many starts of one rule are listed. A rule with as many, or more, counts in no crowded minute."""
 _EXAMPLES = 3
 _NOTES = 8
 _LONGEST_SPREAD = 6 * HOUR
@@ -43,7 +43,7 @@ class CrowdedMinute:
     They start together at this time of day on `days` days of the week.
 
     - `starts`: the largest number of starts on one of these days. Runs with a spread are left out.
-    - `types`: pairs of a type (None: unknown) and its number of runs, the largest number first.
+    - `types`: up to three pairs of a type (None: unknown) and its number of runs, the largest number first.
     - `keys`: some of the schedules.
     - `spread`: maps each of `SPREADS` to the approximate number of runs that would start in the fullest minute,
       including other runs.
@@ -189,7 +189,7 @@ class _Minutes:
     def _fullest(self, spread: float) -> list[tuple[int, int]]:
         """Return the minutes with most starts, at most one for each time of day.
 
-        Also returns on how many days there are at least half as many starts at the same time of day.
+        Also returns on how many days the same time of day is crowded, with at least half as many starts.
 
         `spread`: the number of starts that are spread over several minutes.
         """

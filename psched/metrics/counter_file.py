@@ -69,10 +69,6 @@ class _Header(IntEnum):
     IS_READY = 6
 
 
-RUNNING = int(_Header.RUNNING)
-"""Index of the number of runs in progress in a block."""
-
-
 class CounterFileError(Exception):
     """The file of counters cannot be read. The message contains the reason and the remedy."""
 
@@ -117,13 +113,11 @@ class CounterBlock:
         self.values[_Header.FORKED_AT] = monotonic()
         self.values[_Header.PID] = pid
 
-    def beat(self, is_ready: bool) -> None:
+    def beat(self, is_ready: bool, running: int) -> None:
+        """Store a heartbeat. `running`: the number of runs in progress."""
         self.values[_Header.HEARTBEAT] = monotonic()
+        self.values[_Header.RUNNING] = running
         self.values[_Header.IS_READY] = is_ready
-
-    def add_running(self, change: int) -> None:
-        with self.lock:
-            self.values[_Header.RUNNING] += change
 
     def is_of(self, pid: int) -> bool:
         return self.values[_Header.PID] == pid
@@ -255,7 +249,10 @@ class CounterFile:
 
 
 class Process(NamedTuple):
-    """The process of a block. `pid`: 0 if there is none. Times are monotonic seconds; 0 if there is none yet."""
+    """The process of a block. `pid`: 0 if there is none. Times are monotonic seconds; 0 if there is none yet.
+
+    `running`: how many runs were in progress at the last heartbeat.
+    """
 
     name: str
     text: str

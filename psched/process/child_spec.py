@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from psched.application import ApplicationSpec
@@ -82,11 +83,9 @@ class ChildRole:
         Called in the control thread, perhaps several times. Returns at once.
         """
 
-    def running(self) -> str | None:
-        """Return the types or keys of the running tasks, for the process title; None if idle.
-
-        Callable from any thread.
-        """
+    def running(self) -> Sequence[str]:
+        """Return the type of each running task, or its key, for the process title. Callable from any thread."""
+        return ()
 
     def was_idle(self) -> bool:
         """Return whether nothing was run since the last call. Only one thread calls this."""

@@ -11,7 +11,7 @@ from psched.model import Claim
 
 _DECODER = msgspec.msgpack.Decoder(list[Claim])
 """Encodes the tuples and dataclasses of claims directly. With it the codec takes 2 µs per task, with plain values 5.5
-µs (28 November 2026)."""
+µs (2026-11-28)."""
 
 Encoded = bytes | str
 

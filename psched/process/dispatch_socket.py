@@ -3,7 +3,7 @@
 The master creates one `DispatchSocket` for each configuration that it loads. A handler child creates a pair of
 connected sockets and sends one end over the dispatch socket to the current fetching child. If the fetching child dies,
 its siblings connect to the next one in the same way. A message may contain JSON values and bytes; a tuple arrives as a
-list. Messages are packed by msgspec, which takes a third of the time that JSON takes (28 November 2026).
+list. Messages are packed by msgspec, which takes a third of the time that JSON takes (2026-11-28).
 """
 
 from __future__ import annotations

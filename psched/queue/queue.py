@@ -283,11 +283,11 @@ class QueuedTask(Generic[R_co]):
         return f"<QueuedTask key={self.key!r}>"
 
     def of_type(self, result_type: ResultType[R]) -> QueuedTask[R]:
-        """Return a reference to the same task as a task of this function, so that `result` has its type."""
+        """Return a reference to the same task whose `result` has this type."""
         return QueuedTask(self._store, self._source, self.key, self._retention, self._results, result_type)
 
     def exists(self) -> bool:
-        """Return whether the task exists now, retired or not."""
+        """Return whether the task exists now. A task that has ended exists until its retention is over."""
         return self._store.get(self.key) is not None
 
     def metadata(self) -> TaskRow:
@@ -395,7 +395,7 @@ class QueuedTask(Generic[R_co]):
         self._store.retry_failed(self.key)
 
     def delete(self) -> None:
-        """Delete the task, retired or not. Preempt a run in progress. Raises NotFoundError."""
+        """Delete the task, even if it has ended. Preempt a run in progress. Raises NotFoundError."""
         self._store.delete(self.key)
 
     aexists = async_twin(exists)

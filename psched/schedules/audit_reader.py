@@ -25,7 +25,7 @@ _TOGETHER = 32
 _LONGEST = 1.0
 """Seconds after which the records that were read together are dropped, and read again for the remaining schedules."""
 _AUDITS = 5
-"""How often the audit of one schedule is repeated if the schedule is changed during the audit."""
+"""How many times a schedule is audited, at most, if it is changed during each audit."""
 _BEFORE_SCOPE = 32
 """How many entries before an audited span are searched for the run before the first entry of the span."""
 _FIRST_ROWS = 200

@@ -126,7 +126,7 @@ class ScheduleCollection(PolledTable):
         How late and failing occurrences are handled (docs/ledger.md):
 
         - `catch_up`: which of the occurrences that are due at the same time run: `all` (the default), only the
-          `latest`, or `none`: the latest, unless it is more than a minute late.
+          `latest`, or `none`: the latest, unless it is more than `max_lateness` (default: a minute) late.
         - `max_lateness`: an occurrence that would start more than this many seconds late is skipped.
         - `alert_after`: an occurrence that is not finished this many seconds after its time is reported as overdue.
         - `max_attempts`: an occurrence has failed after this many attempts, and the next one follows.
@@ -179,7 +179,7 @@ class ScheduleCollection(PolledTable):
         return rows
 
     def check(self, new: NewSchedule) -> None:
-        """Raise the error that `add_many` would raise for these schedules. Only reads the calendars that they name."""
+        """Raise the error that `add_many` would raise for this schedule. Only reads the calendars that it names."""
         checked = new if new.next_time is not None else new._replace(next_time=0)
         for row in new_rows([checked], self.store, self._defaults.timezone, self._defaults.cron_dialect):
             pack(row.data, max_size=self.store.max_data_size)
@@ -272,7 +272,7 @@ class ScheduleCollection(PolledTable):
 
         Entries of one schedule are ordered by occurrence, entries of all schedules by the time of settlement.
 
-        - `failed`: only entries where an attempt failed or was lost, or that were skipped because they were too late.
+        - `failed`: only entries where an attempt failed or was lost, or that were skipped outside of a pause.
         - `since`, `until`: unix seconds. With a key they limit the occurrences, without a key the times of settlement.
         - `last`: only this many of these entries, from the end.
 

@@ -62,7 +62,7 @@ class Plan:
     - `source`: the file or the application.
     - `at`: when the plan was made, in unix seconds by the database's clock.
     - `unchanged`: how many schedules are already as declared.
-    - `undeclared`: schedules of these owners that are not declared, but stay because the plan does not prune.
+    - `undeclared`: schedules of `owners` that are not declared, but stay because the plan does not prune.
     - `others`: how many schedules have other owners or none. They do not change.
     - `rows`: the changes in the form that the store takes, if the plan is applied at once.
     - `database`: the URL of the store without its password, if the caller has named it.
@@ -89,8 +89,8 @@ def plan(
 ) -> Plan:
     """Return the changes that give the store the declared schedules. This changes nothing.
 
-    `prune`: delete the schedules of these owners that are not declared. `adopt`: take over schedules with declared keys
-    that belong to another owner, or to none.
+    `prune`: delete the schedules of the owners in `declared` that are not declared. `adopt`: take over schedules with
+    declared keys that belong to another owner, or to none.
 
     Raises:
         ConfigError: a schedule cannot be added, or it exists and belongs to another owner.

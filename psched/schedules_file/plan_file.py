@@ -106,7 +106,7 @@ def _read_change(found: Mapping[str, Any]) -> PlannedChange:
         or (version is None) != (action == ADD)
         or (given is None) != (action == DELETE)
     ):
-        raise ValueError(f"the change of {shown(key)} has an unknown action, or lacks its version or definition")
+        raise ValueError(f"the change of {shown(key)} has an unknown action, or the wrong fields for its action")
     if given is None:
         return PlannedChange(key, action, version, None)
     unknown = [name for name in given if name not in NewSchedule._fields]

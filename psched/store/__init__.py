@@ -71,7 +71,7 @@ class StoreSettings:
       transaction may get another session), or `auto` (PostgreSQL only: find out whether there is a pooler, and if so
       assume `transaction`).
     - `disable_resource_limit`, `use_connection_pooling`: options of PerfectQueue, for a queue that is shared with it.
-    - `keeps_failures`: whether runs that fail for good are kept until they were reported.
+    - `keeps_failures`: whether runs that fail for good are kept until they are reported.
     - `keeps_endings`: whether the end of each queue task is put into the outbox.
     - `database`: creates the object through which a store on SQL uses its database. None: a `Database` with its own
       connections.

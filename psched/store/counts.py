@@ -102,7 +102,7 @@ class TableCounts(Protocol):
         """
 
     def types(self, limit: int, most: int) -> list[TypeCounts]:
-        """Return up to `limit` types with rows that are not retired: those with the earliest due times, in that order.
+        """Return up to `limit` types of schedules, or of tasks that have not ended, the earliest due time first.
 
         Each number is counted up to `most`. Raises NotSupportedError unless the store `keeps_types`.
         """

@@ -235,7 +235,7 @@ class LeaseStore(ABC):
 
     @abstractmethod
     def due_by_type(self) -> Mapping[str, float]:
-        """Return the result of `next_due` for each type that has rows which are not retired.
+        """Return the result of `next_due` for each type of schedules, or of tasks that have not ended.
 
         This is one statement. It reads a few rows of each type, however many rows there are. A store may use this
         result when it next acquires rows of some types. Raises NotSupportedError unless the store `keeps_types`.

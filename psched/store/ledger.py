@@ -179,7 +179,7 @@ class KeptOutput(Output):
 class LedgerFilter:
     """Which rows of the ledger to read. None in a field matches any row.
 
-    - `failed`: only rows where an attempt failed or was lost, or that were skipped because they were too late.
+    - `failed`: only rows with `LedgerRow.had_trouble`.
     - `since`, `until`: both included. With a key they limit the occurrences, without a key the times of settlement.
     - `last`: only this many rows, from the end.
     - `page`: as in `TaskFilter`.

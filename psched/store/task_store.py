@@ -67,7 +67,7 @@ class TaskStore(LeaseStore):
 
     @abstractmethod
     def get(self, key: str) -> TaskRow | None:
-        """Return the task, or None. A retired task is returned, too."""
+        """Return the task, or None. A task that has ended is returned, too."""
 
     @abstractmethod
     def list(self, wanted: TaskFilter) -> Iterator[TaskRow]:
@@ -140,8 +140,8 @@ class TaskStore(LeaseStore):
         """Make a failed or cancelled task due now, and set its attempts to 0.
 
         `wanted`: as for `cancel_request`. Raises NotFoundError. Raises AlreadyFinishedError for a finished task,
-        ScheduleError for a task that is not retired or not wanted, and NotSupportedError if the store does not keep
-        such tasks.
+        ScheduleError for a task that is waiting, running or not wanted, and NotSupportedError if the store does not
+        keep failed and cancelled tasks.
         """
 
     @abstractmethod

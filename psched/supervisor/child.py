@@ -159,7 +159,7 @@ class ChildProcess:
         self._kill_group()
 
     def _kill_group(self) -> None:
-        with suppress(ProcessLookupError, PermissionError):  # macOS: if only the dead are in the group
+        with suppress(ProcessLookupError, PermissionError):  # macOS, if all processes of the group are dead
             os.killpg(self.pid, signal.SIGKILL)
 
 

@@ -36,7 +36,7 @@ class LoadedConfig:
 
     @property
     def slots(self) -> int:
-        """How many children there are.
+        """How many children run tasks.
 
         With `processor_type: thread` there is one child, with as many threads as `processors` says.
         """

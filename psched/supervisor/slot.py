@@ -35,7 +35,7 @@ _SHORTEST_PAUSE = 0.5
 _FETCHER_HEARTBEAT_INTERVAL = 0.5
 _FETCHER_HEARTBEAT_LIMIT = 3.0
 _CRASH_PAUSE = 0.2
-"""The least seconds between two forks in a slot whose children are killed by their tasks."""
+"""The shortest time between two forks in a slot whose children are killed by their tasks, in seconds."""
 _ATTEMPTS = 2
 """The start of the master fails after this many children in a row have died before they were ready, without a start
 error."""
@@ -217,7 +217,7 @@ class Slot:
     def _cannot_start(self, reason: str, now: float, attempts: int = 1) -> None:
         """Decide when to fork the next child. Each failure in a row makes the pause longer.
 
-        After `attempts` failures the master gives up.
+        If no child of the master was ever ready, `attempts` failures end the master.
         """
         self._failures += 1
         shortest = max(self.config.settings.child_fork_frequency_limit, _SHORTEST_PAUSE)

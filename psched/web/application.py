@@ -57,9 +57,9 @@ def app(
 ) -> Starlette:
     """Return the pages as an ASGI application, to be mounted or served. Opens no connection.
 
-    `settings`: a configuration file, a mapping, or `Settings`, as for `psched.Scheduler`. `access`: returns what a
-    visitor may do; without it, `web:` and the environment decide. Visitors cannot change anything unless `web.actions`
-    is true, whatever `access` returns. Raises ConfigError.
+    `settings`: a configuration file, a mapping, or `Settings`, as for `psched.open`. `access`: returns what a visitor
+    may do; without it, `web:` and the environment decide. Visitors cannot change anything unless `web.actions` is true,
+    whatever `access` returns. Raises ConfigError.
     """
     found = coerce(settings, environment, reader)
     if not found.sections:

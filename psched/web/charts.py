@@ -9,7 +9,7 @@ from psched.insight import RunsAt
 
 MINUTE = 60
 TROUBLED = ("failed", "retried", "lost")
-"""Outcomes that are drawn as trouble."""
+"""Outcomes that count as unsuccessful."""
 
 
 @dataclass(frozen=True, slots=True)

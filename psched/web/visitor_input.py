@@ -1,4 +1,4 @@
-"""Converts the text that visitors wrote into addresses and forms. Each function raises InvalidValueError."""
+"""Converts the text that visitors wrote into addresses and forms."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST_DIGITS = 15
 
 
 def parsed(text: str, convert: Callable[[str], T], problem: str) -> T:
-    """Return `convert(text)`. `problem`: the message for a text that it refuses."""
+    """Return `convert(text)`. Raises InvalidValueError with the message `problem` if `convert` refuses the text."""
     try:
         return convert(text)
     except (ValueError, OverflowError) as error:
@@ -23,7 +23,7 @@ def parsed(text: str, convert: Callable[[str], T], problem: str) -> T:
 
 
 def whole_number(given: Mapping[str, str], name: str) -> int | None:
-    """Return a number of the address; None if it is missing or not a number."""
+    """Return a number of the address; None if it is missing or not a number. Raises InvalidValueError if it is long."""
     text = given.get(name, "")
     if not (text.isascii() and text.isdecimal()):
         return None
@@ -33,7 +33,7 @@ def whole_number(given: Mapping[str, str], name: str) -> int | None:
 
 
 def parse_moment(name: str, text: str) -> float:
-    """Return the unix seconds of a date in the shown zone."""
+    """Return the unix seconds of a date in the shown zone. Raises InvalidValueError."""
     return parsed(text, parse_local_datetime, f"{name} must be a time such as 2027-03-01T09:00")
 
 
@@ -44,7 +44,7 @@ def moment_text(time: float) -> str:
 
 
 def parse_span(text: str) -> float:
-    """Return a duration. Raises ValueError, also for a negative or infinite duration."""
+    """Return a duration in seconds. For `parsed`: raises ValueError, also for a negative or infinite duration."""
     found = parse_seconds(text)
     if not 0 <= found < math.inf:
         raise ValueError(text)

@@ -202,7 +202,7 @@ def test_a_signal_restores_the_terminal(
 def test_keys_choose_what_a_narrow_terminal_shows(
     psched: Commands, on_terminal: Callable[[Commands], Terminal]
 ) -> None:
-    psched.ok("add", "nightly", "mail", "0 3 * * *", "{}")
+    psched.ok("add", "leap-day", "mail", "0 3 29 2 *", "{}")
     psched.ok("add", "hourly", "bill", "@every 1h", "{}")
     with open_psched(psched.folder / "etc" / "psched.yml") as schedules:
         nodes = schedules.store.nodes
@@ -217,10 +217,10 @@ def test_keys_choose_what_a_narrow_terminal_shows(
     assert "hourly" in terminal.wait_for_screen("weekly", "RUNNING 1", "NEXT 2")
     terminal.press("n")
     shown = terminal.wait_for_screen("NEXT 2", without="RUNNING")
-    assert shown.index("hourly") < shown.index("nightly"), "the next one comes first"
+    assert shown.index("hourly") < shown.index("leap-day"), "the next one comes first"
     terminal.press("S")
     shown = terminal.wait_for_screen("in▼")
-    assert shown.index("nightly") < shown.index("hourly")
+    assert shown.index("leap-day") < shown.index("hourly")
     terminal.press("a/week\r")
     terminal.wait_for_screen("weekly", "RUNNING 1", "NEXT 0")
     terminal.press("q")

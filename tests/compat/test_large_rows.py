@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.compat.test_foreign_rows import Shared, shared
+from tests.compat.test_rows_of_other_workers import Shared, shared
 from tests.stores.bench import LONG_AGO
 from tests.stores.statements import answers
 

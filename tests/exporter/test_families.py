@@ -95,8 +95,7 @@ def test_children_are_shown_by_state(master: MasterCounter, path: Path, monkeypa
     for number, name in enumerate(["starting", "idle", "busy"]):
         emit("fork", name=name, pid=100_000 + number)
     for name in ("idle", "busy"):
-        (block := blocks[name]) and block.beat(is_ready=True)
-    (block := blocks["busy"]) and block.add_running(2)
+        (block := blocks[name]) and block.beat(is_ready=True, running=2 * (name == "busy"))
     found = samples(NodeCollector(path, []))
     shown = {state: found[f'psched_children{{state="{state}"}}'] for state in ("absent", "starting", "idle", "busy")}
     assert shown == dict.fromkeys(shown, 1)
@@ -150,7 +149,7 @@ def full(master: MasterCounter, path: Path) -> NodeCollector:
         counter = child(master, f"worker {number}")
         counter.polled("poll", {"section": "queue", "seconds": 0.1})
         counter.polled("poll", {"section": "schedules", "seconds": 0.1})
-        counter.heartbeat("heartbeat", {"is_ready": True})
+        counter.heartbeat("heartbeat", {"is_ready": True, "running": 1})
         emit("fork", name=f"worker {number}", pid=100_000 + number)
         for section in ("queue", "schedules"):
             for each in range(number, number + 2):

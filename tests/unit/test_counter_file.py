@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from psched import telemetry
+from psched.child.control_thread import ControlThread
 from psched.child.main import role_of
+from psched.config import Settings
 from psched.histogram import BOUNDS, bucket
 from psched.metrics import counter_file
 from psched.metrics.counter_file import (
@@ -28,7 +30,7 @@ from psched.metrics.counter_file import (
     read_counters,
 )
 from psched.metrics.event_counters import MOST_TYPES, OTHER, RESTART, RUN, STORE, ChildCounter, MasterCounter
-from psched.process.child_protocol import RunningTable
+from psched.process.child_spec import ChildRole
 from psched.telemetry import emit
 
 
@@ -146,24 +148,35 @@ def test_a_type_with_any_characters_is_counted(file: CounterFile, path: Path) ->
     assert sum(runs(path).values()) == len(odd)
 
 
-@pytest.mark.parametrize(
-    ("threads", "acts", "expected"), [(1, "+-+-", [1, 0, 1, 0]), (2, "++-+--", [1, 2, 1, 2, 1, 0])]
-)
-def test_runs_in_progress_are_counted(
-    file: CounterFile, path: Path, monkeypatch: pytest.MonkeyPatch, threads: int, acts: str, expected: list[int]
+class Role(ChildRole):
+    names: Sequence[str] = ()
+
+    def running(self) -> Sequence[str]:
+        return self.names
+
+
+def test_each_heartbeat_stores_the_number_of_runs_in_progress(
+    file: CounterFile, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    role, titles = Role(), list[str]()
     monkeypatch.setattr(telemetry, "_listeners", {})
     monkeypatch.setattr("psched.child.main.load", lambda application: None)
-    monkeypatch.setattr("psched.child.main.HandlerChild", lambda *arguments: None)
-    spec: Any = SimpleNamespace(
-        counters=file.block("worker 1"), running_table=RunningTable(threads), slot=1, application=None
-    )
-    role_of(spec, SimpleNamespace(send=None))  # type: ignore[arg-type]
-    found = []
-    for act in acts:
-        emit("run_start" if act == "+" else "run_end")
+    monkeypatch.setattr("psched.child.main.HandlerChild", lambda *arguments: role)
+    monkeypatch.setattr("psched.child.control_thread.KillTimer", lambda _: SimpleNamespace(restart=lambda: None))
+    monkeypatch.setattr("psched.child.control_thread.setproctitle", titles.append)
+    spec: Any = SimpleNamespace(counters=file.block("worker 1"), slot=1, application=None)
+    pipe: Any = SimpleNamespace(send=lambda *message: None, beat=lambda now: None)
+    nothing: Any = None
+    control = ControlThread("worker 1", pipe, nothing, Settings(environment="test"), nothing)
+    role.names = ["mail"]
+    control.started(role_of(spec, pipe))
+    found = [read_counters(path).processes[0].running]
+    for names in (["mail", "re\nport"], []):
+        role.names = names
+        control._beat()
         found.append(read_counters(path).processes[0].running)
-    assert found == expected
+    assert found == [1, 2, 0]
+    assert titles == [f"psched: worker 1 {state}" for state in ("running mail", "running mail, re\\x0aport", "idle")]
 
 
 def test_calls_of_the_database_are_counted(file: CounterFile, path: Path) -> None:
@@ -188,8 +201,7 @@ def test_the_master_tells_what_its_children_do_and_how_they_ended(master: Master
     assert block is not None
     emit("fork", name="worker 1", pid=4711)
     emit("fork", name="dry run", pid=4712)
-    block.beat(is_ready=True)
-    block.add_running(1)
+    block.beat(is_ready=True, running=1)
     me, worker = read_counters(path).living
     assert (me.name, me.text, me.master) == ("master", "1.0 2025b", os.getpid())
     assert (worker.name, worker.pid, worker.running, worker.is_ready) == ("worker 1", 4711, 1, True)

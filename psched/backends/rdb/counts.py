@@ -63,7 +63,7 @@ class _First(NamedTuple):
 
 
 class RdbCounts:
-    """Implements `Reads` for tables of schedules and of tasks."""
+    """Implements `TableCounts` for tables of schedules and of tasks."""
 
     def __init__(self, database: Database, table: sa.Table, due_times: DueTimes) -> None:
         self._database = database
@@ -218,7 +218,7 @@ def _uses(merged: Mapping[tuple[Any, ...], tuple[str, int]]) -> Iterator[RuleUse
     """Yield how rules are used.
 
     `merged`: for each type and rule (the values of `_OF_RULE`), the key of one schedule, and the number of schedules
-    that run.
+    that are not paused or ended.
     """
     rules: dict[tuple[Any, ...], RuleUse] = {}  # reading a rule takes longer than all the rest
     for (type_, *values), (key, count) in merged.items():
@@ -284,7 +284,7 @@ class RdbTaskCounts(RdbCounts):
         return self._database.run(work)
 
     def _waiting(self, connection: sa.Connection, bands: tuple[int, ...], leased: Counted, most: int) -> Counted:
-        """Return the number of waiting tasks: tasks that are not retired (counted by an index) minus leased tasks.
+        """Return the number of waiting tasks: tasks that have not ended (counted by an index) minus leased tasks.
 
         If `leased` is incomplete (`more`), read each row instead, and count up to a tenth of `most`.
         """

@@ -168,7 +168,7 @@ class _AcquireInTurn:
         return self.rows
 
     def _take_turns(self, order: Sequence[str], patient: bool = False) -> None:
-        """Lease a row for each turn in `order`. Skips the users that exceed the limit of one transaction.
+        """Lease a row for each turn in `order`. Only the first users get their turns: as many as `_MOST_USERS` allows.
 
         If a user gets fewer rows than it has turns, it has no more due rows, or its next row is too large.
         """

@@ -143,7 +143,10 @@ class LeaseStatements:
         self.held_claims = sa.select(table.c.key, table.c.claim).where(table.c.holder == dead, self._is_running)
 
     def writing(self, row: GivenColumns, now: sa.ColumnElement[int], **values: Any) -> sa.Update:
-        """Return the UPDATE that writes `values` to the rows whose leases are in `row`. The holder is :lease_holder."""
+        """Return the UPDATE that writes `values` to each row of the table whose lease is in `row`.
+
+        The lease must belong to :lease_holder.
+        """
         c = self._table.c
         lease = (c.key == row["key"], c.fence == row["fence"], c.claim == row["claim"])
         return sa.update(self._table).where(*lease, self._is_holder, self._is_running).values(updated=now, **values)

@@ -54,8 +54,9 @@ class DueTimes:
     def others_may_be_due(self, types: Collection[str]) -> bool:
         """Return whether the last query by type found due rows of other types. True before the first query.
 
-        A query sees only the first due row of each band. But rows of other types become the first, because the worker
-        takes the rows of its own types. A worker queries when it is idle, and every few seconds while it is busy.
+        A query sees only the first due row of each band. This row soon has another type if there are due rows of other
+        types, because the worker takes the rows of its own types. A worker queries when it is idle, and every few
+        seconds while it is busy.
         """
         return self._due_types is None or not self._due_types <= frozenset(types)
 
@@ -70,7 +71,7 @@ class DueTimes:
         return waits
 
     def types_in_order(self) -> list[str]:
-        """Return the types of rows that are not retired, the type with the earliest due time first."""
+        """Return the types of rows that have a due time, the type with the earliest one first."""
         earliest: dict[str, int] = {}
         for type_, due, _ in self._database.run(lambda connection, _: self._by_type.rows(connection, {})):
             if isinstance(type_, str) and isinstance(due, int):  # SQLite columns may hold any value
@@ -153,7 +154,7 @@ class DueTimes:
         return sa.select(sa.func.min(first)).select_from(every).scalar_subquery()
 
     def _first(self, value: sa.ColumnElement[Any], *conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
-        """Return a SELECT of `value` from the first row that is not retired.
+        """Return a SELECT of `value` from the row with the earliest due time.
 
         With min() PostgreSQL would read all rows.
         """

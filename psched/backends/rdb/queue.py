@@ -235,7 +235,7 @@ class RdbTaskStore(RdbLeaseStore, TaskStore):
         self._act(key, [self._statements.preempt], values, lambda _, row: row["claim"] == number)
         row = self._database.run(lambda connection, _: self._row(connection, key))
         if row is None or row["claim"] != number or row["due"] is None:
-            raise NotFoundError(f"{key!r} was acquired, retired or deleted by another process meanwhile; try again")
+            raise NotFoundError(f"{key!r} was acquired, finished or deleted by another process meanwhile; try again")
         return Claim(self._read(row), lease_of(row))
 
     def retry_failed(self, key: str, wanted: TaskFilter | None = None) -> None:

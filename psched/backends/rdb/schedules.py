@@ -242,9 +242,9 @@ class RdbScheduleStore(RdbLeaseStore, ScheduleStore):
         return [read_schedule({**row, "data": "{}"}) for row in self._database.rows(statement, values)]
 
     def _unchanged(self, seen: ScheduleRow) -> sa.Update:
-        """Return an UPDATE that changes the row only if it still equals `seen`.
+        """Return an UPDATE that changes the row only if it still has the version, status and times of `seen`.
 
-        If the row is leased, `due` is not compared.
+        If the row is running, `due` is not compared, because each renewal of the lease changes it.
         """
         c = self._table.c
         same = [c.version == seen.version, c.status == seen.status, c.next_time == milliseconds(seen.next_time)]

@@ -39,7 +39,7 @@ def user_column(queue: sa.Table, name: str) -> sa.ColumnElement[Any]:
 def has_user(queue: sa.Table) -> sa.ColumnElement[bool]:
     """Return the condition that a row is in the indexes of users.
 
-    The comparison with an empty name uses no parameter, because then no planner would use these indexes.
+    The empty name is part of the SQL text: with a parameter, no planner would use these indexes.
     """
     return queue.c.user_name > sa.literal_column("''")
 
@@ -148,7 +148,8 @@ def schedules_table(metadata: sa.MetaData, name: str) -> sa.Table:
     - `extra_waits` is 1 if a run by `run_now` waits for the end of the pause.
     - `runs` counts runs for `max_runs`. `failures` counts failures in a row for `pause_after`.
     - `previous_ended` is when the previous run was settled, for `overlap`.
-    - `alert_at` is when psched reports the next regular occurrence as late; NULL without `alert_after`.
+    - `alert_at` is when psched reports the next regular occurrence as late; NULL without `alert_after`, and for a
+      schedule that is paused or has ended.
     - `alerted` is the last occurrence whose alert was sent. A node that sends an alert reserves it until
       `alert_claimed_until`.
     - `failing` is the run time of `next_time` if an attempt has failed, else NULL. So a schedule without failures never
@@ -222,10 +223,10 @@ def queue_table(metadata: sa.MetaData, name: str, partial_indexes: bool) -> sa.T
     """Return the table of queue tasks. Raises ConfigError if `name` is not a plain identifier.
 
     `band` is the priority of a task, plus 1,000 if the task has a user; workers acquire tasks of a higher band first.
-    `band` and `due` are NULL for a retired task, and `purge_at` is NULL for any other task. `user_name` is empty for a
-    task without user. `headers`, `progress` and `result` are JSON. The indexes find: due tasks in a band; due tasks of
-    a user in a band, also by type; the running tasks of a user; due tasks of a type; tasks whose retention is over; the
-    tasks of a holder; failed and cancelled tasks.
+    `band` and `due` are NULL for a task that has ended, and `purge_at` is NULL for any other. `user_name` is empty for
+    a task without user. `headers`, `progress` and `result` are JSON. The indexes find: due tasks in a band; due tasks
+    of a user in a band, also by type; the running tasks of a user; due tasks of a type; tasks whose retention is over;
+    the tasks of a holder; failed and cancelled tasks.
 
     Each index that contains a task costs several writes per run. `partial_indexes`: whether the indexes of users leave
     out tasks without user. If not, these indexes are on separate columns (`user_column`), which are NULL for such

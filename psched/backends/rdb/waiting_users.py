@@ -32,10 +32,10 @@ NO_USER = ""
 """The user name of tasks without user. Together these tasks count as one user."""
 
 _HAS_ROW = -1
-"""Stands instead of a number of tasks in an answer: the user has a row in the table of users."""
+"""In the answer of a statement, in place of a number of tasks: the user has a row in the table of users."""
 
 _WINDOW = 100
-"""How many of the earliest due rows are read to find users with due rows."""
+"""The size of the window: the earliest due rows, in which users with due rows are searched first."""
 _WALK = 64
 """How many more users are read, in the order of their names, if the users of the window may not run enough tasks."""
 _STRIDE = 8
@@ -70,8 +70,8 @@ class WaitingUser:
     def room(self) -> int | None:
         """How many more tasks of this user the acquire may take; None: any number.
 
-        This is half of what `max_running` still allows. Otherwise one worker would acquire all of the user's tasks, and
-        run them one after another.
+        This is half of what `max_running` still allows, but at least one task. Otherwise one worker would acquire all
+        of the user's tasks, and run them one after another.
         """
         if self.max_running is None:
             return None

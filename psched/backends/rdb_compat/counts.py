@@ -23,7 +23,7 @@ _PAGE = 10_000
 
 
 class CompatCounts:
-    """Implements `Reads` for tables of schedules and of tasks."""
+    """Implements `TableCounts` for tables of schedules and of tasks."""
 
     def __init__(self, database: Database, table: sa.Table) -> None:
         self._database = database

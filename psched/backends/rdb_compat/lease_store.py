@@ -5,7 +5,8 @@ timeout: an acquire writes a later timeout, and a finish writes a later occurren
 writes the row. So after the answer to an extend was lost, a new timeout in the row during the old lease proves that the
 extend succeeded.
 
-Rows that this process cannot run are foreign rows. It leaves them to other workers and writes nothing to them.
+A process leaves rows that it cannot run to other workers: it writes nothing to them, and remembers them
+(`RowsOfOtherWorkers`), so that its next polls skip them.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from sqlalchemy import (
 
 from psched import fork_safety
 from psched.backends.common.rows import BATCH, RowReader
-from psched.backends.rdb_compat.foreign_rows import ForeignRows
+from psched.backends.rdb_compat.rows_of_other_workers import RowsOfOtherWorkers
 from psched.backends.rdb_compat.schema import OriginalSchema
 from psched.backends.sql.database import Database
 from psched.backends.sql.dialect import now_ms
@@ -62,13 +63,13 @@ log = logging.getLogger(__name__)
 
 
 _PAGE = 5000
-"""How many due times and keys one statement reads when foreign rows are known."""
+"""How many due times and keys one statement reads while rows of other workers are remembered."""
 
 _EXAMINED_AT_ONCE = 100
-"""How many rows one statement reads to find out which of them are foreign."""
+"""How many rows one statement reads to find out which of them this process can run."""
 
 _EXAMINED = 20_000
-"""The maximum number of due rows that one acquire examines. If more rows than this are foreign, the rows behind them
+"""The maximum number of due rows that one acquire examines. If this process can run none of them, the rows behind them
 wait."""
 
 _NO_TYPES = "rdb_compat cannot select rows by type; `type: rdb` can"
@@ -97,7 +98,7 @@ class CompatLeaseStore(SqlStore):
         super().__init__(database, OriginalSchema(database, table, "id", maker))
         self._table = table
         self._occurrence = occurrence
-        self._foreign = ForeignRows()
+        self._left_rows = RowsOfOtherWorkers()
         self._write_statements()
         self.reset_after_fork()
         fork_safety.register_for_fork(self)
@@ -120,19 +121,19 @@ class CompatLeaseStore(SqlStore):
         """
         _refuse(options.types)
         accepts = options.accepts
-        self._foreign.refresh(accepts)
+        self._left_rows.refresh(accepts)
         values = {"limit": limit, "alive": math.ceil(options.alive_time), "budget": MAX_BATCH_SIZE, "least": 1}
-        claims, size, has_foreign = self._acquire_chosen(values, accepts)
+        claims, size, has_others = self._acquire_chosen(values, accepts)
         left = limit - len(claims)
-        if has_foreign and left and size < MAX_BATCH_SIZE and self._examine_due(left, accepts):
+        if has_others and left and size < MAX_BATCH_SIZE and self._examine_due(left, accepts):
             rest = {"limit": left, "budget": MAX_BATCH_SIZE - size, "least": int(not claims)}
             claims += self._acquire_chosen({**values, **rest}, accepts)[0]
         return claims
 
     def next_due(self, types: Collection[str] | None = None, accepts: Accepts | None = None) -> float | None:
-        """Return the seconds until a row is due, or None without such a row. Ignores the remembered foreign rows."""
+        """Return the seconds until a row is due, or None without such a row. Ignores remembered rows."""
         _refuse(types)
-        if self._foreign.refresh(accepts):
+        if self._left_rows.refresh(accepts):
             return self._database.run(self._next_due_of_ours)
         wait = self._database.scalar(self._wait)
         return None if wait is None else max(0.0, wait / 1000)
@@ -310,8 +311,7 @@ class CompatLeaseStore(SqlStore):
         under_lease = (
             c.id == bindparam("lease_key"),
             c.timeout == bindparam("seen_timeout", type_=BigInteger),
-            # SQLite may hold any value here, so it is cast. A row with an invalid value is put off under the occurrence
-            # 0.
+            # SQLite may hold any value here, so it is cast. A row with an invalid value is deferred as occurrence 0.
             cast(self._occurrence, BigInteger) == bindparam("seen_occurrence", type_=BigInteger),
         )
         return update(self._table).where(*under_lease, *conditions).values(values)
@@ -326,7 +326,7 @@ class CompatLeaseStore(SqlStore):
     def _acquire_chosen(self, values: Mapping[str, Any], accepts: Accepts | None) -> tuple[list[Claim], int, bool]:
         """Choose due rows and lease those that this process can run.
 
-        Returns the claims, their bytes, and whether foreign rows were among the chosen rows.
+        Returns the claims, their bytes, and whether there were chosen rows that this process cannot run.
         """
 
         def work(connection: Connection, uncertain: bool) -> tuple[list[Claim], int, bool]:
@@ -361,15 +361,15 @@ class CompatLeaseStore(SqlStore):
         problem = self._problem(known) if is_accepted else None
         if is_accepted and problem is None:
             return known
-        self._foreign.add(row["id"], timeout, problem)
+        self._left_rows.add(row["id"], timeout, problem)
         return None
 
     def _choose(self, connection: Connection, values: Mapping[str, Any]) -> Sequence[RowMapping]:
         """Return locked rows to lease, with the column `lease_end`.
 
-        They may include foreign rows not yet remembered.
+        They may include rows that this process cannot run, but none that are remembered.
         """
-        if self._foreign:
+        if self._left_rows:
             return self._take(connection, self._due_keys(connection, values["limit"]), values)
         if values["limit"] == values["least"] == 1:
             return connection.execute(self._due, values).mappings().all()
@@ -389,7 +389,7 @@ class CompatLeaseStore(SqlStore):
         return self._lock_due.read(connection, [row["id"] for row in sized[:count]], values)
 
     def _due_keys(self, connection: Connection, count: int) -> list[Any]:
-        """Return the keys of the first due rows that are not known to be foreign."""
+        """Return the keys of the first due rows that are not remembered."""
         return [place["key"] for place in islice(self._places(connection, self._due_places), count)]
 
     def _next_due_of_ours(self, connection: Connection, _: bool) -> float | None:
@@ -397,12 +397,12 @@ class CompatLeaseStore(SqlStore):
         return None if place is None else max(0.0, place["due"] - int(place["now"]) / 1000)
 
     def _places(self, connection: Connection, keys: OrderedPages) -> Iterator[RowMapping]:
-        """Yield `key`, `due` and `now` of rows that are not known to be foreign."""
+        """Yield `key`, `due` and `now` of rows that are not remembered."""
         for page in keys.pages(lambda statement, after: connection.execute(statement, after).mappings().all()):
-            yield from (place for place in page if not self._foreign.has(place["key"], place["due"]))
+            yield from (place for place in page if not self._left_rows.has(place["key"], place["due"]))
 
     def _examine_due(self, wanted: int, accepts: Accepts | None) -> bool:
-        """Find foreign rows among the due rows, until `wanted` rows are found that this process can run.
+        """Read due rows until `wanted` rows are found that this process can run. Remembers the other rows.
 
         Returns whether there is a row that this process can run. Locks and writes nothing.
         """

@@ -273,7 +273,7 @@ class CompatTaskStore(CompatLeaseStore, TaskStore):
         return nullcontext(True) if self._table_lock is None else self._table_lock.held(connection)
 
     def _choose(self, connection: Connection, values: Mapping[str, Any]) -> Sequence[RowMapping]:
-        """Return the rows to lease, by weight, then by due time. Each resource gets only as many rows as may run."""
+        """Return the rows to lease, ordered as by `_due_in_turn`. Of a resource, at most `max_running` rows run."""
         if not self._is_limited:
             return super()._choose(connection, values)
         running: Counter[str] = Counter()
@@ -293,9 +293,9 @@ class CompatTaskStore(CompatLeaseStore, TaskStore):
         return [row["id"] for row in self._first_candidates(connection, count)]
 
     def _first_candidates(self, connection: Connection, count: int) -> Sequence[RowMapping]:
-        """Return the first `count` candidates that are not known to be foreign."""
-        rows = connection.execute(self._candidates, {"limit": count + len(self._foreign)}).mappings().all()
-        return [row for row in rows if not self._foreign.has(row["id"], row["timeout"])][:count]
+        """Return the first `count` candidates that are not remembered as rows of other workers."""
+        rows = connection.execute(self._candidates, {"limit": count + len(self._left_rows)}).mappings().all()
+        return [row for row in rows if not self._left_rows.has(row["id"], row["timeout"])][:count]
 
     def _live(self, timeout: ColumnElement[int]) -> Sequence[ColumnElement[bool]]:
         return timeout > _FIRST_TIMEOUT, self._table.c.created_at.is_not(None)
@@ -325,7 +325,10 @@ class CompatTaskStore(CompatLeaseStore, TaskStore):
         self._purge = delete(self._table).where(of_keys, *over)
 
     def _due_in_turn(self, now: ColumnElement[int], is_due: Sequence[ColumnElement[bool]]) -> Select[Any]:
-        """Return the due rows whose resource has room. Rows with more room per running row come first."""
+        """Return the due rows whose resource may run more rows, by weight, then by due time.
+
+        The weight of a row is its `max_running` (or 1) divided by one more than the running rows of its resource.
+        """
         c = self._table.c
         t = self._table.alias("others")
         held = (

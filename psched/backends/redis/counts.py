@@ -29,7 +29,7 @@ _TASKS = (WAITING, "due", RUNNING, TASK_FAILED, TASK_CANCELLED, TASK_FINISHED)
 
 
 class RedisCounts:
-    """Implements `Reads` for tables of schedules and of tasks.
+    """Implements `TableCounts` for tables of schedules and of tasks.
 
     Sorted sets know their sizes, so most counts need no limit.
     """

@@ -27,7 +27,7 @@ from psched.store.ledger import (
 _PAGE = 500
 """The maximum number of entries that one script reads."""
 _EXAMINED = 1000
-"""The maximum number of entries that one script searches for a definition."""
+"""The maximum number of entries that one script searches for the last entries of some definitions."""
 _SCHEDULES = 32
 """The maximum number of schedules whose entries or changes one script reads."""
 
@@ -85,16 +85,25 @@ class RedisLedger:
         return found
 
     def rows_before(self, time: int, wanted: Collection[Definition]) -> Mapping[Definition, LedgerRow]:
-        found = {each: self._last_entry(each, milliseconds(time)) for each in wanted}
-        return {each: read_ledger_row(_entry(each.key, row)) for each, row in found.items() if row is not None}
+        found: dict[Definition, LedgerRow] = {}
+        names = list(wanted)
+        for start in range(0, len(names), _SCHEDULES):
+            found.update(self._last_entries(names[start : start + _SCHEDULES], milliseconds(time)))
+        return found
 
-    def _last_entry(self, wanted: Definition, before: int) -> bytes | None:
-        examined = 0
-        while True:
-            count, *entry = self._run("entry_before", wanted.key, before, wanted.version, examined, _EXAMINED)
-            if entry or count < _EXAMINED:
-                return entry[0] if entry else None
-            examined += count
+    def _last_entries(self, wanted: Sequence[Definition], before: int) -> Iterator[tuple[Definition, LedgerRow]]:
+        """Yield the last entry of each definition before a time in milliseconds, if there is one."""
+        examined = dict.fromkeys(wanted, 0)
+        while examined:
+            left, most = list(examined), max(_EXAMINED // len(examined), 1)
+            given = chain.from_iterable((each.key, each.version, examined[each]) for each in left)
+            for each, (count, *entry) in zip(left, self._run("entries_before", before, most, *given), strict=True):
+                if entry:
+                    yield each, read_ledger_row(_entry(each.key, entry[0]))
+                if entry or count < most:
+                    del examined[each]
+                else:
+                    examined[each] += count
 
     def changes(self, key: str) -> list[Change]:
         return self.changes_of([key])[key]

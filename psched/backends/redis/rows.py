@@ -110,7 +110,7 @@ def claimed_task(holder: str, max_data_size: int, key: bytes, values: Sequence[A
 
 
 def entry_arguments(row: ScheduleRow, entry: Entry, reckoning: str) -> list[str | int]:
-    """Return a ledger entry as arguments of scripts: whether there was trouble, and the members of a JSON object."""
+    """Return a ledger entry as arguments of scripts: 1 or 0 for `had_trouble`, and the members of a JSON object."""
     columns = entry_columns(row, entry) | {"reckoning": reckoning}
     known = {name: value for name, value in columns.items() if value is not None}
     return [known["trouble"], json.dumps(known, separators=(",", ":"))[1:-1]]

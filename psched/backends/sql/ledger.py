@@ -59,7 +59,7 @@ _KEYS = 30
 these schedules, and a schedule may have many changes.
 """
 _EXAMINED = 10_000
-"""How many entries of a schedule one statement examines to find the last entry of one version."""
+"""How many entries one statement examines to find the last entries of some definitions."""
 _AT_ONCE = 32
 """The maximum number of schedules whose last entries one statement reads."""
 
@@ -67,8 +67,8 @@ _AT_ONCE = 32
 def ledger_table(metadata: sa.MetaData, schedules: str) -> sa.Table:
     """Return the table of settled occurrences.
 
-    The primary key keeps the occurrences of a schedule together. `extra` is 1 for an extra run. `trouble` is 1 if an
-    attempt failed, or if the occurrence was skipped as too late, so that an index finds such entries.
+    The primary key keeps the occurrences of a schedule together. `extra` is 1 for an extra run. `trouble` is 1 if
+    `LedgerRow.had_trouble` is true, so that an index finds such entries.
     """
     table = sa.Table(
         f"{checked_name(schedules)}_ledger",
@@ -182,11 +182,6 @@ class SqlLedger:
         self._delete_old = sa.delete(ledger).where(old, row.ended <= sa.bindparam("end"))
         self._first = _nth(row.scheduled_time, (row.scheduled_time, row.fence)).where(of_key)
         self._last = _nth(row.scheduled_time, (row.scheduled_time.desc(), row.fence.desc())).where(of_key)
-        earlier = row.scheduled_time < sa.bindparam("before")
-        backwards = row.scheduled_time.desc(), row.fence.desc()
-        self._examined = _nth(row.scheduled_time, backwards).where(of_key, earlier)
-        span = earlier, row.scheduled_time >= sa.bindparam("first"), row.version == sa.bindparam("of_version")
-        self._last_of_version = sa.select(*row).where(of_key, *span).order_by(*backwards).limit(1)
         self._delete_first = sa.delete(ledger).where(of_key, row.scheduled_time <= sa.bindparam("end"))
         this = c.key == sa.bindparam("of_key")
         self._version = sa.select(sa.func.max(c.version)).where(this, c.changed < _OLDEST)
@@ -228,7 +223,7 @@ class SqlLedger:
             "until": _ALL if until is None else milliseconds(until),
         }
         found: dict[str, list[LedgerRow]] = {name: [] for name in names}
-        for place, row in self._of_each(make, [{"key": name, **bounds, "most": most} for name in names]):
+        for place, row in self._entries_of_each(make, [{"key": name, **bounds, "most": most} for name in names]):
             found[names[place]].append(row)
         for rows in found.values():
             rows.sort(key=lambda row: (row.scheduled_time, row.fence))
@@ -237,27 +232,44 @@ class SqlLedger:
     def rows_before(self, time: int, wanted: Collection[Definition]) -> Mapping[Definition, LedgerRow]:
         last = self.last_rows([each.key for each in wanted], 1, until=time - 0.001)
         found: dict[Definition, LedgerRow] = {}
+        others: list[tuple[Definition, int]] = []
         for each in wanted:
             for row in last[each.key]:
-                right = row if row.version == each.version else self._last_entry(each, row.scheduled_time)
-                if right is not None:
-                    found[each] = right
+                if row.version == each.version:
+                    found[each] = row
+                else:
+                    others.append((each, milliseconds(row.scheduled_time + 1)))
+        for start in range(0, len(others), _AT_ONCE):
+            found.update(self._last_entries(dict(others[start : start + _AT_ONCE])))
         return found
 
-    def _last_entry(self, wanted: Definition, last: int) -> LedgerRow | None:
-        """Return the last entry of a definition at `last` or before. A statement examines some of the entries."""
-        values: dict[str, Any] = {"of_key": wanted.key, "before": milliseconds(last + 1), "skipped": _EXAMINED - 1}
-        while True:
-            first = next(iter(self._database.rows(self._examined, values)), None)
-            values["first"] = -_ALL if first is None else first["scheduled_time"]
-            found = self._database.rows(self._last_of_version, {**values, "of_version": wanted.version})
-            if found or first is None:
-                return read_ledger_row(found[0]) if found else None
-            values["before"] = values["first"]
+    def _last_entries(self, wanted: Mapping[Definition, int]) -> Iterator[tuple[Definition, LedgerRow]]:
+        """Yield the last entry of each definition before a time in milliseconds, if there is one.
 
-    def _of_each(self, make: _Make, given: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, LedgerRow]]:
+        Each round sends two statements for all definitions that are left.
+        """
+        before = dict(wanted)
+        while before:
+            left, skipped = list(before), max(_EXAMINED // len(before), 1) - 1
+            given = [{"key": each.key, "before": before[each], "most": 1} for each in left]
+            nth = self._of_each(_nth_of_each, [{**values, "skipped": skipped} for values in given])
+            ends = {left[place]: time for place, time in nth}
+            spans = [
+                {**values, "first": ends.get(each, -_ALL), "version": each.version}
+                for each, values in zip(left, given, strict=True)
+            ]
+            found = {left[place]: row for place, row in self._entries_of_each(_last_of_each_version, spans)}
+            yield from found.items()
+            before = {each: end for each, end in ends.items() if each not in found}
+
+    def _entries_of_each(self, make: _Make, given: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, LedgerRow]]:
         """Yield the entries that `make` selects for each element of `given`, each with the position of that element."""
         columns = [column.name for column in self._ledger.c]
+        for place, *row in self._of_each(make, given):
+            yield place, read_ledger_row(dict(zip(columns, row, strict=True)))
+
+    def _of_each(self, make: _Make, given: Sequence[Mapping[str, Any]]) -> Iterator[Sequence[Any]]:
+        """Yield the rows that `make` selects for each element of `given`. They begin with the element's position."""
         for start in range(0, len(given), _AT_ONCE):
             part = given[start : start + _AT_ONCE]
             count = 1 << (len(part) - 1).bit_length()
@@ -265,7 +277,7 @@ class SqlLedger:
             statement = cached(make, self._ledger, count, self._database.dialect.limits_in_unions)
             values = {f"{name}_{place}": each[name] for place, each in enumerate(part) for name in each}
             for place, *row in self._read(statement, values):
-                yield start + place, read_ledger_row(dict(zip(columns, row, strict=True)))
+                yield start + place, *row
 
     def changes(self, key: str) -> list[Change]:
         rows = self._read(self._of_key, {"of_key": key})
@@ -400,14 +412,45 @@ def _last_of_each(ledger: sa.Table, count: int, limits_in_unions: bool) -> State
 
 
 def _within(ledger: sa.Table, place: int) -> sa.Select[Any]:
-    since, until = (sa.bindparam(f"{name}_{place}", type_=sa.BigInteger) for name in ("since", "until"))
-    return _numbered(ledger, place).where(ledger.c.scheduled_time.between(since, until))
+    between = ledger.c.scheduled_time.between(_parameter("since", place), _parameter("until", place))
+    return _numbered(ledger, place, *ledger.c).where(between)
 
 
-def _numbered(ledger: sa.Table, place: int) -> sa.Select[Any]:
+def _nth_of_each(ledger: sa.Table, count: int, limits_in_unions: bool) -> Statement:
+    """Return a SELECT of the occurrence of one entry of each schedule: the entry :skipped places back from :before."""
+    c = ledger.c
+    parts = [
+        _numbered(ledger, place, c.scheduled_time)
+        .where(c.scheduled_time < _parameter("before", place))
+        .offset(sa.bindparam(f"skipped_{place}", type_=sa.Integer, required=True))
+        for place in range(count)
+    ]
+    return _union(parts, _backwards(ledger), limits_in_unions)
+
+
+def _last_of_each_version(ledger: sa.Table, count: int, limits_in_unions: bool) -> Statement:
+    """Return a SELECT of the last entry of each schedule with the version :version, from :first to before :before."""
+    c = ledger.c
+    parts = [
+        _numbered(ledger, place, *c).where(
+            c.scheduled_time < _parameter("before", place),
+            c.scheduled_time >= _parameter("first", place),
+            c.version == _parameter("version", place),
+        )
+        for place in range(count)
+    ]
+    return _union(parts, _backwards(ledger), limits_in_unions)
+
+
+def _parameter(name: str, place: int) -> sa.BindParameter[int]:
+    return sa.bindparam(f"{name}_{place}", type_=sa.BigInteger)
+
+
+def _numbered(ledger: sa.Table, place: int, *columns: sa.Column[Any]) -> sa.Select[Any]:
+    """Return a SELECT of `columns` of the entries of one schedule. `place`: its position."""
     c = ledger.c
     number = sa.literal_column(str(place), sa.Integer).label("place")
-    return sa.select(number, *c).where(c.key == sa.bindparam(f"key_{place}", type_=c.key.type))
+    return sa.select(number, *columns).where(c.key == sa.bindparam(f"key_{place}", type_=c.key.type))
 
 
 def _backwards(ledger: sa.Table) -> Sequence[sa.ColumnElement[Any]]:

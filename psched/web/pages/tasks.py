@@ -133,7 +133,7 @@ def _types(table: TaskInsight) -> Sequence[OfType]:
 
 
 def _users(table: TaskInsight) -> DueUsers:
-    """Return the users with due tasks and their turns. Return no users if all due tasks are without user."""
+    """Return the users with due tasks and their turns. Return no users if no due task that was read has a user."""
     try:
         found = table.users()
     except NotSupportedError:

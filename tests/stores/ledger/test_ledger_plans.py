@@ -46,6 +46,7 @@ def before(ledger: Ledger) -> None:
     [entry] = ledger.rows(LedgerFilter(key="key0007", since=LONG_AGO, until=LONG_AGO))
     wanted = {Definition(f"key{n:04}", entry.version) for n in range(5, 10)}
     assert ledger.rows_before(LONG_AGO + 100, wanted).keys() == wanted
+    assert ledger.rows_before(LONG_AGO + 20, {each._replace(version=entry.version + 1) for each in wanted}) == {}
 
 
 def failures(ledger: Ledger) -> None:

@@ -242,6 +242,32 @@ def test_a_search_for_the_last_entry_of_a_definition_examines_some_entries_at_a_
     assert len(sent) == (5 if bench.database == "redis" else 11)
 
 
+def test_the_last_entries_of_several_definitions_are_searched_for_together(
+    bench: Bench, store: ScheduleStore, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for backend in ("redis", "sql"):
+        monkeypatch.setattr(f"psched.backends.{backend}.ledger._EXAMINED", 100)
+    bench.add(store, "key")
+    store.advance(bench.take(store, "key"), FAR_OFF, FAR_OFF, soon())
+    version = ledger.changes("key")[0].version
+    first = {"key": 0, "é'key": 35, "k3": 70, "k4": 95}
+    bench.rows.copy_entry(
+        {"key": key, "scheduled_time": (LONG_AGO + n) * 1000, "version": version + (n == place)}
+        for key, place in first.items()
+        for n in range(100)
+    )
+    wanted = [Definition(key, version + other) for key in first for other in (1, 2)]
+    sent: list[str] = []
+    with before_each(sent.append):
+        found = ledger.rows_before(LONG_AGO + 100, [*wanted, Definition("none", version), Definition("k4", version)])
+    times = {Definition(key, version + 1): LONG_AGO + place for key, place in first.items()}
+    assert {name: row.scheduled_time for name, row in found.items()} == times | {
+        Definition("k4", version): LONG_AGO + 99
+    }
+    calls = [statement for statement in sent if not statement.startswith("EVAL ")]
+    assert len(calls) == (7 if bench.database == "redis" else 1 + 2 * 7)
+
+
 def test_the_records_of_several_schedules_come_at_once(bench: Bench, store: ScheduleStore, ledger: Ledger) -> None:
     keys = ["one", "k\u00e9y", "O'Neill\"%s:x", "without"]
     for place, key in enumerate(keys[:3]):

@@ -26,7 +26,7 @@ end
 
 --- script schedules/overdue: common, schedules
 -- Returns overdue schedules, the longest overdue first, as {key, row without its data, now}.
--- ARGV: the most rows; 1 to leave out schedules with a sent or claimed alert (else 0).
+-- ARGV: the maximum number of rows; 1 to leave out schedules with a sent or claimed alert (else 0).
 local limit, found = tonumber(ARGV[1]), {}
 
 local function add_overdue(name, at_most)

@@ -2,7 +2,7 @@
 -- KEYS[1] is the key `meta` of a table, KEYS[2] that of a second table. All keys of a table have the same prefix.
 
 local LAYOUTS = {schedules = '1.7', queue = '1.6'}  -- the number of the layout, and its state as in upgrades.py
-local MAX_BATCH_BYTES = 16000000  -- the most bytes of data per acquire; a single row may have more
+local MAX_BATCH_BYTES = 16000000  -- the maximum number of bytes of data per acquire; a single row may have more
 local MAX_WAKEUPS = 16  -- elements of a wake list: at most this many waiting workers wake at once
 local NEW_TYPE_WAKEUPS = 4  -- elements for a new type; so this many waiters may fail to pass it on
 local MAX_HISTORY = 160  -- characters of a row's field `endings`, the history of its leases

@@ -116,7 +116,7 @@ return {{total, 0}, {came, 0}, {running_among(keys), more}, {failing, as_number(
 
 --- script schedules/type_counts: common, schedules, counts
 -- Returns for each type {type, milliseconds for which its first row has been due, waiting, due, running rows}. ARGV:
--- the most types.
+-- the maximum number of types.
 local keys, more = next_keys()
 local _, running = running_among(keys)
 local found = types_in_order(tonumber(ARGV[1]))
@@ -129,7 +129,7 @@ return found
 --- script schedules/rules: common, schedules, counts
 -- Returns a page of schedules that are neither paused nor ended, as {key, type, cron, time zone, delay in milliseconds,
 -- options}, and the last key that was examined ('' at the end). ARGV: the last key of the page before ('' at first),
--- the most schedules, the due time that marks ended schedules.
+-- the maximum number of schedules, the due time that marks ended schedules.
 local keys, found = call('ZRANGEBYLEX', T .. 'recorded', '(' .. ARGV[1], '+', 'LIMIT', 0, tonumber(ARGV[2])), {}
 for _, key in ipairs(keys) do
   local fields = redis.pcall('HMGET', row_of(key), 'type', 'cron', 'timezone', 'delay_ms', 'options', 'paused_from',
@@ -155,8 +155,8 @@ return {{waiting, more}, {count_due(later) + in_lines + expired, more}, {call('Z
 
 --- script queue/type_counts: common, queue, counts
 -- Returns for each type {type, milliseconds for which its first row has been due, waiting, due, running rows}. ARGV:
--- the most types.
-local MAX_LINES = 100  -- the most lines of each type
+-- the maximum number of types.
+local MAX_LINES = 100  -- the maximum number of lines of each type
 local found, further, more_users = types_in_order(tonumber(ARGV[1])), users_of_runs()
 for place, type in ipairs(found) do
   local later, leases = T .. 'later:' .. type[1], T .. 'leases:' .. type[1]
@@ -177,8 +177,8 @@ return {call('ZCARD', runs), least and least ~= 'inf' and integer(tonumber(least
 --- script queue/users: common, queue, counts
 -- Returns users with due rows, the user whose first row has been due longest first: {user, due, milliseconds for which
 -- that row has been due, running rows, lowest max_running ('' for none)}. The user of rows without user is ''. Then
--- returns 1 if there may be more users. ARGV: the most users; the most rows to examine that are due but in no line yet,
--- because no worker has acquired since.
+-- returns 1 if there may be more users. ARGV: the maximum number of users; the maximum number of rows to examine that
+-- are due but in no line yet, because no worker has acquired since.
 local limit, most = tonumber(ARGV[1]), math.min(tonumber(ARGV[2]), MAX_LOOKED_AT)
 local by_name, found = {}, {}
 

@@ -21,7 +21,7 @@ local function undo_acquires(holder, spans)
   end
 end
 
-local MAX_TYPES_COMPARED = 16  -- the most types that one acquire compares; each acquired row compares all of them
+local MAX_TYPES_COMPARED = 16  -- an acquire compares at most this many types, and does so for each acquired row
 
 -- Returns the types whose first rows in `set` are due earliest, and whether more types have rows. `types` is ordered:
 -- among equal due times, the earlier type comes first.
@@ -145,8 +145,8 @@ return renewed
 
 --- script KIND/release: common, KIND, leases
 -- Makes leased rows due now, and does not count the attempts. ARGV: '' or a due time, which is used for a schedule that
--- is now paused; 1 if the runs have begun, 0 if the rows are to be due as before they were leased; then key and lease of
--- each row. Returns the answers of `settle_each`.
+-- is now paused; 1 if the runs have begun, 0 if the rows are to be due as before they were leased; then key and lease
+-- of each row. Returns the answers of `settle_each`.
 local due_when_paused, begun = tonumber(ARGV[1]), ARGV[2] == '1'
 return settle_each(3, 2, function(key, row, lease)
   increment(row, 'attempts', -1)
@@ -184,10 +184,10 @@ end
 return rows
 
 --- script KIND/give_back: common, KIND, leases
--- Ends the leases of a dead holder. ARGV: holder, the longest wait in milliseconds, the most rows, the error for the
--- rows that it was running, the number of these rows and their keys. To end only some leases, also their number and
--- keys. Rows that it was running wait for a second, and twice as long after each further crash. Returns the number of
--- rows.
+-- Ends the leases of a dead holder. ARGV: holder, the longest wait in milliseconds, the maximum number of rows, the
+-- error for the rows that it was running, the number of these rows and their keys. To end only some leases, also their
+-- number and keys. Rows that it was running wait for a second, and twice as long after each further crash. Returns the
+-- number of rows.
 local held = T .. 'held:' .. ARGV[1]
 local longest, most, suspects, count = tonumber(ARGV[2]), tonumber(ARGV[3]), {}, 0
 local first = 6 + tonumber(ARGV[5])

@@ -1,7 +1,8 @@
 -- The ledger of schedules. Needs schedules.lua.
--- `entries:<key>`: an entry for each settled occurrence, ordered by occurrence. `settled:0` and `settled:1` (with
--- trouble): the entries of all schedules, ordered by the time of settlement. `changes:<key>`: each definition by its
--- version. `recorded`: the keys that have changes. `output:<key>`: the outputs of the last runs by their fences.
+-- `entries:<key>`: an entry for each settled occurrence, ordered by occurrence. `settled:<trouble>`: the entries of all
+-- schedules, ordered by the time of settlement; `trouble` is 1 if an attempt failed or was lost, or if the occurrence
+-- was skipped outside of a pause, else 0. `changes:<key>`: each definition by its version. `recorded`: the keys that
+-- have changes. `output:<key>`: the outputs of the last runs by their fences.
 
 -- Formats a number of a row for JSON; null if it is not a valid number.
 local function json_number(text)
@@ -99,8 +100,8 @@ local function members_by_score(set)
 end
 
 --- script schedules/entries: common, schedules, ledger
--- Returns entries of a schedule as {occurrence, entry}. ARGV: key, first and last occurrence, the most entries, 1 to
--- start with the last one (else 0).
+-- Returns entries of a schedule as {occurrence, entry}. ARGV: key, first and last occurrence, the maximum number of
+-- entries, 1 to start with the last one (else 0).
 local rows = {}
 local found = members_by_score(T .. 'entries:' .. ARGV[1])
 for at = 1, #found, 2 do
@@ -109,8 +110,8 @@ end
 return rows
 
 --- script schedules/entries_of_each: common, schedules, ledger
--- Returns entries of each of some schedules. ARGV: first and last occurrence, the most entries of each schedule, 1 to
--- start with the last one (else 0), and the keys.
+-- Returns entries of each of some schedules. ARGV: first and last occurrence, the maximum number of entries of each
+-- schedule, 1 to start with the last one (else 0), and the keys.
 local backwards, rows = ARGV[4] == '1', {}
 for at = 5, #ARGV do
   rows[at - 4] = call(backwards and 'ZREVRANGEBYSCORE' or 'ZRANGEBYSCORE', T .. 'entries:' .. ARGV[at],
@@ -118,29 +119,36 @@ for at = 5, #ARGV do
 end
 return rows
 
---- script schedules/entry_before: common, schedules, ledger
--- Searches backwards for a schedule's last entry, before an occurrence, of a run by one version. ARGV: key, occurrence,
--- version, the number of entries that earlier calls have examined, the most entries to examine. Returns {the number
--- examined now, the entry if it was found}.
-local entries, at_once = T .. 'entries:' .. ARGV[1], 100
-local member = ',"version":' .. ARGV[3] .. ','
-local last = call('ZCOUNT', entries, '-inf', '(' .. ARGV[2]) - 1 - tonumber(ARGV[4])
-local first, examined = math.max(last - tonumber(ARGV[5]) + 1, 0), 0
-while last >= first do
-  local found = call('ZRANGE', entries, math.max(first, last - at_once + 1), last)
-  for place = #found, 1, -1 do
-    examined = examined + 1
-    if found[place]:find(member, 1, true) then
-      return {examined, found[place]}
+--- script schedules/entries_before: common, schedules, ledger
+-- Searches backwards for the last entries, before an occurrence, of runs by some definitions. ARGV: occurrence, the
+-- maximum number of entries to examine for each definition, and for each definition: key, version, the number of entries
+-- that earlier calls have examined. Returns for each {the number examined now, the entry if it was found}.
+local function last_entry(key, version, skipped)
+  local entries, member = T .. 'entries:' .. key, ',"version":' .. version .. ','
+  local last = call('ZCOUNT', entries, '-inf', '(' .. ARGV[1]) - 1 - skipped
+  local first, examined = math.max(last - tonumber(ARGV[2]) + 1, 0), 0
+  local at_once = 1 -- most often it is the first one
+  while last >= first do
+    local found = call('ZRANGE', entries, math.max(first, last - at_once + 1), last)
+    for place = #found, 1, -1 do
+      examined = examined + 1
+      if found[place]:find(member, 1, true) then
+        return {examined, found[place]}
+      end
     end
+    last, at_once = last - at_once, 100
   end
-  last = last - at_once
+  return {examined}
 end
-return {examined}
+local rows = {}
+for at = 3, #ARGV, 3 do
+  rows[#rows + 1] = last_entry(ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2]))
+end
+return rows
 
 --- script schedules/settled_entries: common, schedules, ledger
 -- Returns entries of all schedules, ordered by the time of settlement, as {microseconds, member of the set, key,
--- entry}. The entry is '' if it was trimmed. ARGV: 1 for entries with trouble (else 0), first and last time, the most
+-- entry}. The entry is '' if it was trimmed. ARGV: `trouble` of the entries, first and last time, the maximum number of
 -- entries, 1 to start with the last one (else 0).
 local rows = {}
 local found = members_by_score(T .. 'settled:' .. ARGV[1])
@@ -181,12 +189,12 @@ call('PEXPIRE', outputs, ARGV[5])
 return call('ZRANGE', T .. 'output:' .. ARGV[1], 0, -1)
 
 --- script schedules/changed_keys: common, schedules, ledger
--- Returns a page of keys with changes. ARGV: the last key of the page before ('' at first), the most keys.
+-- Returns a page of keys with changes. ARGV: the last key of the page before ('' at first), the maximum number of keys.
 return call('ZRANGEBYLEX', T .. 'recorded', '(' .. ARGV[1], '+', 'LIMIT', 0, tonumber(ARGV[2]))
 
 --- script schedules/changed_since: common, schedules, ledger
 -- Returns a page of keys as {last key that was examined, keys changed since}. ARGV: the last key of the page before (''
--- at first), the most keys to examine, the time in milliseconds.
+-- at first), the maximum number of keys to examine, the time in milliseconds.
 local page = call('ZRANGEBYLEX', T .. 'recorded', '(' .. ARGV[1], '+', 'LIMIT', 0, tonumber(ARGV[2]))
 local found = {}
 for _, key in ipairs(page) do
@@ -200,7 +208,7 @@ return {page[#page] or '', found}
 
 --- script schedules/trim: common, schedules, ledger
 -- Trims the ledger. ARGV: retention in milliseconds; a key ('' for none) and the number of its entries to keep; the
--- most entries of each kind to delete; the key whose changes were trimmed last.
+-- maximum number of entries of each kind to delete; the key whose changes were trimmed last.
 -- Returns the largest number of deleted entries of a kind, and the key whose changes were trimmed now.
 local key, limit = ARGV[2], tonumber(ARGV[4])
 local oldest, deleted = now - tonumber(ARGV[1]), 0

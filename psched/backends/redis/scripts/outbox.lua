@@ -24,7 +24,7 @@ end
 put_event(ARGV[1])
 
 --- script KIND/events: common, KIND
--- Returns the oldest events as {id, {'at', …, 'facts', …}}. ARGV: the most events.
+-- Returns the oldest events as {id, {'at', …, 'facts', …}}. ARGV: the maximum number of events.
 return call('XRANGE', T .. 'outbox', '-', '+', 'COUNT', ARGV[1])
 
 --- script KIND/remove_events: common, KIND, outbox
@@ -32,7 +32,7 @@ return call('XRANGE', T .. 'outbox', '-', '+', 'COUNT', ARGV[1])
 delete_events(ARGV)
 
 --- script KIND/trim_events: common, KIND, outbox
--- Deletes old events, and returns their number. ARGV: the age in milliseconds, the most events.
+-- Deletes old events, and returns their number. ARGV: the age in milliseconds, the maximum number of events.
 local ids = {}
 for place, event in ipairs(call('XRANGE', T .. 'outbox', '-', integer(now - tonumber(ARGV[1])), 'COUNT', ARGV[2])) do
   ids[place] = event[1]

@@ -248,8 +248,8 @@ end
 
 --- script queue/list: common, queue, leases
 -- Returns a page by key: the last key that was examined ('' at the end), and rows as {key, fields and values}. ARGV:
--- the most rows, the last key of the page before ('' at first), the wanted status, type and user ('' for any), prefix,
--- milliseconds for which rows must have been due ('' for any).
+-- the maximum number of rows, the last key of the page before ('' at first), the wanted status, type and user ('' for
+-- any), prefix, milliseconds for which rows must have been due ('' for any).
 local MAX_PAGE_BYTES, MAX_LOOKS, FEW = 4000000, 5000, 2000
 local page, after, status, prefix, late = tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[6], tonumber(ARGV[7])
 local bytes, rows = 0, {}
@@ -459,8 +459,8 @@ return {'done', claim_fields(key)}
 
 --- script queue/retry_failed: common, queue, leases
 -- Makes a failed or cancelled row due now, and resets its attempts. ARGV: key, creation number, and the row's fence
--- before an earlier attempt of this call ('' for the first attempt), the only status in which this is done ('' for any).
--- Returns {'done'}; else {status}, where the status is missing if there is no such row.
+-- before an earlier attempt of this call ('' for the first attempt), the only status in which this is done ('' for
+-- any). Returns {'done'}; else {status}, where the status is missing if there is no such row.
 local key = ARGV[1]
 local row = row_of(key)
 local status = status_of(key, ARGV[2])
@@ -509,8 +509,8 @@ end
 unblock_user(user)
 
 --- script queue/purge: common, queue, leases
--- Deletes rows whose retention is over. ARGV: the most rows. Returns their number. Keeps what another program has put in
--- the place of a row, and rows that wait or run.
+-- Deletes rows whose retention is over. ARGV: the maximum number of rows. Returns their number. Keeps what another
+-- program has put in the place of a row, and rows that wait or run.
 local RETIRED = {finished = true, failed = true, cancelled = true}
 local count = 0
 for _, key in ipairs(call('ZRANGEBYSCORE', T .. 'purge', '-inf', integer(now), 'LIMIT', 0, tonumber(ARGV[1]))) do

@@ -3,15 +3,15 @@
 -- has waited longest. A weight is max_running (or 1) divided by the number of runs that the user would then have. A
 -- prefetch takes at most half of a user's room, so that other workers can run the rest. A user who gets no row because
 -- the batch is full by bytes comes first at the next acquire.
--- ARGV: the most rows, the lease in milliseconds, 1 if the runs start later (else 0), holder, number of this acquire,
--- spans of acquires to undo (a list), types (a list; -1 for any).
+-- ARGV: the maximum number of rows, the lease in milliseconds, 1 if the runs start later (else 0), holder, number of
+-- this acquire, spans of acquires to undo (a list), types (a list; -1 for any).
 -- Returns pairs of key and claim_fields. For an unreadable row, returns {key, {}}, or {key, {}, 'run'} if it was
 -- running.
 local WINDOW = 64  -- users compared at once: those who have waited longest
 local ROUNDS = 4  -- windows of users that are examined if the users of a window have no room
-local MAX_CUT_OFF = 64  -- the most users who come first because they were cut off
+local MAX_CUT_OFF = 64  -- the maximum number of users who come first because they were cut off
 local CUT_OFF_EXPIRY = 60000  -- milliseconds after which a cut-off user no longer comes first
-local MAX_MOVED = 200  -- the most rows moved at once from `later:` to their lines
+local MAX_MOVED = 200  -- the maximum number of rows moved at once from `later:` to their lines
 
 local limit, ahead, holder, number = tonumber(ARGV[1]), ARGV[3] == '1', ARGV[4], ARGV[5]
 local ends = now + tonumber(ARGV[2])
@@ -326,9 +326,9 @@ local ended = call('ZRANGE', T .. 'leases:', 0, 0, 'WITHSCORES')[2]
 return ended and tonumber(ended) <= now and '0' or least_wait()
 
 --- script queue/due_by_type: common, queue, leases
--- Returns each type with rows that are not retired, followed by the milliseconds until its earliest row is due. If
+-- Returns each type with tasks that have not ended, followed by the milliseconds until its earliest row is due. If
 -- there is an expired run, all types are due now, because that run may still block other rows of its user.
-local MAX_EXPIRED = 1000  -- the most expired runs whose users are examined
+local MAX_EXPIRED = 1000  -- the maximum number of expired runs whose users are examined
 
 local ended = call('ZRANGEBYSCORE', T .. 'leases:', '-inf', integer(now), 'LIMIT', 0, MAX_EXPIRED)
 local found = due_by_type(#ended > 0)

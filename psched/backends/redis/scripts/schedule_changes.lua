@@ -90,8 +90,8 @@ return present
 --- script schedules/modify: common, schedules, ledger, alerts, schedule_changes
 -- Writes fields of a row if it still is as the caller has read it, and records the change. ARGV: key; the version,
 -- status, next_time and due that were read ('' for any); node, action, the occurrence that was next before, reckoning,
--- number of this call; for an occurrence that the change skips: whether that is trouble (0 or 1; '' for no such
--- occurrence) and the members of its entry; then fields and values ('' for none). Returns 1; 0 if the row is different.
+-- number of this call; for an occurrence that the change skips: `trouble` (see ledger.lua; '' for no such occurrence)
+-- and the members of its entry; then fields and values ('' for none). Returns 1; 0 if the row is different.
 local key = ARGV[1]
 if not is_as_seen(key, ARGV[2], ARGV[3], ARGV[4], ARGV[5]) then
   return 0
@@ -127,12 +127,12 @@ return 1
 
 --- script schedules/apply: common, schedules, ledger, alerts, schedule_changes
 -- Makes all changes if every row is as expected. ARGV: number of this call, node, reckoning, a pause in milliseconds,
--- then for each change a JSON array of texts: the action, key; the version, status, next_time and due that were read (''
--- for any); fields and values. Actions: `add`, `modify`, `delete`, and `redefine`, a `modify` whose times the caller has
--- computed from the times that it read. Returns the keys of the rows that are not as expected, and the rows to redefine
--- that have run since they were read, as {key, fields and values}. If there are any of these, nothing is written. If
--- there are only rows that have run, workers acquire no row of the table during the pause, so that the caller can compute
--- the times again before these rows run again.
+-- then for each change a JSON array of texts: the action, key; the version, status, next_time and due that were read
+-- ('' for any); fields and values. Actions: `add`, `modify`, `delete`, and `redefine`, a `modify` whose times the
+-- caller has computed from the times that it read. Returns the keys of the rows that are not as expected, and the rows
+-- to redefine that have run since they were read, as {key, fields and values}. If there are any of these, nothing is
+-- written. If there are only rows that have run, workers acquire no row of the table during the pause, so that the
+-- caller can compute the times again before these rows run again.
 local number, node, reckoning = ARGV[1], ARGV[2], ARGV[3]
 local changes, conflicts, have_run = {}, {}, {}
 for place = 5, #ARGV do

@@ -4,8 +4,8 @@
 -- key, lease; the definition that the caller has used (cron, timezone, delay_ms, version); the next occurrence, its due
 -- time, the last regular occurrence that is now settled, the runs that count for max_runs, the failures in a row, the
 -- end of the regular run before the next occurrence ('now' for now), each of these '' for none; for the entry: its
--- occurrence, the start of its run (or ''), trouble (0 or 1) and more members; for a failed run: the name and the
--- members for `keep_failure`.
+-- occurrence, the start of its run (or ''), `trouble` (see ledger.lua) and more members; for a failed run: the name and
+-- the members for `keep_failure`.
 -- Returns nothing if the row was advanced; {'changed', row} if the row now has another definition; {'entered'} if an
 -- earlier call has settled the occurrence; else the answer of `lease_error`.
 local ADVANCE = 18  -- number of arguments of one row
@@ -60,9 +60,9 @@ local function advance_row(first)
 end
 
 --- script schedules/acquire: common, schedules, leases
--- Leases the earliest due rows; none during a pause of schedules/apply. ARGV: the most rows, the lease in milliseconds,
--- 1 if the runs start later (else 0), holder, number of this acquire, spans of acquires to undo (a list), types (a list;
--- -1 for any).
+-- Leases the earliest due rows; none during a pause of schedules/apply. ARGV: the maximum number of rows, the lease in
+-- milliseconds, 1 if the runs start later (else 0), holder, number of this acquire, spans of acquires to undo (a list),
+-- types (a list; -1 for any).
 -- Returns pairs of key and CLAIM_FIELDS. The fields are empty if the key is not a hash.
 local MAX_READ = 200  -- rows read at once after some rows could not be leased
 local ROUNDS = 6  -- rounds of reading

@@ -157,9 +157,9 @@ return rows
 
 --- script schedules/list: common, schedules, leases
 -- Returns a page by due time and key: due time and key of the last row that was examined ('' and '' at the end), and
--- rows as {key, fields and values (empty if the key is not a hash)}. ARGV: the most rows; due time and key of the last
--- row of the page before ('' and '' at first); type ('' for any); prefix; first and last due time; 1 for leased rows
--- only (else 0); 1 for failing rows only (else 0); the owner ('' for any).
+-- rows as {key, fields and values (empty if the key is not a hash)}. ARGV: the maximum number of rows; due time and key
+-- of the last row of the page before ('' and '' at first); type ('' for any); prefix; first and last due time; 1 for
+-- leased rows only (else 0); 1 for failing rows only (else 0); the owner ('' for any).
 local MAX_PAGE_BYTES, MAX_LOOKS, FEW = 4000000, 5000, 2000
 local places, page, prefix, bytes = T .. 'due:' .. ARGV[4], tonumber(ARGV[1]), ARGV[5], 0
 local lowest, highest = tonumber(ARGV[6]), tonumber(ARGV[7])
@@ -250,7 +250,8 @@ return {keys[#keys], keys[#keys - 1], rows}
 
 --- script schedules/late: common, schedules, leases
 -- Returns rows of a sorted set, the earliest first, as {key, row without its data}. ARGV: the set (`due:`, or `failing`
--- for rows with failed attempts that are not paused), the milliseconds for which a row must be late, the most rows.
+-- for rows with failed attempts that are not paused), the milliseconds for which a row must be late, the maximum number
+-- of rows.
 local set, until_then, limit = T .. ARGV[1], integer(now - tonumber(ARGV[2])), tonumber(ARGV[3])
 local found, first = {}, 0
 

@@ -1,6 +1,6 @@
 -- Submits tasks. One command adds the members of one sorted set, because most rows share their sets.
 
-local MAX_ARGUMENTS = 2000  -- the most arguments of one command, because Lua limits `unpack`
+local MAX_ARGUMENTS = 2000  -- the maximum number of arguments of one command, because Lua limits `unpack`
 
 -- Returns the columns of new rows from the JSON in ARGV[place]: keys, types, data, times ('' for now), users,
 -- max_running (or ''), priorities, max_attempts (or ''), sizes and headers (or ''). A column that is not a list has one

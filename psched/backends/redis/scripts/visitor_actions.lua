@@ -15,5 +15,5 @@ call('LTRIM', T .. 'actions', 0, ARGV[2] - 1)
 return 1
 
 --- script KIND/last_actions: common, KIND, visitor_actions
--- Returns the last actions. ARGV: the most actions.
+-- Returns the last actions. ARGV: the maximum number of actions.
 return call('LRANGE', T .. 'actions', 0, ARGV[1] - 1)

@@ -31,7 +31,7 @@ write_watermark(ARGV[1], mark)
 
 --- script KIND/watermarks: common, KIND
 -- Returns marks as {field, JSON} in the order of their names. ARGV: the prefix of their fields, the name after which to
--- start, the most marks.
+-- start, the maximum number of marks.
 local fields, found = call('HKEYS', T .. 'watermarks'), {}
 for _, field in ipairs(fields) do
   if field:sub(1, #ARGV[1]) == ARGV[1] and is_less(ARGV[1] .. ARGV[2], field) then

@@ -1,4 +1,4 @@
-"""Remembers foreign rows: due rows that this process cannot run, so other workers must."""
+"""Remembers due rows that this process cannot run, so that its next polls leave them to other workers."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from psched.store import Accepts
 log = logging.getLogger(__name__)
 
 _REMEMBERED = 100_000
-"""The maximum number of foreign rows that are remembered. Other foreign rows are read again at each poll."""
+"""The maximum number of remembered rows. Rows beyond this number are read again at each poll."""
 _FORGOTTEN = 60.0
-"""Seconds after which a foreign row is read again, because its data or rule may have changed."""
+"""Seconds after which a remembered row is read again, because its data or rule may have changed."""
 _REPORTED = 10_000
 """The maximum number of keys whose logged problem is remembered. The problems of other keys are logged again."""
 
 
-class ForeignRows:
-    """Remembers foreign rows by key and due time. Safe to use from several threads."""
+class RowsOfOtherWorkers:
+    """Remembers the rows by key and due time. Safe to use from several threads."""
 
     def __init__(self, clock: Clock = boottime) -> None:
         self._clock = clock
@@ -51,12 +51,12 @@ class ForeignRows:
         return len(self._rows)
 
     def has(self, key: Any, timeout: int) -> bool:
-        """Return whether the row is remembered as foreign."""
+        """Return whether a row with this key and due time is remembered."""
         known = self._rows.get(key)
         return known is not None and known[0] == timeout
 
     def add(self, key: Any, timeout: int, problem: str | None) -> None:
-        """Remember a foreign row. `problem`: why it cannot be run; None if only its type is not accepted."""
+        """Remember a row. `problem`: why it cannot be run; None if only its type is not accepted."""
         with self._lock:
             self._rows[key] = timeout, self._clock() + _FORGOTTEN
             self._rows.move_to_end(key)
