@@ -6,7 +6,7 @@ import logging
 import math
 import os
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from weakref import ref
 
 from psched import fork_safety
@@ -132,9 +132,13 @@ class Source:
         return self.adopt_many([claim], asked + self.times.alive_time, True)[0]
 
     def give_back(
-        self, holder: str, suspects: Collection[str], error: str = WORKER_DIED, keys: Collection[str] | None = None
+        self,
+        holder: str,
+        suspects: Collection[str],
+        error: str = WORKER_DIED,
+        claims: Mapping[str, int] | None = None,
     ) -> int:
-        return self.store.give_back(holder, suspects, self.times.backoff.limit, error, keys)
+        return self.store.give_back(holder, suspects, self.times.backoff.limit, error, claims)
 
     def maintain(self, idle: bool = False) -> bool:
         """Delete old rows for a short time, unless the last deletion was recent. With `idle`, this interval is longer.

@@ -132,15 +132,15 @@ class HandlerChild(ChildRole):
         runs were not named, a handler that breaks its process and then returns would run again and again.
         """
         unsettled = [
-            f"{opened.name}:{task.row.key}"
+            pipes.RunRecord(f"{opened.name}:{task.row.key}", task.lease.claim)
             for opened in self._sections
             for task in opened.source.held
             if task.concluded
         ]
         runs = {cell: self._runs.at(cell) for cell in range(self._runs.cells)}
-        names = {cell: run.name for cell, run in runs.items() if run is not None}
+        found = {cell: pipes.RunRecord(run.name, run.task.lease.claim) for cell, run in runs.items() if run is not None}
         idle = [cell for cell, run in runs.items() if run is None]
-        self._spec.running_table.freeze(names | dict(zip(idle, reversed(unsettled), strict=False)))
+        self._spec.running_table.freeze(found | dict(zip(idle, reversed(unsettled), strict=False)))
 
     def _processes(self) -> list[NodeProcess]:
         return [NodeProcess(self._spec.name, os.getpid(), self._runs.in_progress())]

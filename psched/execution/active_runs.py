@@ -90,7 +90,7 @@ class ActiveRuns:
         self._closing: set[int] = set()
 
     def begin(self, cell: int, run: ActiveRun) -> None:
-        self.running_table.running(cell, run.name)
+        self.running_table.running(cell, run.name, run.task.lease.claim)
         self._runs[cell] = run
 
     def end(self, cell: int) -> None:

@@ -270,7 +270,10 @@ class Fetcher:
                 child.running = tuple(NodeRun(*run) for run in runs)
             case ("hello", held, runs, dead, pid):
                 child.has_reported, child.runs, child.pid, child.longest = True, runs, pid, math.inf
-                reported = [DeadChild(holder, tuple(running), *rest) for holder, running, *rest in dead]
+                reported = [
+                    DeadChild(holder, tuple(running), error, name_of_dead, tuple(claims))
+                    for holder, running, error, name_of_dead, claims in dead
+                ]
                 self._unheard -= {name, *(each.child for each in reported)}
                 child.rows.clear()
                 child.rows.update({section: dict(claims) for section, claims in held.items()})
@@ -316,12 +319,10 @@ class Fetcher:
             self._sweep_at = self._clock() + _SECOND_SWEEP
             return True
         for name, opened in self._sections.items():
-            if child is None:
-                keys = dead.suspects(name)
+            if child is not None:
+                opened.give_back(dead, dict(child.rows[name]))
             else:
-                leased = opened.source.store.held_claims(dead.holder)
-                keys = [key for key, claim in leased.items() if child.rows[name].get(key) == claim]
-            opened.give_back(dead, keys)
+                opened.give_back(dead, dead.claims_of(name) if dead.child else None)
         return True
 
     def _sweep(self, dead: DeadChild) -> None:
@@ -338,7 +339,8 @@ class Fetcher:
         known |= {(row.section, row.claim.row.key, row.claim.lease.claim) for row in self._fetched}
         for name, opened in self._sections.items():
             leased = opened.source.store.held_claims(self._dispatch.holder)
-            opened.give_back(dead, [key for key, claim in leased.items() if (name, key, claim) not in known])
+            unknown = {key: claim for key, claim in leased.items() if (name, key, claim) not in known}
+            opened.give_back(dead, unknown)
 
     def _report_recovered(self, reporter: ConnectedChild | None) -> None:
         if reporter is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from psched.acquisition.task_source import Source
@@ -30,15 +30,15 @@ class OpenSection:
     source: Source
     alerts: OverdueAlerts | None = None
 
-    def give_back(self, dead: DeadChild, keys: Collection[str] | None = None) -> None:
-        """Release leases of a dead child in this section, once: the leases on `keys`, or all leases of its holder.
+    def give_back(self, dead: DeadChild, claims: Mapping[str, int] | None = None) -> None:
+        """Release leases of a dead child in this section, once: all leases of its holder, or the leases in `claims`.
 
-        Raises the driver's errors.
+        `claims`: keys with `Lease.claim`. Raises the driver's errors.
         """
         suspects = dead.suspects(self.name)
-        if keys is not None and not keys:
+        if claims is not None and not claims:
             return
-        count = self.source.give_back(dead.holder, suspects, dead.error, keys)
+        count = self.source.give_back(dead.holder, suspects, dead.error, claims)
         if count:
             leases = "1 lease" if count == 1 else f"{count} leases"
             log.info("section=%s released %s of dead worker %s", self.name, leases, dead.holder)

@@ -8,6 +8,7 @@ import struct
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import NamedTuple
 
 DONE = 0
 """Exit code after a graceful stop, or after `max_request_per_child` runs. The codes follow sysexits.h."""
@@ -164,10 +165,17 @@ def _identity(descriptor: int) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
-_HEADER = struct.Struct("=II")  # length, checksum; length 0: idle
+_HEADER = struct.Struct("=QII")  # claim, length, checksum; length 0: idle
 _CELL_SIZE = 2048
 _LONGEST_NAME = _CELL_SIZE - _HEADER.size
 _IDLE = bytes(_HEADER.size)
+
+
+class RunRecord(NamedTuple):
+    """One entry of the running table: a run as `section:key`, and the number of its acquire (`Lease.claim`)."""
+
+    name: str
+    claim: int = 0
 
 
 class RunningTable:
@@ -178,21 +186,25 @@ class RunningTable:
         self._memory = mmap.mmap(-1, cells * _CELL_SIZE)
         self._frozen = False
 
-    def running(self, cell: int, name: str) -> None:
-        """Record that handler thread `cell` runs `name`. Names are cut after about 2,000 bytes of UTF-8."""
+    def running(self, cell: int, name: str, claim: int = 0) -> None:
+        """Record that handler thread `cell` runs `name`. Names are cut after about 2,000 bytes of UTF-8.
+
+        `claim`: the number of the acquire, up to 64 bits.
+        """
         if not self._frozen:
-            self._write(cell, name)
+            self._write(cell, name, claim)
 
-    def freeze(self, names: Mapping[int, str]) -> None:
-        """Record `names` (cell → name) for good: from now on, `running` and `idle` do nothing."""
+    def freeze(self, runs: Mapping[int, RunRecord]) -> None:
+        """Record `runs` (by cell) for good: from now on, `running` and `idle` do nothing."""
         self._frozen = True
-        for cell, name in names.items():
-            self._write(cell, name)
+        for cell, (name, claim) in runs.items():
+            self._write(cell, name, claim)
 
-    def _write(self, cell: int, name: str) -> None:
+    def _write(self, cell: int, name: str, claim: int) -> None:
         text = name.encode("utf-8", "replace")[:_LONGEST_NAME]
         start = cell * _CELL_SIZE
-        self._memory[start : start + _HEADER.size + len(text)] = _HEADER.pack(len(text), zlib.crc32(text)) + text
+        header = _HEADER.pack(claim, len(text), _checksum(claim, text))
+        self._memory[start : start + _HEADER.size + len(text)] = header + text
 
     def idle(self, cell: int) -> None:
         if self._frozen:
@@ -202,15 +214,23 @@ class RunningTable:
 
     def names(self) -> tuple[str, ...]:
         """Return the names of the running tasks, in the order of cells. Never raises, even if the memory is damaged."""
+        return tuple([run.name for run in self.runs()])
+
+    def runs(self) -> tuple[RunRecord, ...]:
+        """Return the runs in progress like `names`."""
         entries = (self._read(cell * _CELL_SIZE) for cell in range(self.cells))
         return tuple(entry for entry in entries if entry is not None)
 
     def close(self) -> None:
         self._memory.close()
 
-    def _read(self, start: int) -> str | None:
-        length, checksum = _HEADER.unpack_from(self._memory, start)
+    def _read(self, start: int) -> RunRecord | None:
+        claim, length, checksum = _HEADER.unpack_from(self._memory, start)
         if not 0 < length <= _LONGEST_NAME:
             return None
         text = self._memory[start + _HEADER.size : start + _HEADER.size + length]
-        return text.decode("utf-8", "replace") if zlib.crc32(text) == checksum else None
+        return RunRecord(text.decode("utf-8", "replace"), claim) if _checksum(claim, text) == checksum else None
+
+
+def _checksum(claim: int, text: bytes) -> int:
+    return zlib.crc32(text, claim & 0xFFFFFFFF) ^ claim >> 32

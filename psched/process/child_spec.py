@@ -26,17 +26,25 @@ class DeadChild:
     - `running`: the tasks that it ran, as `section:key`.
     - `error`: the error to record with these tasks.
     - `child`: its name; empty if no other child has the same holder.
+    - `claims`: for each of `running`, the number of the acquire (`Lease.claim`).
     """
 
     holder: str
     running: tuple[str, ...] = ()
     error: str = WORKER_DIED
     child: str = ""
+    claims: tuple[int, ...] = ()
 
     def suspects(self, section: str) -> list[str]:
         """Return the keys of the tasks that the child ran in `section`."""
         prefix = f"{section}:"
         return [name.removeprefix(prefix) for name in self.running if name.startswith(prefix)]
+
+    def claims_of(self, section: str) -> dict[str, int]:
+        """Return the keys of the tasks that the child ran in `section`, each with the number of its acquire."""
+        prefix = f"{section}:"
+        runs = zip(self.running, self.claims, strict=True)
+        return {name.removeprefix(prefix): claim for name, claim in runs if name.startswith(prefix)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -302,9 +302,11 @@ class LeaseStore(ABC):
         suspects: Collection[str],
         longest_wait: float,
         error: str = WORKER_DIED,
-        keys: Collection[str] | None = None,
+        claims: Mapping[str, int] | None = None,
     ) -> int:
-        """Release all rows that a dead `holder` still leases, or only those in `keys`. Return their number.
+        """Release all rows that a dead `holder` still leases, or only the leases in `claims`. Return their number.
+
+        `claims`: keys with `Lease.claim`, because a process with the same holder may have acquired the key again.
 
         Rows in `suspects` (the keys that were running) get `error` as their last error. They are due after 1 s, doubled
         with each further crash, up to `longest_wait` seconds. All other rows are due as before the lease, and the

@@ -124,7 +124,12 @@ class ChildProcess:
 
     @property
     def running(self) -> tuple[str, ...]:
-        return () if self.spec is None else self.spec.running_table.names()
+        return tuple([run.name for run in self.runs])
+
+    @property
+    def runs(self) -> tuple[protocol.RunRecord, ...]:
+        """The runs of the child, or those that it ran when it died."""
+        return () if self.spec is None else self.spec.running_table.runs()
 
     def escalate(self, now: float) -> None:
         """Send the order that is due, or kill the child."""

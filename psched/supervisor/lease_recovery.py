@@ -43,7 +43,9 @@ class LeaseRecovery:
         if not child.recovered:
             self.add(spec.dead)
         if child.ready and not (child.orderly or child.empty):
-            self.add([DeadChild(spec.holder, child.running, worker_died(child.end), spec.name)])
+            runs, name = child.runs, "" if spec.dispatch is None else spec.name
+            names, claims = tuple([run.name for run in runs]), tuple([run.claim for run in runs])
+            self.add([DeadChild(spec.holder, names, worker_died(child.end), name, claims)])
 
     def add(self, dead: Iterable[DeadChild]) -> None:
         self._unclaimed.extend(dead)
@@ -111,7 +113,7 @@ class RecoveryChild(ChildRole):
             for dead in self._dead:
                 for section in self._sections:
                     all_leases = self._is_last or not dead.child
-                    section.give_back(dead, None if all_leases else dead.suspects(section.name))
+                    section.give_back(dead, None if all_leases else dead.claims_of(section.name))
         except Exception as error:  # noqa: BLE001 – whatever a driver raises, the master learns that it failed
             log.warning("cannot release the leases of %s: %s", dead.holder, one_line(error))
         else:

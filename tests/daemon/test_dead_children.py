@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from psched.process.signals import UPGRADE_NOW
-from tests.daemon.harness import Daemon
+from tests.daemon.harness import Daemon, children_of
 
 Make = Callable[..., Daemon]
 
@@ -55,6 +55,26 @@ def test_leases_of_a_killed_worker_do_not_wait_for_a_sibling_that_runs_on(make_d
     assert not daemon.traces("ended")
     daemon.go("s2")
     assert daemon.end() == 0
+
+
+def test_a_run_that_a_sibling_began_since_is_not_released_for_a_dead_worker(make_daemon: Make) -> None:
+    daemon = make_daemon(processors=2).start()
+    daemon.add("s1", "early", "* * * * * *")
+    finished = daemon.wait_for_trace("began")["pid"]
+    sibling = daemon.wait_for_trace("began", count=2)["pid"]
+    assert sibling != finished
+    daemon.signal(signal.SIGTERM)
+    daemon.wait_for_log("stopping when the running tasks are done")
+    psutil.Process(finished).kill()
+    daemon.wait_for_log("releases the leases of 1 dead workers")
+    daemon.wait_for(lambda: [child.pid for child in children_of(daemon.master)] == [sibling])
+    with daemon.schedules() as schedules:
+        row = schedules.store.get("s1")
+        assert row is not None
+        assert row.status == "running"
+    daemon.go("s1")
+    assert daemon.end() == 0
+    assert "released 1 lease" not in daemon.log
 
 
 def test_a_binary_upgrade_gives_back_the_leases_of_the_old_masters_workers(daemon: Daemon) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from psched.child.handler_child import HandlerChild
 from psched.execution.active_runs import ActiveRun, ActiveRuns
-from psched.process.child_protocol import RunningTable
+from psched.process.child_protocol import RunningTable, RunRecord
 
 LONGEST = "schedules:" + "𝄞" * 255
 
@@ -36,6 +36,14 @@ def test_names_come_by_cell_and_go(running_table: RunningTable) -> None:
     running_table.running(2, "b")
     running_table.idle(0)
     assert running_table.names() == ("b",)
+
+
+@pytest.mark.parametrize("claim", [0, 1, 2**48, 2**62, 2**64 - 1])
+def test_the_number_of_the_acquire_comes_with_the_name(running_table: RunningTable, claim: int) -> None:
+    running_table.running(1, "schedules:a", claim)
+    assert running_table.runs() == (("schedules:a", claim),)
+    running_table._memory[2048] ^= 1  # the lowest bit of the number
+    assert running_table.runs() == ()
 
 
 def test_the_tasks_of_a_killed_process_are_known(running_table: RunningTable) -> None:
@@ -61,7 +69,7 @@ def test_a_torn_word_is_no_word(running_table: RunningTable) -> None:
     fresh.running(0, LONGEST)
     new = fresh._memory[:2048]
     fresh.close()
-    for length in [*range(16), *range(16, 2048, 61)]:
+    for length in [*range(24), *range(24, 2048, 61)]:
         running_table.running(0, "schedules:before")
         running_table._memory[:length] = new[:length]
         assert running_table.names() in {(), ("schedules:before",), (LONGEST,)}
@@ -77,7 +85,7 @@ def test_rubbish_is_read_without_an_error(running_table: RunningTable) -> None:
 def test_a_frozen_table_no_longer_changes() -> None:
     running_table = RunningTable(2)
     running_table.running(0, "queue:begun")
-    running_table.freeze({0: "queue:begun", 1: "queue:done"})
+    running_table.freeze({0: RunRecord("queue:begun"), 1: RunRecord("queue:done")})
     running_table.idle(0)
     running_table.running(1, "queue:innocent")
     assert running_table.names() == ("queue:begun", "queue:done")
@@ -86,9 +94,12 @@ def test_a_frozen_table_no_longer_changes() -> None:
 def test_report_suspects_names_the_running_tasks_and_the_last_unsettled_one() -> None:
     running_table = RunningTable(2)
     runs = ActiveRuns(running_table)
-    task: Any = SimpleNamespace(row=SimpleNamespace(key="at work"), concluded=False)
+    task: Any = SimpleNamespace(row=SimpleNamespace(key="at work"), concluded=False, lease=SimpleNamespace(claim=1))
     runs.begin(0, ActiveRun(task, cast("Any", SimpleNamespace(name="queue"))))
-    done = [SimpleNamespace(row=SimpleNamespace(key=key), concluded=True) for key in ("done", "done last")]
+    done = [
+        SimpleNamespace(row=SimpleNamespace(key=key), concluded=True, lease=SimpleNamespace(claim=number))
+        for number, key in enumerate(("done", "done last"), 2)
+    ]
     held = [done[0], task, done[1]]
     open_section = SimpleNamespace(name="queue", source=SimpleNamespace(held=held))
     child: Any = SimpleNamespace(
@@ -96,4 +107,4 @@ def test_report_suspects_names_the_running_tasks_and_the_last_unsettled_one() ->
     )
     HandlerChild.report_suspects(child)
     running_table.idle(0)
-    assert running_table.names() == ("queue:at work", "queue:done last")
+    assert running_table.runs() == (("queue:at work", 1), ("queue:done last", 3))

@@ -110,7 +110,7 @@ def give_back(store: ScheduleStore) -> None:
     (claim, *_) = store.acquire(5, 100)
     store.give_back("host/9/none", ["key00001"], 10)
     store.held_claims(claim.row.node or "")
-    store.give_back(claim.row.node or "", [], 10, keys=[claim.row.key])
+    store.give_back(claim.row.node or "", [], 10, claims={claim.row.key: claim.lease.claim})
 
 
 def test_no_verb_reads_the_whole_table(bench: Bench, crowd: ScheduleStore) -> None:
@@ -129,12 +129,13 @@ def test_giving_back_some_leases_of_a_holder_reads_those_alone(
     if analysed == "while idle":
         analyse(bench)
     dead = bench.open("host/9/dead")
-    keys = keys_of(dead.acquire(1000, 100))
+    claims = dead.acquire(1000, 100)
     if analysed == "while leased":
         analyse(bench)
-    for named in (keys[500:505], keys[600:601]):
+    for some in (claims[500:505], claims[600:601]):
+        named = {claim.row.key: claim.lease.claim for claim in some}
         with watched(bench) as watch:
-            assert crowd.give_back("host/9/dead", [], 10, keys=named) == len(named)
+            assert crowd.give_back("host/9/dead", [], 10, claims=named) == len(named)
         assert len(watch.statements) == 1
         see_that_few_rows_were_read(watch)
 

@@ -9,7 +9,7 @@ import logging
 import socket
 import threading
 from collections import Counter, deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import astuple
 from types import SimpleNamespace
@@ -134,11 +134,11 @@ class FakeSection:
         self.settle(keys)
         self.released += keys
 
-    def _give_back(self, holder: str, suspects: Collection[str], error: str, keys: Collection[str] | None) -> int:
+    def _give_back(self, holder: str, suspects: Collection[str], error: str, claims: Mapping[str, int] | None) -> int:
         self._answer()
-        released = {*self.held} if keys is None else {*self.held} & {*keys}
+        released = {*self.held} if claims is None else {*self.held} & {*claims}
         self.settle(released)
-        self.given_back.append((holder, None if keys is None else set(keys)))
+        self.given_back.append((holder, None if claims is None else set(claims)))
         return len(released)
 
     def _answer(self) -> None:
@@ -686,10 +686,15 @@ def test_rows_are_not_given_to_a_child_that_is_gone(bench: Bench) -> None:
 
 
 def test_the_leases_of_a_dead_single_child_are_all_given_back(bench: Bench) -> None:
-    dead = DeadChild("host/w1/7", ("queue:a",), "killed", "host/w1/7")
-    bench.start(dead=[dead])
-    assert bench.queue.given_back == [("host/w1/7", {"a"})]
+    bench.start(dead=[DeadChild("host/w1/7", ("queue:a",), "killed")])
+    assert bench.queue.given_back == [("host/w1/7", None)]
     assert bench.recovered == 1
+
+
+def test_of_a_child_of_an_earlier_configuration_only_the_runs_are_given_back(bench: Bench) -> None:
+    bench.start(dead=[DeadChild("host/node/0", ("queue:a",), "killed", "w1", (CLAIM,))])
+    assert bench.queue.given_back == [("host/node/0", {"a"})]
+    assert bench.schedules.given_back == []
 
 
 def test_a_sweep_waits_until_each_living_sibling_has_reported_its_rows(bench: Bench) -> None:

@@ -24,7 +24,7 @@ class WatchedRun:
         self.time = 1000.0
         self.runs = ActiveRuns(RunningTable(1))
         self.watchdog = RunWatchdog(self.runs, 2.0, self._leave, lambda: self.time)
-        lease = SimpleNamespace(cancel_requested=False)
+        lease = SimpleNamespace(cancel_requested=False, claim=0)
         task: Any = SimpleNamespace(
             row=SimpleNamespace(key="k"), deadline=math.inf, lease=lease, begun_at=self.time, timeout=None
         )

@@ -139,7 +139,8 @@ class LeaseStatements:
         dead = sa.bindparam("dead", type_=table.c.holder.type)
         self.give_back = self._giving_back(table.c.holder == dead)
         of_given = table.c.key.in_(sa.bindparam("given_back", expanding=True))
-        self.give_back_keys = self._giving_back(of_given, in_no_index == dead)
+        is_claim = sa.tuple_(table.c.key, table.c.claim).in_(sa.bindparam("claims", expanding=True))
+        self.give_back_claims = self._giving_back(of_given, is_claim, in_no_index == dead)
         self.held_claims = sa.select(table.c.key, table.c.claim).where(table.c.holder == dead, self._is_running)
 
     def writing(self, row: GivenColumns, now: sa.ColumnElement[int], **values: Any) -> sa.Update:

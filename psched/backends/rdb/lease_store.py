@@ -236,15 +236,18 @@ class RdbLeaseStore(SqlStore):
         suspects: Collection[str],
         longest_wait: float,
         error: str = WORKER_DIED,
-        keys: Collection[str] | None = None,
+        claims: Mapping[str, int] | None = None,
     ) -> int:
         longest = math.ceil(longest_wait * 1000)
         values = {"dead": holder, "suspects": list(suspects), "longest": longest, "error": error}
-        if keys is None:
+        if claims is None:
             return self._database.change(self.lease_statements.give_back, values)
-        listed, give_back = list(keys), self.lease_statements.give_back_keys
+        listed, give_back = list(claims.items()), self.lease_statements.give_back_claims
         parts = [listed[start : start + BATCH] for start in range(0, len(listed), BATCH)]
-        return sum(self._database.change(give_back, {**values, "given_back": part}) for part in parts)
+        return sum(
+            self._database.change(give_back, {**values, "given_back": [key for key, _ in part], "claims": part})
+            for part in parts
+        )
 
     def _settle_many(
         self,

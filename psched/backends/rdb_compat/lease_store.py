@@ -197,7 +197,7 @@ class CompatLeaseStore(SqlStore):
         suspects: Collection[str],
         longest_wait: float,
         error: str = WORKER_DIED,
-        keys: Collection[str] | None = None,
+        claims: Mapping[str, int] | None = None,
     ) -> int:
         """Return 0, because the table does not record holders."""
         return 0

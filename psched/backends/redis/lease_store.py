@@ -163,10 +163,12 @@ class RedisLeaseStore(LeaseStore):
         suspects: Collection[str],
         longest_wait: float,
         error: str = WORKER_DIED,
-        keys: Collection[str] | None = None,
+        claims: Mapping[str, int] | None = None,
     ) -> int:
         count = 0
-        chosen = [] if keys is None else [str(len(keys)), *keys]
+        chosen: list[Argument] = []
+        if claims is not None:
+            chosen = [len(claims), *[word for claim in claims.items() for word in claim]]
         given: list[Argument] = [
             holder,
             math.ceil(longest_wait * 1000),

@@ -186,8 +186,8 @@ return rows
 --- script KIND/give_back: common, KIND, leases
 -- Ends the leases of a dead holder. ARGV: holder, the longest wait in milliseconds, the maximum number of rows, the
 -- error for the rows that it was running, the number of these rows and their keys. To end only some leases, also their
--- number and keys. Rows that it was running wait for a second, and twice as long after each further crash. Returns the
--- number of rows.
+-- number, and the key and the number of the acquire of each. Rows that it was running wait for a second, and twice as
+-- long after each further crash. Returns the number of rows.
 local held = T .. 'held:' .. ARGV[1]
 local longest, most, suspects, count = tonumber(ARGV[2]), tonumber(ARGV[3]), {}, 0
 local first = 6 + tonumber(ARGV[5])
@@ -195,8 +195,8 @@ for place = 6, first - 1 do
   suspects[ARGV[place]] = true
 end
 local chosen = ARGV[first] and {}
-for place = first + 1, #ARGV do
-  chosen[ARGV[place]] = true
+for place = first + 1, #ARGV, 2 do
+  chosen[ARGV[place]] = ARGV[place + 1]
 end
 for _, key in ipairs(members_of(held)) do
   if count == most then
@@ -204,10 +204,10 @@ for _, key in ipairs(members_of(held)) do
   end
   if not chosen or chosen[key] then  -- another process may still hold the others
     local row = row_of(key)
-    local fields = redis.pcall('HMGET', row, 'status', 'crashes')
+    local fields = redis.pcall('HMGET', row, 'status', 'crashes', 'claim')
     if fields[1] ~= 'running' then  -- another program has deleted or replaced the hash
       call('SREM', held, key)
-    else
+    elseif not chosen or chosen[key] == fields[3] then
       allow_writes_when_full(row)
       increment(row, 'fence', 1)
       local due = due_before(row)
