@@ -7,7 +7,7 @@ import os
 import struct
 import zlib
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import NamedTuple
 
 DONE = 0
@@ -148,12 +148,20 @@ class MasterPipe:
 
 
 def open_pipes() -> tuple[MasterPipe, ChildPipe]:
-    """Return the master's and the next child's ends of the pipes. No descriptor ever blocks."""
-    messages_reader, messages_writer = os.pipe()
-    orders_reader, orders_writer = os.pipe()
-    for descriptor in (messages_reader, messages_writer, orders_reader, orders_writer):
-        os.set_blocking(descriptor, False)
-    heartbeat = mmap.mmap(-1, _HEARTBEAT.size)
+    """Return the master's and the next child's ends of the pipes. No descriptor ever blocks.
+
+    Raises OSError, and leaves nothing open, if there are too few descriptors.
+    """
+    with ExitStack() as opened:
+        ends: list[int] = []
+        for _ in range(2):
+            for descriptor in os.pipe():
+                opened.callback(os.close, descriptor)
+                os.set_blocking(descriptor, False)
+                ends.append(descriptor)
+        heartbeat = mmap.mmap(-1, _HEARTBEAT.size)
+        opened.pop_all()
+    messages_reader, messages_writer, orders_reader, orders_writer = ends
     return (
         MasterPipe(messages_reader, orders_writer, heartbeat),
         ChildPipe(messages_writer, orders_reader, heartbeat),

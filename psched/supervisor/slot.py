@@ -18,7 +18,7 @@ from psched.child.main import role_of
 from psched.config import Settings
 from psched.metrics.event_counters import MasterCounter
 from psched.process.child_protocol import RunningTable
-from psched.process.child_spec import FETCHER_SLOT, ChildSpec
+from psched.process.child_spec import FETCHER_SLOT, ChildSpec, DeadChild
 from psched.process.dispatch_socket import DispatchSocket
 from psched.store import holder_name
 from psched.supervisor.child import ChildProcess
@@ -111,13 +111,24 @@ class Slot:
             self._supervise(self._child, now)
         if self._child is not None or self._retired or now < self._fork_at:
             return
-        name = holder_name(f"w{self.number}")
-        spec = ChildSpec(
+        name, dead = holder_name(f"w{self.number}"), self.lease_recovery.claim()
+        try:
+            spec = self._spec(name, dead)
+            self._child = self.process_table.fork(self.title, spec.settings, partial(role_of, spec), spec)
+        except OSError as error:
+            self.lease_recovery.add(dead)
+            self._cannot_start(f"cannot fork: {error.strerror}", now)
+        else:
+            log.debug("%s was forked", self._child)
+
+    def _spec(self, name: str, dead: tuple[DeadChild, ...]) -> ChildSpec:
+        """Return what the next child is told. Raises OSError."""
+        return ChildSpec(
             self.number,
             self._settings(),
             self.config.application,
             name if self.dispatch is None else self.dispatch.holder,
-            self.lease_recovery.claim(),
+            dead,
             RunningTable(self.config.handler_threads),
             name,
             self.dispatch,
@@ -125,13 +136,6 @@ class Slot:
             None if self.counters is None else self.counters.block(self.title),
             not self._has_applied,
         )
-        try:
-            self._child = self.process_table.fork(self.title, spec.settings, partial(role_of, spec), spec)
-        except OSError as error:
-            self.lease_recovery.add(spec.dead)
-            self._cannot_start(f"cannot fork: {error.strerror}", now)
-        else:
-            log.debug("%s was forked", self._child)
 
     def _settings(self) -> Settings:
         """Return the settings of the next child.

@@ -83,7 +83,7 @@ class Supervisor:
     def begin(self) -> None:
         """Create the first slot. When its child is ready, `_check_whether_up` creates the others."""
         self.binary_upgrade.begin()
-        self._open_dispatch_socket()
+        self._open_dispatch_socket(self.config)
         self._add_slot(FIRST_SLOT if self._dispatch is None else FETCHER_SLOT)
 
     def run(self, selector: BaseSelector, signals: SignalQueue) -> None:
@@ -259,9 +259,13 @@ class Supervisor:
 
     def _apply(self, config: LoadedConfig, now: float) -> None:
         immediate = self.reload.immediate
+        try:
+            self._open_dispatch_socket(config)
+        except OSError as error:
+            log.error("reload failed: no socket for the workers: %s; the workers continue unchanged", error.strerror)
+            return
         log.info("reloading %s", "now" if immediate else "each worker after its task")
         self.config = config
-        self._open_dispatch_socket()
         for slot in self._slots.values():
             slot.replace(config, self._dispatch, immediate, now)
         self._resize(now, immediate)
@@ -287,11 +291,11 @@ class Supervisor:
             self.counters,
         )
 
-    def _open_dispatch_socket(self) -> None:
-        """Replace the dispatch socket. Children of the previous configuration keep the old one."""
-        if self._dispatch is not None:
-            self._dispatch.close()
-        self._dispatch = DispatchSocket(holder_name("node")) if self.config.slots > 1 else None
+    def _open_dispatch_socket(self, config: LoadedConfig) -> None:
+        """Replace the dispatch socket. Children of the previous configuration keep the old one. Raises OSError."""
+        before, self._dispatch = self._dispatch, DispatchSocket(holder_name("node")) if config.slots > 1 else None
+        if before is not None:
+            before.close()
 
     def _siblings(self) -> tuple[str, ...]:
         specs = [slot.living for slot in self._slots.values()]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -170,3 +172,22 @@ def test_it_is_not_while_a_new_master_starts(master: Master) -> None:
 def test_it_is_not_while_it_stops(master: Master) -> None:
     master.supervisor.handle_signal(signal.SIGTERM)
     assert not master.idle
+
+
+def test_a_reload_without_a_descriptor_for_the_socket_leaves_the_workers_alone(
+    master: Master, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(holder: str) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    before = list(master.process_table.forked)
+    dispatch = master.supervisor._dispatch
+    master.supervisor.handle_signal(signal.SIGUSR1)
+    master.newest.child_pipe.send(READY)
+    master.newest.leave(DONE)
+    with monkeypatch.context() as patch:
+        patch.setattr("psched.supervisor.supervisor.DispatchSocket", fail)
+        master.tick()
+    assert "reload failed: no socket for the workers: Too many open files" in caplog.text
+    assert master.supervisor._dispatch is dispatch
+    assert not any(child.escalation.stopping for child in before)

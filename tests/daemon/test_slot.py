@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
+import resource
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from psched.process.child_protocol import APPLIED, BOOT_FAILED, DONE, EMPTY, RAN, READY, START_ERROR
+from psched.process.child_protocol import APPLIED, BOOT_FAILED, DONE, EMPTY, RAN, READY, START_ERROR, open_pipes
+from psched.process.child_spec import DeadChild
 from psched.supervisor.lease_recovery import LeaseRecovery
 from psched.supervisor.slot import Slot
 from tests.daemon.fake_children import FakeProcessTable, fake_process_table, sqlite_config
@@ -75,6 +80,10 @@ def slow_slot(tmp_path: Path) -> Iterator[TickedSlot]:
     """A slot that waits a minute between forks of children that die before they have run a task."""
     with fake_process_table() as process_table:
         yield TickedSlot(tmp_path, process_table, LONGEST)
+
+
+def _descriptors() -> set[int]:
+    return {int(path.name) for path in Path("/proc/self/fd").iterdir()}
 
 
 def is_about(pause: float, expected: float) -> bool:
@@ -161,3 +170,44 @@ def test_a_slot_reports_when_it_forks_next_and_how_the_last_child_ended(slow_slo
     slow_slot.process_table.forked[-1].child_pipe.send(READY)
     slow_slot.tick()
     assert slow_slot.slot.pending is None
+
+
+@pytest.mark.parametrize("missing", ["RunningTable", "FakeProcessTable.fork"])
+def test_a_fork_without_memory_is_tried_again_and_forgets_no_dead_child(
+    slot: TickedSlot, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    dead = DeadChild("host/1/w9")
+    slot.lease_recovery.add([dead])
+    module = "psched.supervisor.slot" if missing == "RunningTable" else "tests.daemon.fake_children"
+    with monkeypatch.context() as patch:
+        patch.setattr(f"{module}.{missing}", fail)
+        slot.tick()
+    assert slot.process_table.forked == []
+    assert slot.slot.trouble == "worker 2 cannot start: cannot fork: Cannot allocate memory"
+    slot.tick(max(0.0, slot.slot.deadline - slot.process_table.now))
+    (child,) = slot.process_table.forked
+    assert child.spec is not None
+    assert child.spec.dead == (dead,)
+
+
+def test_pipes_that_cannot_be_opened_leave_no_descriptor_open() -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    room: list[int] = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(_descriptors()) + 4, limits[1]))
+    try:
+        with suppress(OSError):
+            while True:
+                room.append(os.open(os.devnull, os.O_RDONLY))
+        for _ in range(3):  # of the four that are needed
+            os.close(room.pop())
+        before = _descriptors()
+        with pytest.raises(OSError, match="Too many open files"):
+            open_pipes()
+        assert _descriptors() == before
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for descriptor in room:
+            os.close(descriptor)
