@@ -112,7 +112,9 @@ class EventThread(threading.Thread):
 
         Raises the errors of the receiver.
         """
-        mark = self._mark()
+        mark, now = self._mark(), self._store.now()
+        if self._ledger is not None and now < mark.position:
+            mark = self._set_back(mark, now)
         if not self._marks.claim(mark, self._claimer, _CLAIM):
             if self._ledger is not None:
                 self._ledger.forget()
@@ -136,7 +138,7 @@ class EventThread(threading.Thread):
                 words = "event %s is not sent, because %s refuses the event: %s; event: %s"
                 log.error(words, id_, self._sender.name, error, event)
 
-        for position in () if self._ledger is None else self._ledger.send(mark.position, self._store.now(), send):
+        for position in () if self._ledger is None else self._ledger.send(mark.position, now, send):
             if position > mark.position:
                 self._marks.raise_to("events", self._sender.name, position)
                 mark = mark._replace(position=position)
@@ -158,6 +160,15 @@ class EventThread(threading.Thread):
                 if mark.name == self._sender.name:
                     return mark
             self._marks.raise_to("events", self._sender.name, self._store.now())
+
+    def _set_back(self, mark: Watermark, now: float) -> Watermark:
+        """Lower the watermark, because the database's clock was set back: runs that end now have earlier times.
+
+        Runs with times after the new watermark are sent again, unless this node remembers them.
+        """
+        self._marks.remove(mark)
+        self._marks.raise_to("events", self._sender.name, now - OVERLAP)
+        return self._mark()
 
 
 class LedgerEvents:
@@ -181,6 +192,8 @@ class LedgerEvents:
 
         A long backlog yields a position after each `_PAGE` entries. `now`: the database's time.
         """
+        if self._read_at is not None and now < self._read_at:  # the database's clock was set back
+            self._read_at = None
         is_full = self._read_at is None or self._clock() >= self._full_at
         since = position if is_full or self._read_at is None else max(position, self._read_at - _RECENT)
         for count, row in enumerate(self._ledger.rows(LedgerFilter(since=since)), 1):

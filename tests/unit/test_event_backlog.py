@@ -18,7 +18,7 @@ class Inbox:
 
     name = "inbox"
 
-    def __init__(self, refused: int) -> None:
+    def __init__(self, refused: int = -1) -> None:
         self.got: list[object] = []
         self._refused: int | None = refused
 
@@ -64,4 +64,32 @@ def test_a_long_backlog_is_remembered_by_the_watermark(monkeypatch: pytest.Monke
     EventThread(store, inbox, "table").check()
     assert set(inbox.got) == {*range(1000)}
     assert len(inbox.got) < 1000 + 110  # the next node sends less than a part again
+    store.close()
+
+
+@pytest.mark.parametrize("seconds", [3, 200])
+def test_runs_that_end_after_the_databases_clock_was_set_back_are_sent(
+    monkeypatch: pytest.MonkeyPatch, seconds: int
+) -> None:
+    store = open_stores("rdb", StoreSettings("sqlite://", "h/1/1", schedules="s")).schedules
+    assert store is not None
+    store.create_tables()
+    time, databases_time = 0.0, store.now()
+    rows: list[LedgerRow] = []
+
+    def read(wanted: LedgerFilter) -> Iterator[LedgerRow]:
+        return (row for row in rows if wanted.since is not None and row.ended >= wanted.since)
+
+    monkeypatch.setattr(store, "ledger", SimpleNamespace(rows=read))
+    monkeypatch.setattr(store, "now", lambda: databases_time)
+    inbox = Inbox()
+    thread = EventThread(store, inbox, "table", clock=lambda: time)
+    for number in range(100):
+        rows.append(entry(number, databases_time))
+        thread.check()
+        assert inbox.got.count(number) == 1, "as soon as the run has ended"
+        jump = seconds if number == 50 else 0
+        time, databases_time = time + 5, databases_time + 5 - jump
+    again = len(inbox.got) - len(rows)
+    assert again <= (0 if seconds < OVERLAP else seconds / 5)
     store.close()
