@@ -183,7 +183,7 @@ class HandlerChild(ChildRole):
 
     def _give_back(self, dead: DeadChild) -> None:
         for opened in self._sections:
-            opened.give_back(dead)
+            opened.give_back(dead, dead.own_claims(opened.name))
 
     def _close(self) -> None:
         if self._polled is not None:

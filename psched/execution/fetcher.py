@@ -271,8 +271,8 @@ class Fetcher:
             case ("hello", held, runs, dead, pid):
                 child.has_reported, child.runs, child.pid, child.longest = True, runs, pid, math.inf
                 reported = [
-                    DeadChild(holder, tuple(running), error, name_of_dead, tuple(claims))
-                    for holder, running, error, name_of_dead, claims in dead
+                    DeadChild(holder, tuple(running), error, name_of_dead, tuple(claims), *rest)
+                    for holder, running, error, name_of_dead, claims, *rest in dead
                 ]
                 self._unheard -= {name, *(each.child for each in reported)}
                 child.rows.clear()
@@ -319,10 +319,7 @@ class Fetcher:
             self._sweep_at = self._clock() + _SECOND_SWEEP
             return True
         for name, opened in self._sections.items():
-            if child is not None:
-                opened.give_back(dead, dict(child.rows[name]))
-            else:
-                opened.give_back(dead, dead.claims_of(name) if dead.child else None)
+            opened.give_back(dead, dead.own_claims(name) if child is None else dict(child.rows[name]))
         return True
 
     def _sweep(self, dead: DeadChild) -> None:

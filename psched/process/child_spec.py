@@ -27,6 +27,7 @@ class DeadChild:
     - `error`: the error to record with these tasks.
     - `child`: its name; empty if no other child has the same holder.
     - `claims`: for each of `running`, the number of the acquire (`Lease.claim`).
+    - `is_fetcher`: whether it was a fetching child. Only the next fetching child finds the leases of its rows.
     """
 
     holder: str
@@ -34,14 +35,21 @@ class DeadChild:
     error: str = WORKER_DIED
     child: str = ""
     claims: tuple[int, ...] = ()
+    is_fetcher: bool = False
 
     def suspects(self, section: str) -> list[str]:
         """Return the keys of the tasks that the child ran in `section`."""
         prefix = f"{section}:"
         return [name.removeprefix(prefix) for name in self.running if name.startswith(prefix)]
 
-    def claims_of(self, section: str) -> dict[str, int]:
-        """Return the keys of the tasks that the child ran in `section`, each with the number of its acquire."""
+    def own_claims(self, section: str) -> dict[str, int] | None:
+        """Return the leases to release for the child in `section`: None for all leases of its holder.
+
+        If other children have the same holder, these are the leases of the tasks that the child ran: the keys, each
+        with the number of its acquire. Another child may have acquired the same key since.
+        """
+        if not self.child:
+            return None
         prefix = f"{section}:"
         runs = zip(self.running, self.claims, strict=True)
         return {name.removeprefix(prefix): claim for name, claim in runs if name.startswith(prefix)}

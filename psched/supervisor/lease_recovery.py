@@ -16,7 +16,7 @@ from psched.error_messages import one_line
 from psched.execution.open_sections import open_sections
 from psched.model import worker_died
 from psched.process.child_protocol import RECOVERED, ChildPipe
-from psched.process.child_spec import ChildRole, ChildSpec, DeadChild
+from psched.process.child_spec import FETCHER_SLOT, ChildRole, ChildSpec, DeadChild
 from psched.store import holder_name
 from psched.supervisor.child import ChildProcess
 from psched.supervisor.fork_and_reap import ProcessTable
@@ -45,7 +45,8 @@ class LeaseRecovery:
         if child.ready and not (child.orderly or child.empty):
             runs, name = child.runs, "" if spec.dispatch is None else spec.name
             names, claims = tuple([run.name for run in runs]), tuple([run.claim for run in runs])
-            self.add([DeadChild(spec.holder, names, worker_died(child.end), name, claims)])
+            is_fetcher = spec.slot == FETCHER_SLOT
+            self.add([DeadChild(spec.holder, names, worker_died(child.end), name, claims, is_fetcher)])
 
     def add(self, dead: Iterable[DeadChild]) -> None:
         self._unclaimed.extend(dead)
@@ -61,14 +62,21 @@ class LeaseRecovery:
         """Whether all leases are released, or no further attempt will be made."""
         return self._child is None and not self._unclaimed
 
+    def _claim_without_fetchers(self) -> tuple[DeadChild, ...]:
+        claimed = tuple([dead for dead in self._unclaimed if not dead.is_fetcher])
+        self._unclaimed = [dead for dead in self._unclaimed if dead.is_fetcher]
+        return claimed
+
     @property
     def deadline(self) -> float:
-        return self._fork_at if self._child is None and self._unclaimed else math.inf
+        is_needed = self._child is None and not all(dead.is_fetcher for dead in self._unclaimed)
+        return self._fork_at if is_needed else math.inf
 
     def tick(self, now: float, settings: Settings, last: bool) -> None:
         """Fork a recovery child if necessary.
 
-        Call this after the ticks of the slots: if they fork a worker, it releases the leases instead.
+        Call this after the ticks of the slots: if they fork a worker, it releases the leases instead. The leases of a
+        fetching child wait for the next one, because no other process knows which leases these are.
 
         `last`: no more workers will be forked, so there is only one attempt. If it fails, all leases that are left end
         after `alive_time`.
@@ -78,9 +86,11 @@ class LeaseRecovery:
             self._child = None
             if not child.recovered:
                 self._failed(child.start_error or f"the recovery process {child.end}", now, last)
-        if self._child is not None or not self._unclaimed or (now < self._fork_at and not last):
+        if self._child is not None or (now < self._fork_at and not last):
             return
-        self._claimed = self.claim()
+        self._claimed = self.claim() if last else self._claim_without_fetchers()
+        if not self._claimed:
+            return
         try:
             make = partial(RecoveryChild, settings, self._claimed, last)
             self._child = self._process_table.fork("lease recovery", settings, make, lifetime=_TIMEOUT)
@@ -112,8 +122,7 @@ class RecoveryChild(ChildRole):
         try:
             for dead in self._dead:
                 for section in self._sections:
-                    all_leases = self._is_last or not dead.child
-                    section.give_back(dead, None if all_leases else dead.claims_of(section.name))
+                    section.give_back(dead, None if self._is_last else dead.own_claims(section.name))
         except Exception as error:  # noqa: BLE001 – whatever a driver raises, the master learns that it failed
             log.warning("cannot release the leases of %s: %s", dead.holder, one_line(error))
         else:

@@ -77,6 +77,24 @@ def test_a_run_that_a_sibling_began_since_is_not_released_for_a_dead_worker(make
     assert "released 1 lease" not in daemon.log
 
 
+def test_a_reload_to_one_worker_takes_no_run_from_a_worker_that_still_ends_its_task(make_daemon: Make) -> None:
+    daemon = make_daemon(processors=2).start()
+    for key in ("s1", "s2"):
+        daemon.add(key, "wait")
+        daemon.wait_for_trace("began", key)
+    first = daemon.worker(1).pid
+    killed, left = sorted(("s1", "s2"), key=lambda key: daemon.traces("began", key)[0]["pid"] != first)
+    daemon.configure(processors=1)
+    daemon.signal(signal.SIGUSR1)
+    daemon.wait_for_log("reloading each worker after its task")
+    psutil.Process(first).kill()
+    daemon.wait_for_log("of dead worker")
+    assert "released 1 lease" in daemon.log
+    daemon.wait_for_trace("began", killed, count=2)
+    assert len(daemon.traces("began", left)) == 1
+    daemon.stop()
+
+
 def test_a_binary_upgrade_gives_back_the_leases_of_the_old_masters_workers(daemon: Daemon) -> None:
     daemon.add("s1", "stopped")
     daemon.wait_for_trace("began")

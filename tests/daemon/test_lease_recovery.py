@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from psched.config import coerce
@@ -28,3 +30,25 @@ def test_a_stop_waits_for_one_recovery_child_however_many_workers_have_died(
     assert len(process_table.forked) == 1
     reason = "the recovery process was killed by SIGKILL (it did not exit in time)"
     assert f"cannot release the leases of 2 dead workers: {reason}; the leases end after alive_time" in caplog.text
+
+
+def test_the_leases_of_a_dead_fetching_child_wait_for_the_next_one() -> None:
+    fetcher, worker = DeadChild("node", child="w0", is_fetcher=True), DeadChild("node", child="w1")
+    with fake_process_table() as process_table:
+        recovery = LeaseRecovery(process_table)
+        recovery.add([fetcher])
+        recovery.tick(process_table.now, SETTINGS, last=False)
+        assert process_table.forked == []
+        assert recovery.deadline == math.inf
+        recovery.add([worker])
+        recovery.tick(process_table.now, SETTINGS, last=False)
+        assert len(process_table.forked) == 1
+        assert recovery.claim() == (fetcher,)
+
+
+def test_at_the_end_of_a_stop_the_leases_of_a_dead_fetching_child_are_released_like_others() -> None:
+    with fake_process_table() as process_table:
+        recovery = LeaseRecovery(process_table)
+        recovery.add([DeadChild("node", child="w0", is_fetcher=True)])
+        recovery.tick(process_table.now, SETTINGS, last=True)
+        assert len(process_table.forked) == 1
