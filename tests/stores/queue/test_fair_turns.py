@@ -7,6 +7,7 @@ import time
 from collections import Counter
 
 import pytest
+import sqlalchemy as sa
 
 from psched.clock import boottime
 from psched.errors import PreemptedError
@@ -36,6 +37,19 @@ def test_no_more_of_a_user_run_than_may(bench: QueueBench, store: TaskStore, oth
     taker, claim = taken[1]
     taker.retire(claim, "finished", None, 100, soon())
     assert keys_of(other.acquire(9, 100)) == ["key3"]
+
+
+@pytest.mark.parametrize("ours", ["sqlite", "mariadb", "postgresql"], indirect=True)
+def test_who_takes_tasks_of_a_user_changes_the_row_of_the_user(ours: QueueBench) -> None:
+    """In a Galera cluster two workers may both get its lock, on different members; of two changes one is refused."""
+    store = ours.queue()
+    ours.submit(store, ["key1", "key2"], user="u", max_running=2)
+    versions: list[int] = []
+    for _ in range(2):
+        assert len(store.acquire(1, 100)) == 1
+        with ours.connect() as connection:
+            versions.append(connection.execute(sa.text(f"SELECT version FROM {ours.table}_users")).scalar_one())
+    assert versions[1] == versions[0] + 1
 
 
 def test_half_of_a_users_room_is_left_to_other_workers(ours: QueueBench) -> None:
