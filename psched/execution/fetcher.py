@@ -27,7 +27,7 @@ from psched.execution.section_poller import PollTimer, RowPoller
 from psched.execution.stop_event import StopEvent
 from psched.model import Claim
 from psched.process.child_spec import DeadChild
-from psched.process.claim_codec import decode_claims, encode_claims
+from psched.process.claim_codec import Encoded, decode_claims, encode_claims
 from psched.process.dispatch_socket import Connection, DispatchSocket
 from psched.store import Accepts
 from psched.store.node_registry import NodeProcess, NodeRun
@@ -240,6 +240,7 @@ class Fetcher:
             if before is not None:
                 for message in before.connection.receive_last():
                     self._obey(name, before, message)
+                self._take_back(before)
             self._children[name] = ConnectedChild(connection)
         for name, child in list(self._children.items()):
             for message in child.connection.receive():
@@ -262,10 +263,7 @@ class Fetcher:
                 if may_be_due:
                     self.pollers[section].check_soon()
             case ("returned", section, encoded, deadlines):
-                now, child.longest = self._clock(), math.inf
-                for claim, deadline in zip(reversed(decode_claims(encoded)), reversed(deadlines), strict=True):
-                    if child.forget(section, claim.row.key, claim.lease.claim):
-                        self._fetched.appendleft(FetchedRow(section, claim, deadline, now))
+                self._return(child, section, encoded, deadlines)
             case ("running", runs):
                 child.running = tuple(NodeRun(*run) for run in runs)
             case ("hello", held, runs, dead, pid):
@@ -282,9 +280,24 @@ class Fetcher:
                 self._count(section, counted, offset)
             case ("left",):
                 child.connection.close()
+                self._take_back(child)
                 del self._children[name]
             case _:
                 raise ValueError(f"not a message of a handler child: {message!r:.100}")
+
+    def _return(self, child: ConnectedChild, section: str, encoded: Encoded, deadlines: Sequence[float]) -> None:
+        """Let other children run rows of `child`, before all other rows."""
+        now, claims, child.longest = self._clock(), decode_claims(encoded), math.inf
+        for claim, deadline in zip(reversed(claims), reversed(deadlines), strict=True):
+            if child.forget(section, claim.row.key, claim.lease.claim):
+                self._fetched.appendleft(FetchedRow(section, claim, deadline, now))
+
+    def _take_back(self, child: ConnectedChild) -> None:
+        """Let other children run the rows that a child did not receive, or only in part, before it left."""
+        for message in reversed(child.connection.unsent):
+            match message:
+                case ("run", section, encoded, deadline):
+                    self._return(child, section, encoded, [deadline] * len(decode_claims(encoded)))
 
     def _recover(self) -> None:
         """Release the leases of dead children. Report this to the master, or to the child that reported the deaths."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import socket
 import struct
+from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -34,12 +35,21 @@ class Connection:
         self._descriptor = OwnedDescriptor(end.fileno())
         self._received = bytearray()
         self._unsent = bytearray()
+        self._sending: deque[tuple[int, Any]] = deque()
+        """The messages with bytes in `_unsent`, each with the number of bytes up to its end, counted from the first
+        message of the connection."""
+        self._queued = self._sent = 0
         self.is_open = True
         """Whether the process at the other end is alive, according to the last `send` or `receive`."""
         self._is_closed = False
 
     def fileno(self) -> int:
         return self._socket.fileno()
+
+    @property
+    def unsent(self) -> list[Any]:
+        """The messages that were not sent, or only in part. If the connection has ended, they never arrive."""
+        return [message for _, message in self._sending]
 
     @property
     def has_unsent(self) -> bool:
@@ -68,13 +78,19 @@ class Connection:
             ):  # integers of more than 64 bits, lone surrogates
                 body, is_json = json.dumps(message).encode(), True
             self._unsent += _HEADER.pack(len(body), is_json) + body
+            self._queued += _HEADER.size + len(body)
+            self._sending.append((self._queued, message))
             self.flush()
 
     def flush(self) -> None:
         with suppress(BlockingIOError):
             try:
                 while self._unsent:
-                    del self._unsent[: self._socket.send(self._unsent)]
+                    sent = self._socket.send(self._unsent)
+                    del self._unsent[:sent]
+                    self._sent += sent
+                    while self._sending and self._sending[0][0] <= self._sent:
+                        self._sending.popleft()
             except BlockingIOError:
                 raise
             except OSError:  # the other process is gone; do not close, as another thread may wait for the descriptor

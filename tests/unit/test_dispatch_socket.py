@@ -77,6 +77,17 @@ def test_whatever_json_holds_arrives(pair: tuple[Connection, Connection], value:
     assert list(other.receive()) == [["run", value], ["next"]]
 
 
+def test_messages_that_the_other_end_did_not_receive_are_known(pair: tuple[Connection, Connection]) -> None:
+    one, other = pair
+    messages = [["first"], ["large", "x" * LARGE], ["last"]]
+    for message in messages:
+        one.send(message)
+    assert one.unsent == messages[1:]
+    assert list(other.receive_last()) == messages[:1]
+    one.flush()
+    assert one.unsent == messages[1:]
+
+
 def test_a_message_larger_than_the_socket_does_not_block_and_arrives_in_parts(
     pair: tuple[Connection, Connection],
 ) -> None:

@@ -104,12 +104,13 @@ class FakeSection:
         section: Any = SimpleNamespace(poll_interval=POLL_INTERVAL, task_prefetch="auto")
         self.opened = OpenSection(name, section, self.source)
 
-    def add(self, count: int, type_: str = "quick", prefix: str = "") -> list[str]:
+    def add(self, count: int, type_: str = "quick", prefix: str = "", data: str = "") -> list[str]:
         """Make rows due, and return their keys."""
         first = len(self.due) + len(self.held) + len(self.released)
         keys = [f"{prefix or type_}{first + number}" for number in range(count)]
         self.due += [
-            Claim(TaskRow(key, type_, {}, "running", 0.0, 0.0), Lease(key, 1, 0.0, claim=CLAIM)) for key in keys
+            Claim(TaskRow(key, type_, {"data": data}, "running", 0.0, 0.0), Lease(key, 1, 0.0, claim=CLAIM))
+            for key in keys
         ]
         return keys
 
@@ -825,6 +826,26 @@ def test_rows_that_a_leaving_child_does_not_take_go_to_another(bench: Bench) -> 
     other = bench.child("w2")
     bench.turn(0.0)
     assert other.receive() == keys
+
+
+@pytest.mark.parametrize("leaves", [True, False], ids=["left", "connected again"])
+def test_a_row_of_which_a_child_received_only_a_part_goes_to_another(bench: Bench, leaves: bool) -> None:
+    child = bench.child("w1")
+    bench.start()
+    keys = bench.queue.add(1, data="x" * 3_000_000)
+    bench.turn()
+    if leaves:
+        child.connection.send(("left",))
+    assert list(child.connection.receive_last()) == []
+    if not leaves:
+        bench.child("w1", runs=1)
+    other = bench.child("w2")
+    came: list[str] = []
+    for _ in range(100):
+        bench.turn(0.0)
+        came += other.receive()
+    assert came == keys
+    assert bench.queue.released == []
 
 
 def test_a_child_that_has_left_is_forgotten(bench: Bench) -> None:
