@@ -10,6 +10,7 @@ from benchmarks import plan
 from benchmarks.shared_counter import ACQUIRES, STATEMENTS, tally_of_environment
 from psched.acquisition.task_source import Source
 from psched.application import App
+from psched.model import Claim
 from psched.task import Task
 
 app = App()
@@ -62,17 +63,17 @@ def late(task: Task) -> None:
 
 
 def _time_acquires() -> None:
-    """Keep how long each poll takes that brings something."""
-    poll_multi = Source.poll_multi
+    """Keep how long each acquire takes that brings something, in the process that acquires."""
+    fetch_multi = Source.fetch_multi
 
-    def timed(self: Source, *arguments: Any, **options: Any) -> list[Task]:
+    def timed(self: Source, *arguments: Any, **options: Any) -> tuple[list[Claim], float]:
         begun = time.monotonic()
-        tasks = poll_multi(self, *arguments, **options)
-        if tasks:
+        claims, deadline = fetch_multi(self, *arguments, **options)
+        if claims:
             tally.sample(time.monotonic() - begun)
-        return tasks
+        return claims, deadline
 
-    Source.poll_multi = timed  # type: ignore[method-assign]
+    Source.fetch_multi = timed  # type: ignore[method-assign]
 
 
 if os.environ.get(ACQUIRES):
