@@ -181,10 +181,9 @@ class Program:
         self._group.close()
 
     def wait(self, timeout: float | None, timeout_grace: float, grace: float) -> Ending:
-        """Wait until no process of the group is left. After `timeout` seconds, end the group.
+        """Wait until no process of the group is left. End the group after `timeout` seconds, or when the run must stop.
 
-        If the timeout ended the group, SIGKILL follows SIGTERM after `timeout_grace` seconds, else after `grace`
-        seconds.
+        SIGKILL follows SIGTERM after `timeout_grace` seconds in the first case, after `grace` seconds in the second.
         """
         while self._process.poll() is None:
             if self._open:
