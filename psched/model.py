@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field
 from hashlib import blake2b
 from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
 
+from psched.quick_replace import quick_replace
 from psched.retry_wait import Backoff
 
 
@@ -193,7 +194,7 @@ NO_OCCURRENCE = 253_370_851_200
 """The next occurrence of a schedule that has ended, and its due time: one day after `NEVER`."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots, for `quick_replace`
 class ScheduleRow:
     """One schedule, as read from the store. `Row` describes the fields that a queue task has, too.
 
@@ -310,7 +311,7 @@ class ScheduleRow:
         if self.regular_time is None:
             return self
         due = self.run_time(self.regular_time) if self.regular_run_time is None else self.regular_run_time
-        return replace(
+        return quick_replace(
             self,
             status="waiting",
             attempts=0,
@@ -324,7 +325,7 @@ class ScheduleRow:
 
     def attempted(self, attempts: int) -> Self:
         """Return a copy of the row with this number of attempts."""
-        return replace(self, attempts=attempts)
+        return quick_replace(self, attempts=attempts)
 
 
 class NewSchedule(NamedTuple):

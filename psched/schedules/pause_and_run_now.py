@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 from psched.cron import CronDialect
 from psched.errors import ConfigError, ScheduleError
 from psched.model import NEVER, ScheduleRow
+from psched.quick_replace import quick_replace
 from psched.schedules import rule_occurrences
 from psched.schedules.skip_policy import skip_entry
 from psched.store.ledger import PAUSED, Entry
@@ -34,7 +34,7 @@ def paused(row: ScheduleRow, now: float, dialect: CronDialect) -> ScheduleRow:
             f"{MOST_PAUSES}; let a worker run its occurrences, or skip them with a later next_time (modify --start), "
             "and pause it again"
         )
-    row = replace(
+    row = quick_replace(
         row,
         paused_from=now,
         paused_until=None,
@@ -42,7 +42,7 @@ def paused(row: ScheduleRow, now: float, dialect: CronDialect) -> ScheduleRow:
         extra_waits=row.is_asked_for,
         next_run_time=row.next_run_time if row.status == "running" else NEVER,
     )
-    return with_regular(row, replace(regular, next_run_time=NEVER)) if row.is_extra else row
+    return with_regular(row, quick_replace(regular, next_run_time=NEVER)) if row.is_extra else row
 
 
 def _is_to_come(row: ScheduleRow, pause: tuple[float, float], dialect: CronDialect) -> bool:
@@ -67,22 +67,22 @@ def resumed(row: ScheduleRow, now: float, dialect: CronDialect) -> tuple[Schedul
     """
     if not row.paused:
         return row, None
-    row = replace(row, paused_until=now, extra_waits=False, failures=None)
+    row = quick_replace(row, paused_until=now, extra_waits=False, failures=None)
     if row.is_extra:
         regular = row.regular()
-        row = with_regular(row, replace(regular, next_run_time=row.run_time(regular.next_time)))
+        row = with_regular(row, quick_replace(regular, next_run_time=row.run_time(regular.next_time)))
     if row.status == "running":
         return row, None
     if row.is_extra:
-        return replace(row, next_run_time=max(now, row.next_time)), None
+        return quick_replace(row, next_run_time=max(now, row.next_time)), None
     if row.is_asked_for or not row.settled or (row.is_backfill and not row.ended):
-        return replace(row, next_run_time=now), None
+        return quick_replace(row, next_run_time=now), None
     entry = skip_entry(row, now, dialect)
     if entry is None or entry.detail != PAUSED:
-        return replace(row, next_run_time=row.run_time(row.next_time)), None
+        return quick_replace(row, next_run_time=row.run_time(row.next_time)), None
     last = row.next_time if entry.last is None else entry.last
     time = rule_occurrences.next_time(row.rule, last, dialect)
-    return replace(row, next_time=time, next_run_time=row.run_time(time), previous=last), entry
+    return quick_replace(row, next_time=time, next_run_time=row.run_time(time), previous=last), entry
 
 
 def run_now(row: ScheduleRow, now: float) -> ScheduleRow:
@@ -95,14 +95,14 @@ def run_now(row: ScheduleRow, now: float) -> ScheduleRow:
     if row.status == "running":
         raise ScheduleError(f"{row.key!r}: a run is in progress; wait for its end")
     if row.is_extra:
-        return replace(row, next_run_time=max(now, row.next_time), extra_waits=False)
+        return quick_replace(row, next_run_time=max(now, row.next_time), extra_waits=False)
     if _has_come(row, now):
-        return replace(row, next_run_time=now, extra=row.next_time, extra_waits=False)
+        return quick_replace(row, next_run_time=now, extra=row.next_time, extra_waits=False)
     time = math.floor(now)
     if row.extra is not None and time <= row.extra < time + MOST_SECONDS_AHEAD:
         time = row.extra + 1
     due = max(now, time)
-    return replace(with_regular(row, row), next_time=time, next_run_time=due, extra=time, extra_waits=False)
+    return quick_replace(with_regular(row, row), next_time=time, next_run_time=due, extra=time, extra_waits=False)
 
 
 def _has_come(row: ScheduleRow, now: float) -> bool:
@@ -112,4 +112,4 @@ def _has_come(row: ScheduleRow, now: float) -> bool:
 
 def with_regular(row: ScheduleRow, regular: ScheduleRow) -> ScheduleRow:
     """Return `row`, which has an extra run, with the next occurrence of `regular` as its regular occurrence."""
-    return replace(row, regular_time=regular.next_time, regular_run_time=regular.next_run_time)
+    return quick_replace(row, regular_time=regular.next_time, regular_run_time=regular.next_run_time)

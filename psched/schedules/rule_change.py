@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from psched.cron import CronDialect
 from psched.model import NEVER, NO_OCCURRENCE, Rule, ScheduleRow
+from psched.quick_replace import quick_replace
 from psched.schedules import rule_occurrences
 from psched.schedules.pause_and_run_now import with_regular
 
@@ -18,14 +17,14 @@ def moved(row: ScheduleRow, old: Rule, now: float, dialect: CronDialect) -> Sche
     the first match of the new rule.
     """
     if row.has_run_enough:
-        return replace(row, next_time=NO_OCCURRENCE, next_run_time=NO_OCCURRENCE)
+        return quick_replace(row, next_time=NO_OCCURRENCE, next_run_time=NO_OCCURRENCE)
     if row.next_run_time <= now:
         return row
     same_times = rule_occurrences.plain(row.rule) == rule_occurrences.plain(old) and not row.ended
     if same_times or row.next_time <= now:
-        return replace(row, next_run_time=row.run_time(row.next_time))
+        return quick_replace(row, next_run_time=row.run_time(row.next_time))
     time = rule_occurrences.first_time(row.rule, now, dialect)
-    return replace(row, next_time=time, next_run_time=row.run_time(time))
+    return quick_replace(row, next_time=time, next_run_time=row.run_time(time))
 
 
 def with_rule(seen: ScheduleRow, row: ScheduleRow, now: float, dialect: CronDialect) -> ScheduleRow:
@@ -33,12 +32,12 @@ def with_rule(seen: ScheduleRow, row: ScheduleRow, now: float, dialect: CronDial
     if row.rule == seen.rule or not seen.settled:
         return row
     timed = moved(row, seen.rule, now, dialect)
-    return replace(timed, next_run_time=seen.next_run_time) if seen.paused else timed
+    return quick_replace(timed, next_run_time=seen.next_run_time) if seen.paused else timed
 
 
 def redefined(seen: ScheduleRow, now: float, wanted: ScheduleRow, dialect: CronDialect) -> ScheduleRow:
     """Return `seen` with the type, data, rule and policy of `wanted`, and with times computed from these."""
-    row = replace(
+    row = quick_replace(
         seen,
         type=wanted.type,
         data=wanted.data,
@@ -57,11 +56,11 @@ def with_calendars(row: ScheduleRow, rule: Rule, now: float, dialect: CronDialec
     An occurrence stays if its time has come, or if it is leased or retried. If `modify` set a later next occurrence,
     the search begins there.
     """
-    changed = replace(row, rule=rule)
+    changed = quick_replace(row, rule=rule)
     if not row.settled or row.has_run_enough or min(row.next_time, row.next_run_time) <= now:
         return changed
     is_natural = row.next_time == rule_occurrences.first_time(row.rule, now, dialect)
     time = rule_occurrences.first_time(rule, now if is_natural else row.next_time, dialect)
     if time == row.next_time:
         return changed
-    return replace(changed, next_time=time, next_run_time=NEVER if row.paused else changed.run_time(time))
+    return quick_replace(changed, next_time=time, next_run_time=NEVER if row.paused else changed.run_time(time))

@@ -261,4 +261,4 @@ def test_the_simulation_agrees_with_workers(
 
 
 def _fields(each: ScheduleRow) -> dict[str, Any]:
-    return {name: getattr(each, name) for name in each.__slots__}
+    return vars(each)

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any, Final, TypeVar, cast
 
 from psched.error_summary import shortened
@@ -15,7 +16,6 @@ from psched.model import (
     NEVER,
     SCHEDULE_STATUSES,
     TASK_STATUSES,
-    CatchUp,
     Claim,
     Lease,
     Policy,
@@ -27,6 +27,7 @@ from psched.model import (
     spread_offset,
 )
 from psched.payload import MAX_DATA_SIZE, decode, decode_value, is_compressed, pack
+from psched.quick_replace import quick_replace
 from psched.schedule_options import decode_options, encode_options
 from psched.store.counts import RuleUse
 from psched.store.ledger import ACTIONS, OUTCOMES, Change, Definition, DefinitionTimes, Entry, KeptOutput, LedgerRow
@@ -80,7 +81,7 @@ TASK_CANCELLED: Final = "cancelled"
 Word = TypeVar("Word", bound=str)
 
 _LAST_MS = LAST_SECOND * 1000
-_ERRORS = {str, type(None)}
+_TEXT_OR_NONE = {str, type(None)}
 _SCHEDULE_AHEAD = CLAIMED_OF_SCHEDULE.index("taken_ahead")
 _NOT_APART = [None] * 10
 """The values of the columns from `extra` to `previous_ended` in a usual row."""
@@ -230,68 +231,89 @@ class RowReader:
 
 
 def claimed_schedule(holder: str, max_data_size: int, row: Sequence[Any]) -> Claim:
-    """Return a schedule that `holder` has just leased. `row`: the values of the columns `CLAIMED_OF_SCHEDULE`.
-
-    For speed, a usual row is checked in one pass: it is valid, was never paused, has no extra run, and sets neither
-    `max_lateness`, `alert_after`, `max_attempts` nor options. Any other row is read column by column, so that its
-    problem names the column.
-    """
-    schedule = _plain_schedule(holder, max_data_size, row)
+    """Return a schedule that `holder` has just leased. `row`: the values of the columns `CLAIMED_OF_SCHEDULE`."""
+    schedule = _usual_schedule(RUNNING, holder, max_data_size, (row[0], *row[2:4], *row[6:-2]))
     if schedule is None:
         values = {"status": RUNNING, "node": holder}
-        schedule = read_schedule({**dict(zip(CLAIMED_OF_SCHEDULE, row, strict=True)), **values}, max_data_size)
+        schedule = _any_schedule({**dict(zip(CLAIMED_OF_SCHEDULE, row, strict=True)), **values}, max_data_size)
     lease = Lease(row[0], row[2], row[3] / 1000, False, row[4], row[5])
     return Claim(schedule, lease, records_begin=row[_SCHEDULE_AHEAD] == AHEAD_AGAIN)
 
 
-def _plain_schedule(holder: str, max_data_size: int, row: Sequence[Any]) -> ScheduleRow | None:
-    """Return the schedule of a usual row, as `claimed_schedule` defines it; None for any other row."""
-    key, _, fence, due, _, _, type_, data, attempts, error, cron, timezone, delay, time, last, *rest = row
-    *apart, catch_up, lateness, alert, most, options, owner, version, _, _ = rest
+def read_schedule(row: Mapping[Any, Any], max_data_size: int = MAX_DATA_SIZE) -> ScheduleRow:
+    """Return a stored schedule. If a column is invalid, `problem` describes it."""
+    schedule = _usual_schedule(row["status"], row["node"], max_data_size, _usual_values(row))
+    return _any_schedule(row, max_data_size) if schedule is None else schedule
+
+
+def _usual_schedule(status: Any, node: Any, max_data_size: int, values: Sequence[Any]) -> ScheduleRow | None:
+    """Return the schedule of a usual row; None for any other row. `values`: those of the columns `_USUAL`.
+
+    A usual row is valid, was never paused, has no extra run, and its rule has no options. For speed, it is checked in
+    one pass. Any other row is read column by column, so that its problem names the column.
+    """
+    key, fence, due, type_, data, attempts, error, cron, timezone, delay, time, last, *rest = values
+    *apart, catch_up, lateness, alert, most, options, owner, version = rest
     texts = key.__class__ is type_.__class__ is data.__class__ is cron.__class__ is timezone.__class__ is str
-    numbers = attempts.__class__ is delay.__class__ is time.__class__ is version.__class__ is int
-    if not (texts and numbers and type_ and apart == _NOT_APART and catch_up in CATCH_UP):
+    numbers = attempts.__class__ is delay.__class__ is time.__class__ is due.__class__ is version.__class__ is int
+    if not (texts and numbers and type_ and apart == _NOT_APART and status in SCHEDULE_STATUSES):
         return None
-    if "\0" in key or not key or fence.__class__ is not int:
+    if "\0" in key or not key or fence.__class__ is not int or node.__class__ not in _TEXT_OR_NONE:
         return None
-    times = 0 <= time <= _LAST_MS and (last is None or (last.__class__ is int and 0 <= last <= _LAST_MS))
-    bounds = lateness is alert is most is options is None and 0 <= delay <= _LAST_MS
-    if not (times and bounds and error.__class__ in _ERRORS and owner.__class__ in _ERRORS):
+    times = 0 <= time <= _LAST_MS and 0 <= due <= _LAST_MS and 0 <= delay <= _LAST_MS
+    if not (times and (last is None or (last.__class__ is int and 0 <= last <= _LAST_MS))):
+        return None
+    if not (error.__class__ in _TEXT_OR_NONE and owner.__class__ in _TEXT_OR_NONE):
+        return None
+    policy = _usual_policy(catch_up, lateness, alert, most, owner, options)
+    if policy is None:
         return None
     try:
         content = decode(data, max_data_size)
     except (ValueError, RecursionError):
         return None
-    return ScheduleRow(
-        key,
-        type_,
-        content,
-        RUNNING,
-        attempts,
-        error,
-        holder,
-        rule=_plain_rule(cron, timezone, delay),
+    return quick_replace(
+        _BLANK,
+        key=key,
+        type=type_,
+        data=content,
+        status=status,
+        attempts=attempts,
+        last_error=error,
+        node=node,
+        rule=_usual_rule(cron, timezone, delay),
         next_time=time // 1000,
         next_run_time=due / 1000 if due % 1000 else due // 1000,
-        settled=False,
-        policy=_unbounded(catch_up, owner),
+        settled=status == WAITING and attempts == 0,
+        policy=policy,
         previous=None if last is None else last // 1000,
         version=version,
     )
 
 
+_USUAL = (CLAIMED_OF_SCHEDULE[0], *CLAIMED_OF_SCHEDULE[2:4], *CLAIMED_OF_SCHEDULE[6:-2])
+_usual_values = itemgetter(*_USUAL)
+_BLANK = ScheduleRow("", "", {}, WAITING, rule=Rule("", ""), next_time=0, next_run_time=0)
+
+
 @lru_cache(maxsize=4096)
-def _plain_rule(cron: str, timezone: str, delay_ms: int) -> Rule:
+def _usual_rule(cron: str, timezone: str, delay_ms: int) -> Rule:
     return Rule(cron, timezone, delay_ms / 1000 if delay_ms % 1000 else delay_ms // 1000)
 
 
-@lru_cache(maxsize=256)
-def _unbounded(catch_up: CatchUp, owner: str | None) -> Policy:
-    return Policy(catch_up, owner=owner)
+@lru_cache(maxsize=1024, typed=True)
+def _usual_policy(
+    catch_up: object, lateness_ms: object, alert_ms: object, most: object, owner: str | None, options: object
+) -> Policy | None:
+    """Return the policy of a row; None if a value is not valid, or if the rule has options."""
+    values = (catch_up, lateness_ms, alert_ms, most, options, owner)
+    fields = RowReader(dict(zip((*POLICY_COLUMNS, *OPTION_COLUMNS), values, strict=True)))
+    of_rule, of_policy = fields.options("options")
+    policy = read_policy(fields, of_policy)
+    return None if of_rule or fields.problem else policy
 
 
-def read_schedule(row: Mapping[Any, Any], max_data_size: int = MAX_DATA_SIZE) -> ScheduleRow:
-    """Return a stored schedule. If a column is invalid, `problem` describes it."""
+def _any_schedule(row: Mapping[Any, Any], max_data_size: int) -> ScheduleRow:
     fields = RowReader(row, max_data_size)
     key = fields.key("key")
     fields.number("fence")
@@ -397,8 +419,10 @@ def policy_columns(policy: Policy) -> dict[str, Any]:
     }
 
 
-def option_columns(row: ScheduleRow) -> dict[str, str | None]:
-    return {"options": encode_options(row.rule, row.policy), "owner": row.policy.owner}
+@lru_cache(maxsize=1024)
+def _columns_of_options(rule: Rule, policy: Policy) -> Mapping[str, Any]:
+    """Return the columns of the policy and of the options; the same object for equal arguments."""
+    return {**policy_columns(policy), "options": encode_options(rule, policy), "owner": policy.owner}
 
 
 def alert_at(row: ScheduleRow) -> int | None:
@@ -486,8 +510,7 @@ def all_columns(row: ScheduleRow) -> dict[str, Any]:
         "runs": row.runs,
         "failures": row.failures,
         "previous_ended": optional_milliseconds(row.previous_ended),
-        **policy_columns(row.policy),
-        **option_columns(row),
+        **_columns_of_options(row.rule, row.policy),
     }
 
 
@@ -520,8 +543,8 @@ def _plain_task(holder: str, max_data_size: int, row: Sequence[Any]) -> TaskRow 
         return None
     if "\0" in key or not key or fence.__class__ is not int:
         return None
-    optional = most.__class__ in _LIMITS and most_running.__class__ in _LIMITS and error.__class__ in _ERRORS
-    optional = optional and headers.__class__ in _ERRORS
+    optional = most.__class__ in _LIMITS and most_running.__class__ in _LIMITS and error.__class__ in _TEXT_OR_NONE
+    optional = optional and headers.__class__ in _TEXT_OR_NONE
     if not (optional and -_LAST_MS <= created <= _LAST_MS) or (most_running is not None and most_running < 1):
         return None
     try:
