@@ -58,6 +58,8 @@ class FetcherConnection:
         self._pollers: dict[str, FetchedTaskPoller] = {}
         self._connection: Connection | None = None
         self._is_awaited = self._is_closed = False
+        self._has_left = False
+        """Whether "left" was sent. The fetching child reads no message after it."""
         self._is_heard = False
         """Whether the fetching child has sent anything over this connection, and so has accepted it."""
         self._runs = 0
@@ -69,7 +71,7 @@ class FetcherConnection:
         """Called to send the last messages before the connection is closed."""
         self._receiving = threading.Lock()
         self._sending = threading.Lock()
-        """Also guards `_runs` and `_running`. Acquired after `_receiving`."""
+        """Also guards `_runs`, `_running` and `_has_left`. Acquired after `_receiving`."""
 
     def add(self, poller: FetchedTaskPoller) -> None:
         self._pollers[poller.name] = poller
@@ -136,9 +138,9 @@ class FetcherConnection:
             return self._is_heard and self._send(*message)
 
     def _send(self, *message: Any) -> bool:
-        if self._connection is not None:
+        if self._connection is not None and not self._has_left:
             self._connection.send(message)
-        return self.is_open
+        return self.is_open and not self._has_left
 
     def close(self) -> None:
         """Close the connection, once. Received messages are handled first.
@@ -154,7 +156,9 @@ class FetcherConnection:
                 self._connect()
             if self._connection is not None:
                 self.before_leaving()
-                self.send("left")
+                with self._sending:
+                    self._send("left")
+                    self._has_left = True
                 self._take_last()
 
     def _take_last(self) -> None:

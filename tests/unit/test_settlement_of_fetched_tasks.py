@@ -11,7 +11,7 @@ from psched.execution.active_runs import ActiveRuns
 from psched.execution.fetcher_connection import FetchedTaskPoller, FetcherConnection
 from psched.execution.handler_loop import HandlerLoop
 from psched.execution.settlement_buffer import LONGEST
-from psched.model import NewTask
+from psched.model import NewTask, TaskFilter
 from psched.process.claim_codec import encode_claims
 from psched.process.dispatch_socket import Connection, DispatchSocket
 from tests.unit.settling_child import AwayError, Child, finished, opened_child
@@ -162,3 +162,21 @@ def test_the_lease_of_a_task_that_cannot_even_be_released_is_not_renewed(
     assert child.source.held == []
     assert not fetched.poller.settle(), "the fetcher must hear that the child no longer has the task"
     assert settled_messages(fetched.fetcher) == 1
+
+
+def test_tasks_that_are_given_up_while_the_child_leaves_are_released(
+    child: Child, fetched: FetchedTasks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fetching child reads nothing after "left"."""
+    fetched.send(2)
+    tasks = fetched.poller.poll()
+    connection = fetched.poller._connection
+    take_last = connection._take_last
+
+    def give_up_first() -> None:
+        fetched.poller.give_up(tasks, child.time)
+        take_last()
+
+    monkeypatch.setattr(connection, "_take_last", give_up_first)
+    fetched.poller.close()
+    assert [row.status for row in child.store.list(TaskFilter())] == ["waiting", "waiting"]
