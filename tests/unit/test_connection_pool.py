@@ -205,6 +205,18 @@ def test_a_connection_that_work_has_lost_without_an_error_of_its_own_is_not_kept
     assert database.run(insert("a")) == 1
 
 
+def test_a_connection_whose_work_was_interrupted_is_not_kept(database: Database) -> None:
+    """The driver may have been reading an answer, and the next statement would read the rest of it."""
+
+    def interrupted(connection: sa.Connection, _: bool) -> int:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        database.run(interrupted)
+    assert not database._pool._idle
+    assert database.run(insert("a")) == 1
+
+
 def test_no_more_connections_stay_idle_than_configured(database: Database) -> None:
     with open_connections(database, 3) as connections:
         pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import pytest
@@ -16,7 +17,9 @@ from psched.errors import (
 from psched.model import Claim, TaskFilter
 from psched.store import TaskStore
 from tests.stores.bench import FAR_OFF, LOST, eventually, keys_of, soon
+from tests.stores.databases import DATABASES
 from tests.stores.queue.bench import QueueBench, keys_in, row_of
+from tests.stores.sent_statements import before_each
 
 
 def finish(store: TaskStore, claim: Claim, retention: float = 100) -> None:
@@ -307,3 +310,19 @@ def test_only_the_named_tasks_of_a_dead_holder_are_given_back(bench: QueueBench)
     assert list(store.held_claims("host/9/dead")) == ["a"]
     taken = keys_of([*store.acquire(1, 100), *store.acquire(1, 100)])
     assert taken == ["c"], "there is room for one, and the one that was given back is due now, after the others"
+
+
+@pytest.mark.parametrize("ours", DATABASES, indirect=True)
+def test_a_failed_task_that_is_retried_while_old_tasks_are_purged_stays(ours: QueueBench) -> None:
+    store, other = ours.queue(), ours.queue()
+    ours.submit(store, ["key"])
+    store.retire(ours.claim(store, "key"), "failed", "error", 0.001, soon())
+    time.sleep(0.01)
+
+    def retry_first(statement: str) -> None:
+        if statement.startswith("DELETE") and row_of(other, "key").status == "failed":
+            other.retry_failed("key")
+
+    with before_each(retry_first):
+        assert store.purge(100) == 0
+    assert row_of(store, "key").status == "waiting"
