@@ -133,9 +133,10 @@ def test_an_end_that_cannot_be_entered_is_no_end(bench: Bench, store: ScheduleSt
     claim = bench.take(store, "key")
     before = bench.raw("key")
     with bench.rows.no_entry_of("key", LONG_AGO + 3600, claim.lease.fence):
-        with pytest.raises((sa.exc.IntegrityError, redis.ResponseError)):
-            store.advance(claim, FAR_OFF, FAR_OFF, soon())
-        assert bench.raw("key") == before
+        for _ in range(2):  # the second time would commit what the first time had left in a transaction
+            with pytest.raises((sa.exc.IntegrityError, redis.ResponseError)):
+                store.advance(claim, FAR_OFF, FAR_OFF, soon())
+            assert bench.raw("key") == before
     assert len(rows(ledger)) == 1
     store.advance(claim, FAR_OFF, FAR_OFF, soon())
     assert len(rows(ledger)) == 2
