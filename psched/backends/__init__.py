@@ -63,14 +63,17 @@ def is_driver_error(error: BaseException) -> bool:
     return isinstance(error, tuple(getattr(module, name) for module, name in loaded))
 
 
-def database_problem(url: str, error: Exception, is_away: bool) -> str:
+def database_problem(url: str, error: Exception, is_away: bool, is_refused: bool = False) -> str:
     """Return one sentence for people about a driver's error.
 
-    `url`: without its password. `is_away`: the result of the store's `is_unavailable`.
+    `url`: without its password. `is_away`, `is_refused`: the results of the store's `is_unavailable` and `is_refused`.
     """
     if is_away:
         hint = "is the server running, and is `url:` right? For details run `psched doctor`"
         return f"the database {url} is not available: {one_line(error)} ({hint})"
+    if is_refused:
+        remedy = "correct `url:`, or the user's password or rights on the server"
+        return f"the database {url} refuses this user: {one_line(error)} ({remedy})"
     return f"the database {url} refused the request: {one_line(error)}"
 
 

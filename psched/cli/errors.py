@@ -72,7 +72,8 @@ def database_errors(section: Section, store: LeaseStore) -> Iterator[None]:
     except Exception as error:
         if not is_driver_error(error):
             raise
-        raise DatabaseError(database_problem(section.masked_url, error, store.is_unavailable(error))) from error
+        states = store.is_unavailable(error), store.is_refused(error)
+        raise DatabaseError(database_problem(section.masked_url, error, *states)) from error
 
 
 def _message(error: Exception) -> str:

@@ -81,7 +81,8 @@ def _findings(section: Section, collection: Collection, writing: bool, more: Che
     except Exception as error:
         if not is_driver_error(error):
             raise
-        yield Finding("database", False, database_problem(section.masked_url, error, store.is_unavailable(error)))
+        states = store.is_unavailable(error), store.is_refused(error)
+        yield Finding("database", False, database_problem(section.masked_url, error, *states))
 
 
 def _database_findings(section: Section, store: LeaseStore, found: Iterable[Finding]) -> Iterator[Finding]:

@@ -120,7 +120,7 @@ class LedgerRow(Entry):
     - `previous`: the last regular occurrence settled before this one; None for the first of a schedule.
     - `attempts`: how many attempts were begun.
     - `error`: the error of the last failed attempt, shortened.
-    - `ended`: when `node` (`host/pid/…`) settled the occurrence.
+    - `ended`: when `node` (`host/process/random`) settled the occurrence.
     - `reckoning`: the cron dialect and the tz database version that computed the next occurrence.
     - `backfill`: the number of the backfill, of the schedule `key`, that made this run. Only readers of histories set
       it, because the ledger stores the entry under the key of the backfill's row.

@@ -9,13 +9,17 @@ import sys
 import tomllib
 from contextlib import closing
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from faultlab import prerequisites
 from psched.backends import open_stores
 from psched.backends.common.connection_options import Tls
 from psched.backends.sql import open_database
+from psched.cli.errors import DatabaseError, database_errors
+from psched.config import from_mapping
 from psched.errors import ConfigError
 from psched.store import StoreSettings
 
@@ -66,7 +70,7 @@ def test_a_driver_that_is_not_installed_is_named_with_the_remedy(monkeypatch: py
         monkeypatch.delitem(sys.modules, module)
     for type_, url, user, package in [
         ("rdb", "mysql+mysqldb://u:p@h/d", "mysql+mysqldb://", "psched[mysqlclient]"),
-        ("rdb_compat", "postgres://u:p@h/d", "postgresql+psycopg://", "psched[postgresql]"),
+        ("rdb_compat", "postgres://u:p@h/d", "postgresql://", "psched[postgresql]"),
         ("rdb", "postgresql+psycopg2://u:p@h/d", "postgresql+psycopg2://", "psycopg2"),
         ("redis", "redis://h/0", "type redis", "psched[redis]"),
     ]:
@@ -85,7 +89,7 @@ def test_a_driver_without_its_system_library_is_reported_on_one_line(
     with pytest.raises(ConfigError) as caught:
         open_database("postgresql://u:p@h/d", {})
     assert str(caught.value) == (
-        "the driver of postgresql+psycopg:// needs a system library that is missing: "
+        "the driver of postgresql:// needs a system library that is missing: "
         "no pq wrapper - libpq library not found; "
         "install it, or pip install 'psched[postgresql]'"
     )
@@ -214,3 +218,15 @@ def test_a_file_that_was_missing_may_be_made_by_another_process_meanwhile(
     assert store is not None
     with closing(store), pytest.raises(ConfigError, match="psched init"):
         store.check_tables()
+
+
+def test_a_command_whose_user_is_refused_names_the_remedy() -> None:
+    section = from_mapping({"type": "rdb", "url": "postgresql://me:secret@h/d"}).schedules
+    assert section is not None
+    store = Mock(is_unavailable=Mock(return_value=False), is_refused=Mock(return_value=True))
+    with pytest.raises(DatabaseError) as caught, database_errors(section, store):
+        raise OperationalError("SELECT 1", {}, Exception("wrong password"))
+    told = str(caught.value)
+    assert told.startswith("the database postgresql://me:***@h/d refuses this user: ")
+    assert "wrong password" in told
+    assert told.endswith("(correct `url:`, or the user's password or rights on the server)")

@@ -85,7 +85,9 @@ class Database:
                 **dialect.engine_options(),
             )
         except ImportError as error:
-            raise missing_driver(error, dialect.url.get_driver_name(), f"{dialect.url.drivername}://") from error
+            driver = dialect.url.get_driver_name()
+            scheme = dialect.name if driver == dialect.driver else dialect.url.drivername
+            raise missing_driver(error, driver, f"{scheme}://") from error
         except (ArgumentError, NoSuchModuleError) as error:
             raise ConfigError(f"url: {dialect.url.drivername}:// cannot be used: {error}") from error
         if engine.dialect.is_async:
