@@ -183,7 +183,8 @@ def start(invocation: Invocation) -> int:
 def _print_failed_start(outcome: Outcome, log: LogTail, timeout: float | None) -> None:
     """Print why the daemon did not start: the reason that it reported, or else the end of its log."""
     if outcome.reason:
-        click.echo(f"pschedd did not start: {outcome.reason}", err=True)
+        place = f"; its log is {log.path}" if log.path is not None and log.path.exists() else ""
+        click.echo(f"pschedd did not start: {outcome.reason}{place}", err=True)
     elif outcome.died:
         click.echo(f"pschedd did not start; the end of {log.path}:", err=True)
         log.print()
@@ -206,10 +207,12 @@ def run(invocation: Invocation) -> int:
     except AlreadyRunningError as error:
         invocation.check_daemon(error.path, error.pid, _ONE_EACH)
         raise
-    return serve(invocation, pid_file, lambda: None)
+    return serve(invocation, pid_file, lambda: None, lambda reason: None)
 
 
-def serve(invocation: Invocation, pid_file: PidFile | None, ready: Callable[[], None]) -> int:
+def serve(
+    invocation: Invocation, pid_file: PidFile | None, ready: Callable[[], None], failed: Callable[[str], None]
+) -> int:
     settings = invocation.configured()
     identity = Identity.look_up(settings.user, settings.group)
     if identity is not None:
@@ -221,6 +224,7 @@ def serve(invocation: Invocation, pid_file: PidFile | None, ready: Callable[[], 
         invocation.configured,
         pid_file=pid_file,
         ready=ready,
+        failed=failed,
         background=invocation.background,
         command=invocation.upgrade_command(),
     )

@@ -1,8 +1,8 @@
 """Daemonize: go into the background, become the configured user, and report the outcome to `pschedd start`.
 
 The command forks. The child becomes a daemon by python-daemon: it has its own session, closed descriptors, and / as its
-folder. It answers through a pipe: "ready" when its children are up, or a reason if it cannot even open its log. If the
-pipe ends without an answer, the daemon has died, and its log contains the reason.
+folder. It answers through a pipe: "ready" when its children are up, or the reason why it cannot start. If the pipe ends
+without an answer, the daemon has died, and its log contains the reason.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _UMASK = 0o027
 class Outcome:
     """The outcome of a start. If neither `ready` nor `died` is true, the timeout has passed.
 
-    `reason`: why the daemon died; empty if its log contains the reason.
+    `reason`: why the daemon died; empty if only its log contains the reason.
     """
 
     ready: bool
@@ -36,8 +36,12 @@ class Outcome:
     reason: str = ""
 
 
-def detach(serve: Callable[[Callable[[], None]], int], keep: Iterable[int], timeout: float | None) -> Outcome:
-    """Run `serve(ready)` in a daemon. Return when it has called `ready()` or died.
+Serve = Callable[[Callable[[], None], Callable[[str], None]], int]
+"""Called as `serve(ready, failed)`. It calls `ready()` when the daemon is up, or `failed(reason)`."""
+
+
+def detach(serve: Serve, keep: Iterable[int], timeout: float | None) -> Outcome:
+    """Run `serve` in a daemon. Return when it has called `ready` or `failed`, or has died.
 
     `keep`: descriptors that the daemon keeps open. The daemon exits with the code that `serve` returns. If `timeout`
     seconds pass (None: no limit), this returns and the daemon continues.
@@ -60,7 +64,7 @@ def detach(serve: Callable[[Callable[[], None]], int], keep: Iterable[int], time
     return Outcome(ready=False, died=True, reason=answer.decode(errors="replace").strip())
 
 
-def _serve_detached(serve: Callable[[Callable[[], None]], int], keep: list[int], writer: int) -> None:
+def _serve_detached(serve: Serve, keep: list[int], writer: int) -> None:
     """Become the daemon, and never return. Only the first answer is sent. Raises SystemExit."""
     with (
         DaemonContext(detach_process=True, umask=_UMASK, files_preserve=keep, signal_map={}),
@@ -74,7 +78,7 @@ def _serve_detached(serve: Callable[[Callable[[], None]], int], keep: list[int],
             pipe.close()
 
         try:
-            code = serve(answer)
+            code = serve(answer, lambda reason: answer(reason.encode()))
         except Exception as error:  # noqa: BLE001 – the command that waits for the answer reports it
             expected = isinstance(error, ConfigError | PidFileError | OSError)
             answer((str(error) if expected else f"{type(error).__name__}: {error}").encode())

@@ -51,6 +51,7 @@ def run_master(
     *,
     pid_file: PidFile | None = None,
     ready: Callable[[], None] = lambda: None,
+    failed: Callable[[str], None] = lambda reason: None,
     background: bool = False,
     command: ExecCommand | None = None,
     reload_limit: float = 60.0,
@@ -63,7 +64,7 @@ def run_master(
     - `load_settings`: called now and at every reload.
     - `application`: None for the configured application.
     - `pid_file`: held until this process ends.
-    - `ready`: called when the children are up.
+    - `ready`: called when the children are up. `failed`: called with the reason if the start has failed.
     - `background`: whether the output of the process goes to the log.
     - `command`: starts the program again for a binary upgrade; None: the command that started this process.
     - `reload_limit`: how many seconds loading the application may take.
@@ -118,6 +119,7 @@ def run_master(
         return DONE
     if not log_file.has_stderr:
         journal.write_error(f"psched: {supervisor.failure}")
+    failed(supervisor.failure)
     return _FAILED
 
 

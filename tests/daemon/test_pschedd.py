@@ -92,8 +92,11 @@ def test_a_database_that_refuses_is_named_without_a_traceback(pschedd: Pschedd) 
     (pschedd.etc / "psched.db").write_text("this is a letter, not a database; " * 50)
     done = pschedd("start")
     assert done.returncode == 1
-    assert "psched.db is not an SQLite database; configure another file, or move this one away" in done.stderr
-    assert "Traceback" not in done.stderr + pschedd.log
+    [told] = done.stderr.splitlines()
+    assert told.startswith("pschedd did not start: ")
+    assert "psched.db is not an SQLite database; configure another file, or move this one away" in told
+    assert told.endswith(f"; its log is {pschedd.etc / 'psched.log'}")
+    assert "Traceback" not in pschedd.log
 
 
 def test_a_database_that_refuses_is_reported_without_a_traceback(pschedd: Pschedd) -> None:
