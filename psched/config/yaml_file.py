@@ -136,7 +136,7 @@ class Document(NamedTuple):
 
 def read_environment(path: Path, environment: str) -> dict[str, Any]:
     """Return the mapping of `environment` in the file. Raises ConfigError that names the file, line or environment."""
-    text = _read(path, " with -c or PSCHED_CONFIG", ", etc/psched.example.yml is an example")
+    text = _read(path, " with -c or PSCHED_CONFIG", " (etc/psched.example.yml is an example)")
     document = _load(text, str(path), _UniqueKeyLoader).content
     if not isinstance(document, dict):
         raise ConfigError(f"{path}: expected one mapping per environment, like `development:`; the file has none")

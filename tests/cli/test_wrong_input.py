@@ -240,7 +240,7 @@ def test_wrong_usage_is_one_line_and_exit_code_2(psched: Commands, arguments: tu
 def test_a_missing_configuration_is_named(fresh: Commands) -> None:
     assert fresh.fault("list") == (
         f"{fresh.folder}/etc/psched.yml: there is no such file; "
-        "name one with -c or PSCHED_CONFIG, etc/psched.example.yml is an example"
+        "name one with -c or PSCHED_CONFIG (etc/psched.example.yml is an example)"
     )
 
 
