@@ -38,8 +38,17 @@ log = logging.getLogger(__name__)
 class HandlerChild(ChildRole):
     """Runs handlers in the main thread or, with `processor_type: thread`, in `processors` threads."""
 
-    def __init__(self, spec: ChildSpec, application: Application, send: Callable[[str], None]) -> None:
-        """`send`: sends the master a message of `psched.process.child_protocol`."""
+    def __init__(
+        self,
+        spec: ChildSpec,
+        application: Application,
+        send: Callable[[str], None],
+        connection: FetcherConnection | None = None,
+    ) -> None:
+        """`send`: sends the master a message of `psched.process.child_protocol`.
+
+        `connection`: to the fetching child; None if this child polls.
+        """
         settings = spec.settings
         log_runs(json=settings.log_format == "json")
         self._close_pings = start_pings(settings)
@@ -54,7 +63,7 @@ class HandlerChild(ChildRole):
         self._runs = ActiveRuns(spec.running_table, partial(send, pipes.RAN), most, stop)
         self._sections = open_sections(settings, spec.holder)
         applied = partial(send, pipes.APPLIED) if spec.applies_schedules else None
-        self._polled = None if spec.dispatch else PolledSections(self._sections, application, self._processes, applied)
+        self._polled = None if connection else PolledSections(self._sections, application, self._processes, applied)
         sources = [opened.source for opened in self._sections]
         self._forced_exit = ForcedExit(sources, self._runs, send)
         self._watchdog = RunWatchdog(self._runs, settings.child_kill_interval, self._forced_exit.leave)
@@ -65,10 +74,7 @@ class HandlerChild(ChildRole):
         if self._run_counter.sections:
             attach(self._run_counter, "settle")
         self._fetched: list[FetchedTaskPoller] = []
-        self._connection: FetcherConnection | None = None
-        if spec.dispatch is not None:
-            recovered = partial(send, pipes.RECOVERED)
-            self._connection = FetcherConnection(spec.dispatch, spec.name, spec.dead, recovered)
+        self._connection = connection
         self._loops = [self._handler_loop(cell, application) for cell in range(self._runs.cells)]
         reporters: list[CountReporter] = []
         if self._connection is not None and self._run_counter.sections:

@@ -14,6 +14,7 @@ from psched.application import load
 from psched.child.control_thread import ControlThread
 from psched.child.fetching_child import FetchingChild
 from psched.child.handler_child import HandlerChild
+from psched.child.lazy_handler_child import LazyHandlerChild
 from psched.config import Settings
 from psched.errors import ConfigError
 from psched.metrics.event_counters import ChildCounter
@@ -68,8 +69,10 @@ def role_of(spec: ChildSpec, pipe: ChildPipe) -> ChildRole:
     if spec.counters is not None:
         ChildCounter(spec.counters).attach()
     application = load(spec.application)
-    role = FetchingChild if spec.slot == FETCHER_SLOT else HandlerChild
-    return role(spec, application, pipe.send)
+    if spec.slot == FETCHER_SLOT:
+        return FetchingChild(spec, application, pipe.send)
+    handler_child = HandlerChild if spec.dispatch is None else LazyHandlerChild
+    return handler_child(spec, application, pipe.send)
 
 
 def register_fork_hooks(signals: SignalQueue, pipe: ChildPipe) -> None:

@@ -17,6 +17,7 @@ from psched.application import Application
 from psched.clock import Clock, boottime, monotonic
 from psched.execution.batch_size import BatchSizer
 from psched.execution.section_poller import Poller, give_up_leases
+from psched.execution.stop_event import StopEvent
 from psched.model import Claim, ScheduleRow
 from psched.process.child_spec import DeadChild
 from psched.process.claim_codec import decode_claims, encode_claims
@@ -79,6 +80,21 @@ class FetcherConnection:
     @property
     def is_open(self) -> bool:
         return self._connection is not None and self._connection.is_open
+
+    def wait_for_tasks(self, stopping: StopEvent) -> None:
+        """Wait until the fetching child has sent something, or `stopping` is set. Needs no poller yet.
+
+        If the fetching child ends, connect to the next one.
+        """
+        while not stopping.is_set():
+            with self._receiving:
+                if self._connection is None or self._connection.has_ended:
+                    self._connect()
+                connection = self._connection
+            if connection is None or not connection.is_open:
+                stopping.wait(_RECONNECT)
+            elif stopping.wait_for([connection.fileno()], _LONGEST_PAUSE) and not connection.has_ended:
+                return
 
     def descriptor(self) -> int | None:
         """Return a descriptor that is readable when tasks arrive. It stays valid until the next `receive`."""

@@ -164,7 +164,7 @@ def test_each_heartbeat_stores_the_number_of_runs_in_progress(
     monkeypatch.setattr("psched.child.main.HandlerChild", lambda *arguments: role)
     monkeypatch.setattr("psched.child.control_thread.KillTimer", lambda _: SimpleNamespace(restart=lambda: None))
     monkeypatch.setattr("psched.child.control_thread.setproctitle", titles.append)
-    spec: Any = SimpleNamespace(counters=file.block("worker 1"), slot=1, application=None)
+    spec: Any = SimpleNamespace(counters=file.block("worker 1"), slot=1, application=None, dispatch=None)
     pipe: Any = SimpleNamespace(send=lambda *message: None, beat=lambda now: None)
     nothing: Any = None
     control = ControlThread("worker 1", pipe, nothing, Settings(environment="test"), nothing)
