@@ -70,7 +70,8 @@ def load_modules(include: Sequence[str], require: Sequence[str]) -> dict[str, Mo
     importlib.invalidate_caches()
     for folder in include:
         if not Path(folder).is_dir():
-            raise ConfigError(f"the folder {folder!r} to be included (-I) does not exist")
+            problem = "is not a folder" if Path(folder).exists() else "does not exist"
+            raise ConfigError(f"the folder {folder!r} to be included (-I) {problem}")
     paths = [str(Path(folder).absolute()) for folder in include]
     sys.path[:] = [*paths, *(path for path in sys.path if path not in paths)]
     return {name: _require(name) for name in require}

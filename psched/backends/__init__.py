@@ -69,8 +69,10 @@ def database_problem(url: str, error: Exception, is_away: bool, is_refused: bool
     `url`: without its password. `is_away`, `is_refused`: the results of the store's `is_unavailable` and `is_refused`.
     """
     if is_away:
-        hint = "is the server running, and is `url:` right? For details run `psched doctor`"
-        return f"the database {url} is not available: {one_line(error)} ({hint})"
+        check = "is the server running, and is `url:` right?"
+        if url.startswith("sqlite"):
+            check = "is its disk full, or does another program lock the file?"
+        return f"the database {url} is not available: {one_line(error)} ({check} For details run `psched doctor`)"
     if is_refused:
         remedy = "correct `url:`, or the user's password or rights on the server"
         return f"the database {url} refuses this user: {one_line(error)} ({remedy})"

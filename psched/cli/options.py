@@ -318,7 +318,7 @@ def _number(text: str, kind: str, pattern: re.Pattern[str], lowest: float, highe
         return NO_BOUND
     number = parse_seconds(text.lower()) if pattern.fullmatch(text) else math.nan
     if not lowest <= number <= highest:
-        expected = f"expected {kind} from {lowest:.0f} to {highest:.0f}{', or none' if none else ''}"
+        expected = f"expected {kind} from {lowest:.15g} to {highest:.15g}{', or none' if none else ''}"
         raise ValueError(f"{expected}, got {shown(text)}")
     return int(number) if number.is_integer() else number
 

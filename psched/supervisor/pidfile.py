@@ -91,10 +91,13 @@ class PidFile(NamedTuple):
             os.fchown(self.descriptor, uid, gid)
 
     def write(self, pid: int, report: str = "") -> None:
-        """Write `pid`, which `read_running` returns, and `report`, which `read_report` returns."""
+        """Write `pid`, which `read_running` returns, and `report`, which `read_report` returns. Raises PidFileError."""
         text = f"{pid}\n{report}\n".encode() if report else f"{pid}\n".encode()
-        os.pwrite(self.descriptor, text, 0)
-        os.ftruncate(self.descriptor, len(text))
+        try:
+            os.pwrite(self.descriptor, text, 0)
+            os.ftruncate(self.descriptor, len(text))
+        except OSError as error:
+            raise _explained(self.path, error) from error
 
     def close(self) -> None:
         """Close this process's descriptor. The lock remains if another process has the descriptor."""

@@ -69,6 +69,7 @@ ADD = ("add", "key", "type", "0 * * * *", "{}")
         (("-r", "nosuch", "add", "k", "t", "@daily", "{}"), "module 'nosuch' not found"),
         (("-r", "nosuch.py", "show", "k"), "there is no file 'nosuch.py' to load"),
         (("-I", "/nowhere", "delete", "k"), "the folder '/nowhere' to be included (-I) does not exist"),
+        (("-I", "/dev/null", "delete", "k"), "the folder '/dev/null' to be included (-I) is not a folder"),
         (("queue", "-r", "nosuch", "list"), "module 'nosuch' not found"),
         (("show", "absent"), "no schedule has the key 'absent'"),
         (("modify", "absent", "-d", "1"), "no schedule has the key 'absent'"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pwd
 import re
@@ -12,7 +13,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -72,6 +73,16 @@ def test_the_file_holds_the_pid_and_a_newline(path: Path) -> None:
     pid_file.write(4711)
     assert path.read_bytes() == b"4711\n"
     pid_file.close()
+
+
+def test_a_file_that_cannot_be_written_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int, text: bytes, place: int) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with closing(PidFile.acquire(path)) as pid_file:
+        monkeypatch.setattr(os, "pwrite", full)
+        with pytest.raises(PidFileError, match=f"pid file {path}: No space left on device; choose another place"):
+            pid_file.write(1)
 
 
 def test_a_holder_in_another_process_is_named_and_keeps_its_lock(path: Path, holder: subprocess.Popen[str]) -> None:

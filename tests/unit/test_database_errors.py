@@ -10,6 +10,7 @@ import pymysql
 import pytest
 from sqlalchemy.exc import DBAPIError
 
+from psched.backends import database_problem
 from psched.backends.common.retries import Retries, RetryReason
 from psched.backends.sql import open_database
 from psched.backends.sql.database import Database
@@ -212,3 +213,11 @@ def test_conflicts_are_tried_again_with_a_bound() -> None:
 
 def test_what_does_not_pass_is_not_tried_again() -> None:
     assert pauses(None, 1000, Ticking()) == []
+
+
+def test_no_server_is_suspected_when_a_sqlite_file_cannot_be_written() -> None:
+    error = sqlite3.OperationalError("database or disk is full")
+    assert database_problem("sqlite:////p.db", error, is_away=True) == (
+        "the database sqlite:////p.db is not available: database or disk is full "
+        "(is its disk full, or does another program lock the file? For details run `psched doctor`)"
+    )
