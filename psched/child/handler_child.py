@@ -15,7 +15,7 @@ from psched.child.polled_sections import PolledSections
 from psched.config import attach_listeners
 from psched.execution.active_runs import ActiveRuns
 from psched.execution.batch_size import batch_sizer_for
-from psched.execution.fetcher_connection import FetchedTaskPoller, FetcherConnection
+from psched.execution.fetcher_connection import FetchedTaskPoller, FetcherConnection, SettlementThread
 from psched.execution.forced_exit import ForcedExit
 from psched.execution.handler_loop import HandlerLoop, WaitingTaskReleaser, give_back
 from psched.execution.healthcheck_pings import start_pings
@@ -24,7 +24,6 @@ from psched.execution.open_sections import OpenSection, open_sections
 from psched.execution.run_stats import CountReporter, counted_tables, run_counter, write_rest
 from psched.execution.run_watchdog import RunWatchdog
 from psched.execution.section_poller import Poller, PollTimer, SectionPoller
-from psched.execution.settlement_thread import SettlementThread
 from psched.execution.stop_event import StopEvent
 from psched.process import child_protocol as pipes
 from psched.process.child_spec import ChildRole, ChildSpec, DeadChild

@@ -27,8 +27,7 @@ from psched.execution.section_poller import PollTimer, RowPoller
 from psched.execution.stop_event import StopEvent
 from psched.model import Claim
 from psched.process.child_spec import DeadChild
-from psched.process.claim_codec import Encoded, decode_claims, encode_claims
-from psched.process.dispatch_socket import Connection, DispatchSocket
+from psched.process.dispatch_socket import Connection, DispatchSocket, Encoded, decode_claims, encode_claims
 from psched.store import Accepts
 from psched.store.node_registry import NodeProcess, NodeRun
 

@@ -16,12 +16,12 @@ from psched.acquisition.task_source import Source
 from psched.application import Application
 from psched.clock import Clock, boottime, monotonic
 from psched.execution.batch_size import BatchSizer
+from psched.execution.periodic_thread import PeriodicThread
 from psched.execution.section_poller import Poller, give_up_leases
 from psched.execution.stop_event import StopEvent
 from psched.model import Claim, ScheduleRow
 from psched.process.child_spec import DeadChild
-from psched.process.claim_codec import decode_claims, encode_claims
-from psched.process.dispatch_socket import Connection, DispatchSocket
+from psched.process.dispatch_socket import Connection, DispatchSocket, decode_claims, encode_claims
 from psched.store.node_registry import NodeRun
 from psched.task import Task, locked
 
@@ -36,6 +36,8 @@ _RUNNING = 2.0
 _RECONNECT = 0.05
 """Seconds between two attempts to connect to a fetching child."""
 _LONGEST_PAUSE = 60.0
+_SETTLEMENT = 0.05
+"""Seconds between two settlements."""
 
 
 class FetcherConnection:
@@ -345,3 +347,18 @@ class FetchedTaskPoller(Poller):
         """Release the tasks that were received but not returned by `poll`."""
         self._connection.close()
         give_up_leases(self._arrived, boottime())
+
+
+class SettlementThread(PeriodicThread):
+    """Settles runs while the handler runs, and reports the runs in progress to the fetching child."""
+
+    def __init__(self, pollers: Sequence[FetchedTaskPoller], report_running: Callable[[], bool]) -> None:
+        """`report_running`: returns False if it must be called again."""
+        self._pollers = pollers
+        self._report_running = report_running
+        super().__init__("settlement", self.tick, _SETTLEMENT)
+
+    def tick(self) -> bool:
+        left = [poller.settle() for poller in self._pollers]
+        is_reported = self._report_running()
+        return any(left) or not is_reported

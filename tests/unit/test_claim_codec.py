@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from psched.model import Calendar, Claim, Lease, Policy, Progress, Rule, ScheduleRow, TaskRow
-from psched.process.claim_codec import decode_claims, encode_claims
-from psched.process.dispatch_socket import Connection
+from psched.process.dispatch_socket import Connection, decode_claims, encode_claims
 from psched.retry_wait import Backoff
 
 SCHEDULE = ScheduleRow(

@@ -18,8 +18,7 @@ import pytest
 import sqlalchemy as sa
 
 from psched.backends.sql import open_database
-from psched.backends.sql.compiled_statements import Statement
-from psched.backends.sql.connection_pool import PooledConnection, execute_text
+from psched.backends.sql.compiled_statements import PooledConnection, Statement, execute_text
 from psched.backends.sql.database import Database
 from psched.config import coerce
 from psched.queue.queue import open_queue

@@ -24,8 +24,7 @@ from psched.execution.open_sections import OpenSection
 from psched.execution.stop_event import StopEvent
 from psched.model import Claim, Lease, TaskRow
 from psched.process.child_spec import DeadChild
-from psched.process.claim_codec import decode_claims, encode_claims
-from psched.process.dispatch_socket import Connection, DispatchSocket
+from psched.process.dispatch_socket import Connection, DispatchSocket, decode_claims, encode_claims
 from psched.store.type_filter import TypeFilter
 
 HOLDER = "host/node/1"

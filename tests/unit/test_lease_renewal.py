@@ -24,8 +24,7 @@ from psched.execution.section_poller import Poller, PollTimer, SectionPoller
 from psched.execution.stop_event import StopEvent
 from psched.model import LeaseTimes, Rule
 from psched.process.child_protocol import RunningTable
-from psched.process.claim_codec import decode_claims, encode_claims
-from psched.process.dispatch_socket import Connection, DispatchSocket
+from psched.process.dispatch_socket import Connection, DispatchSocket, decode_claims, encode_claims
 from psched.schedules.settlement import ScheduleSettlement
 from psched.store import ScheduleStore, StoreSettings
 from psched.task import Task

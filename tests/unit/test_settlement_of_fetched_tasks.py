@@ -12,8 +12,7 @@ from psched.execution.fetcher_connection import FetchedTaskPoller, FetcherConnec
 from psched.execution.handler_loop import HandlerLoop
 from psched.execution.settlement_buffer import LONGEST
 from psched.model import NewTask, TaskFilter
-from psched.process.claim_codec import encode_claims
-from psched.process.dispatch_socket import Connection, DispatchSocket
+from psched.process.dispatch_socket import Connection, DispatchSocket, encode_claims
 from tests.unit.settling_child import AwayError, Child, finished, opened_child
 
 IDLE = 0.03
