@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 from psycopg import OperationalError
 
-from psched.backends.sql.wal_watch import WalWatch
+from psched.backends.sql.host_wakeup import WalWatch
 from psched.model import NewTask
 from psched.store import LeaseStore, TaskStore, Wakeup
 from tests.stores.bench import FAR_OFF, HOURLY, LONG_AGO, Bench, eventually, soon

@@ -31,11 +31,10 @@ from psched.backends.rdb.schema import failures_table
 from psched.backends.rdb.visitor_actions import RdbVisitorActions, actions_table
 from psched.backends.sql.compiled_statements import BulkUpdate, cached, table_named
 from psched.backends.sql.database import Database
-from psched.backends.sql.host_wakeup import HostWakeup
+from psched.backends.sql.host_wakeup import HostWakeup, WalWatch
 from psched.backends.sql.listen_notify import ListenWakeup, create_triggers, has_triggers, send_notification
 from psched.backends.sql.schema_setup import NAMED, RecordedSchema, unusable
 from psched.backends.sql.store import SqlStore
-from psched.backends.sql.wal_watch import WalWatch
 from psched.clock import boottime
 from psched.errors import ConfigError, IdempotentAlreadyFinishedError, PreemptedError, ScheduleError
 from psched.model import WORKER_DIED, Claim, Lease, Retry

@@ -16,7 +16,7 @@ from psched.backends.common.rows import (
     TASK_FINISHED,
     WAITING,
 )
-from psched.backends.common.table_name_check import checked_name
+from psched.backends.common.table_checks import checked_name
 from psched.backends.sql.compiled_statements import rows_in
 from psched.backends.sql.dialect import MYSQL_OPTIONS, ExactText, LongText
 from psched.backends.sql.ledger import limit_columns, option_columns
@@ -194,6 +194,19 @@ def schedules_table(metadata: sa.MetaData, name: str) -> sa.Table:
     _index(table, "failing", [c.failing, c.key], "failing IS NOT NULL")
     _index(table, "owner", [c.owner, c.key], "owner IS NOT NULL")
     return table
+
+
+def calendars_table(metadata: sa.MetaData, schedules: str) -> sa.Table:
+    """Return the table of calendars. `content`: JSON; NULL if deleted. `changed`: unix milliseconds."""
+    return sa.Table(
+        f"{checked_name(schedules)}_calendars",
+        metadata,
+        sa.Column("name", ExactText(255), primary_key=True),
+        sa.Column("version", sa.Integer, nullable=False),
+        sa.Column("content", LongText),
+        sa.Column("changed", sa.BigInteger, nullable=False),
+        **MYSQL_OPTIONS,
+    )
 
 
 def failures_table(metadata: sa.MetaData, name: str) -> sa.Table:

@@ -18,8 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 from sqlalchemy import Connection, Dialect
 
 from psched.async_methods import run_in_thread
-from psched.backends.sql.compiled_statements import Compilable
-from psched.backends.sql.connection_pool import PooledConnection, Steps, execute_text, run_steps
+from psched.backends.sql.compiled_statements import Compilable, PooledConnection, Steps, execute_text, run_steps
 from psched.backends.sql.database import Database
 from psched.error_messages import shown
 from psched.errors import NotSupportedError

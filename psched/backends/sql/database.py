@@ -8,10 +8,12 @@ transaction of its own, except in `transaction` and `change_rows`.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
+from queue import Empty, SimpleQueue
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -34,8 +36,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from psched import fork_safety as forks
 from psched.backends.common.connection_options import Timeouts, missing_driver
 from psched.backends.common.retries import LoginBackoff, Retries, RetryReason
-from psched.backends.sql.compiled_statements import Statement
-from psched.backends.sql.connection_pool import ConnectionPool, PooledConnection, execute_text, wrapped
+from psched.backends.sql.compiled_statements import PooledConnection, Statement, execute_text, wrapped
 from psched.backends.sql.dialect import Dialect
 from psched.clock import boottime
 from psched.errors import ConfigError
@@ -326,3 +327,75 @@ class Database:
     def close(self) -> None:
         """Close idle connections now, and each other connection when its work ends. Idempotent."""
         self._pool.close()
+
+
+class ConnectionPool:
+    """Keeps up to `size` idle connections open; `size` + `overflow` may be open in all.
+
+    Safe to use from several threads.
+    """
+
+    def __init__(self, engine: Engine, size: int, overflow: int, timeout: float, keeps_cursors: bool) -> None:
+        """`timeout`: seconds that `take` waits for a free connection."""
+        self._engine = engine
+        self._size = size
+        self._most = size + overflow
+        self._timeout = timeout
+        self._keeps_cursors = keeps_cursors
+        self._idle: deque[PooledConnection] = deque()
+        self._free: SimpleQueue[None] = SimpleQueue()
+        """Holds an item for each connection that may be taken. A queue is 2 µs faster than a semaphore (2026-11-23)."""
+        for _ in range(self._most):
+            self._free.put(None)
+
+    @property
+    def has_connections(self) -> bool:
+        """Whether a connection is idle, taken or being opened. If not, no thread holds a lock of the engine."""
+        return bool(self._idle) or self._free.qsize() < self._most
+
+    def take(self) -> PooledConnection:
+        """Return an idle connection, or open a new one.
+
+        Raises:
+            DBAPIError: no new connection could be opened.
+            PoolTimeoutError: all connections stayed busy for `timeout` seconds.
+        """
+        try:
+            self._free.get(timeout=self._timeout)
+        except Empty:
+            raise PoolTimeoutError(f"no connection became free within {self._timeout:g} s") from None
+        try:
+            try:
+                return self._idle.pop()
+            except IndexError:
+                return PooledConnection(self._engine, self._keeps_cursors)
+        except BaseException:
+            self._free.put(None)
+            raise
+
+    def release(self, connection: PooledConnection, usable: bool = True) -> None:
+        """Keep a connection for the next call.
+
+        Close it instead if it is unusable, or if enough connections are idle.
+        """
+        try:
+            if usable and not connection.invalidated and len(self._idle) < self._size:
+                self._idle.append(connection)
+                if self._size == 0:  # The pool may have been closed before this connection was idle.
+                    self.close_idle()
+                return
+            if not usable:
+                connection.invalidate()
+            connection.close()
+        finally:
+            self._free.put(None)
+
+    def close_idle(self) -> None:
+        while self._idle:
+            with suppress(IndexError):  # another thread may have taken the connection
+                self._idle.pop().close()
+
+    def close(self) -> None:
+        """Close idle connections now, and each other connection when it is released. Idempotent."""
+        self._size = 0
+        self.close_idle()
