@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -69,8 +70,8 @@ def load_modules(include: Sequence[str], require: Sequence[str]) -> dict[str, Mo
     """
     importlib.invalidate_caches()
     for folder in include:
-        if not Path(folder).is_dir():
-            problem = "is not a folder" if Path(folder).exists() else "does not exist"
+        if not os.path.isdir(folder):  # noqa: PTH112 – a Path raises for a name that is too long
+            problem = "is not a folder" if os.path.exists(folder) else "does not exist"  # noqa: PTH110 – as above
             raise ConfigError(f"the folder {folder!r} to be included (-I) {problem}")
     paths = [str(Path(folder).absolute()) for folder in include]
     sys.path[:] = [*paths, *(path for path in sys.path if path not in paths)]
@@ -138,7 +139,7 @@ def import_file(file: str) -> ModuleType:
     these do not hide installed modules.
     """
     path = Path(file).resolve()
-    if not path.is_file():
+    if not os.path.isfile(path):  # noqa: PTH113 – as in `load_modules`
         where = "" if path == Path(file) else f" (looked for {path})"
         raise ConfigError(f"there is no file {file!r} to load{where}")
     loaded = (module for module in list(sys.modules.values()) if getattr(module, "__file__", None) == str(path))

@@ -63,20 +63,26 @@ def is_driver_error(error: BaseException) -> bool:
     return isinstance(error, tuple(getattr(module, name) for module, name in loaded))
 
 
+_NO_ACCESS = ("unable to open database file", "attempt to write a readonly database")
+"""Errors of SQLite."""
+
+
 def database_problem(url: str, error: Exception, is_away: bool, is_refused: bool = False) -> str:
     """Return one sentence for people about a driver's error.
 
     `url`: without its password. `is_away`, `is_refused`: the results of the store's `is_unavailable` and `is_refused`.
     """
+    problem = one_line(error)
     if is_away:
         check = "is the server running, and is `url:` right?"
         if url.startswith("sqlite"):
             check = "is its disk full, or does another program lock the file?"
-        return f"the database {url} is not available: {one_line(error)} ({check} For details run `psched doctor`)"
+        return f"the database {url} is not available: {problem} ({check} For details run `psched doctor`)"
     if is_refused:
         remedy = "correct `url:`, or the user's password or rights on the server"
-        return f"the database {url} refuses this user: {one_line(error)} ({remedy})"
-    return f"the database {url} refused the request: {one_line(error)}"
+        return f"the database {url} refuses this user: {problem} ({remedy})"
+    remedy = "; let this user write the file and its folder" if problem in _NO_ACCESS else ""
+    return f"the database {url} refused the request: {problem}{remedy}"
 
 
 def _module(type_: str) -> str:

@@ -295,6 +295,8 @@ def _wait(text: str) -> float | Backoff:
     bounds = [
         _number(each, "FIRST..LIMIT, such as 10s..5m", _DURATION, 0, MAX_SECONDS, False) for each in (first, limit)
     ]
+    if bounds[1] < bounds[0]:
+        raise ValueError(f"expected FIRST..LIMIT, such as 10s..5m, with the shorter wait first, got {shown(text)}")
     return Backoff(bounds[0], limit=bounds[1])
 
 

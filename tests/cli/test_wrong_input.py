@@ -70,6 +70,8 @@ ADD = ("add", "key", "type", "0 * * * *", "{}")
         (("-r", "nosuch.py", "show", "k"), "there is no file 'nosuch.py' to load"),
         (("-I", "/nowhere", "delete", "k"), "the folder '/nowhere' to be included (-I) does not exist"),
         (("-I", "/dev/null", "delete", "k"), "the folder '/dev/null' to be included (-I) is not a folder"),
+        (("-I", "x" * 300, "delete", "k"), "to be included (-I) does not exist"),
+        (("-r", "x" * 300 + ".py", "delete", "k"), "there is no file 'xxx"),
         (("queue", "-r", "nosuch", "list"), "module 'nosuch' not found"),
         (("show", "absent"), "no schedule has the key 'absent'"),
         (("modify", "absent", "-d", "1"), "no schedule has the key 'absent'"),
@@ -203,6 +205,7 @@ def test_a_wrong_change_leaves_the_schedule_as_it_was(psched: Commands) -> None:
         (("add", "k", "t", "@daily", "{}", "-s", "9999999999999"), "after the year 9999, unix seconds 253402300799"),
         (("add", "k", "t", "@daily", "{}", "-a", "9" * 5000), "after the year 9999, unix seconds 253402300799"),
         (("add", "k", "t", "@daily", "{}", "--max-attempts", "9" * 5000), "from 1 to 2147483647, or none, got '9"),
+        (("add", "k", "t", "@daily", "{}", "--retry-wait", "5..1"), "with the shorter wait first, got '5..1'"),
         (("add", "k", "t", "@daily", "{}", "--alert-after", "2e9"), "from 0 to 1000000000, or none, got '2e9'"),
         (
             ("audit", "--from", "9999999999999"),

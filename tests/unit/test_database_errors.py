@@ -221,3 +221,11 @@ def test_no_server_is_suspected_when_a_sqlite_file_cannot_be_written() -> None:
         "the database sqlite:////p.db is not available: database or disk is full "
         "(is its disk full, or does another program lock the file? For details run `psched doctor`)"
     )
+
+
+@pytest.mark.parametrize("text", ["unable to open database file", "attempt to write a readonly database"])
+def test_a_sqlite_file_without_access_is_reported_with_the_remedy(text: str) -> None:
+    message = database_problem("sqlite:////p.db", sqlite3.OperationalError(text), is_away=False)
+    assert message == (
+        f"the database sqlite:////p.db refused the request: {text}; let this user write the file and its folder"
+    )
