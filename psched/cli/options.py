@@ -209,17 +209,19 @@ def _unix_time(text: str) -> float:
 
 def _wall_date(text: str) -> date:
     expected = "give a date such as 2027-03-29, or a date with time such as 2027-03-29T02:30"
+    found: date
     try:
-        return date.fromisoformat(text)
+        found = date.fromisoformat(text)
     except ValueError:
-        pass
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        raise ValueError(f"{shown(text)} is not a date; {expected}") from None
-    if found.tzinfo is not None:
+        try:
+            found = datetime.fromisoformat(text).replace(microsecond=0)
+        except ValueError:
+            raise ValueError(f"{shown(text)} is not a date; {expected}") from None
+    if isinstance(found, datetime) and found.tzinfo is not None:
         raise ValueError(f"{shown(text)} has an offset, but is read in the schedule's zone; {expected}")
-    return found.replace(microsecond=0)
+    if not 1970 <= found.year <= 9998:
+        raise ValueError(f"{shown(text)} is not from 1970 to 9998; {expected}")
+    return found
 
 
 def _moment(text: str) -> When:

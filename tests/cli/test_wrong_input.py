@@ -223,6 +223,7 @@ def test_a_wrong_change_leaves_the_schedule_as_it_was(psched: Commands) -> None:
         (("next", "@daily", "-n", "9" * 5000), "expected a whole number from 1 to 100000, got '9"),
         (("next", "nightly"), "'nightly' is not a cron expression; to name a schedule, give --key"),
         (("explain", "nightly"), "'nightly' is not a cron expression; to name a schedule, give --key"),
+        (("explain", "@daily", "--at", "9999-12-31"), "'9999-12-31' is not from 1970 to 9998; give a date such as"),
         (("list", "--jsn"), "No such option '--jsn'"),
         (("list", "--state", "late"), "'late' is not one of 'broken', 'paused', 'running'"),
         (("list", "--after", "key"), "expected the text that the last page printed, such as 1796108400:KEY, got 'key'"),
