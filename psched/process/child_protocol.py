@@ -47,12 +47,12 @@ class OwnedDescriptor:
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
-        self._identity = _identity(descriptor)
+        self._opened = os.fstat(descriptor)
 
     def is_ours(self) -> bool:
         """Return whether the number still belongs to the same open file."""
         try:
-            return _identity(self.descriptor) == self._identity
+            return os.path.samestat(os.fstat(self.descriptor), self._opened)
         except OSError:
             return False
 
@@ -166,11 +166,6 @@ def open_pipes() -> tuple[MasterPipe, ChildPipe]:
         MasterPipe(messages_reader, orders_writer, heartbeat),
         ChildPipe(messages_writer, orders_reader, heartbeat),
     )
-
-
-def _identity(descriptor: int) -> tuple[int, int]:
-    found = os.fstat(descriptor)
-    return found.st_dev, found.st_ino
 
 
 _HEADER = struct.Struct("=QII")  # claim, length, checksum; length 0: idle
