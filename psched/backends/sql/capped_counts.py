@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from psched.backends.sql.compiled_statements import Statement
 from psched.store.counts import Counted
 
-_LIMIT = "limit_of_count"
+_LIMIT, _SKIPPED = "limit_of_count", "skipped_in_count"
 
 
 class Indexed(NamedTuple):
@@ -33,12 +33,17 @@ class Indexed(NamedTuple):
 
 def capped(table: sa.Table, rows: Indexed, limit: int | sa.BindParameter[int]) -> sa.ScalarSelect[Any]:
     """Return a subquery of the number of rows, at most `limit`."""
+    return sa.select(sa.func.count()).select_from(_rows(table, rows).limit(limit).subquery()).scalar_subquery()
+
+
+def _rows(table: sa.Table, rows: Indexed) -> sa.Select[int]:
+    """Return a SELECT of the number 1 for each row."""
     one: sa.ColumnElement[int] = sa.literal_column("1", sa.Integer)
-    some = sa.select(one.label("one")).select_from(table).where(*rows.conditions).order_by(*rows.order).limit(limit)
+    found = sa.select(one.label("one")).select_from(table).where(*rows.conditions).order_by(*rows.order)
     if rows.forced is not None:
         for dialect in ("mysql", "mariadb"):
-            some = some.with_hint(table, f"FORCE INDEX ({rows.forced})", dialect)
-    return sa.select(sa.func.count()).select_from(some.subquery()).scalar_subquery()
+            found = found.with_hint(table, f"FORCE INDEX ({rows.forced})", dialect)
+    return found
 
 
 class CappedCounts:
@@ -46,26 +51,37 @@ class CappedCounts:
 
     def __init__(self, table: sa.Table, wanted: Mapping[str, Sequence[Indexed]]) -> None:
         """`wanted`: for each kind, groups of rows whose numbers are added. No row may be in two groups."""
-        self._wanted = wanted
-        self._named = [(name, rows) for name, every in wanted.items() for rows in every]
-        limits = [
-            sa.bindparam(f"{_LIMIT}_{place}", type_=sa.Integer, required=True) for place in range(len(self._named))
-        ]
-        columns = [
-            capped(table, rows, limit).label(f"count_{place}")
-            for place, ((_, rows), limit) in enumerate(zip(self._named, limits, strict=True))
-        ]
+        self._names = tuple(wanted)
+        self._wanted = {name: every for name, every in wanted.items() if every}
+        columns = [_sum(table, every, place) for place, every in enumerate(self._wanted.values())]
         self._statement = Statement(sa.select(*columns)) if columns else None
 
     def read(
         self, connection: sa.Connection, most: int, values: Mapping[str, Any] = MappingProxyType({})
     ) -> dict[str, Counted]:
         """Return the number of rows of each kind, up to `most`. `values`: parameters of the conditions."""
-        found = dict.fromkeys(self._wanted, 0)
-        bounds = {name: every[0].bound(most) for name, every in self._wanted.items() if every}
+        bounds = [every[0].bound(most) for every in self._wanted.values()]
+        found: Sequence[int] = ()
         if self._statement is not None:
-            limits = {f"{_LIMIT}_{place}": bounds[name] + 1 for place, (name, _) in enumerate(self._named)}
-            (numbers,) = self._statement.rows(connection, {**values, **limits})
-            for (name, _), number in zip(self._named, numbers, strict=True):
-                found[name] += number
-        return {name: Counted.up_to(bounds.get(name, most), number) for name, number in found.items()}
+            limits = {f"{_LIMIT}_{place}": bound + 1 for place, bound in enumerate(bounds)}
+            skipped = {f"{_SKIPPED}_{place}": bound for place, bound in enumerate(bounds)}
+            (found,) = self._statement.rows(connection, {**values, **limits, **skipped})
+        counted = dict(zip(self._wanted, map(Counted.up_to, bounds, found), strict=True))
+        return {name: counted.get(name, Counted(0)) for name in self._names}
+
+
+def _sum(table: sa.Table, groups: Sequence[Indexed], place: int) -> sa.ColumnElement[int]:
+    """Return the number of rows in `groups`. If one of them has `limit` rows, return at least `limit`.
+
+    The statement first looks for the last of these rows, because MariaDB copies the rows that it counts up to a limit.
+    If a group has `limit` rows, the statement does not read the groups after it.
+    """
+    limit = sa.bindparam(f"{_LIMIT}_{place}", type_=sa.Integer, required=True)
+    skipped = sa.bindparam(f"{_SKIPPED}_{place}", type_=sa.Integer, required=True)
+    number: sa.ColumnElement[int] | None = None
+    for group in reversed(groups):
+        count: sa.ColumnElement[int] = capped(table, group, limit)
+        one_beyond = _rows(table, group).limit(1).offset(skipped).scalar_subquery()
+        number = sa.case((one_beyond.is_not(None), limit), else_=count if number is None else count + number)
+    assert number is not None
+    return number.label(f"count_{place}")

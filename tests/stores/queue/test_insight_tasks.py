@@ -70,6 +70,15 @@ def test_a_count_ends_at_its_bound(bench: QueueBench, store: TaskStore, insight:
     assert insight.counts(6)["waiting"] == Counted(6)
 
 
+def test_tasks_of_several_priorities_are_counted_up_to_one_bound(ours: QueueBench) -> None:
+    store, insight = ours.queue(), insight_of(ours)
+    for priority, count in ((0, 3), (1, 2), (2, 1)):
+        store.submit([NewTask(f"{priority}-{n}", "type1", priority=priority) for n in range(count)])
+    for most in range(1, 8):
+        expected = Counted(6) if ours.database == "redis" else Counted.up_to(most, 6)
+        assert [insight.counts(most)[status] for status in ("due", "waiting")] == [expected] * 2
+
+
 def test_waiting_tasks_are_not_confused_with_many_running_ones(ours: QueueBench) -> None:
     store, insight = ours.queue(), insight_of(ours)
     ours.submit(store, [f"key{n:02}" for n in range(40)])
