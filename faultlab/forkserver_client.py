@@ -21,30 +21,27 @@ from typing import IO, Any, Self
 SOCKET = "PSCHED_TEST_FORKSERVER"
 """The environment variable that says where the session's fork server listens."""
 
+PARENT = "PSCHED_TEST_FORK_PARENT"
+"""The environment variable that says where the parent of the run's fork servers listens."""
+
 HEADER = 8
 """Bytes of a request's length."""
 
-_SERVER = Path(__file__).with_name("forkserver.py")
+_PARENT_PROGRAM = Path(__file__).with_name("forkserver_parent.py")
 _ROOT = Path(__file__).parents[1]
 _NOT_AFTER_A_FORK = ("LD_PRELOAD", "DYLD_INSERT_LIBRARIES")
 """Variables that a process heeds when it starts, and only then."""
 
 
-class Forks:
-    """The fork server of a session. A context object."""
-
-    def __init__(self, modules: Sequence[str] = ()) -> None:
-        """`modules`: what its programs need besides psched."""
-        self._modules = modules
+class ForkParent:
+    """The process that forks the fork servers of a run (forkserver_parent.py). A context object."""
 
     def __enter__(self) -> Self:
         self._folder = tempfile.TemporaryDirectory(prefix="psched-fork-")
         self.path = Path(self._folder.name) / "socket"
-        with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(str(self.path))
-            listener.listen(64)
+        with _listening(self.path) as listener:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", str(_SERVER), str(listener.fileno()), *self._modules],
+                [sys.executable, "-P", str(_PARENT_PROGRAM), str(listener.fileno())],
                 env={**os.environ, "PYTHONPATH": str(_ROOT)},
                 stdin=subprocess.PIPE,
                 pass_fds=[listener.fileno()],
@@ -57,15 +54,54 @@ class Forks:
         self._folder.cleanup()
 
     @property
-    def pid(self) -> int:
-        """The server."""
-        return self._process.pid
+    def descriptors(self) -> set[int]:
+        """What this process keeps open for it."""
+        assert self._process.stdin is not None
+        return {self._process.stdin.fileno()}
+
+
+class Forks:
+    """The fork server of a session, forked off the process that `PARENT` names, or else off one of its own.
+
+    A context object.
+    """
+
+    def __init__(self, modules: Sequence[str] = ()) -> None:
+        """`modules`: what its programs need besides psched."""
+        self._modules = tuple(modules)
+        self._parent = None if PARENT in os.environ else ForkParent()
+        self._told = b""
+
+    def __enter__(self) -> Self:
+        parent = os.environ.get(PARENT) if self._parent is None else str(self._parent.__enter__().path)
+        self._folder = tempfile.TemporaryDirectory(prefix="psched-fork-")
+        self.path = Path(self._folder.name) / "socket"
+        self._connection = socket.socket(socket.AF_UNIX)
+        self._connection.connect(str(parent))
+        with _listening(self.path) as listener:
+            _ask(self._connection, self._modules, [listener.fileno()])
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._connection.shutdown(socket.SHUT_WR)
+        while self._connection.recv(64):
+            pass  # until the server has ended
+        self._connection.close()
+        self._folder.cleanup()
+        if self._parent is not None:
+            self._parent.__exit__(*error)
+
+    @property
+    def pids(self) -> list[int]:
+        """The server's parent, and the server, if a program was asked for."""
+        with suppress(BlockingIOError):
+            self._told += self._connection.recv(64, socket.MSG_DONTWAIT)
+        return [int(line) for line in self._told.split(b"\n")[:-1]]
 
     @property
     def descriptors(self) -> set[int]:
         """What the test process keeps open for it."""
-        assert self._process.stdin is not None
-        return {self._process.stdin.fileno()}
+        return {self._connection.fileno()} | (set() if self._parent is None else self._parent.descriptors)
 
 
 class Forked:
@@ -175,9 +211,7 @@ def start(argv: Sequence[str], cwd: Path, env: Mapping[str, str], **options: Any
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(server)
         wanted = {"argv": list(argv), "cwd": str(cwd), "environ": dict(env), "session": "start_new_session" in options}
-        body = repr(wanted).encode()
-        socket.send_fds(connection, [len(body).to_bytes(HEADER, "big")], [given for given, _ in standard])
-        connection.sendall(body)
+        _ask(connection, wanted, [given for given, _ in standard])
         return Forked(argv, connection, *(ours for _, ours in standard))
 
 
@@ -193,6 +227,19 @@ def run(argv: Sequence[str], cwd: Path, timeout: float) -> subprocess.CompletedP
             raise
     assert process.returncode is not None
     return subprocess.CompletedProcess(argv, process.returncode, out.decode(), err.decode())
+
+
+def _listening(path: Path) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    listener.listen(64)
+    return listener
+
+
+def _ask(connection: socket.socket, what: object, descriptors: list[int]) -> None:
+    body = repr(what).encode()
+    socket.send_fds(connection, [len(body).to_bytes(HEADER, "big")], descriptors)
+    connection.sendall(body)
 
 
 def _descriptor(stack: ExitStack, option: Any, number: int) -> tuple[int, IO[bytes] | None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import uuid
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
@@ -26,16 +27,16 @@ class Lab:
         self._folder: Path | None = None
         self._templates = templates
         self._shared: dict[type[Server], Server] = {}
-        self.forks = Forks()
+        self._forks = ExitStack()
+        self._fork_servers: dict[tuple[str, ...], Forks] = {}
         self.kept: set[int] = set()
         """Further file descriptors that stay open from test to test."""
 
     def __enter__(self) -> Self:
-        self.forks.__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.forks.__exit__(*error)
+        self._forks.close()
         for server in self._shared.values():
             server.close()
         if self._folder is not None:
@@ -55,6 +56,12 @@ class Lab:
             else:
                 self._shared[kind] = kind(self.shared(MariaDB), sessions=8).__enter__()
         return self._shared[kind]
+
+    def fork_server(self, modules: tuple[str, ...] = ()) -> Path:
+        """Return where the fork server listens whose programs need these modules besides psched."""
+        if modules not in self._fork_servers:
+            self._fork_servers[modules] = self._forks.enter_context(Forks(modules))
+        return self._fork_servers[modules].path
 
     def private(self, kind: type[Server], *, durable: bool = False) -> Server:
         """Return a new server, not started, for one test to do with as it likes."""
@@ -86,6 +93,12 @@ class Lab:
         return {server.wrapper for server in self._shared.values()}
 
     @property
+    def fork_servers(self) -> list[list[int]]:
+        """The pids of each fork server's parent, and of the server itself if it has started."""
+        return [server.pids for server in self._fork_servers.values()]
+
+    @property
     def descriptors(self) -> set[int]:
         """The file descriptors kept open for these servers."""
-        return self.forks.descriptors.union(self.kept, *(server.descriptors for server in self._shared.values()))
+        of_fork_servers = (server.descriptors for server in self._fork_servers.values())
+        return self.kept.union(*of_fork_servers, *(server.descriptors for server in self._shared.values()))

@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,10 +27,17 @@ _DESCRIPTORS = "/proc/self/fd" if _HAS_PROC else "/dev/fd"
 
 
 class Owned(Protocol):
-    """What belongs to the session and is no leak: servers with their descendants (pids), and file descriptors."""
+    """What belongs to the session and is no leak: servers with their descendants (pids), and file descriptors.
+
+    `fork_servers`: for each, the pid of its parent, and of the server. What the server forks is the session's, what its
+    parent forks otherwise is not.
+    """
 
     @property
     def servers(self) -> set[int]: ...
+
+    @property
+    def fork_servers(self) -> list[list[int]]: ...
 
     @property
     def descriptors(self) -> set[int]: ...
@@ -59,8 +66,8 @@ class Holdings:
         What ended meanwhile is nobody's any more: a server's session may, before it is asked whose it is.
         """
         new = self.pids - before.pids
-        servers = owned.servers if new else set()
-        return {process for pid in new for process in _ours(pid, servers) if process.is_running()}
+        owners = _owners(owned) if new else {}
+        return {process for pid in new for process in _ours(pid, owners) if process.is_running()}
 
     def since(self, before: Holdings, owned: Owned) -> list[str]:
         """Return the names of what is here and was not there before."""
@@ -98,10 +105,20 @@ def kill_since(before: Holdings, owned: Owned) -> None:
     psutil.wait_procs(new, timeout=5)
 
 
-def _ours(pid: int, servers: set[int]) -> Iterator[psutil.Process]:
-    """Yield the process with this pid if it is the session's and no server's: by its mark, or by its ancestry."""
-    lineage = {pid, *_ancestors(pid)}
-    if lineage.isdisjoint(servers) and (os.getpid() in lineage or _is_marked(pid)):
+def _owners(owned: Owned) -> dict[int, bool]:
+    """Return whose descendants are the session's, and whose are not: the nearest of these ancestors decides."""
+    owners = {os.getpid(): True, **dict.fromkeys(owned.servers, False)}
+    for parent, *server in owned.fork_servers:
+        owners |= {parent: False, **dict.fromkeys(server, True)}
+    return owners
+
+
+def _ours(pid: int, owners: Mapping[int, bool]) -> Iterator[psutil.Process]:
+    """Yield the process with this pid if it is the session's and no server's: by its ancestry, or by its mark."""
+    if pid in owners:
+        return
+    nearest = next((owners[ancestor] for ancestor in _ancestors(pid) if ancestor in owners), None)
+    if nearest or (nearest is None and _is_marked(pid)):
         with suppress(psutil.NoSuchProcess):
             yield psutil.Process(pid)
 

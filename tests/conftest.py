@@ -11,6 +11,7 @@ import signal
 import tempfile
 import uuid
 from collections.abc import Generator, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import hypothesis
 import pytest
 
 from faultlab.clock import WallClock
-from faultlab.forkserver_client import SOCKET
+from faultlab.forkserver_client import PARENT, SOCKET, ForkParent
 from faultlab.laboratory import Lab
 from faultlab.leaks import MARK, Holdings, kill_since, left_since
 from faultlab.mariadb import MariaDB
@@ -48,20 +49,22 @@ hypothesis.settings.load_profile("suite")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Provide a folder of prepared data for the pytest workers, and reset signals that the parent ignores.
+    """Provide what the pytest workers share, and reset signals that the parent ignores.
 
     nohup ignores signals, and the processes of tests would inherit that.
     """
-    if not hasattr(config, "workerinput"):
-        folder = tempfile.TemporaryDirectory(prefix="psched-templates-")
-        config.add_cleanup(folder.cleanup)
-        chown_to_server_user(Path(folder.name))
-        os.environ[_TEMPLATES] = folder.name
     os.environ[SQLITE] = "1"
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if not hasattr(config, "workerinput"):
+        shared = ExitStack()
+        config.add_cleanup(shared.close)
+        folder = shared.enter_context(tempfile.TemporaryDirectory(prefix="psched-templates-"))
+        chown_to_server_user(Path(folder))
+        os.environ[_TEMPLATES] = folder
+        os.environ[PARENT] = str(shared.enter_context(ForkParent()).path)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -125,7 +128,7 @@ def lab() -> Iterator[Lab]:
     sync_nothing()
     with pytest.MonkeyPatch.context() as patch, Lab(Path(os.environ[_TEMPLATES])) as lab:
         patch.setenv(MARK, uuid.uuid4().hex)
-        patch.setenv(SOCKET, str(lab.forks.path))
+        patch.setenv(SOCKET, str(lab.fork_server()))
         yield lab
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from faultlab.forkserver_client import SOCKET, Forks
+from faultlab.forkserver_client import SOCKET
 from faultlab.laboratory import Lab
 from tests.daemon.harness import Daemon
 from tests.daemon.pschedd import Pschedd, installed
@@ -37,16 +37,10 @@ def make_daemon(tmp_path: Path) -> Iterator[Callable[..., Daemon]]:
         yield lambda **config: stack.enter_context(Daemon(tmp_path, **config))
 
 
-@pytest.fixture(scope="session")
-def _forks_with_sentry(lab: Lab) -> Iterator[Path]:
-    with Forks(_SENTRY) as forks:
-        yield forks.path
-
-
 @pytest.fixture
-def forked_off_with_sentry(_forks_with_sentry: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def forked_off_with_sentry(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fork masters off a process that has imported what would take each of their children two seconds."""
-    monkeypatch.setenv(SOCKET, str(_forks_with_sentry))
+    monkeypatch.setenv(SOCKET, str(lab.fork_server(_SENTRY)))
 
 
 @pytest.fixture

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
-from faultlab.forkserver_client import SOCKET, Forks
+from faultlab.forkserver_client import SOCKET
 from faultlab.laboratory import Lab
 
 _LOADED = (
@@ -19,14 +16,7 @@ _LOADED = (
 """Modules of Django that need no settings."""
 
 
-@pytest.fixture(scope="session")
-def forks_with_django(lab: Lab) -> Iterator[Path]:
-    """The socket of the fork server."""
-    with Forks(_LOADED) as forks:
-        yield forks.path
-
-
 @pytest.fixture(autouse=True)
-def forked_off_with_django(forks_with_django: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def forked_off_with_django(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let `Project` fork its programs off a process that has imported Django."""
-    monkeypatch.setenv(SOCKET, str(forks_with_django))
+    monkeypatch.setenv(SOCKET, str(lab.fork_server(_LOADED)))

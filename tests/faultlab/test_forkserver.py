@@ -14,6 +14,8 @@ import psutil
 import pytest
 
 from faultlab import forkserver_client
+from faultlab.laboratory import Lab
+from faultlab.leaks import Holdings, kill_since
 
 _TELL = """
 import json, os, signal, sys
@@ -81,3 +83,39 @@ def test_none_outlives_the_session(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         time.sleep(0.01)
     with pytest.raises(EOFError):
         process.wait()
+
+
+def test_sessions_have_servers_of_their_own_with_the_modules_they_ask_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tell.py").write_text("import sys; print('nturl2path' in sys.modules)")
+    (tmp_path / "wait.py").write_text(_WAIT)
+
+    def tells() -> str:
+        return forkserver_client.run([str(tmp_path / "tell.py")], tmp_path, 20).stdout
+
+    with forkserver_client.Forks() as waiting:
+        monkeypatch.setenv(forkserver_client.SOCKET, str(waiting.path))
+        process = forkserver_client.start([str(tmp_path / "wait.py")], tmp_path, os.environ, stdout=subprocess.DEVNULL)
+        pids = {*waiting.pids}
+        for modules, told in (((), "False\n"), (("nturl2path",), "True\n"), (("nturl2path",), "True\n")):
+            with forkserver_client.Forks(modules) as forks:
+                monkeypatch.setenv(forkserver_client.SOCKET, str(forks.path))
+                assert tells() == told
+                pids |= {*forks.pids}
+        assert process.poll() is None
+    with pytest.raises(EOFError):
+        process.wait()
+    servers = 3 + 1
+    assert len(pids) == servers + 1, "of one parent"
+
+
+def test_what_a_server_forks_is_a_leak_and_the_server_is_none(tmp_path: Path) -> None:
+    (tmp_path / "wait.py").write_text(_WAIT)
+    with Lab() as lab, pytest.MonkeyPatch.context() as patch:
+        patch.setenv(forkserver_client.SOCKET, str(lab.fork_server()))
+        before = Holdings.now(lab)
+        process = forkserver_client.start([str(tmp_path / "wait.py")], tmp_path, os.environ, stdout=subprocess.DEVNULL)
+        assert {found.pid for found in Holdings.now(lab).processes_since(before, lab)} == {process.pid}
+        kill_since(before, lab)
+        assert process.wait(20) == -signal.SIGKILL
